@@ -10,6 +10,7 @@ from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers._sql.postgres_saver import PostgresSaver
 from tests.contract.sql import Elsewhere, Reopening, close_used, note_used
+from tests.sweeps import examples
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -94,11 +95,13 @@ class ReopeningMachine(OnServer, SaverMachine):
         close_used()
 
 
-def fewer(machine, part):
+def fewer(machine, part, steps):
     """A server is slow, and connecting at every step is slower."""
-    machine.TestCase.settings = settings(max_examples=max(1, settings.default.max_examples // part))
+    machine.TestCase.settings = settings(
+        max_examples=max(1, settings.default.max_examples // part), stateful_step_count=steps
+    )
     return machine.TestCase
 
 
-TestPostgresMachine = fewer(PostgresMachine, 4)
-TestReopeningMachine = fewer(ReopeningMachine, 16)
+TestPostgresMachine = fewer(PostgresMachine, 4, 50)
+TestReopeningMachine = fewer(ReopeningMachine, 16, max(20, examples(50)))

@@ -136,7 +136,7 @@ def steps_per_second(place: Place, count: int) -> float:
 
 @contextmanager
 def open_server() -> Iterator[str]:
-    with postgres_server.start() as server:
+    with postgres_server.make_data() as data, postgres_server.start(data) as server:
         server.stop("fast")
         # With fsync, as it is installed.
         server.start(options="")

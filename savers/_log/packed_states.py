@@ -7,13 +7,14 @@ checkpoints share the values that did not change, so that each value is decoded 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from msgpack import unpackb
 
 from graphkit.values import PRIVATE, FrozenDict, kind_of
 from savers import _delta as delta
+from savers._delta import pack_header, parse_header
 from savers._log.frame import FRAME_SIZE, KEY, SCATTERED, SYNC, TRAILER_SIZE
 
 if TYPE_CHECKING:
@@ -26,38 +27,33 @@ _FLAGS_AT: Final = 12
 """Where the flags stand in a record's header."""
 _MAX_BYTES: Final = 4 << 20
 """The most bytes of values of one log. A value that grows has all its bytes again each time."""
-_UNKNOWN: Final = object()
+_SET: Final = delta.SET
+_APPEND: Final = delta.APPEND
+_SPLICE: Final = delta.SPLICE
+_DEL: Final = delta.DEL
+_CUTS: Final = frozenset({delta.SPLICE, delta.DROP})
+_NOTHING: Final = (delta.OPAQUE, 0, 0)
+"""The kind, count and header's length of a value without bytes."""
+_READABLE_FLAGS: Final = KEY | SCATTERED
 
 
-class PackedValue:
-    """A packed value with its bytes, and what it decodes to."""
-
-    __slots__ = ("body", "count", "decoded", "kind")
-
-    def __init__(self, kind: int, count: int, body: bytes) -> None:
-        self.kind = kind
-        self.count = count
-        self.body = body
-        """The bytes without the header."""
-        self.decoded: Any = _UNKNOWN
-
-    def decode(self, codec: Codec, name: str) -> Any:
-        """Return the value; raise what the codec raises."""
-        decoded = self.decoded
-        if decoded is _UNKNOWN:
-            if self.kind == delta.BIN:
-                return self.body
-            decoded = codec.unpack(delta.pack_header(self.kind, self.count) + self.body, name)
-            if kind_of(decoded) != PRIVATE:
-                self.decoded = decoded
-        return decoded
-
-
-PackedState = dict[str, PackedValue]
+PackedState = dict[str, bytes]
+"""The values of a state by key: packed, with their headers."""
 
 
 class _Unsuitable(Exception):  # noqa: N818 - the caller reads the log in the general way
     """The log has something that this module does not handle, or something is wrong with it."""
+
+
+class RecordContent(NamedTuple):
+    """What a CHECKPOINT record says of the state."""
+
+    flags: int
+    ops: Sequence[Any]
+    table: Sequence[Any] | None
+    """In a keyframe: name, entry, name, entry, ...; None in a change."""
+    added: bytes
+    """The bytes that the ops add."""
 
 
 def replay_states(data: bytes, checkpoints: Sequence[StoredCheckpoint]) -> dict[int, PackedState]:
@@ -69,114 +65,160 @@ def replay_states(data: bytes, checkpoints: Sequence[StoredCheckpoint]) -> dict[
         data: the bytes of the log, whose records are good.
         checkpoints: all checkpoints, in the order of their records; none replaces another.
     """
-    states: dict[int, PackedState] = {}
-    replay = _StateReplay(data)
     try:
-        for stored in checkpoints:
-            states[stored.offset] = replay.step(stored)
+        contents = [_read_content(data, stored) for stored in checkpoints]
+    except (_Unsuitable, *delta.MALFORMED):
+        return {}
+    return replay_contents(contents, checkpoints, _MAX_BYTES) or {}
+
+
+def _read_content(data: bytes, stored: StoredCheckpoint) -> RecordContent:
+    """Return what the record of a checkpoint says of its state."""
+    offset = stored.offset
+    if not data.startswith(SYNC, offset):
+        raise _Unsuitable
+    flags = data[offset + _FLAGS_AT]
+    payload = data[offset + FRAME_SIZE : offset + stored.size - TRAILER_SIZE]
+    parts = unpackb(payload, unicode_errors="surrogatepass", strict_map_key=False)
+    return RecordContent(flags, parts[4], parts[5] if flags & KEY else None, parts[-1])
+
+
+def replay_contents(
+    contents: Sequence[RecordContent], checkpoints: Sequence[StoredCheckpoint], room: int
+) -> dict[int, PackedState] | None:
+    """As `replay_states`, from what the records of the checkpoints say.
+
+    Args:
+        contents: the contents of the records.
+        checkpoints: the checkpoints, in the same order.
+        room: the most bytes that their values may take.
+
+    Returns:
+        The states; empty if the log must be read in the general way, None if there was no room.
+    """
+    states: dict[int, PackedState] = {}
+    names: list[str] = []
+    values: PackedState = {}
+    try:
+        for stored, (flags, ops, table, added) in zip(checkpoints, contents, strict=True):
+            if flags & ~_READABLE_FLAGS:
+                return {}
+            if table is None:
+                values = values.copy()
+            else:
+                names = list(table[::2])
+                values = _check_listed(names, table[1::2], values)
+            names, size = _apply(ops, added, names, values)
+            room -= size
+            if room < 0:
+                return None
+            states[stored.offset] = values
     except (_Unsuitable, *delta.MALFORMED):
         return {}
     return states
 
 
-def decode_state(values: PackedState, codec: Codec) -> FrozenDict:
-    """Return the state; raise what the codec raises."""
-    state = FrozenDict()
-    for name, value in values.items():
-        dict.__setitem__(state, name, value.decode(codec, name))  # A FrozenDict refuses assignments.
-    return state
-
-
-class _StateReplay:
-    """The packed state at one checkpoint after another."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._names: list[str] = []
-        self._values: PackedState = {}
-        self._bytes = 0
-        """The bytes of all values so far."""
-
-    def step(self, stored: StoredCheckpoint) -> PackedState:
-        """Apply the next record, and return its state, which no later step changes."""
-        data = self._data
-        offset = stored.offset
-        flags = data[offset + _FLAGS_AT]
-        if not data.startswith(SYNC, offset) or flags & ~(KEY | SCATTERED):
+def _check_listed(names: Sequence[str], entries: Sequence[Any], old: PackedState) -> PackedState:
+    """Return the values that a keyframe lists: those of the state before it, or none yet."""
+    values: PackedState = {}
+    for name, entry in zip(names, entries, strict=True):
+        if entry is None:
+            values[name] = b""
+            continue
+        kind, count, body = _split(old[name])
+        if [kind, count, len(body), crc32(body)] != entry[:4]:
             raise _Unsuitable
-        payload = data[offset + FRAME_SIZE : offset + stored.size - TRAILER_SIZE]
-        parts = unpackb(payload, unicode_errors="surrogatepass", strict_map_key=False)
-        if flags & KEY:
-            listed = parts[5]
-            self._names = listed[::2]
-            self._values = self._check_listed(listed[1::2])
-        else:
-            self._values = self._values.copy()
-        self._apply(parts[4], parts[-1])
-        if self._bytes > _MAX_BYTES:
-            raise _Unsuitable
-        return self._values
+        values[name] = old[name]
+    return values
 
-    def _check_listed(self, entries: Sequence[Any]) -> PackedState:
-        """Return the values that a keyframe lists: those of the state before it, or none yet."""
-        values: PackedState = {}
-        for name, entry in zip(self._names, entries, strict=True):
-            if entry is None:
-                values[name] = PackedValue(delta.OPAQUE, 0, b"")
-                continue
-            old = self._values[name]
-            body = old.body
-            if [old.kind, old.count, len(body), crc32(body)] != entry[:4]:
-                raise _Unsuitable
-            values[name] = old
-        return values
 
-    def _apply(self, ops: Sequence[Any], added: bytes) -> None:
-        """Apply ops, as `Table.apply` does."""
-        values = self._values
-        names = self._names
-        keys_changed = False
-        position = 0
-        i = 0
-        while i < len(ops):
-            op = ops[i]
-            key = ops[i + 1]
-            name = names[key] if key.__class__ is int else key
-            if op == delta.SET:
-                length = ops[i + 2]
-                new = added[position : position + length]
-                keys_changed = keys_changed or name not in values
-                kind, count, skip = delta.parse_header(new, 0)
-                body = new[skip:]
-                i += 3
-            elif op == delta.APPEND:
-                length = ops[i + 3]
-                old = values[name]
-                kind = old.kind
-                count = old.count + ops[i + 2]
-                body = old.body + added[position : position + length]
-                i += 4
-            elif op in {delta.SPLICE, delta.DROP}:
-                _, _, count, prefix, gone, crc, length = ops[i : i + 7]
-                old = values[name]
-                kind = old.kind
-                new = added[position : position + length]
-                rest = old.body[prefix + gone :]
-                body = old.body[:prefix] + (new + rest if op == delta.SPLICE else rest + new)
-                if crc32(body) != crc:
-                    raise _Unsuitable
-                i += 7
-            elif op == delta.DEL:
-                del values[name]
+def _split(packed: bytes) -> tuple[int, int, bytes]:
+    """Return the kind, the count and the bytes of a value."""
+    kind, count, skip = parse_header(packed, 0) if packed else _NOTHING
+    return kind, count, packed[skip:]
+
+
+def _apply(ops: Sequence[Any], added: bytes, names: list[str], values: PackedState) -> tuple[list[str], int]:
+    """Apply ops to the values of a state, as `Table.apply` does.
+
+    Returns:
+        The names of the new state, and how many bytes its new values take.
+    """
+    keys_changed = False
+    size = 0
+    position = 0
+    i = 0
+    end = len(ops)
+    # 1.5 us for three ops.
+    while i < end:
+        op = ops[i]
+        key = ops[i + 1]
+        name = names[key] if key.__class__ is int else key
+        if op == _SET:
+            length = ops[i + 2]
+            if name not in values:
                 keys_changed = True
-                i += 2
-                continue
-            else:
-                raise _Unsuitable
-            values[name] = PackedValue(kind, count, body)
-            self._bytes += len(body)
+            values[name] = added[position : position + length]
+            size += length
             position += length
-        if position != len(added):
+            i += 3
+            continue
+        if op == _DEL:
+            del values[name]
+            keys_changed = True
+            i += 2
+            continue
+        old = values[name]
+        kind, count, skip = parse_header(old, 0) if old else _NOTHING
+        if op == _APPEND:
+            length = ops[i + 3]
+            count += ops[i + 2]
+            body = old[skip:] + added[position : position + length]
+            i += 4
+        elif op in _CUTS:
+            _, _, count, prefix, gone, crc, length = ops[i : i + 7]
+            kept = skip + prefix
+            new = added[position : position + length]
+            rest = old[kept + gone :]
+            body = old[skip:kept] + (new + rest if op == _SPLICE else rest + new)
+            if crc32(body) != crc:
+                raise _Unsuitable
+            i += 7
+        else:
             raise _Unsuitable
-        if keys_changed:
-            self._names = list(values)
+        values[name] = pack_header(kind, count) + body
+        size += len(body)
+        position += length
+    if position != len(added):
+        raise _Unsuitable
+    return (list(values) if keys_changed else names), size
+
+
+class StateDecoder:
+    """Decodes packed states of one log. Each value is decoded once for all states that have it."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._decoded: dict[str, tuple[bytes, Any]] = {}
+        """By key, the packed value of the last state and what it decodes to."""
+
+    def decode(self, values: PackedState) -> FrozenDict:
+        """Return the state; raise what the codec raises."""
+        state = FrozenDict()
+        for name, packed in values.items():
+            known = self._decoded.get(name)
+            if known is None or known[0] is not packed:
+                known = self._decode_value(name, packed)
+            _, decoded = known
+            dict.__setitem__(state, name, decoded)  # A FrozenDict refuses assignments.
+        return state
+
+    def _decode_value(self, name: str, packed: bytes) -> tuple[bytes, Any]:
+        """Return the packed value with what it decodes to, and remember them."""
+        kind, count, body = _split(packed)
+        if kind == delta.BIN:
+            return packed, body
+        known = packed, self._codec.unpack(pack_header(kind, count) + body, name)
+        if kind_of(known[1]) != PRIVATE:
+            self._decoded[name] = known
+        return known

@@ -6,8 +6,7 @@ plain one in half the time, because it calls nothing and makes nothing except th
 makes the same checks. It stops before a record that is not plain or not good, so that the modules
 above read that one, and say what is wrong with it.
 
-`read_plain_log` reads a whole log of such records, without the open log that the general way needs:
-0.64 of the time for a log of five checkpoints, with opening it.
+`plain_log.py` reads whole logs of such records.
 """
 
 from __future__ import annotations
@@ -18,27 +17,17 @@ from zlib import crc32
 
 from msgpack import unpackb
 
-from graphkit.errors import CheckpointerError
 from graphkit.values import FrozenDict
 from savers._log.frame import (
     CHECKPOINT,
     COMPRESSED,
     END,
     FRAME_SIZE,
-    HEADER_SIZE,
-    KEY,
-    MAJOR,
     MAX_PAYLOAD,
-    META,
-    META_RECORDS,
     OVERHEAD,
     SCATTERED,
     SYNC,
     WRITE,
-    Frame,
-    IncompleteLog,
-    parse_frame,
-    read_header,
     unpack_trailer,
 )
 from savers._log.payloads import (
@@ -46,8 +35,6 @@ from savers._log.payloads import (
     LAST_TIME,
     NO_DISTANCES,
     DecodedRecord,
-    decode_checkpoint,
-    unpack_payload,
 )
 from savers._log.stored_checkpoint import NO_KEYS, NO_WRITES, StoredCheckpoint
 
@@ -242,102 +229,3 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
     except _STOPS:
         pass
     return PlainRun(checkpoints, offset, seq, is_scattered)
-
-
-class PlainLog(NamedTuple):
-    """A live log of plain records, keyframes and META records."""
-
-    checkpoints: list[StoredCheckpoint]
-    fid: int
-    """The id of the file."""
-    end: int
-    """Where the next record would begin."""
-
-
-def read_plain_log(
-    path: str, data: bytes, owner: tuple[str, str], unpack: Callable[[bytes], FrozenDict]
-) -> PlainLog | None:
-    """Read a log of plain records; None if it must be read in the general way.
-
-    That is so for a log that is sealed, opaque, SCATTERED, ended, torn, damaged, of version 1 or of
-    another thread; and for one that is no log.
-
-    Args:
-        path: the path of the log.
-        data: the bytes of the file.
-        owner: the thread and the namespace.
-        unpack: decodes packed metadata.
-    """
-    try:
-        header = read_header(path, data)
-        if header.major != MAJOR:
-            return None
-        frame = _require(parse_frame(data, HEADER_SIZE, HEADER_SIZE, header.fid), 0)
-        if not _is_meta(frame) or not _is_plain_meta(unpack_payload(path, frame), owner):
-            return None
-        # A record does not end in zeros. Those behind the last one are nothing yet.
-        end = len(data.rstrip(b"\0"))
-        return PlainLog(_read_all(path, data, frame.end, end, header.fid, unpack), header.fid, end)
-    except (CheckpointerError, IncompleteLog, _NotPlain):
-        return None
-
-
-class _NotPlain(Exception):  # noqa: N818 - the caller reads the log in the general way
-    """The log has something that this module does not handle, or something is wrong with it."""
-
-
-def _read_all(
-    path: str, data: bytes, offset: int, end: int, fid: int, unpack: Callable[[bytes], FrozenDict]
-) -> list[StoredCheckpoint]:
-    """Return the checkpoints of the records from an offset to the end of a log."""
-    checkpoints: list[StoredCheckpoint] = []
-    seq = 1
-    while offset < end:
-        if checkpoints:
-            run = read_plain_run(data, 0, offset, end, fid, seq, checkpoints[-1], unpack)
-            if run.is_scattered:
-                raise _NotPlain
-            if run.end > offset:
-                checkpoints += run.checkpoints
-                offset = run.end
-                seq = run.seq
-                continue
-        frame = _require(parse_frame(data, offset, offset, fid), seq)
-        if not _is_meta(frame):
-            checkpoints.append(_read_change(path, frame, checkpoints[-1] if checkpoints else None, unpack))
-        offset = frame.end
-        seq += 1
-    return checkpoints
-
-
-def _require(frame: Frame | str, seq: int) -> Frame:
-    """Return a record that has this number."""
-    if isinstance(frame, str) or frame.seq != seq:
-        raise _NotPlain
-    return frame
-
-
-def _is_meta(frame: Frame) -> bool:
-    """Return whether this is one of the META records that begin a log."""
-    return frame.type == META and frame.seq < META_RECORDS[MAJOR] and not frame.flags
-
-
-def _is_plain_meta(meta: Any, owner: tuple[str, str]) -> bool:
-    """Return whether the description of a log is that of a plain one of this owner."""
-    if not isinstance(meta, dict) or (meta.get("thread"), meta.get("ns")) != owner:
-        return False
-    return not meta.get("opaque") and meta.get("sealed") is None
-
-
-def _read_change(
-    path: str, frame: Frame, base: StoredCheckpoint | None, unpack: Callable[[bytes], FrozenDict]
-) -> StoredCheckpoint:
-    """Return the checkpoint of a keyframe, or of a change that needs only the checkpoint before it."""
-    if frame.type != CHECKPOINT or frame.flags & ~(KEY | COMPRESSED):
-        raise _NotPlain
-    decoded = decode_checkpoint(path, frame, base, unpack)
-    stored = decoded.checkpoint
-    keyframe_offset = frame.offset if frame.flags & KEY or base is None else base.keyframe_offset
-    if stored.keyframe_offset != keyframe_offset or stored.is_replacement or decoded.early != NO_DISTANCES:
-        raise _NotPlain
-    return stored

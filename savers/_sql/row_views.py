@@ -19,6 +19,7 @@ from savers._sql.row_log import RowLog
 
 if TYPE_CHECKING:
     from savers._log.history_view import HistoryView
+    from savers._log.scanned_log import WantsStates
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.row_store import RowStore
 
@@ -149,10 +150,10 @@ class ScannedRows(ScannedLog):
         self._store = store
         self._history = live.history
 
-    def scan(self, data: bytes) -> bool:
+    def scan(self, data: bytes, wants_states: WantsStates) -> bool:
         """Find the checkpoints in the rows; return False if they must be read in another way."""
         try:
-            return self._scan(data)
+            return self._scan(data, wants_states)
         except (CheckpointerError, IncompleteLog):
             # The other way finds out what is wrong.
             return False
@@ -195,19 +196,20 @@ class RowHistories:
         return {history for (history,) in rows}
 
     def read_whole(
-        self, histories: Sequence[LiveHistory], is_only: Callable[[str], bool]
+        self, histories: Sequence[LiveHistory], is_only: Callable[[str], bool], wants_states: WantsStates
     ) -> Iterable[tuple[LiveHistory, HistoryView]]:
         """Yield views of histories, each read as a whole unless it is long.
 
         Args:
             histories: the histories.
             is_only: returns whether a thread has no namespace of early writes.
+            wants_states: returns whether states will be read of these checkpoints of a history.
         """
         for batch in _split(histories, _measure_whole):
             data = self._read_batch(self._store.statements.select_frames_of, batch, _measure_whole)
             for live in batch:
                 view = ScannedRows(self._store, live, is_only=is_only(live.thread_id))
-                if live.history in data and view.scan(b"".join([row[-1] for row in data[live.history]])):
+                if live.history in data and view.scan(b"".join([row[-1] for row in data[live.history]]), wants_states):
                     yield live, view
                 else:
                     # It is long, damaged, or was deleted or rewritten.

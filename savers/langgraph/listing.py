@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from savers._filesystem import FileSystemSaver
     from savers._filesystem.store import Store
     from savers._log.history_view import HistoryView
+    from savers._log.scanned_log import WantsStates
 
 _MAX_ENDS: Final = 20_000
 """How many ends of logs are remembered."""
@@ -91,7 +92,12 @@ class KnownLogs:
         return end.newest_id
 
     def open_views(
-        self, store: Store, logs: Sequence[LiveLog], *, are_just_listed: bool = False
+        self,
+        store: Store,
+        logs: Sequence[LiveLog],
+        *,
+        are_just_listed: bool = False,
+        wants_states: WantsStates | None = None,
     ) -> Sequence[ScannedView] | None:
         """Return views of the histories of a thread; None if a log must be read in another way.
 
@@ -99,13 +105,15 @@ class KnownLogs:
             store: the store.
             logs: the logs.
             are_just_listed: whether `list_logs` has just returned them.
+            wants_states: see `scan_log`.
         """
         views: list[ScannedView] = []
         for live_log in logs:
             view = self._views.get(live_log.path)
             if view is None or view.is_only != live_log.is_only or not _is_as_it_was(store, live_log, view.file_state):
                 # `list_logs` has looked at the directory of the root namespace.
-                view = scan_log(store, live_log, is_checked=are_just_listed and not live_log.namespace)
+                is_checked = are_just_listed and not live_log.namespace
+                view = scan_log(store, live_log, is_checked=is_checked, wants_states=wants_states)
                 if view is None:
                     return None
                 self._remember(view)
@@ -168,7 +176,8 @@ def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> 
     kept = 0
     selections: list[list[Selected]] = []
     for name in scan.names:
-        for view in _open_thread(store, scan, name, known):
+        wants_states = query.wants_states if kept <= _MAX_KEPT else None
+        for view in _open_thread(store, scan, name, known, wants_states):
             selected = Selection(view, query).run()
             selections.append(selected)
             if isinstance(view, ScannedView):
@@ -180,11 +189,13 @@ def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> 
     return merge(selections, query)
 
 
-def _open_thread(store: Store, scan: ThreadScan, name: str, known: KnownLogs) -> Sequence[HistoryView]:
+def _open_thread(
+    store: Store, scan: ThreadScan, name: str, known: KnownLogs, wants_states: WantsStates | None = None
+) -> Sequence[HistoryView]:
     """Return a view of each history of the thread of a directory."""
     only_log = scan.find_only_log(name)
     if only_log is not None:
-        views = known.open_views(store, [only_log], are_just_listed=True)
+        views = known.open_views(store, [only_log], are_just_listed=True, wants_states=wants_states)
         if views is not None:
             return views
     thread_id = scan.find_thread(name)

@@ -95,11 +95,12 @@ def unpack_metadata(stored: Mapping[str, Any]) -> dict[str, Any]:
 
     Earlier versions stored tuples; they are returned as lists, too.
     """
-    return {
-        key: value if value.__class__ in _SCALARS else copy_as_lists(value)
-        for key, value in stored.items()
-        if key != MADE_BY
-    }
+    metadata = dict(stored)
+    metadata.pop(MADE_BY, None)
+    for key, value in metadata.items():
+        if value.__class__ not in _SCALARS:
+            metadata[key] = copy_as_lists(value)
+    return metadata
 
 
 def matches(metadata: Mapping[str, Any], filter: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ bytes, without the frozen state between them and the checkpoint, in a third of t
 
 from __future__ import annotations
 
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from msgpack import unpackb
@@ -15,15 +16,15 @@ from savers import _delta as delta
 from savers.langgraph.channels import CHANNEL, REST, SEEN, VALUE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from savers._log.packed_states import PackedValue
+    from savers._log.packed_states import PackedState
+    from savers._log.scanned_log import ScannedLog
+    from savers._log.stored_checkpoint import StoredCheckpoint
     from savers.langgraph.serializer import Deserializer, TypedValue
 
 _VERSIONS: Final = frozenset({str, int, float})
-_SHORT: Final = 16
-_LIST_HEADERS: Final = tuple(delta.pack_header(delta.LIST, count) for count in range(_SHORT))
-"""The headers of short lists."""
+_LOOK_HOLDS: Final = 100_000
+"""For how many nanoseconds a log is taken for unchanged after a look at its file. Looking for every
+checkpoint took a tenth of the time of a listing."""
 _LONGEST_NAME: Final = 200
 _MAX_NAMES: Final = 10_000
 """How many keys are remembered."""
@@ -42,8 +43,26 @@ class PackedDecoder:
         self._deserializer = deserializer
         self._names: dict[str, tuple[str, str, str]] = {}
         """By key of a state: its prefix, the name after it, and the key of the channel's value."""
+        self._looked_at: ScannedLog | None = None
+        """The log that was looked at last, if it was as when it was scanned."""
+        self._look_again = 0
+        """When the next look is due."""
 
-    def decode(self, state: Mapping[str, PackedValue]) -> dict[str, Any] | None:
+    def read(self, view: ScannedLog, stored: StoredCheckpoint) -> dict[str, Any] | None:
+        """Return a checkpoint of a log; None if it must be read in the general way.
+
+        Raises:
+            CheckpointSerializationError: as for `CheckpointSaver.get_tuple`.
+        """
+        is_checked = view is self._looked_at and perf_counter_ns() < self._look_again
+        packed = view.read_packed(stored, is_checked=is_checked)
+        if not is_checked:
+            # After a change, every checkpoint needs a look of its own.
+            self._looked_at = None if packed is None else view
+            self._look_again = perf_counter_ns() + _LOOK_HOLDS
+        return None if packed is None else self.decode(packed)
+
+    def decode(self, state: PackedState) -> dict[str, Any] | None:
         """Return LangGraph's checkpoint of a packed state.
 
         None if a value has another shape: the state must be decoded in the general way, which also
@@ -61,7 +80,7 @@ class PackedDecoder:
         values = {path: value for (_, _, path), value in zip(typed, restored, strict=False)}
         return {**decoded, "channel_values": values, "channel_versions": versions, "versions_seen": seen}
 
-    def _take_apart(self, state: Mapping[str, PackedValue]) -> tuple[list[TypedValue], dict[str, Any], dict[str, Any]]:
+    def _take_apart(self, state: PackedState) -> tuple[list[TypedValue], dict[str, Any], dict[str, Any]]:
         """Return the values of the channels and then the rest, the versions, and `versions_seen`."""
         rest: Any = None
         typed: list[TypedValue] = []
@@ -74,11 +93,7 @@ class PackedDecoder:
             prefix, name, value_key = self._split(key) if known is None else known
             if prefix == VALUE:
                 continue
-            if packed.kind == delta.LIST and packed.count < _SHORT:
-                header = _LIST_HEADERS[packed.count]
-            else:
-                header = delta.pack_header(packed.kind, packed.count)
-            entry = unpackb(header + packed.body, ext_hook=_refuse)
+            entry = unpackb(packed, ext_hook=_refuse)
             if prefix == CHANNEL:
                 versions[name] = _check_version(entry[0])
                 if len(entry) > 1:
@@ -119,11 +134,12 @@ def _check_version(version: Any) -> Any:
     return version
 
 
-def _check_bin(packed: PackedValue) -> bytes:
+def _check_bin(packed: bytes) -> bytes:
     """Return a value of bytes; raise a ValueError for others."""
-    if packed.kind != delta.BIN:
-        raise ValueError(packed.kind)
-    return packed.body
+    kind, _, skip = delta.parse_header(packed, 0)
+    if kind != delta.BIN:
+        raise ValueError(kind)
+    return packed[skip:]
 
 
 def _refuse(code: int, data: bytes) -> Any:

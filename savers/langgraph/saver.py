@@ -334,8 +334,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         for _, view, stored, is_last in selected:
             # Early writes have a namespace of their own.
             if isinstance(view, ScannedLog) and view.is_only:
-                packed = view.read_packed(stored)
-                decoded = None if packed is None else decoder.decode(packed)
+                decoded = decoder.read(view, stored)
                 if decoded is not None:
                     if is_last:
                         self._histories.release(view)
@@ -519,13 +518,14 @@ def _make_tuple(
     writes: list[PendingWrite],
 ) -> CheckpointTuple:
     thread_id, namespace = owner
-    metadata: Any = unpack_metadata(stored_metadata)
-    parent_config = None
+    # The configs are those of `make_langgraph_config`: a listing makes two for each checkpoint.
+    names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}
+    parent_config: Any = None
     if parent_id:
-        parent_config = make_langgraph_config(thread_id, namespace, parent_id)
-    return CheckpointTuple(
-        make_langgraph_config(thread_id, namespace, checkpoint_id), decoded, metadata, parent_config, writes
-    )
+        parent_names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": parent_id}
+        parent_config = {"configurable": parent_names}
+    metadata: Any = unpack_metadata(stored_metadata)
+    return CheckpointTuple({"configurable": names}, decoded, metadata, parent_config, writes)
 
 
 def _check_made_by(history: RunnableConfig, checkpoint: _Stored | None) -> _Stored | None:

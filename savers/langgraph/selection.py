@@ -36,6 +36,11 @@ class Query:
     limit: int | None
     """The most checkpoints to yield."""
 
+    def wants_states(self, checkpoints: Sequence[StoredCheckpoint]) -> bool:
+        """Return whether a state of a history may be wanted, without a look at the other histories."""
+        wanted = self.filter
+        return not wanted or any(matches(stored.metadata, wanted) for stored in checkpoints)
+
 
 class Selected(NamedTuple):
     """A checkpoint that `list` yields."""

@@ -142,7 +142,7 @@ class SqlHistories(Histories[SqlSaver]):
     ) -> Iterable[Selected]:
         kept = 0
         selections: list[list[Selected]] = []
-        for live, view in rows.read_whole(histories, is_only):
+        for live, view in rows.read_whole(histories, is_only, query.wants_states):
             selected = Selection(view, query).run()
             selections.append(selected)
             kept += live.last

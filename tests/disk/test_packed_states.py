@@ -7,7 +7,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver, _delta as delta
 from savers._delta import compare
-from savers._log.packed_states import decode_state, replay_states
+from savers._log.packed_states import StateDecoder, replay_states
 
 THREAD = RunnableConfig("t")
 BASE = "x" * 500
@@ -31,7 +31,7 @@ def test_the_states_are_those_of_the_saver(tmp_path):
     for state in states:
         put(saver, **state)
     packed, writer = replay(saver)
-    assert [decode_state(values, writer.codec) for values in packed.values()] == states
+    assert [StateDecoder(writer.codec).decode(values) for values in packed.values()] == states
 
 
 @pytest.mark.parametrize("text", [BASE + "y", "y" + BASE, BASE[:250] + "y" + BASE[:250]])

@@ -18,7 +18,7 @@ from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
 from savers._filesystem import catalog, containment, history_views
 from savers._log import packed_states, scanned_log
-from savers.langgraph import FileSystemCheckpointSaver, listing
+from savers.langgraph import FileSystemCheckpointSaver, listing, packed_checkpoints
 from savers.langgraph.writes import Write
 
 EARLY = "#early:"
@@ -338,6 +338,21 @@ def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
     assert list(listing) == [one for one in one_by_one if one is not None]
 
 
+def test_a_look_at_a_log_holds_for_a_tenth_of_a_millisecond(saver, monkeypatch):
+    now = [0]
+    monkeypatch.setattr(packed_checkpoints, "perf_counter_ns", lambda: now[0])
+    for number in range(4):
+        put(saver, thread(), n=number)
+    order = list(again(saver).list(None))
+    listing = again(saver).list(None)
+    assert next(listing) == order[0]
+    again(saver).delete_thread("t")
+    now[0] += 99_999
+    assert next(listing) == order[1]
+    now[0] += 1
+    assert list(listing) == [], "the thread was removed"
+
+
 def path_of(saver, thread_id, ns=""):
     return Path(saver.store._store.directory(thread_id, ns)) / "log"
 
@@ -464,12 +479,33 @@ def test_states_of_short_logs_are_those_that_the_general_way_reads(saver, seed, 
     used = []
     replay_states = scanned_log.replay_states
     monkeypatch.setattr(scanned_log, "replay_states", lambda *args: used.append(replay_states(*args)) or used[-1])
+    monkeypatch.setattr(scanned_log, "_EARLY_ROOM", 0)
     found = list(again(saver).list(None))
     assert len(found) == 90
     assert bool(used[0]) is (seed == 0), "a compressed value is read in the general way"
+    monkeypatch.setattr(scanned_log, "_EARLY_ROOM", 100)
+    assert list(again(saver).list(None)) == found
+    assert len(used) == 1, "the states were made when the log was scanned"
+    monkeypatch.setattr(scanned_log, "_EARLY_ROOM", 0)
     monkeypatch.setattr(packed_states, "_MAX_BYTES", 0)
     assert list(again(saver).list(None)) == found
     assert used[-1] == {}
+
+
+def test_a_filter_makes_states_only_of_logs_that_have_a_match(saver, monkeypatch):
+    for number in range(6):
+        for step in range(3):
+            metadata = {"source": "loop", "step": step, "user": str(number % 3)}
+            put(saver, thread(f"t{number}"), metadata=metadata, n=step)
+    made = []
+    replay_contents = scanned_log.replay_contents
+    monkeypatch.setattr(scanned_log, "replay_contents", lambda *args: made.append(1) or replay_contents(*args))
+    found = list(again(saver).list(None, filter={"user": "1", "step": 2}))
+    assert [(one.config["configurable"]["thread_id"], one.checkpoint["channel_values"]) for one in found] == [
+        ("t4", {"n": 2}),
+        ("t1", {"n": 2}),
+    ]
+    assert len(made) == 2
 
 
 def test_no_descriptor_stays_open(saver):

@@ -54,7 +54,7 @@ def backend(request, tmp_path):
         return "file", {"base_directory": str(tmp_path / "runs")}
     if request.param == "sqlite":
         return "sqlite", {"db_file": str(tmp_path / "runs" / "agent.db")}
-    return "postgres", {"connection_string": request.getfixturevalue("own_database")}
+    return "postgres", {"connection_string": request.getfixturevalue("server").create_database()}
 
 
 def in_process(backend, given, thread="t"):

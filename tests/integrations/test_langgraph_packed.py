@@ -11,9 +11,8 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import CheckpointSerializationError
-from savers._delta import BIN, LIST, STR
+from savers._delta import BIN, LIST, STR, pack_header
 from savers._log.packed_chain import PackedCheckpoint
-from savers._log.packed_states import PackedValue
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.history_decoder import HistoryDecoder
 from savers.langgraph.packed_checkpoints import PackedDecoder
@@ -109,14 +108,14 @@ def test_a_type_that_may_not_be_created_is_named(tmp_path):
     "state",
     [
         {},
-        {"checkpoint": PackedValue(STR, 1, b"a")},
-        {"checkpoint": PackedValue(LIST, 2, b"\1")},
-        {"checkpoint": PackedValue(LIST, 1, b"\1")},
-        {"channel:a": PackedValue(LIST, 0, b"")},
-        {"channel:a": PackedValue(LIST, 3, b"\1\xa7msgpack\xc0"), "value:a": PackedValue(BIN, 1, b"a")},
-        {"channel:a": PackedValue(LIST, 3, b"\1\xa7msgpack\xc4\0"), "value:a": PackedValue(LIST, 0, b"")},
-        {"seen:a": PackedValue(LIST, 0, b"")},
-        {"other": PackedValue(BIN, 1, b"a")},
+        {"checkpoint": pack_header(STR, 1) + b"a"},
+        {"checkpoint": pack_header(LIST, 2) + b"\1"},
+        {"checkpoint": pack_header(LIST, 1) + b"\1"},
+        {"channel:a": pack_header(LIST, 0) + b""},
+        {"channel:a": pack_header(LIST, 3) + b"\1\xa7msgpack\xc0", "value:a": pack_header(BIN, 1) + b"a"},
+        {"channel:a": pack_header(LIST, 3) + b"\1\xa7msgpack\xc4\0", "value:a": pack_header(LIST, 0) + b""},
+        {"seen:a": pack_header(LIST, 0) + b""},
+        {"other": pack_header(BIN, 1) + b"a"},
     ],
 )
 def test_states_of_other_shapes_are_left_to_the_general_way(saver, state):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, final, overload
+from typing import Any, final, Final, overload, Protocol, TYPE_CHECKING
 
 from graphkit import END, Checkpoint, CheckpointInfo
 from graphkit.abc import derive_status
@@ -37,9 +37,16 @@ def _make_time(created: int) -> datetime:
     return _EPOCH + timedelta(0, 0, created)
 
 
-def make_info(reader: LogReader, stored: StoredCheckpoint) -> CheckpointInfo:
+class Owned(Protocol):
+    """A log, or a view of one."""
+
+    thread_id: str
+    namespace: str
+
+
+def make_info(log: Owned, stored: StoredCheckpoint) -> CheckpointInfo:
     """Return what is known of a stored checkpoint without decoding its state."""
-    return _make_info(reader.thread_id, reader.namespace, stored, stored.writes, stored.cleared, stored.tags)
+    return _make_info(log.thread_id, log.namespace, stored, stored.writes, stored.cleared, stored.tags)
 
 
 def _make_info(

@@ -150,7 +150,7 @@ class ScannedRows(ScannedLog):
         self._store = store
         self._history = live.history
 
-    def scan(self, data: bytes, wants_states: WantsStates) -> bool:
+    def scan(self, data: bytes, wants_states: WantsStates | None) -> bool:
         """Find the checkpoints in the rows; return False if they must be read in another way."""
         try:
             return self._scan(data, wants_states)
@@ -178,10 +178,15 @@ class RowHistories:
     def __init__(self, store: RowStore) -> None:
         self._store = store
 
-    def list_live(self) -> list[LiveHistory]:
-        """Return the histories that have checkpoints, in the order of threads and namespaces."""
+    def list_live(self, pairs: Sequence[tuple[int, int]] = ()) -> list[LiveHistory]:
+        """Return the histories that have checkpoints, in the order of threads and namespaces.
+
+        Args:
+            pairs: return only those with a term of each of these pairs; see `list_search_terms`.
+        """
         found: list[LiveHistory] = []
-        rows = self._store.database.read(self._store.statements.select_live)
+        terms = [term for pair in pairs for term in pair]
+        rows = self._store.database.read(self._store.statements.select_live(len(pairs)), terms)
         for history, thread, long_thread, namespace, long_namespace, keyframe, last, newest in rows:
             newest_id = None if newest is None else _decode_whole(newest)
             thread_id = decode_row(thread, long_thread)
@@ -196,14 +201,15 @@ class RowHistories:
         return {history for (history,) in rows}
 
     def read_whole(
-        self, histories: Sequence[LiveHistory], is_only: Callable[[str], bool], wants_states: WantsStates
+        self, histories: Sequence[LiveHistory], is_only: Callable[[str], bool], wants_states: WantsStates | None
     ) -> Iterable[tuple[LiveHistory, HistoryView]]:
         """Yield views of histories, each read as a whole unless it is long.
 
         Args:
             histories: the histories.
             is_only: returns whether a thread has no namespace of early writes.
-            wants_states: returns whether states will be read of these checkpoints of a history.
+            wants_states: returns whether states will be read of these checkpoints of a history;
+                None if none will be.
         """
         for batch in _split(histories, _measure_whole):
             data = self._read_batch(self._store.statements.select_frames_of, batch, _measure_whole)

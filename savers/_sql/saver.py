@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import islice
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
@@ -30,11 +31,12 @@ from savers._log.log import MARK
 from savers._log.log_writer import pack_writes
 from savers._sql import row_log
 from savers._sql.database_errors import PositionTakenError
-from savers._sql.encoded_text import decode_row, encode_text
+from savers._sql.encoded_text import encode_text
 from savers._sql.maintenance import MaintenanceMethods, explain_damage, make_taken_error, rewrite
 from savers._sql.row_inserts import StaleLogError
 from savers._sql.row_lister import RowLister
-from savers._sql.row_log import RowLog
+from savers._sql.row_log import RowLog, StaleLogError
+from savers._sql.row_search import search_rows
 from savers._sql.row_source import RowSource
 from savers._sql.row_store import RowStore
 from savers._sql.terms import list_search_terms
@@ -52,8 +54,6 @@ _MOST_REFUSALS: Final = 3
 _SMALL_STATE: Final = 64 << 10
 """A state of at most this many bytes is packed or decoded in about the time that a hop to a worker
 thread takes."""
-_MOST_PAIRS: Final = 8
-"""A search has at most so many conditions on the index; the caller compares all."""
 
 
 class RunLockKey(NamedTuple):
@@ -180,17 +180,8 @@ class SqlSaver(MaintenanceMethods, HasVersions):
         pairs = list_search_terms(metadata) if thread_id is None else ()
         if not pairs:
             return super().search(metadata, thread_id=thread_id, limit=limit)
-        pairs = pairs[:_MOST_PAIRS]
-        infos: list[CheckpointInfo] = []
-        terms = [term for pair in pairs for term in pair]
-        for row in self._database.read(self._store.statements.find_by_terms(len(pairs)), terms):
-            thread, namespace = _decode_owner(row)
-            for info in self.history(RunnableConfig(thread, checkpoint_ns=namespace)):
-                if limit is not None and len(infos) >= limit:
-                    return infos
-                if all(key in info.metadata and info.metadata[key] == value for key, value in metadata.items()):
-                    infos.append(info)
-        return infos
+        found = search_rows(self._store, metadata, pairs, limit, self.history)
+        return [*islice(found, None if limit is None else max(limit, 0))]
 
     def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
         return self._store.list_versions(resolve_thread_id(thread))
@@ -588,11 +579,6 @@ class SqlSaver(MaintenanceMethods, HasVersions):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _decode_owner(row: Sequence[Any]) -> tuple[str, str]:
-    thread, long_thread, namespace, long_namespace = row
-    return decode_row(thread, long_thread), decode_row(namespace, long_namespace)
 
 
 def _make_missing_error(config: RunnableConfig) -> CheckpointNotFoundError:

@@ -50,14 +50,14 @@ class Statements:
 
         # Reading many histories
 
-        self.select_live = (
+        self._select_live = (
             "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.keyframe,"
             f" (SELECT max(r.position) FROM {records} AS r WHERE r.history = h.history),"
             f" (SELECT r.checkpoint FROM {records} AS r WHERE r.history = h.history AND r.checkpoint IS NOT NULL"
             " ORDER BY r.position DESC LIMIT 1)"
-            f" FROM {histories} AS h WHERE h.version = 0 AND h.status IS NOT NULL ORDER BY h.thread, h.namespace"
+            f" FROM {histories} AS h WHERE h.version = 0 AND h.status IS NOT NULL"
         )
-        """The live histories, each with the position of its last record and its newest checkpoint."""
+        """See `select_live`."""
         self.select_frames = f"SELECT frame FROM {records} WHERE history = ? ORDER BY position"
         self.select_by_terms = f"SELECT h.history FROM {histories} AS h WHERE h.version = 0 AND {self.has_terms(1)}"
 
@@ -203,12 +203,13 @@ class Statements:
         self.select_end = f"{ends} WHERE h.history = ?"
         self.select_newest_history = f"SELECT max(history) FROM {histories}"
 
-    def find_by_terms(self, pair_count: int) -> str:
-        """Return the statement that finds the histories with a term of each of this many pairs."""
-        return (
-            f"SELECT h.thread, h.long_thread, h.namespace, h.long_namespace FROM {self._database.names.histories} AS h"
-            f" WHERE h.version = 0 AND {self.has_terms(pair_count)} ORDER BY h.thread, h.namespace"
-        )
+    def select_live(self, pair_count: int) -> str:
+        """Return the statement that selects the live histories that have a term of each of this many pairs.
+
+        Each comes with the position of its last record and its newest checkpoint.
+        """
+        condition = f" AND {self.has_terms(pair_count)}" if pair_count else ""
+        return f"{self._select_live}{condition} ORDER BY h.thread, h.namespace"
 
     def has_terms(self, pair_count: int) -> str:
         """Return the condition that a history `h` has a term of each of this many pairs."""

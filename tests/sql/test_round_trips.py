@@ -7,6 +7,7 @@ import pytest
 from graphkit import END, Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenList
+from savers._sql import row_views
 from savers._sql.postgres_saver import PostgresSaver
 from savers._sql.sqlite_saver import SqliteSaver
 from savers._sql.terms import MOST_NUMBERS
@@ -121,13 +122,44 @@ def test_a_search_reads_only_histories_that_have_all_terms(open_saver, monkeypat
     for number in range(5):
         fill(saver, number + 1, f"t{number}")
     saver.put(RunnableConfig("other"), make_checkpoint(3, metadata={"step": 3, "source": "input"}))
-    opened = []
-    history = saver.history
-    monkeypatch.setattr(saver, "history", lambda config: opened.append(config.thread) or history(config))
+    made = []
+    scan = row_views.ScannedRows.scan
+    monkeypatch.setattr(
+        row_views.ScannedRows, "scan", lambda view, *args: made.append(view.thread_id) or scan(view, *args)
+    )
     found = saver.search({"step": 3, "source": "loop"})
     assert [(info.metadata["step"], info.metadata["source"]) for info in found] == [(3, "loop")] * 2
-    assert opened == ["t3", "t4"]
+    assert made == ["t3", "t4"]
     assert saver.search({"step": 3, "source": None}) == []
+
+
+def test_a_search_returns_the_infos_of_the_histories(open_saver, monkeypatch):
+    saver = open_saver()
+    for number in range(20):
+        fill(saver, number % 4 + 1, f"t{number:02}")
+    saver.put_writes(RunnableConfig("t03"), {"key": 1})
+    saver.add_tags(RunnableConfig("t03"), "tag")
+    expected = [
+        info
+        for thread in saver.threads()
+        for info in saver.history(RunnableConfig(thread))
+        if info.metadata["step"] == 1
+    ]
+    for longest in (row_views.LONGEST_SCAN, 0):
+        # 0: each history is read in the other way.
+        monkeypatch.setattr(row_views, "LONGEST_SCAN", longest)
+        for limit in (None, 0, 1, 7, 100):
+            assert open_saver().search({"step": 1}, limit=limit) == expected[:limit]
+
+
+def test_a_search_of_all_threads_takes_two_statements(open_saver, monkeypatch):
+    saver = open_saver()
+    for number in range(20):
+        fill(saver, 2, f"t{number}")
+    fresh = open_saver()
+    fresh.threads()
+    counter = Counter(fresh, monkeypatch)
+    assert counter.count(lambda: fresh.search({"step": 1})) == 2
 
 
 def test_terms_of_a_failed_put_are_inserted_by_the_next_one(open_saver, monkeypatch):

@@ -126,10 +126,17 @@ class Refusing(FileIO):
         super().__init__()
         self.name, self.number = name, number
 
-    def open(self, path, **options):
+    def refuse(self, path):
         if self.name in path and path.endswith("log"):
             raise OSError(self.number, os.strerror(self.number), path)
+
+    def open(self, path, **options):
+        self.refuse(path)
         return super().open(path, **options)
+
+    def read_file(self, path, longest):
+        self.refuse(path)
+        return super().read_file(path, longest)
 
 
 @pytest.mark.parametrize("number", [5, 13], ids=["EIO", "EACCES"])

@@ -1,0 +1,82 @@
+"""A search of all threads returns what the histories of the threads have, in their order."""
+
+from contextlib import suppress
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.values import PLAIN
+from savers import FileSystemSaver
+from savers._filesystem import reading
+
+THREADS = ["b", "a", "A thread/with: another name", "long", "with namespaces", "released"]
+
+
+def put(saver, thread, step, namespace="", **more):
+    metadata = {"step": step, "source": "loop" if step % 2 else "input", **more}
+    checkpoint = Checkpoint(node_id="n", next_node_id="m", state={"n": "x" * 50 * step}, metadata=metadata)
+    return saver.put(RunnableConfig(thread, checkpoint_ns=namespace), checkpoint)
+
+
+@pytest.fixture
+def filled(tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    for thread in THREADS:
+        for step in range(5):
+            put(saver, thread, step)
+    put(saver, "with namespaces", 3, "inner")
+    put(saver, "b", 3, nested={"a": [1, 2]})
+    saver.put_writes(RunnableConfig("a"), {"key": 1})
+    saver.add_tags(put(saver, "a", 3), "tag")
+    saver.release(RunnableConfig("released"))
+    return saver
+
+
+def search_histories(saver, metadata):
+    return [
+        info
+        for thread in saver.threads()
+        for namespace in saver.namespaces(thread)
+        for info in saver.history(RunnableConfig(thread, checkpoint_ns=namespace))
+        if metadata.items() <= info.metadata.items()
+    ]
+
+
+QUERIES = [{}, {"step": 3}, {"step": 3.0, "source": "loop"}, {"step": 3, "source": "input"}, {"missing": None}]
+
+
+@pytest.mark.parametrize("query", [*QUERIES, {"nested": {"a": [1, 2]}}], ids=str)
+@pytest.mark.parametrize("limit", [None, 0, 1, 4, 100])
+def test_it_returns_what_the_histories_have(filled, query, limit):
+    expected = [
+        info
+        for info in search_histories(filled, {})
+        if all(key in info.metadata and info.metadata[key] == value for key, value in query.items())
+    ]
+    for saver in (filled, FileSystemSaver(filled.base_directory)):
+        for _ in range(2):
+            assert saver.search(query, limit=limit) == expected[:limit]
+
+
+def test_it_keeps_no_short_log_open(filled):
+    with FileSystemSaver(filled.base_directory) as saver:
+        saver.search({"step": 3})
+        kept = {thread for thread in THREADS if saver._store.logs.find((thread, "", 0)) is not None}
+    assert kept == {"with namespaces"}
+
+
+def test_a_log_that_is_open_is_not_read_again(filled, monkeypatch):
+    expected = filled.search({"step": 3})
+    for thread in filled.threads():
+        filled.history(RunnableConfig(thread))
+    monkeypatch.setattr(reading, "scan_log", lambda *_, **__: pytest.fail("it was read again"))
+    assert filled.search({"step": 3}) == expected
+
+
+def test_metadata_of_an_info_cannot_change_what_is_found_later(filled):
+    with FileSystemSaver(filled.base_directory) as saver:
+        (info,) = saver.search({"nested": {"a": [1, 2]}})
+        assert info.metadata.kind == PLAIN
+        with suppress(TypeError):
+            info.metadata["nested"] = 1
+        assert saver.search({"nested": {"a": [1, 2]}}) == [info]

@@ -186,7 +186,7 @@ class PostgresRunLocks(RunLocks):
                     raise self._translate(error, "lock") from error
             waited = monotonic() - started
             if waited >= timeout:
-                self._give_up(token)
+                self._give_up(thread_id, token)
                 raise ThreadBusyError(thread_id, self.describe_holder(thread_id), round(waited, 1))
             sleep(min(pause, timeout - waited))
             pause = next_wait(pause)
@@ -195,10 +195,10 @@ class PostgresRunLocks(RunLocks):
         rows = self._read(self._select_holder, (encode_text(thread_id),))
         return rows[0][0] if rows else "another process"
 
-    def _give_up(self, token: int | None) -> None:
+    def _give_up(self, thread_id: str, token: int | None) -> None:
         """Release the advisory lock of a token that no row has."""
         if token is not None:
-            self._run_quietly(lambda session: session.run(self._unlock, (self._key, token)))
+            self._run_quietly(thread_id, lambda session: session.run(self._unlock, (self._key, token)))
 
     def _release(self, thread_id: str, token: int) -> None:
         with self._mutex:
@@ -211,20 +211,32 @@ class PostgresRunLocks(RunLocks):
             session.run(self._delete, (encode_text(thread_id), token))
             session.run(self._unlock, (self._key, token))
 
-        self._run_quietly(delete)
+        self._run_quietly(thread_id, delete)
 
-    def _run_quietly(self, run: Callable[[PostgresSession], object]) -> None:
-        """Run something that others do without: they see that the advisory lock is free."""
+    def _run_quietly(self, thread_id: str, run: Callable[[PostgresSession], object]) -> None:
+        """Run something that others do without: they see that the advisory lock is free.
+
+        After a restart of the server they do not, and wait for the end of the lease.
+        """
+        failure: Exception | None = None
         for _ in range(2):
             try:
                 with self._mutex:
                     run(self._open_session())
                 return
-            except LostError:
-                continue
+            except LostError as error:
+                failure = error
             except (PostgresError, CheckpointStorageError) as error:
-                _LOGGER.warning("a run lock in %s expires only with its lease: %s", self._path, error)
-                return
+                failure = error
+                break
+        _LOGGER.warning(
+            "the run lock of thread %.80r in %s was not released; other runs may wait for up to %s seconds, "
+            "until its lease ends: %s",
+            thread_id,
+            self._path,
+            self._lease,
+            failure,
+        )
 
     # The connection
 

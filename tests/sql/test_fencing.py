@@ -9,9 +9,10 @@ import pytest
 
 from graphkit import END, RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
-from graphkit.errors import ThreadBusyError
+from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from graphkit.testing._values import made
 from savers._sql.encoded_text import encode_text
+from savers._sql.postgres_session import LostError
 from tests.sql import flow
 from tests.sql.flow_processes import PATIENCE, start_process
 
@@ -147,3 +148,26 @@ def test_nothing_is_changed_by_a_run_whose_lock_was_taken(open_postgres_saver, c
         with pytest.raises(ThreadBusyError, match="took over while this process was paused"):
             change(saver)
         assert read_all(open_postgres_saver()) == before
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_lock_that_cannot_be_released_is_reported(open_postgres_saver, monkeypatch, caplog, is_gone):
+    """The run itself is over, and has succeeded; what others wait for is said once."""
+    saver = open_postgres_saver(lease=1.0)
+    locks = saver._database.run_locks
+
+    def refuse(*_):
+        if is_gone:
+            raise CheckpointStorageError("the schema", "connect to", "connection refused")
+        raise LostError("server closed the connection")
+
+    with caplog.at_level("WARNING", logger="graphkit"):
+        with saver.run_lock(CONFIG):
+            monkeypatch.setattr(locks, "_open_session", refuse)
+        (record,) = [record for record in caplog.records if "not released" in record.message]
+        for part in ("'t'", "1.0 seconds", "refused" if is_gone else "closed the connection"):
+            assert part in record.message
+    monkeypatch.undo()
+    # The advisory lock is still there, as if the server had not noticed; the lease ends.
+    with open_postgres_saver(lock_timeout=PATIENCE).run_lock(CONFIG):
+        pass

@@ -1,197 +1,20 @@
-"""An agent under SIGKILL: no recorded model call and no recorded tool call is made again.
+"""An agent under SIGKILL: no recorded model call and no recorded tool call is made again; see killing.py."""
 
-The agent has four tools; two calls of a message run in parallel, one needs approval. A call writes its line in work.log
-as the last thing it does, so a call that is killed between that line and its record is made again, which is right. The
-claim: what was recorded when the process died is not made again, and the transcript is that of the undisturbed run.
-"""
-
-import json
 import os
 import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from graphkit import RunnableConfig
-from graphkit._engine.update_codec import unpack
-from savers import FileSystemSaver
-from tests.agents.scripted import transcript
+from tests.agents import killing
+from tests.agents.killing import MODEL_CALLS, TOOL_CALLS, Killed, logged, transcript_of
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
-
-THREAD = RunnableConfig("t")
-PROGRAM = """
-import asyncio, hashlib, json, os, random, signal, sys, threading, traceback
-from graphkit import GraphResume, InterruptionMetadata
-from graphkit.agents import AgentBuilder, tool
-from savers import FileSystemSaver
-from tests.agents.scripted import AsyncScript, Script, call, calling
-
-how = sys.argv[1]
-one_at_a_time = threading.Lock()
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def deadly(method):
-    def stores(self, *arguments):
-        global left
-        with one_at_a_time:
-            left -= 1
-            if when == "before" and not left:
-                die()
-            result = method(self, *arguments)
-            if when == "after" and not left:
-                die()
-            return result
-    return stores
-
-FileSystemSaver.put = deadly(FileSystemSaver.put)
-FileSystemSaver.put_writes = deadly(FileSystemSaver.put_writes)
-
-def work(line):
-    hashlib.pbkdf2_hmac("sha256", b"", b"", random.randrange(20_000))  # for kills at any time
-    os.write(log, f"{line}\\n".encode())
-
-def request(kind):
-    class Counted(kind):
-        def request(self, messages, tools=(), on_text=None):
-            reply = super().request(messages, tools, on_text)
-            work(f"model {sum(message['role'] == 'assistant' for message in messages)}")
-            return reply
-    return Counted
-
-def look_up(word: str, mark: str) -> str:
-    work(f"tool {mark}")
-    return word.upper()
-
-@tool(on_error="raise")
-def weigh(grams: int, mark: str) -> dict:
-    work(f"tool {mark}")
-    return {"grams": grams}
-
-@tool(requires_approval=True)
-def sell(item: str, mark: str) -> str:
-    work(f"tool {mark}")
-    return f"sold {item}"
-
-async def anote(text: str, mark: str) -> None:
-    work(f"tool {mark}")
-
-def note(text: str, mark: str) -> None:
-    work(f"tool {mark}")
-
-def parallel(*calls):
-    return calling(*(call(tool, id, mark=id, **arguments) for tool, id, arguments in calls))
-
-replies = [
-    parallel(("look_up", "c1", {"word": "tea"}), ("weigh", "c2", {"grams": 3})),
-    parallel(("note", "c3", {"text": "x"}), ("sell", "c4", {"item": "tea"}), ("look_up", "c5", {"word": "rum"})),
-    parallel(("nothing", "c6", {}), ("weigh", "c7", {"grams": 4})),
-    "sold",
-    parallel(("sell", "c8", {"item": "rum"}), ("sell", "c9", {"item": "salt"})),
-    "bye",
-]
-
-def converse(directory):
-    is_async = how == "async"
-    model = request(AsyncScript if is_async else Script)(*replies, pieces=True)
-    saver = FileSystemSaver(os.path.join(directory, "runs"), fsync="never")
-    tools = [look_up, weigh, sell, tool(anote, name="note") if is_async else note]
-    agent = AgentBuilder().with_chat(model, name="chat").with_tools(*tools).with_checkpointer(saver).build()
-
-    def run(given):
-        if is_async:
-            asyncio.run(agent.arun(given, "t"))
-        elif how == "sync":
-            agent.run(given, "t")
-        else:
-            for _ in agent.stream(given, "t"):
-                pass
-
-    for question in ("one", "two"):
-        latest = agent.graph.state_of({"configurable": {"thread_id": "t"}})
-        asked = [] if latest is None else [m["content"] for m in latest.state["messages"] if m["role"] == "user"]
-        if question not in asked:
-            run(question)
-        while True:
-            waiting = agent.get_state("t").interrupts
-            if waiting:
-                run(GraphResume({waiting[-1].id: {"approved": waiting[-1].payload["id"] != "c9", "reason": "no"}}))
-            elif agent.get_state("t").next != "__END__":
-                run(None)
-            else:
-                break
-
-for line in sys.stdin:  # each line is a conversation in a process of its own, which may be killed
-    directory, when, left = json.loads(line)
-    child = os.fork()
-    if not child:
-        log = os.open(os.path.join(directory, "work.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        calls = left
-        if when == "timer":
-            timer = threading.Timer(left, die)
-            timer.daemon = True
-            timer.start()
-        try:
-            converse(directory)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        with open(os.path.join(directory, "calls"), "w") as file:
-            file.write(str(round(calls - left)))
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Program:
-    """The program, imported once; each conversation is a child of it."""
-
-    def __init__(self, process):
-        self.process = process
-
-    def run(self, directory, when="never", left=0):
-        """Let a child run until it ends or is killed; whether it was killed."""
-        directory.mkdir(exist_ok=True)
-        self.process.stdin.write(json.dumps([str(directory), when, left]) + "\n")
-        self.process.stdin.flush()
-        code = int(self.process.stdout.readline())
-        assert code in (0, -signal.SIGKILL)
-        return code != 0
-
-
-def logged(directory):
-    return (directory / "work.log").read_text().splitlines() if (directory / "work.log").exists() else []
-
-
-def recorded(directory):
-    """The calls that the store has, in the words of the log."""
-    saver = FileSystemSaver(directory / "runs")
-    messages = {}
-    for checkpoint in saver.list(THREAD):
-        for message in checkpoint.state.get("messages", ()):
-            messages[message.get("id") or message["content"]] = message
-        for key, value in saver.get_writes(THREAD.replace(checkpoint_id=checkpoint.id)).items():
-            if key.startswith("task:"):
-                for message in unpack(value["update"])["messages"]:
-                    messages[message["id"]] = message
-    replies = sum(message["role"] == "assistant" for message in messages.values())
-    calls = {f"tool {message['tool_call_id']}" for message in messages.values() if message["role"] == "tool"}
-    return {f"model {number}" for number in range(replies)} | calls
 
 
 @pytest.fixture(scope="module", params=["sync", "stream", "async"])
 def program(request):
-    command = [sys.executable, "-c", PROGRAM, request.param]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
-        yield Program(process)
-        process.stdin.close()
+    with killing.start(request.param) as program:
+        yield program
 
 
 @pytest.fixture(scope="module")
@@ -199,33 +22,8 @@ def undisturbed(program, tmp_path_factory):
     """The number of store calls and the transcript of a run that nothing disturbs."""
     directory = tmp_path_factory.mktemp("undisturbed") / "t"
     assert not program.run(directory)
-    assert sorted(logged(directory)) == sorted(
-        [*(f"model {number}" for number in range(6)), *(f"tool c{number}" for number in (1, 2, 3, 4, 5, 7, 8))]
-    )
-    return int((directory / "calls").read_text()), transcript(FileSystemSaver(directory / "runs").get(THREAD).state)
-
-
-class Killed:
-    """One conversation that is killed again and again; checks each kill and the end."""
-
-    def __init__(self, program, directory, expected):
-        self.program = program
-        self.directory = directory
-        self.expected = expected
-
-    def run(self, when="never", left=0):
-        """Run on; whether the process was killed."""
-        known = recorded(self.directory) if (self.directory / "runs").exists() else set()
-        before = len(logged(self.directory))
-        was_killed = self.program.run(self.directory, when, left)
-        repeated = known.intersection(logged(self.directory)[before:])
-        assert repeated == set(), f"recorded, and made again: {repeated}"
-        return was_killed
-
-    def finish(self):
-        assert not self.run()
-        state = FileSystemSaver(self.directory / "runs").get(THREAD).state
-        assert transcript(state) == self.expected
+    assert sorted(logged(directory)) == sorted(MODEL_CALLS + TOOL_CALLS)
+    return int((directory / "calls").read_text()), transcript_of(directory)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

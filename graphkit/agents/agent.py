@@ -30,7 +30,7 @@ class Agent:
         graph: CompiledGraph | None = None,
         *,
         name: str = "agent",
-        generate_thread_id: Callable[[], str] | None = None,
+        generate_thread_id: Callable[..., str] | None = None,
         resources: Sequence[Any] = (),
     ) -> None:
         """Create an agent.
@@ -57,13 +57,23 @@ class Agent:
         """
         return self._require_graph("graph")
 
-    def new_thread_id(self) -> str:
-        """Return a new thread id, made by the strategy of the agent."""
-        if self._generate_thread_id is None:
-            from uuid import uuid4
+    def new_thread_id(self, **options: Any) -> str:
+        """Return a new thread id, made by the strategy of the agent.
 
-            return str(uuid4())
-        return self._generate_thread_id()
+        Args:
+            options: of the strategy, such as `user_id`; they override those of the agent.
+
+        Raises:
+            ValueError: the strategy has no such option, or needs one.
+        """
+        if self._generate_thread_id is not None:
+            return self._generate_thread_id(**options)
+        if options:
+            names = ", ".join(map(repr, options))
+            raise ValueError(f"random thread ids have no option {names}: choose a strategy with with_thread_ids()")
+        from uuid import uuid4
+
+        return str(uuid4())
 
     # Running
 
@@ -89,7 +99,7 @@ class Agent:
         config = self._make_config(graph, thread_id, checkpoint_id)
         token = IS_TEXT_READ.set(False)
         try:
-            return graph.invoke(_parse_input(state), config)
+            return graph.invoke(_parse_input(graph, state), config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -101,7 +111,7 @@ class Agent:
         config = self._make_config(graph, thread_id, checkpoint_id)
         token = IS_TEXT_READ.set(False)
         try:
-            return await graph.ainvoke(_parse_input(state), config)
+            return await graph.ainvoke(_parse_input(graph, state), config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -115,14 +125,14 @@ class Agent:
         """
         graph = self._require_graph("stream")
         self._refuse_async(graph, "astream")
-        return graph.stream(_parse_input(state), self._make_config(graph, thread_id, checkpoint_id))
+        return graph.stream(_parse_input(graph, state), self._make_config(graph, thread_id, checkpoint_id))
 
     def astream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
     ) -> AsyncIterator[NodeOutput]:
         """As `stream`."""
         graph = self._require_graph("astream")
-        return graph.astream(_parse_input(state), self._make_config(graph, thread_id, checkpoint_id))
+        return graph.astream(_parse_input(graph, state), self._make_config(graph, thread_id, checkpoint_id))
 
     # Inspecting and correcting
 
@@ -227,7 +237,14 @@ class Agent:
         return RunnableConfig(thread_id, checkpoint_id)
 
 
-def _parse_input(state: AgentInput) -> Input:
+def _parse_input(graph: CompiledGraph, state: AgentInput) -> Input:
+    """Return the input of the graph; a text becomes a message of the user.
+
+    Raises:
+        ValueError: it is a text, and the state of the agent has no messages.
+    """
     if isinstance(state, str):
+        if MESSAGES not in graph.topology.schema.keys:
+            raise ValueError("the state of this agent has no messages: run it with a mapping instead of a text")
         return {MESSAGES: [{"role": "user", "content": state}]}
     return state

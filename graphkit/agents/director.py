@@ -154,10 +154,10 @@ def _parse_nested(options: dict[str, Any], nested: Agent | None) -> dict[str, An
     return {**options, "graph": graph, "saver": build_saver(checkpointer)}
 
 
-def _make_generator(settings: Mapping[str, Any]) -> Callable[[], str] | None:
+def _make_generator(settings: Mapping[str, Any]) -> Callable[..., str] | None:
     if not settings:
         return None
     from graphkit.agents.thread_ids import ThreadIDManager  # type: ignore[import-not-found,unused-ignore]
 
-    generate: Callable[[], str] = ThreadIDManager(**settings).generate
+    generate: Callable[..., str] = ThreadIDManager(**settings).generate
     return generate

@@ -350,6 +350,15 @@ def test_p5_without_a_checkpointer_no_thread_id_is_needed(run):
     assert contents(run(agent, "hello"), "assistant") == ["1: hello"]
     assert contents(run(agent, "again", "t"), "assistant") == ["1: again"]
     assert agent.new_thread_id() != agent.new_thread_id()
+    with pytest.raises(ValueError, match="no option 'user_id'"):
+        agent.new_thread_id(user_id="ada")
+
+
+def test_a_text_needs_a_state_with_messages(run):
+    agent = AgentBuilder(Trip).with_step("look", lambda state: {"seen": ["Rome"]}).build()
+    with pytest.raises(ValueError, match="has no messages"):
+        run(agent, "hello")
+    assert run(agent, {})["seen"] == ["Rome"]
 
 
 def test_p30_a_checkpoint_id_needs_a_thread_id(run):

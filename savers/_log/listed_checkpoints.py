@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Any, final, Final, overload, Protocol, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Protocol, final, overload
 
 from graphkit import END, Checkpoint, CheckpointInfo
 from graphkit.abc import derive_status

@@ -35,7 +35,7 @@ from savers._sql.encoded_text import encode_text
 from savers._sql.maintenance import MaintenanceMethods, explain_damage, make_taken_error, rewrite
 from savers._sql.row_inserts import StaleLogError
 from savers._sql.row_lister import RowLister
-from savers._sql.row_log import RowLog, StaleLogError
+from savers._sql.row_log import RowLog
 from savers._sql.row_search import search_rows
 from savers._sql.row_source import RowSource
 from savers._sql.row_store import RowStore

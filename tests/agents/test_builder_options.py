@@ -1,0 +1,88 @@
+"""What a builder takes besides steps: MCP servers, thread ids, and a checkpointer as a mapping."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphkit import GraphRunnerError
+from graphkit.agents import AgentBuilder, Tool
+from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
+from tests.agents.scripted import Script, call, calling, contents
+
+SERVER = Path(__file__).with_name("plain_mcp_server.py")
+
+
+def servers_in(directory):
+    return {"local": {"command": sys.executable, "args": [str(SERVER), str(directory / "journal")]}}
+
+
+@pytest.mark.parametrize("way", ["build", "abuild"])
+def test_p11_p83_the_tools_of_an_mcp_server_are_called_by_the_model(tmp_path, way):
+    (tmp_path / "journal").touch()
+    model = Script(calling(call("add", a=1, b=2)), "done")
+    builder = AgentBuilder().with_chat(model, name="chat").with_mcp_servers(servers_in(tmp_path))
+
+    async def use():
+        async with await builder.abuild() if way == "abuild" else agent as built:
+            return contents(await built.arun("go"))
+
+    agent = builder.build() if way == "build" else None
+    assert "3" in asyncio.run(use())[0]
+    assert "add" in [schema["function"]["name"] for schema in model.requests[0][1]]
+
+
+def test_the_tools_of_an_mcp_server_count_as_asynchronous(tmp_path):
+    (tmp_path / "journal").touch()
+    agent = AgentBuilder().with_chat(Script("x"), name="chat").with_mcp_servers(servers_in(tmp_path)).build()
+    with pytest.raises(GraphRunnerError, match=r"'chat_tools'.*arun\(\)"):
+        agent.run("go")
+
+
+def test_a_server_that_cannot_be_used_is_an_error_of_the_build():
+    builder = AgentBuilder().with_chat(Script("x")).with_mcp_servers({"broken": {"colour": "red"}})
+    with pytest.raises(AgentConfigurationError, match="broken"):
+        builder.build()
+
+
+def test_p24_the_strategy_makes_the_thread_ids():
+    builder = AgentBuilder().with_chat(Script("x")).with_thread_ids("user_specific", user_id="ada")
+    agent = builder.build()
+    ids = {agent.new_thread_id() for _ in range(100)}
+    assert len(ids) == 100
+    assert all(thread_id.startswith("user-ada-") for thread_id in ids)
+    assert agent.new_thread_id(user_id="bob").startswith("user-bob-")
+    agent = AgentBuilder().with_chat(Script("x")).with_thread_ids("user_specific").build()
+    assert agent.new_thread_id(user_id="bob").startswith("user-bob-")
+    with pytest.raises(ValueError, match="user_id"):
+        agent.new_thread_id()
+
+
+def test_p7_a_mapping_is_a_checkpointer(tmp_path):
+    settings = {"type": "sqlite", "config": {"db_file": str(tmp_path / "agent.db")}}
+    with AgentBuilder().with_chat(Script("one", "two")).with_checkpointer(settings).build() as agent:
+        agent.run("go", "t")
+    with AgentBuilder().with_chat(Script("one", "two")).with_checkpointer(settings).build() as agent:
+        assert contents(agent.run("go on", "t"), "assistant") == ["one", "two"]
+
+
+@pytest.mark.parametrize("settings", [{"type": "dream"}, {"colour": 1}, {"type": 3}])
+def test_p7_a_wrong_mapping_is_an_error_with_its_cause(settings):
+    with pytest.raises(ValueError, match="Invalid checkpointer configuration: ") as raised:
+        AgentBuilder().with_checkpointer(settings)
+    assert isinstance(raised.value.__cause__, CheckpointerConfigurationError)
+
+
+def test_p4_a_checkpointer_that_is_not_enabled_stores_nothing(tmp_path):
+    settings = {"type": "file", "config": {"base_directory": str(tmp_path / "runs")}, "enabled": False}
+    agent = AgentBuilder().with_chat(Script("one")).with_checkpointer(settings).build()
+    assert contents(agent.run("go"), "assistant") == ["one"]
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(CheckpointerConfigurationError):
+        agent.get_state("t")
+
+
+def test_a_tool_of_another_kind_is_refused():
+    with pytest.raises(TypeError, match="cannot be called"):
+        Tool(name="x", description="", parameters={}, function="f", is_async=False)

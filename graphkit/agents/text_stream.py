@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
+from copy import copy
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, final
 
 from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
+from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.agents.messages import Message, TextHandler
+from graphkit.agents.models import Message
 
 if TYPE_CHECKING:
     import asyncio
 
 IS_TEXT_READ: Final[ContextVar[bool]] = ContextVar("graphkit_is_text_read", default=True)
 """Whether the caller of the run reads its stream. `Agent.run` does not, and saves the streaming."""
+GRACE: Final = 1.0
+"""Seconds for which a stream that is closed waits for its request to end."""
 _OVER: Final = object()
 """Comes after the last piece."""
 
@@ -37,22 +42,28 @@ class TextStream:
         self.pieces: SimpleQueue[Any] = SimpleQueue()
         self.outcome: Outcome = (None, None)
         self.is_closed = False
+        self.context = CURRENT_NODE_CONTEXT.get()
+        if self.context is not None:
+            self.context = copy(self.context)
 
     def run(self) -> Generator[str, None, Message]:
         """Yield the pieces; return the reply. The text of a model that does not stream is one piece.
 
-        A caller that closes the generator ends the request at its next piece, and waits for that.
+        A caller that closes the generator ends the request at its next piece. If none arrives
+        within GRACE seconds, the thread is abandoned, and records nothing more.
         """
         is_streamed = False
-        thread = Thread(target=copy_context().run, args=(self._work,), name="graphkit-model", daemon=True)
+        variables = copy_context()
+        variables.run(CURRENT_NODE_CONTEXT.set, self.context)
+        thread = Thread(target=variables.run, args=(self._work,), name="graphkit-model", daemon=True)
         thread.start()
         try:
             while (piece := self.pieces.get()) is not _OVER:
                 is_streamed = True
                 yield piece
         finally:
-            self.is_closed = True
-            thread.join()
+            self._close()
+            thread.join(GRACE)
         reply: Message = unwrap_outcome(self.outcome)
         if not is_streamed:
             yield from _whole_text(reply)
@@ -67,6 +78,11 @@ class TextStream:
             raise _ClosedError
         if text:
             self.pieces.put(text)
+
+    def _close(self) -> None:
+        self.is_closed = True
+        if self.context is not None:
+            self.context.journal = None  # the run may be over, and its lock free
 
 
 @final

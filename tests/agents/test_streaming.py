@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from graphkit import NodeExecutionError, StreamingOutput
+from graphkit import GraphResume, NodeExecutionError, RunnableConfig, StreamingOutput, interrupt
 from graphkit.agents import AgentBuilder
 from savers import MemorySaver
 from tests.agents.scripted import AsyncScript, Script, call, calling, texts
@@ -121,6 +121,42 @@ def test_closing_the_stream_ends_the_request():
     outputs.close()
     assert not threads[0].is_alive()
     assert agent.get_state("t").next == "chat"
+
+
+def test_a_stream_is_closed_although_the_model_is_stuck(monkeypatch):
+    monkeypatch.setattr("graphkit.agents.text_stream.GRACE", 0.01)
+    released, recorded = threading.Event(), threading.Event()
+
+    class Model(Script):
+        def request(self, messages, tools=(), on_text=None):
+            on_text("first")
+            released.wait(10)
+            RunnableConfig().once("late", lambda: "effect")
+            recorded.set()
+            return {"role": "assistant", "content": "first"}
+
+    saver = MemorySaver()
+    agent = build(Model(), saver)
+    outputs = agent.stream("go", "t")
+    assert any(isinstance(output, StreamingOutput) for output in outputs)
+    outputs.close()
+    before = dict(saver.get_writes(RunnableConfig("t")))
+    released.set()
+    assert recorded.wait(10)
+    assert dict(saver.get_writes(RunnableConfig("t"))) == before
+
+
+def test_a_model_finds_the_node_context_while_it_streams():
+    class Model(Script):
+        def request(self, messages, tools=(), on_text=None):
+            word = RunnableConfig().once("word", lambda: "kept")
+            on_text(word)
+            return {"role": "assistant", "content": interrupt("go on?") + word}
+
+    agent = build(Model(), MemorySaver())
+    assert texts(agent.stream("go", "t")) == ["kept"]
+    *_, last = agent.stream(GraphResume("yes, "), "t")
+    assert last.state["messages"][-1]["content"] == "yes, kept"
 
 
 def test_closing_an_asynchronous_stream_cancels_the_request():

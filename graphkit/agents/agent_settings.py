@@ -7,7 +7,7 @@ reference in the documentation are made from them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
@@ -43,7 +43,7 @@ Reference = Annotated[
 ]
 """`module:name`, or in code the object itself."""
 _ModelName = Annotated[
-    Any, AfterValidator(_check_model), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+$", "title": "Model"})
+    Any, AfterValidator(_check_model), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+$", "title": "ModelName"})
 ]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -89,18 +89,29 @@ class ModelTable(Settings):
     retry: RetrySettings | None = None
     """When a request is repeated."""
     temperature: float | None = None
-    """Sent with each request, as the next ones."""
+    """Sent with each request."""
     top_p: float | None = None
+    """Sent with each request."""
     max_tokens: int | None = None
+    """Sent with each request."""
     max_completion_tokens: int | None = None
+    """Sent with each request."""
     frequency_penalty: float | None = None
+    """Sent with each request."""
     presence_penalty: float | None = None
+    """Sent with each request."""
     parallel_tool_calls: bool | None = None
+    """Sent with each request."""
     reasoning_effort: str | None = None
+    """Sent with each request."""
     response_format: dict[str, Any] | None = None
+    """Sent with each request."""
     seed: int | None = None
+    """Sent with each request."""
     stop: str | list[str] | None = None
+    """Sent with each request."""
     tool_choice: str | dict[str, Any] | None = None
+    """Sent with each request."""
     extra_body: dict[str, Any] | None = Field(None, repr=False)
     """Further values of the request."""
 
@@ -194,6 +205,7 @@ class LlmStepSettings(Settings):
     """A step in which a model answers the messages; it may call tools before it answers."""
 
     type: Literal["llm"]
+    """`llm`."""
     name: str | None = None
     """The name of the step. Without it, `llm_step_<number>`."""
     model: ModelEntry
@@ -210,6 +222,7 @@ class FunctionStepSettings(Settings):
     """A step that is a function of the state; it returns an update."""
 
     type: Literal["function"]
+    """`function`."""
     name: str | None = None
     """The name of the step. Without it, `function_step_<number>`."""
     function: Reference
@@ -220,6 +233,7 @@ class AgentStepSettings(Settings):
     """A step that is another agent, written in place (`agent`) or in a file of its own (`file`)."""
 
     type: Literal["agent"]
+    """`agent`."""
     name: str | None = None
     """The name of the step. Without it, `agent_step_<number>`."""
     agent: AgentSettings | None = None
@@ -242,10 +256,11 @@ class OtherStepSettings(Settings):
     """A step of a type that the application registered with `register_step`."""
 
     model_config = ConfigDict(extra="allow")
-    is_documented: ClassVar[bool] = False
 
     type: Annotated[str, WithJsonSchema({"type": "string", "not": {"enum": list(STEP_TYPES)}})]
+    """The name under which the type was registered. All other keys are its settings."""
     name: str | None = None
+    """The name of the step. Without it, `<type>_step_<number>`."""
 
 
 def _type_of_step(value: Any) -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.agents.messages import Message, TextHandler
-from graphkit.agents.models import Message
 
 if TYPE_CHECKING:
     import asyncio

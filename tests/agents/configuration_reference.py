@@ -1,0 +1,79 @@
+"""The reference of agent files, made from the models. `python -m tests.agents.configuration_reference` writes it."""
+
+from pathlib import Path
+
+from graphkit.agents.yaml_loader import make_schema
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "agents-configuration.md"
+MARK = "<!-- From here on generated from the models: python -m tests.agents.configuration_reference -->\n"
+SECTIONS = {
+    "AgentSettings": "Agent",
+    "LlmStepSettings": "Step: llm",
+    "FunctionStepSettings": "Step: function",
+    "AgentStepSettings": "Step: agent",
+    "OtherStepSettings": "Step: another type",
+    "ModelTable": "Model",
+    "ToolSettings": "Tool",
+    "McpServerTable": "MCP server",
+    "CheckpointerConfig": "Checkpointer",
+    "ThreadIdSettings": "Thread id",
+    "RetrySettings": "Retry",
+}
+FORMS = {"Reference": "`module:name`", "ModelName": "`provider:model`"}
+SIMPLE = {"string": "text", "integer": "whole number", "number": "number", "boolean": "boolean", "object": "mapping"}
+
+
+def anchor(title):
+    return title.lower().replace(":", "").replace(" ", "-")
+
+
+def type_of(schema):  # noqa: PLR0911 - a table of cases
+    """A type as words, with links to the sections of other models."""
+    if "$ref" in schema:
+        title = SECTIONS[schema["$ref"].rpartition("/")[2]]
+        return f"[{title}](#{anchor(title)})"
+    kinds = schema.get("anyOf") or schema.get("oneOf")
+    if kinds:
+        return " or ".join(dict.fromkeys(type_of(kind) for kind in kinds if kind.get("type") != "null"))
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if schema.get("title") in FORMS:
+        return FORMS[schema["title"]]
+    if schema.get("type") == "array":
+        return f"list of {type_of(schema['items'])}"
+    values = schema.get("additionalProperties")
+    if schema.get("type") == "object" and isinstance(values, dict):
+        return f"mapping of names to {type_of(values)}"
+    return SIMPLE.get(schema.get("type"), "any value")
+
+
+def default_of(name, schema, required):
+    if name in required:
+        return "required"
+    default = schema.get("default")
+    if default in (None, "", [], {}):
+        return ""
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def make_section(name, model):
+    lines = [f"### {SECTIONS[name]}", "", model["description"].partition("\n\n")[0].replace("\n", " "), ""]
+    lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for key, schema in model["properties"].items():
+        meaning = " ".join(schema["description"].split())
+        cells = [f"`{key}`", type_of(schema), default_of(key, schema, model.get("required", ())), meaning]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def make_reference():
+    definitions = make_schema()["$defs"]
+    assert set(definitions) == set(SECTIONS), "name each model of the configuration in SECTIONS"
+    return "\n".join(make_section(name, definitions[name]) for name in SECTIONS)
+
+
+if __name__ == "__main__":
+    written = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    PAGE.write_text(written + MARK + "\n" + make_reference(), encoding="utf-8")

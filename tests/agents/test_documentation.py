@@ -1,0 +1,78 @@
+"""docs/agents-configuration.md: the reference is that of the models, and each YAML block of the docs is loaded (P45)."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from graphkit.agents import AgentConfig, load_agent, load_agent_config
+from graphkit.agents.yaml_loader import check_agent_file
+from tests.agents.configuration_reference import MARK, PAGE, make_reference
+
+DOCS = PAGE.parent
+BLOCK = re.compile(r"^```(yaml|python)\n# (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [page for page in sorted(DOCS.glob("*.md")) if "```yaml" in page.read_text(encoding="utf-8")]
+ENVIRONMENT = {"SHOP_DATA": "data", "SHOP_KEY": "k"}
+
+
+def write_files(page, directory):
+    """Write the blocks of a page that begin with the name of a file; return the names of the YAML files."""
+    names = []
+    for language, name, body in BLOCK.findall(page.read_text(encoding="utf-8")):
+        (directory / name).write_text(body, encoding="utf-8")
+        if language == "yaml":
+            names.append(name)
+    return names
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    loaded = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - loaded:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def test_the_reference_is_that_of_the_models():
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.partition(MARK)[2] == "\n" + make_reference(), "run python -m tests.agents.configuration_reference"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_yaml_block_names_its_file_and_is_valid(page, directory):
+    names = write_files(page, directory)
+    assert len(names) == page.read_text(encoding="utf-8").count("```yaml")
+    before = sorted(directory.iterdir())
+    for name in names:
+        config = load_agent_config(name, environment=ENVIRONMENT)
+        assert isinstance(check_agent_file(name, environment=ENVIRONMENT), AgentConfig)
+        plain = config.to_dict()
+        assert AgentConfig.from_dict(json.loads(json.dumps(plain))).to_dict() == plain
+    assert [path for path in sorted(directory.iterdir()) if path.name != "__pycache__"] == before
+
+
+def test_the_agents_without_a_provider_run(directory):
+    write_files(PAGE, directory)
+    assert load_agent("echo.yaml").run("Hello")["messages"][-1]["content"] == "You said: Hello"
+    desk = load_agent("desk.yaml")
+    assert desk.run("Hello", "t")["messages"][1]["content"] == "You said: Hello"
+    desk.graph.compile_config.saver.close()
+    assert (directory / "desk.db").exists()
+    assert any((directory / "audits").iterdir())
+
+
+def test_the_first_agent_is_as_short_as_the_page_says(directory):
+    write_files(PAGE, directory)
+    lines = (directory / "assistant.yaml").read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line]) == 7
+
+
+def test_the_page_is_wrapped():
+    prose = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    assert max(map(len, prose.splitlines())) <= 100
+    assert Path(PAGE).name == "agents-configuration.md"

@@ -181,9 +181,14 @@ def _dump_tool(tool: Any, path: Path) -> Any:
     function = tool.function
     module_name = getattr(function, "__module__", "")
     name = getattr(function, "__qualname__", "")
-    if module_name != "__main__" and find_loaded(module_name, name) is tool:  # made by the decorator
+    named = None if module_name == "__main__" else find_loaded(module_name, name)
+    if named is tool:  # made by the decorator
         return f"{module_name}:{name}"
-    plain: dict[str, Any] = {"function": _name_object(function, path), "name": tool.name}
+    if isinstance(named, Tool) and named.function is function:  # made by it, with other options since
+        reference = f"{module_name}:{name}"
+    else:
+        reference = _name_object(function, path)
+    plain: dict[str, Any] = {"function": reference, "name": tool.name}
     for option in _TOOL_OPTIONS:
         plain[option] = getattr(tool, option)
     if tool.retry is not None:

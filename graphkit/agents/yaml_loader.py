@@ -241,7 +241,7 @@ class _AgentFile:
         options = {name: value for name, value in options.items() if value is not None}
         try:
             if isinstance(function, Tool):
-                return dataclasses.replace(function, **options)
+                return dataclasses.replace(function, **options) if options else function
             return tool(function, **options)
         except (TypeError, ValueError) as error:
             raise self._file.make_error(str(error), path) from error

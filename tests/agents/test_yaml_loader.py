@@ -20,6 +20,7 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
 )
 from savers import FileSystemSaver
+from tests.agents import application
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "tests.agents.application"
@@ -115,6 +116,17 @@ def test_everything_that_a_file_may_have(write):
     cancel, find = config.tools
     assert (cancel.name, cancel.requires_approval, cancel.timeout) == ("cancel_order", True, 5)
     assert (find.name, find.timeout, find.retry.max_attempts) == ("find", 3.0, 2)
+    assert cancel is application.cancel_order
+
+
+def test_a_tool_of_the_decorator_may_get_other_options_and_keeps_them_as_data(write):
+    path = write(f"tools: [{{function: '{APP}:cancel_order', requires_approval: false, name: stop}}]\n{STEPS}")
+    config = load_agent_config(path)
+    (stop,) = config.tools
+    assert (stop.name, stop.requires_approval, stop.timeout) == ("stop", False, 5)
+    assert application.cancel_order.requires_approval
+    entry = config.to_dict()["tools"][0]
+    assert (entry["function"], entry["name"]) == (f"{APP}:cancel_order", "stop")
 
 
 @pytest.mark.parametrize("place", ["step", "agent", "file"])

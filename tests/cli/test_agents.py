@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.agents import chat_server
+from tests.agents.chat_server import calls as tool_calls, text
 from tests.cli.terminal import graphkit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +77,18 @@ def shop(tmp_path, monkeypatch):
 
 def run(*options, stdin, **extra):
     return graphkit("agents", "run", "shop.yaml", *options, stdin=stdin, **extra)
+
+
+def run_process(*options, stdin, **environment):
+    """As `run`, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "graphkit", "agents", "run", "shop.yaml", *options],
+        input=stdin,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def calls():
@@ -199,9 +213,7 @@ def test_at_a_terminal_an_error_can_be_tried_again():
 
 
 def test_a_killed_conversation_goes_on_where_it_was():
-    command = [sys.executable, "-m", "graphkit", "agents", "run", "shop.yaml", "--thread", "bob"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    killed = subprocess.run(command, input="Hello\ndie\n", env=environment, capture_output=True, text=True, check=False)
+    killed = run_process("--thread", "bob", stdin="Hello\ndie\n")
     assert killed.returncode == 9
     assert "You said 'Hello'." in killed.stdout
     Path("fixed").touch()
@@ -232,3 +244,28 @@ def test_ctrl_c_ends_a_conversation_without_a_traceback():
     # 0: the signal came while the turn ended, and then the input ended.
     assert process.returncode in {130, 0}
     assert "Traceback" not in err
+
+
+def test_a_provider_and_an_mcp_server_are_used_over_their_protocols(tmp_path, monkeypatch):
+    program = ROOT / "tests" / "agents" / "plain_mcp_server.py"
+    monkeypatch.setenv("SHOP_KEY", "sk-0123456789-topsecret")
+    with chat_server.start([tool_calls(("add", {"a": 1, "b": 2})), text("It is 3."), text("Bye.")]) as server:
+        Path("shop.yaml").write_text(
+            f"""
+            checkpointer: {{type: sqlite, config: {{db_file: runs.db}}}}
+            mcp_servers:
+              plain: {{command: {sys.executable}, args: ["{program}", "journal"], tools: [add], requires_approval: true}}
+            steps:
+              - type: llm
+                model: {{provider: openai, model: m, base_url: "${{BASE}}", api_key_env: SHOP_KEY}}
+            """
+        )
+        first = run_process("--thread", "bob", stdin="Sum?\n", BASE=server.base_url)
+        second = run_process("--thread", "bob", stdin="y\nBye\n", BASE=server.base_url)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert 'approve add {"a": 1, "b": 2}?' in second.stderr
+    assert second.stdout.splitlines()[:3] == ["  = 3", "It is 3.", "Bye."]
+    assert Path("journal").read_text().splitlines().count("add") == 1
+    assert len(server.requests) == 3
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*.db*"))
+    assert b"topsecret" not in stored

@@ -119,13 +119,17 @@ def _search_modules_here() -> None:
 
 def _converse(context: CliContext, agent: Agent, thread: str | None) -> Iterator[Text | Message]:
     if not agent.graph.topology.asynchronous:
-        yield from _Conversation(context, agent, thread, None).run()
+        with agent:
+            yield from _Conversation(context, agent, thread, None).run()
         return
     import asyncio
 
     # One event loop for all turns: connections belong to their loop.
     with asyncio.Runner() as runner:
-        yield from _Conversation(context, agent, thread, runner).run()
+        try:
+            yield from _Conversation(context, agent, thread, runner).run()
+        finally:
+            runner.run(agent.aclose())
 
 
 @final

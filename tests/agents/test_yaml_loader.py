@@ -18,6 +18,7 @@ from graphkit.errors import (
     AgentFileNotFoundError,
     AgentFileSyntaxError,
     CheckpointerConfigurationError,
+    MissingDependencyError,
 )
 from savers import FileSystemSaver
 from tests.agents import application
@@ -315,6 +316,17 @@ def test_bad_input_names_file_line_and_key_and_leaves_no_file(text, line, key, m
         assert caught.value.file == str(path)
         assert str(caught.value).startswith(f"{path}, line {line}: ")
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_the_package_the_extra_is_named(write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(MissingDependencyError, match=r"PyYAML is not installed; .*\[agents\]"):
+        load_agent(write(STEPS))
+
+
+def test_a_file_that_cannot_be_read_is_the_error_of_the_system(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        load_agent(tmp_path)
 
 
 def test_all_problems_are_in_one_message_with_their_lines(write):

@@ -98,6 +98,7 @@ class _AgentFile:
 
     def build(self) -> Agent:
         """Build the agent; its errors name the file."""
+        self._check_checkpointers(self.config, ())
         try:
             return AgentBuilderDirector(self.config).build()
         except AgentConfigurationError as error:

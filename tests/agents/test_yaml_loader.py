@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 
 from graphkit import RunnableConfig
 from graphkit.agents import AgentBuilderDirector, CheckpointerConfig, load_agent, load_agent_config
+from graphkit.agents.steps import STRATEGIES
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
 from graphkit.errors import (
     AgentConfigurationError,
@@ -327,6 +328,32 @@ def test_without_the_package_the_extra_is_named(write, monkeypatch):
 def test_a_file_that_cannot_be_read_is_the_error_of_the_system(tmp_path):
     with pytest.raises(IsADirectoryError):
         load_agent(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "key", "message"),
+    [
+        ("steps:\n  - {type: function, function: 'APP:ship'}\n  - type: llm\n    model: {provider: nobody, model: m}\n", 3, "steps[1]", "unknown provider 'nobody'"),
+        ("steps:\n  - type: llm\n    model: 'APP:echo'\n    tools: ['APP:many']\n", 4, "steps[0].tools[0]", "takes any number"),
+        ("steps:\n  - type: agent\n    checkpointer: {type: file}\n    agent: {steps: [{type: llm, model: 'APP:echo'}]}\n", 3, "steps[0].checkpointer", "base_directory"),
+        ("steps:\n  - type: agent\n    file: inner.yaml\n    checkpointer: {type: memory}\n", 4, "steps[0].checkpointer", "inner.yaml has a checkpointer, too"),
+        ("steps:\n  - {type: function, name: one, function: 'APP:ship'}\n  - {type: function, name: one, function: 'APP:ship'}\n", 1, "steps", "one"),
+        ("thread_id: {strategy: custom, generator_func: 'APP:gone'}\nsteps: [{type: llm, model: 'APP:echo'}]\n", 1, "thread_id.generator_func", "has no 'gone'"),
+        ("steps:\n" + "  - type: llm\n" * 12, 2, "steps[0].model", "and 2 more problems"),
+    ],
+)  # fmt: skip
+def test_what_only_building_finds_is_named_too(text, line, key, message, write):
+    write("checkpointer: {type: memory}\nsteps: [{type: llm, model: 'APP:echo'}]\n".replace("APP", APP), "inner.yaml")
+    path = write(text.replace("APP:ship", f"{APP}:Shop.ship").replace("APP", APP))
+    with pytest.raises(AgentConfigurationError, match=message) as caught:
+        load_agent(path)
+    assert (caught.value.line, caught.value.key, caught.value.file) == (line, key, str(path))
+
+
+def test_a_step_of_a_registered_type_keeps_its_settings(write, monkeypatch):
+    monkeypatch.setitem(STRATEGIES, "shout", application.ShoutStep)
+    path = write(f"{STEPS.strip()[:-1]}, {{type: shout, suffix: '!'}}]\n")
+    assert load_agent(path).run("Hello")["messages"][-1]["content"] == "YOU SAID: HELLO!"
 
 
 def test_all_problems_are_in_one_message_with_their_lines(write):

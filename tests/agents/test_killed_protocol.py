@@ -41,8 +41,8 @@ def test_p82_at_random_times_no_recorded_call_reaches_the_server_again(tmp_path,
             directory = tmp_path / f"{number}"
             server.requests.clear()
             killed = Killed(program, directory, expected, lambda directory=directory: made_in(directory))
-            while killed.run("timer", chance.uniform(0.02, 0.3)):
-                kills += 1
+            for _ in range(4):  # not until it ends: a busy machine may never get that far
+                kills += killed.run("timer", chance.uniform(0.02, 0.3))
             killed.finish()
             if kills >= wanted:
                 break

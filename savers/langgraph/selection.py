@@ -15,6 +15,7 @@ from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches
 
 if TYPE_CHECKING:
     from savers._log.history_view import HistoryView
+    from savers._log.scanned_log import WantsStates
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 LAST_ID: Final = "\U0010ffff" * 8
@@ -36,10 +37,15 @@ class Query:
     limit: int | None
     """The most checkpoints to yield."""
 
-    def wants_states(self, checkpoints: Sequence[StoredCheckpoint]) -> bool:
-        """Return whether a state of a history may be wanted, without a look at the other histories."""
-        wanted = self.filter
-        return not wanted or any(matches(stored.metadata, wanted) for stored in checkpoints)
+    @property
+    def wants_states(self) -> WantsStates | None:
+        """What `scan_log` takes: with a filter, states are made later, and only where it has a match."""
+        return None if self.filter else _want_all
+
+
+def _want_all(_checkpoints: Sequence[StoredCheckpoint]) -> bool:
+    """Return True: a listing without a filter reads every state."""
+    return True
 
 
 class Selected(NamedTuple):

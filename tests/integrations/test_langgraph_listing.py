@@ -498,8 +498,8 @@ def test_a_filter_makes_states_only_of_logs_that_have_a_match(saver, monkeypatch
             metadata = {"source": "loop", "step": step, "user": str(number % 3)}
             put(saver, thread(f"t{number}"), metadata=metadata, n=step)
     made = []
-    replay_contents = scanned_log.replay_contents
-    monkeypatch.setattr(scanned_log, "replay_contents", lambda *args: made.append(1) or replay_contents(*args))
+    replay_states = scanned_log.replay_states
+    monkeypatch.setattr(scanned_log, "replay_states", lambda *args: made.append(1) or replay_states(*args))
     found = list(again(saver).list(None, filter={"user": "1", "step": 2}))
     assert [(one.config["configurable"]["thread_id"], one.checkpoint["channel_values"]) for one in found] == [
         ("t4", {"n": 2}),

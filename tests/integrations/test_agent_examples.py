@@ -14,7 +14,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from graphkit import END, RunnableConfig
-from savers import FileSystemSaver
+from graphkit.agents.yaml_loader import check_agent_file
+from savers import FileSystemSaver, SqliteSaver
+from tests.agents import chat_server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
@@ -165,3 +167,70 @@ def test_a_service_is_killed_and_another_one_pays_what_was_approved(tmp_path):
             assert json.loads(service.ask("/answer", '{"approved": true}')) == {"answered": waiting}
             assert any(saver.get(RunnableConfig("user-ada")).next_node_id == END for _ in changes)
         assert json.loads(service.ask("/messages"))["messages"][-1]["content"] == "paid 20"
+
+
+# Agent files
+
+FILES = EXAMPLES / "agents"
+
+
+def run_file(folder, name, server, *, given="", thread="ada"):
+    """Hold a conversation with an agent of a file at the terminal; return what it printed."""
+    command = [sys.executable, "-m", "graphkit", "agents", "run", str(FILES / name), "--thread", thread]
+    environment = os.environ | {
+        "OPENAI_BASE_URL": server.base_url,
+        "OPENAI_API_KEY": "none",
+        "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), str(FILES)]),
+    }
+    done = subprocess.run(
+        command, input=given, env=environment, cwd=folder, capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(FILES.glob("*.yaml")), ids=lambda path: path.name)
+def test_each_agent_file_is_valid(path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FILES), *sys.path])
+    environment = {"DATABASE_URL": "postgresql://localhost/agents"}
+    assert check_agent_file(path, environment=environment).name == path.stem
+
+
+def test_the_conversation_of_a_file_remembers(tmp_path):
+    with chat_server.start(lambda request: chat_server.text(f"{len(request['messages'])} messages")) as server:
+        assert "2 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n")
+        assert "4 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n")
+        assert "2 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n", thread="bob")
+
+
+def plan(request):
+    """Answer as a model that plans a journey."""
+    results = [message["content"] for message in request["messages"] if message["role"] == "tool"]
+    if not results:
+        return chat_server.calls(("find_trains", {"city": "Porto"}), ("forecast", {"city": "Porto"}))
+    if len(results) == 2:
+        return chat_server.calls(("book", {"train": "09:40"}))
+    return chat_server.text(results[-1])
+
+
+def test_the_journey_of_a_file_is_approved_in_another_process(tmp_path):
+    with chat_server.start(plan) as server:
+        run_file(tmp_path, "journey.yaml", server, given="To Porto\n")
+        assert len(server.requests) == 2
+        with FileSystemSaver(tmp_path / "runs") as saver:
+            (waiting,) = saver.interrupts("ada")
+            assert waiting.payload == {"tool": "book", "arguments": {"train": "09:40"}, "id": "call_1"}
+        assert "booked 1 x 09:40" in run_file(tmp_path, "journey.yaml", server, given="y\n")
+        assert len(server.requests) == 3
+
+
+def test_the_research_of_a_file_sums_up(tmp_path):
+    def read(request):
+        number = sum(message["role"] == "tool" for message in request["messages"]) + 1
+        return chat_server.calls(("read_chapter", {"number": number})) if number < 4 else chat_server.text("done")
+
+    with chat_server.start(read) as server:
+        assert "done" in run_file(tmp_path, "research.yaml", server, given="Read it\n")
+        assert len(server.requests) == 4
+    with SqliteSaver(tmp_path / "runs" / "research.db") as saver:
+        assert saver.get(RunnableConfig("ada")).state["pages"] == 11 + 12 + 13

@@ -64,6 +64,7 @@ class OwnConnections(Connections):
         self._idle: list[tuple[PostgresSession, float]] = []
         """The connections that are not lent, with the time of their return; the last one is lent first."""
         self._has_connected = False
+        self._is_closed = False
 
     def take(self, timeout: float) -> PostgresSession:
         started = monotonic()
@@ -108,11 +109,15 @@ class OwnConnections(Connections):
         else:
             session.close()
         self._free.release()
-        if self._idle and self._idle[0][1] < now - _LONGEST_IDLE:
+        if self._is_closed:
+            # It was lent when the others were closed.
+            self.close()
+        elif self._idle and self._idle[0][1] < now - _LONGEST_IDLE:
             with suppress(IndexError):
                 self._idle.pop(0)[0].close()
 
     def close(self) -> None:
+        self._is_closed = True
         while self._idle:
             with suppress(IndexError):
                 self._idle.pop()[0].close()

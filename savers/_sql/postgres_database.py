@@ -103,7 +103,9 @@ class PostgresDatabase(Database):
             lease=lease,
         )
         self.run_locks = self._own_run_locks
-        self._changes = PostgresChanges(self.connect, self.read, channel=self.channel, table=self.names.watchers)
+        self._changes = PostgresChanges(
+            self.connect, self._read_for_watches, channel=self.channel, table=self.names.watchers
+        )
         _DATABASES.add(self)
 
     def __repr__(self) -> str:
@@ -164,6 +166,20 @@ class PostgresDatabase(Database):
         except LostError:
             # A statement that changes nothing may be executed again.
             return self._run_again(run, "read")
+
+    def _read_for_watches(self, sql: str, parameters: Parameters) -> list[Row]:
+        """As `read`. After `close`, use a connection that is closed again: a watch may end later."""
+        if self._connections is not None or not self._has_tables:
+            return self.read(sql, parameters)
+        session = self.connect()
+        try:
+            return session.run(sql, parameters)[0]
+        except LostError as error:
+            raise self._lost(error) from error
+        except PostgresError as error:
+            raise self.translate(error, "read") from error
+        finally:
+            session.close()
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
         return self._write(sql, parameters)[1]

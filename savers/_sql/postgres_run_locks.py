@@ -250,7 +250,11 @@ class PostgresRunLocks(RunLocks):
             self._session = None
         self._to_lock = set(self._tokens.values()) - self._lost
         session = self._connect()
-        session.run(_ROW_TIMEOUT)
+        try:
+            session.run(_ROW_TIMEOUT)
+        except BaseException:
+            session.close()
+            raise
         self._session = session
         return session
 

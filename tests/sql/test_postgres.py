@@ -251,6 +251,23 @@ def test_a_lost_connection_is_replaced_before_a_statement(server, database):
             transaction.execute(f"UPDATE {database.names.histories} SET status = ?", (str(position),))
 
 
+def test_a_connection_that_was_lent_while_the_others_were_closed_is_closed_when_it_returns(database):
+    with database.transaction() as transaction:
+        session = transaction._session
+        database.close()
+        assert not session.connection.closed
+    assert session.connection.closed
+    assert database.read("SELECT 1") == [(1,)], "a later use connects again"
+
+
+def test_a_watch_that_ends_after_its_store_was_closed_leaves_no_connection(server, schema, database):
+    listener = database.open_listener("t")
+    database.close()
+    listener.close()
+    assert database._connections is None
+    assert execute(server, f'SELECT count(*) FROM "{schema}".watchers') == [(0,)]
+
+
 def test_a_connection_that_is_lost_within_a_transaction_changes_nothing(server, database):
     history = add_history(database)
 

@@ -205,7 +205,8 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
         log = saver._store.shared_log("t", "")
         with database.transaction() as transaction:
             # As a put that has executed its statement and not committed yet.
-            parameters = (0, "running", log.fd, log.fd, *log._last_row, *database.notify_parameters("t"))
+            condition = (log.fd, log.fd, *log._last_row, log.fd, None)
+            parameters = (0, "running", *condition, *database.notify_parameters("t"))
             transaction.execute(saver._store.statements.update_history_and_notify, parameters)
             opening = pool.submit(database.open_listener, "t")
             while not transaction.execute(f"SELECT 1 FROM {database.names.watchers}"):

@@ -69,6 +69,9 @@ def compose_call(
     parts = (call, *hooks)
     composed.is_async = any(part.is_async for part in parts)
     composed.is_generator = any(part.is_generator for part in parts)
+    # A sync hook expects what the sync form returns.
+    if call.async_form is not None and all(wrap.is_async for wrap in wraps):
+        composed.async_form = compose_call(call.async_form, node_id, wraps, retry, timeout)
     return composed
 
 

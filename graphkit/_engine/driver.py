@@ -116,11 +116,11 @@ class Driver(SyncDriver):
         assert isinstance(task, RunNode)
         token = CURRENT_NODE_CONTEXT.set(task.context)
         try:
-            if task.call.is_async:
-                result = task.call.run(task.argument, task.config)
+            call = task.call.async_form or task.call
+            if call.is_async:
+                result = call.run(task.argument, task.config)
             else:
-                call = _in_thread(task.call.run, task.argument, task.config)
-                result = await self._complete(call)
+                result = await self._complete(_in_thread(call.run, task.argument, task.config))
             return await result if inspect.isawaitable(result) else result
         finally:
             CURRENT_NODE_CONTEXT.reset(token)

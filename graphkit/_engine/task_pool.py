@@ -274,7 +274,7 @@ class AsyncPool(TaskPool):
         if self.news is None:
             self.news = asyncio.Event()
         ticket = next(self.tickets)
-        if task.executor is None and is_async(task):
+        if task.executor is None and (is_async(task) or _has_async_form(task)):
             coroutine = _capture_outcome(run_async(task))
         else:
             coroutine = self._await_future(ticket, task, self.submit(ticket, task))
@@ -350,6 +350,10 @@ def is_async(task: Task) -> bool:
     if isinstance(task, RunNode):
         return task.call.is_async
     return isinstance(task, Next) and inspect.isasyncgen(task.generator)
+
+
+def _has_async_form(task: Task) -> bool:
+    return isinstance(task, RunNode) and task.call.async_form is not None
 
 
 async def _capture_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:

@@ -19,6 +19,24 @@ if TYPE_CHECKING:
 
 
 @final
+class TwoForms:
+    """The action of a node in two forms: sync runs call it, async runs await it.
+
+    Async runs, too, call the sync form on an executor and inside a wrap hook that is sync.
+    """
+
+    __slots__ = ("async_function", "function")
+
+    def __init__(self, function: Callable[..., Any], async_function: Callable[..., Any]) -> None:
+        self.function = function
+        self.async_function = async_function
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the sync form."""
+        return self.function(*arguments)
+
+
+@final
 class Call:
     """A node's action, an edge's condition or a hook, and how to call it.
 
@@ -27,9 +45,11 @@ class Call:
         takes_config: whether it takes the config after the state.
         is_async: whether calling it returns an awaitable or an asynchronous generator.
         is_generator: whether it yields chunks: a generator function, asynchronous or not.
+        async_form: what an async run awaits instead of calling the function on a thread; None if
+            there is only the function.
     """
 
-    __slots__ = ("function", "is_async", "is_generator", "takes_config")
+    __slots__ = ("async_form", "function", "is_async", "is_generator", "takes_config")
 
     def __init__(self, function: Callable[..., Any], *, takes_config: bool | None = None) -> None:
         """Inspect a callable.
@@ -43,6 +63,10 @@ class Call:
         """
         if not callable(function):
             raise TypeError(f"{function!r} cannot be called")
+        self.async_form: Call | None = None
+        if isinstance(function, TwoForms):
+            self.async_form = Call(function.async_function, takes_config=takes_config)
+            function = function.function
         self.function = function
         self.takes_config = _takes_config(function) if takes_config is None else takes_config
         self.is_async = _is_any(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)

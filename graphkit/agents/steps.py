@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Final, final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
+from graphkit._plan.topology import TwoForms
 from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import Message
-from graphkit.agents.models import make_model
+from graphkit.agents.models import FunctionModel, make_model
 from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
 from graphkit.agents.tool_calls import ToolCalls, complete_results, describe_calls, find_pending_calls
 from graphkit.agents.tools import Tool, ToolRegistry
@@ -93,7 +94,7 @@ class ChatStep(Step):
 
     def add_to(self, graph: StateGraph) -> None:
         """Add the node of the model, and that of the tools if there are any."""
-        graph.add_node(self.name, self._arequest if self.model.is_async else self._request)
+        graph.add_node(self.name, self._make_action())
         if len(self.tools):
             calls = ToolCalls(self.tools)
             action = calls.aexecute if calls.is_async else calls.execute
@@ -107,6 +108,14 @@ class ChatStep(Step):
             graph.add_conditional_edges(self.name, _choose_edge, targets)
         else:
             super().connect(graph, target)
+
+    def _make_action(self) -> Callable[..., Any]:
+        """Return the action: asynchronous if the model is, and else in two forms."""
+        if self.model.is_async:
+            return self._arequest
+        if isinstance(self.model, FunctionModel):
+            return self._request  # its `arequest` needs a thread, too
+        return TwoForms(self._request, self._arequest)
 
     def _request(self, state: Mapping[str, Any]) -> Generator[str, None, dict[str, Any]]:
         """Yield the text of the model while it arrives; return the update."""

@@ -508,3 +508,55 @@ def test_an_interrupt_in_a_nested_agent_is_answered_through_the_outer_one(run):
     run(agent, {}, "t")
     assert [(waiting.checkpoint_ns, waiting.payload) for waiting in saver.interrupts("t")] == [("expert", "which?")]
     assert run(agent, GraphResume("this"), "t")["answer"] == "this"
+
+
+# A model that can be called and awaited
+
+
+class BothWays(Script):
+    """Notes which of its methods were used; `arequest` waits until all runs are in it."""
+
+    def __init__(self, runs):
+        super().__init__("done")
+        self.used = []
+        self.barrier = asyncio.Barrier(runs)
+
+    def request(self, messages, tools=(), on_text=None):
+        self.used.append("request")
+        return super().request(messages, tools, on_text)
+
+    async def arequest(self, messages, tools=(), on_text=None):
+        self.used.append("arequest")
+        async with asyncio.timeout(60):
+            await self.barrier.wait()
+        return super().request(messages, tools, on_text)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["arun", "astream"])
+@pytest.mark.parametrize("is_nested", [False, True], ids=["alone", "nested"])
+def test_asynchronous_runs_wait_for_their_models_without_threads(is_streamed, is_nested):
+    # more runs than asyncio has threads: with a thread each, they would never all wait at once
+    runs = 100
+    model = BothWays(runs)
+    agent = AgentBuilder().with_chat(model).build()
+    if is_nested:
+        agent = AgentBuilder(DefaultState).with_step("inner", agent).build()
+
+    async def converse():
+        if is_streamed:
+            return [output async for output in agent.astream({"messages": []})]
+        return await agent.arun({"messages": []})
+
+    async def converse_all():
+        return await asyncio.gather(*(converse() for _ in range(runs)))
+
+    assert len(asyncio.run(converse_all())) == runs
+    assert model.used == ["arequest"] * runs
+
+
+def test_synchronous_runs_call_the_model():
+    model = BothWays(2)
+    agent = AgentBuilder().with_chat(model).build()
+    agent.run({"messages": []})
+    assert list(agent.stream({"messages": []}))
+    assert model.used == ["request", "request"]

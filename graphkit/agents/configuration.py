@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self, final
 
+from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.checkpointer_config import CheckpointerConfig
 from graphkit.agents.default_state import DefaultState
 from graphkit.agents.model_settings import without_key
@@ -69,8 +70,8 @@ class AgentConfig:
         The `api_key` of a model is left out: what is loaded takes the key from the environment.
 
         Raises:
-            AgentConfigurationError: a saver, an agent, or a function without a name of its own has
-                no plain form. The message names the key.
+            AgentConfigurationError: a saver, an agent, a function without a name of its own, or the
+                `retry_on` of a tool has no plain form. The message names the key.
         """
         plain: dict[str, Any] = {"name": self.name}
         if self.state_type is not DefaultState:
@@ -192,8 +193,18 @@ def _dump_tool(tool: Any, path: Path) -> Any:
     for option in _TOOL_OPTIONS:
         plain[option] = getattr(tool, option)
     if tool.retry is not None:
-        plain["retry"] = {option: getattr(tool.retry, option) for option in _RETRY_OPTIONS}
+        plain["retry"] = _dump_retry(tool.retry, (*path, "retry"))
     return plain
+
+
+def _dump_retry(retry: RetryPolicy, path: Path) -> dict[str, Any]:
+    if retry.retry_on != RetryPolicy().retry_on:
+        raise _no_plain_form(
+            (*path, "retry_on"),
+            "a file cannot choose errors; leave retry_on out, or give the policy to the tool in its module, "
+            "as in @tool(retry=...)",
+        )
+    return {option: getattr(retry, option) for option in _RETRY_OPTIONS}
 
 
 def _dump_value(value: Any, path: Path) -> Any:

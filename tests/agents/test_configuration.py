@@ -14,6 +14,7 @@ from savers import MemorySaver
 from tests.agents import application
 
 HERE = "tests.agents.application"
+PICKY = RetryPolicy(retry_on=ConnectionError)
 FULL = {
     "name": "shop",
     "state_type": f"{HERE}:OrderState",
@@ -128,6 +129,11 @@ def test_the_key_of_a_model_is_neither_written_nor_shown():
         ({"steps": [{"type": "agent", "agent": object()}]}, r"steps\[0\].agent"),
         ({"steps": [{"type": "llm", "model": application.scripted}]}, r"steps\[0\].model"),
         ({"tools": [tool(lambda number: "", name="x")]}, r"tools\[0\]"),
+        ({"tools": [tool(application.find_order, retry=PICKY)]}, r"tools\[0\].retry.retry_on"),
+        (
+            {"steps": [{"type": "llm", "model": "a:b", "tools": [tool(application.find_order, retry=PICKY)]}]},
+            r"steps\[0\].tools\[0\].retry.retry_on",
+        ),
         ({"state_type": {"n": int}}, "state_type"),
         ({"steps": [{"type": "other", "when": {1, 2}}]}, r"steps\[0\].when"),
     ],

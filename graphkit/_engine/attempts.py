@@ -36,6 +36,8 @@ def compose_call(
     wraps: Sequence[Call],
     retry: RetryPolicy | None = None,
     timeout: float | None = None,
+    *,
+    kind: str = "node",
 ) -> Call:
     """Compose a call with its wrap hooks, inside them the retries, inside those the timeout.
 
@@ -51,6 +53,7 @@ def compose_call(
         retry: when to call again. A generator starts over, so chunks may be emitted again.
         timeout: seconds for one attempt. An attempt that exceeds it fails with a TimeoutError,
             which is retried like any other error.
+        kind: what the error of a timeout calls it.
 
     Returns:
         The call itself if there is nothing to add; otherwise a call that takes the config, and that
@@ -65,13 +68,13 @@ def compose_call(
         hooks.append(Call(retry.as_hook(), takes_config=True))
     if not hooks and timeout is None:
         return call
-    composed = Call(_ComposedCall(call, node_id, tuple(hooks), timeout), takes_config=True)
+    composed = Call(_ComposedCall(call, node_id, tuple(hooks), timeout, kind), takes_config=True)
     parts = (call, *hooks)
     composed.is_async = any(part.is_async for part in parts)
     composed.is_generator = any(part.is_generator for part in parts)
     # A sync hook expects what the sync form returns.
     if call.async_form is not None and all(wrap.is_async for wrap in wraps):
-        composed.async_form = compose_call(call.async_form, node_id, wraps, retry, timeout)
+        composed.async_form = compose_call(call.async_form, node_id, wraps, retry, timeout, kind=kind)
     return composed
 
 
@@ -86,16 +89,17 @@ def _check_timeout(node_id: str, timeout: float | None) -> None:
 class _ComposedCall:
     """The function of a composed call; is sent to other processes."""
 
-    __slots__ = ("call", "hooks", "node_id", "timeout")
+    __slots__ = ("call", "hooks", "kind", "node_id", "timeout")
 
-    def __init__(self, call: Call, node_id: str, hooks: tuple[Call, ...], timeout: float | None) -> None:
+    def __init__(self, call: Call, node_id: str, hooks: tuple[Call, ...], timeout: float | None, kind: str) -> None:
         self.call = call
+        self.kind = kind
         self.node_id = node_id
         self.hooks = hooks
         self.timeout = timeout
 
     def __call__(self, state: Any, config: Any) -> Any:
-        layer: _Layer = _Attempt(self.call, self.node_id, self.timeout)
+        layer: _Layer = _Attempt(self.call, self.node_id, self.timeout, self.kind)
         for hook in reversed(self.hooks):
             layer = _HookLayer(hook, self.node_id, layer)
         return layer.run(state, config)
@@ -196,10 +200,11 @@ class _InnerCall:
 class _Attempt:
     """The function itself: each run is an attempt."""
 
-    __slots__ = ("call", "is_async", "is_generator", "node_id", "timeout")
+    __slots__ = ("call", "is_async", "is_generator", "kind", "node_id", "timeout")
 
-    def __init__(self, call: Call, node_id: str, timeout: float | None) -> None:
+    def __init__(self, call: Call, node_id: str, timeout: float | None, kind: str) -> None:
         self.call = call
+        self.kind = kind
         self.is_async = call.is_async
         self.is_generator = call.is_generator
         self.node_id = node_id
@@ -207,7 +212,8 @@ class _Attempt:
 
     def run(self, state: Any, config: Any) -> Any:
         thunk = partial(self.call.run, state, config)
-        kind = (self.is_async, self.is_generator)
+        function_kind = (self.is_async, self.is_generator)
         if self.timeout is None:
-            return RUN[kind](thunk)
-        return RUN_IN_TIME[kind](thunk, TimeBudget(self.node_id, self.timeout))
+            return RUN[function_kind](thunk)
+        budget = TimeBudget(self.node_id, self.timeout, self.kind)
+        return RUN_IN_TIME[function_kind](thunk, budget)

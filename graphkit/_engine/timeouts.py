@@ -36,15 +36,16 @@ from graphkit.errors import GraphRunnerError
 class TimeBudget:
     """The time that an attempt has left, in seconds."""
 
-    __slots__ = ("left", "node_id", "timeout")
+    __slots__ = ("kind", "left", "node_id", "timeout")
 
-    def __init__(self, node_id: str, timeout: float) -> None:
+    def __init__(self, node_id: str, timeout: float, kind: str) -> None:
+        self.kind = kind
         self.node_id = node_id
         self.timeout = timeout
         self.left = timeout
 
     def make_error(self) -> TimeoutError:
-        return TimeoutError(f"node {self.node_id!r} took longer than its timeout of {self.timeout:g} s")
+        return TimeoutError(f"{self.kind} {self.node_id!r} took longer than its timeout of {self.timeout:g} s")
 
     async def run(self, awaitable: Awaitable[Any]) -> Any:
         """Await something, and cancel it when the time is over."""
@@ -205,5 +206,5 @@ class _GuardedJournal:
     def _require_open(self) -> None:
         if not self.is_open:
             node_id = self.budget.node_id
-            reason = f"this attempt of node {node_id!r} is over: nothing more is recorded for it"
+            reason = f"this attempt of {self.budget.kind} {node_id!r} is over: nothing more is recorded for it"
             raise GraphRunnerError(reason, node_id=node_id)

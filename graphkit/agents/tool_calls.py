@@ -100,7 +100,8 @@ class ToolCalls:
         self.tools = tools
         self.is_async = bool(tools.asynchronous)
         self._attempts = {
-            tool.name: compose_call(_as_call(tool), tool.name, (), tool.retry, tool.timeout) for tool in tools
+            tool.name: compose_call(_as_call(tool), tool.name, (), tool.retry, tool.timeout, kind="tool")
+            for tool in tools
         }
 
     def execute(self, call: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Self, final
 
 from graphkit._compiled import CompiledGraph, Input
@@ -182,20 +183,11 @@ class Agent:
         A saver that the application passed in stays open. Connections to MCP servers belong to an
         event loop; `aclose` closes them.
         """
-        for resource in self.resources:
-            close = getattr(resource, "close", None)
-            if close is not None:
-                close()
+        close_all(self.resources)
 
     async def aclose(self) -> None:
         """As `close`; also close the connections to MCP servers of the running event loop."""
-        import asyncio
-
-        for resource in self.resources:
-            aclose = getattr(resource, "aclose", None)
-            if aclose is not None:
-                await aclose()
-        await asyncio.to_thread(self.close)
+        await aclose_all(self.resources)
 
     def __enter__(self) -> Self:
         return self
@@ -235,6 +227,27 @@ class Agent:
                     f"agent.new_thread_id() makes one for a new conversation"
                 )
         return RunnableConfig(thread_id, checkpoint_id)
+
+
+def close_all(resources: Sequence[Any]) -> None:
+    """Close resources, the last first. All are closed; the error of one that fails is raised."""
+    with ExitStack() as stack:
+        for resource in resources:
+            close = getattr(resource, "close", None)
+            if close is not None:
+                stack.callback(close)
+
+
+async def aclose_all(resources: Sequence[Any]) -> None:
+    """As `close_all`, and before that, close what belongs to the running event loop."""
+    import asyncio
+
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, close_all, resources)
+        for resource in resources:
+            aclose = getattr(resource, "aclose", None)
+            if aclose is not None:
+                stack.push_async_callback(aclose)
 
 
 def _parse_input(graph: CompiledGraph, state: AgentInput) -> Input:

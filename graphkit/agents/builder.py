@@ -156,7 +156,7 @@ class AgentFactory(AgentBuilder):
 
 def _parse_checkpointer(checkpointer: Any) -> Any:
     if isinstance(checkpointer, Mapping):
-        from graphkit.agents.checkpointer_config import CheckpointerConfig  # type: ignore[import-not-found,unused-ignore]
+        from graphkit.agents.checkpointer_config import CheckpointerConfig
 
         return CheckpointerConfig(**checkpointer)
     if checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver) or hasattr(checkpointer, "build"):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._records.config import END, START
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit.agents.agent import Agent
+from graphkit.agents.agent import Agent, aclose_all, close_all
 from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import parse_state_type
 from graphkit.agents.steps import STRATEGIES, Step, StepFactory
 from graphkit.agents.tools import Tool, ToolRegistry
+
+if TYPE_CHECKING:
+    from graphkit.agents.mcp_servers import McpServers
 
 
 @final
@@ -27,69 +30,169 @@ class AgentBuilderDirector:
         """Build the agent.
 
         The steps are compiled once, as a chain from START to END. MCP servers are connected to for
-        their lists of tools.
+        their lists of tools. What was opened for an agent that cannot be built is closed.
 
         Raises:
             ValueError: there are no steps; a step is not valid, with its number; there are tools
                 and no chat step; or the checkpointer cannot be built.
+            RuntimeError: there are MCP servers, and an event loop is running in this thread.
         """
-        nested = {index: AgentBuilderDirector(config).build() for index, config in self._nested_configs()}
-        servers = self._make_servers()
-        return self._assemble(servers, () if servers is None else servers.tools(), nested)
+        if self.config.mcp_servers:
+            _refuse_running_loop()
+        assembly = _Assembly(self.config)
+        try:
+            for index, config in _find_nested(self.config):
+                assembly.add_nested(index, AgentBuilderDirector(config).build())
+            servers = assembly.open_servers()
+            tools = [] if servers is None else servers.tools()
+            return assembly.finish(tools)
+        except BaseException:
+            close_all(assembly.resources)
+            raise
 
     async def abuild(self) -> Agent:
         """As `build`, for code on an event loop."""
-        nested = {index: await AgentBuilderDirector(config).abuild() for index, config in self._nested_configs()}
-        servers = self._make_servers()
-        return self._assemble(servers, () if servers is None else await servers.atools(), nested)
+        assembly = _Assembly(self.config)
+        try:
+            for index, config in _find_nested(self.config):
+                assembly.add_nested(index, await AgentBuilderDirector(config).abuild())
+            servers = assembly.open_servers()
+            tools = [] if servers is None else await servers.atools()
+            return assembly.finish(tools)
+        except BaseException:
+            await aclose_all(assembly.resources)
+            raise
 
-    def _make_servers(self) -> Any:
+
+def _refuse_running_loop() -> None:
+    import asyncio  # 25 ms to import, and only agents with MCP servers need it
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "build() cannot connect to MCP servers while an event loop is running in this thread: await abuild() "
+        "instead; for a file, await AgentBuilderDirector(load_agent_config(path)).abuild()"
+    )
+
+
+def _find_nested(config: AgentConfig) -> list[tuple[int, AgentConfig]]:
+    """Return the steps that are agents by configuration, with their numbers."""
+    found: list[tuple[int, AgentConfig]] = []
+    steps: Iterable[object] = config.steps  # from data, so perhaps not mappings
+    for index, settings in enumerate(steps):
+        agent = settings.get("agent") if isinstance(settings, Mapping) else None
+        if isinstance(agent, AgentConfig):
+            found.append((index, agent))
+    return found
+
+
+@final
+class _Assembly:
+    """An agent that is being built.
+
+    Attributes:
+        resources: what was opened for it so far, in this order.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        """Begin to build.
+
+        Raises:
+            ValueError: there are no steps.
+        """
+        if not config.steps:
+            raise ValueError("an agent needs at least one step: add one with with_chat() or with_step()")
+        self.config = config
+        self.resources: list[Any] = []
+        self._nested: dict[int, Agent] = {}
+
+    def add_nested(self, index: int, agent: Agent) -> None:
+        """Add the agent of a step that is one by configuration."""
+        self._nested[index] = agent
+        self.resources += agent.resources
+
+    def open_servers(self) -> McpServers | None:
         """Return the MCP servers of the agent; None if it has none."""
         if not self.config.mcp_servers:
             return None
-        from graphkit.agents.mcp_servers import McpServers  # type: ignore[import-not-found,unused-ignore]
+        from graphkit.agents.mcp_servers import McpServers  # imports asyncio
 
-        return McpServers(self.config.mcp_servers)
+        servers = McpServers(self.config.mcp_servers)
+        self.resources.append(servers)
+        return servers
 
-    def _nested_configs(self) -> list[tuple[int, AgentConfig]]:
-        """Return the steps that are agents by configuration, with their numbers."""
-        found: list[tuple[int, AgentConfig]] = []
-        steps: Iterable[object] = self.config.steps  # from data, so perhaps not mappings
-        for index, settings in enumerate(steps):
-            agent = settings.get("agent") if isinstance(settings, Mapping) else None
-            if isinstance(agent, AgentConfig):
-                found.append((index, agent))
-        return found
-
-    def _assemble(self, servers: Any, mcp_tools: Iterable[Tool], nested: Mapping[int, Agent]) -> Agent:
+    def finish(self, mcp_tools: Iterable[Tool]) -> Agent:
+        """Make the steps, compile the graph, and return the agent."""
         config = self.config
-        if not config.steps:
-            raise ValueError("an agent needs at least one step: add one with with_chat() or with_step()")
         tools = ToolRegistry([*config.tools, *mcp_tools])
-        steps = [_make_step(index, settings, tools, nested.get(index)) for index, settings in enumerate(config.steps)]
+        graph = self._make_graph(self._make_steps(tools))
+        saver = self._open_saver(config.checkpointer)
+        compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name)
+        return Agent(
+            compiled,
+            name=config.name,
+            generate_thread_id=_make_generator(config.thread_id),
+            resources=self.resources,
+        )
+
+    def _make_steps(self, tools: ToolRegistry) -> list[Step]:
+        steps = [self._make_step(index, settings, tools) for index, settings in enumerate(self.config.steps)]
         if len(tools) and not any(step.uses_tools for step in steps):
             raise ValueError(f"the agent has tools ({', '.join(tools.names)}) and no chat step that could call them")
-        schema = parse_state_type(config.state_type, with_messages=any(step.needs_messages for step in steps))
-        graph = StateGraph(schema)
+        return steps
+
+    def _make_graph(self, steps: Sequence[Step]) -> StateGraph:
+        """Return the steps as a chain from START to END."""
+        needs_messages = any(step.needs_messages for step in steps)
+        graph = StateGraph(parse_state_type(self.config.state_type, with_messages=needs_messages))
         for step in steps:
             step.add_to(graph)
         names = [step.name for step in steps]
         graph.add_edge(START, names[0])
         for step, target in zip(steps, [*names[1:], END], strict=True):
             step.connect(graph, target)
-        saver = build_saver(config.checkpointer)
-        compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name)
-        resources = [resource for agent in nested.values() for resource in agent.resources]
-        if servers is not None:
-            resources.append(servers)
-        if saver is not None and saver is not config.checkpointer:
-            resources.append(saver)
-        return Agent(
-            compiled,
-            name=config.name,
-            generate_thread_id=_make_generator(config.thread_id),
-            resources=resources,
-        )
+        return graph
+
+    def _open_saver(self, checkpointer: Any) -> BaseCheckpointSaver | None:
+        saver = build_saver(checkpointer)
+        if saver is not None and saver is not checkpointer:
+            self.resources.append(saver)
+        return saver
+
+    def _make_step(self, index: int, settings: Any, tools: ToolRegistry) -> Step:
+        """Make a step from its settings.
+
+        Raises:
+            ValueError: the settings are not valid; the message has the number of the step.
+        """
+        try:
+            return self._parse_step(index, settings, tools)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"Invalid step {index}: {error}") from error
+
+    def _parse_step(self, index: int, settings: object, tools: ToolRegistry) -> Step:
+        if not isinstance(settings, Mapping):
+            raise TypeError(f"a step must be a mapping, not {settings!r}")
+        options = dict(settings)
+        type_name = options.pop("type", None)
+        strategy = STRATEGIES.get(type_name) if isinstance(type_name, str) else None
+        if strategy is None:
+            raise ValueError(f"unknown type {type_name!r}; the types are {', '.join(map(repr, STRATEGIES))}")
+        name = options.pop("name", None) or f"{type_name}_step_{index}"
+        if type_name == "agent":
+            options = self._parse_nested(index, options)
+        _check_options(strategy, options)
+        return strategy(name, tools, **options)
+
+    def _parse_nested(self, index: int, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of a nested agent as AgentStep takes them."""
+        given = options.pop("agent", None)
+        agent = self._nested.get(index, given)
+        saver = self._open_saver(options.pop("checkpointer", None))
+        graph = agent.graph if isinstance(agent, Agent) else agent
+        return {**options, "graph": graph, "saver": saver}
 
 
 def build_saver(checkpointer: Any) -> BaseCheckpointSaver | None:
@@ -107,33 +210,6 @@ def build_saver(checkpointer: Any) -> BaseCheckpointSaver | None:
     return saver
 
 
-def _make_step(index: int, settings: Any, tools: ToolRegistry, nested: Agent | None) -> Step:
-    """Make a step from its settings.
-
-    Raises:
-        ValueError: the settings are not valid; the message has the number of the step.
-    """
-    try:
-        return _parse_step(index, settings, tools, nested)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"Invalid step {index}: {error}") from error
-
-
-def _parse_step(index: int, settings: object, tools: ToolRegistry, nested: Agent | None) -> Step:
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"a step must be a mapping, not {settings!r}")
-    options = dict(settings)
-    type_name = options.pop("type", None)
-    strategy = STRATEGIES.get(type_name) if isinstance(type_name, str) else None
-    if strategy is None:
-        raise ValueError(f"unknown type {type_name!r}; the types are {', '.join(map(repr, STRATEGIES))}")
-    name = options.pop("name", None) or f"{type_name}_step_{index}"
-    if type_name == "agent":
-        options = _parse_nested(options, nested)
-    _check_options(strategy, options)
-    return strategy(name, tools, **options)
-
-
 def _check_options(strategy: StepFactory, options: Mapping[str, Any]) -> None:
     parameters = inspect.signature(strategy).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -145,19 +221,10 @@ def _check_options(strategy: StepFactory, options: Mapping[str, Any]) -> None:
         raise ValueError(f"unknown setting {unknown[0]!r}; the settings are {names}")
 
 
-def _parse_nested(options: dict[str, Any], nested: Agent | None) -> dict[str, Any]:
-    """Return the settings of a nested agent as AgentStep takes them."""
-    agent = options.pop("agent", None) if nested is None else nested
-    options.pop("agent", None)
-    checkpointer = options.pop("checkpointer", None)
-    graph = agent.graph if isinstance(agent, Agent) else agent
-    return {**options, "graph": graph, "saver": build_saver(checkpointer)}
-
-
 def _make_generator(settings: Mapping[str, Any]) -> Callable[..., str] | None:
     if not settings:
         return None
-    from graphkit.agents.thread_ids import ThreadIDManager  # type: ignore[import-not-found,unused-ignore]
+    from graphkit.agents.thread_ids import ThreadIDManager
 
     generate: Callable[..., str] = ThreadIDManager(**settings).generate
     return generate

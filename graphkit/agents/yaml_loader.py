@@ -117,7 +117,7 @@ class _AgentFile:
         config = self.config
         self._check_checkpointers(config, ())
         if config.mcp_servers:
-            from graphkit.agents.mcp_servers import McpServers  # type: ignore[import-not-found,unused-ignore]
+            from graphkit.agents.mcp_servers import McpServers
 
             McpServers(config.mcp_servers)
         self.config = _without_stores(config)

@@ -196,6 +196,72 @@ def test_an_agent_closes_what_its_builder_has_opened():
     assert len(closed) == 4
 
 
+def make_graph(**state):
+    graph = StateGraph(DefaultState).add_node("think", lambda _: state)
+    return graph.add_edge(START, "think").add_edge("think", END)
+
+
+def build_it(config):
+    return AgentBuilderDirector(config).build()
+
+
+def abuild_it(config):
+    return asyncio.run(AgentBuilderDirector(config).abuild())
+
+
+@pytest.mark.parametrize("build", [build_it, abuild_it])
+def test_an_agent_closes_the_saver_that_was_opened_for_a_graph_as_its_step(build):
+    closed = []
+    steps = [{"type": "agent", "agent": make_graph(thought=1), "checkpointer": SaverInMemory(closed)}]
+    agent = build(AgentConfig(steps=steps, checkpointer=MemorySaver()))
+    agent.run({}, "t")
+    assert closed == []
+    agent.close()
+    assert len(closed) == 1
+
+
+@pytest.mark.parametrize("build", [build_it, abuild_it])
+def test_what_was_opened_for_an_agent_that_cannot_be_built_is_closed(build):
+    closed = []
+    inner = AgentConfig(steps=[{"type": "llm", "model": echo}], checkpointer=SaverInMemory(closed))
+    steps = [
+        {"type": "agent", "agent": inner},
+        {"type": "agent", "agent": make_graph(thought=1), "checkpointer": SaverInMemory(closed)},
+        {"type": "unknown"},
+    ]
+    with pytest.raises(ValueError, match="Invalid step 2"):
+        build(AgentConfig(steps=steps))
+    assert len(closed) == 2
+
+
+def test_all_resources_are_closed_although_one_fails():
+    closed = []
+
+    class Failing:
+        def close(self):
+            raise OSError("the disk is gone")
+
+    resources = [SaverInMemory(closed).build(), Failing(), SaverInMemory(closed).build()]
+    with pytest.raises(OSError, match="the disk is gone"):
+        Agent(resources=resources).close()
+    with pytest.raises(OSError, match="the disk is gone"):
+        asyncio.run(Agent(resources=resources).aclose())
+    assert len(closed) == 4
+
+
+def test_building_with_mcp_servers_in_a_running_loop_names_abuild():
+    servers = {"files": {"command": "/bin/false"}}
+    inner = AgentConfig(steps=[{"type": "llm", "model": echo}], mcp_servers=servers)
+    outer = AgentConfig(steps=[{"type": "agent", "agent": inner}])
+
+    async def use():
+        for config in (inner, outer):
+            with pytest.raises(RuntimeError, match=r"await abuild\(\) instead"):
+                AgentBuilderDirector(config).build()
+
+    asyncio.run(use())
+
+
 def test_a_saver_that_was_passed_in_stays_open():
     closed = []
     saver = SaverInMemory(closed).build()

@@ -106,10 +106,19 @@ def tool_calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
         return []
     if isinstance(calls, str) or not isinstance(calls, Sequence):
         raise ValueError(f"tool_calls must be a list, not {type(calls).__name__}")  # noqa: TRY004 - one error for a malformed message
-    return [_parse_tool_call(call, number) for number, call in enumerate(calls)]
+    return [parse_tool_call(call, number) for number, call in enumerate(calls)]
 
 
-def _parse_tool_call(call: Any, number: int) -> ToolCall:
+def parse_tool_call(call: Any, number: int = 0) -> ToolCall:
+    """Return one call of the list `tool_calls` of a message; see `tool_calls_of`.
+
+    Args:
+        call: the call.
+        number: its place in the list, for the error.
+
+    Raises:
+        ValueError: it has no name or no id.
+    """
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         raise ValueError(f"tool_calls[{number}] has no function")  # noqa: TRY004 - one error for a malformed message
@@ -131,7 +140,7 @@ def _parse_arguments(text: Any) -> tuple[Mapping[str, Any] | None, str | None]:
         return text, None
     try:
         arguments = json.loads(text)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         return None, f"the arguments are not valid JSON: {error}"
     if not isinstance(arguments, dict):
         return None, f"the arguments must be a JSON object, not {type(arguments).__name__}"

@@ -15,10 +15,10 @@ from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import TwoForms
 from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import Message
+from graphkit.agents.messages import Message, tool_calls_of
 from graphkit.agents.models import FunctionModel, make_model
 from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
-from graphkit.agents.tool_calls import ToolCalls, complete_results, describe_calls, find_pending_calls
+from graphkit.agents.tool_calls import ToolCalls, complete_results, find_pending_calls
 from graphkit.agents.tools import Tool, ToolRegistry
 
 
@@ -164,15 +164,19 @@ class ChatStep(Step):
 
         Raises:
             TypeError: it is not a message.
-            ValueError: it calls tools, and the step has none.
+            ValueError: a call has no name or no id; or it calls tools, and the step has none.
         """
         if not isinstance(reply, Mapping) or reply.get("role") != "assistant":
             raise TypeError(
                 f"the model of step {self.name!r} must return a message with the role 'assistant', not {reply!r}"
             )
-        calls = reply.get("tool_calls") or ()
+        try:
+            calls = tool_calls_of(reply)
+        except ValueError as error:
+            raise ValueError(f"the model of step {self.name!r} answered with a malformed call: {error}") from error
         if calls and not len(self.tools):
-            raise ValueError(f"the model of step {self.name!r}, which has no tools, called {describe_calls(calls)}")
+            names = ", ".join(repr(call.name) for call in calls)
+            raise ValueError(f"the model of step {self.name!r}, which has no tools, called {names}")
         return {MESSAGES: [make_identified(reply)]}
 
 

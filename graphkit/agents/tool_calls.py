@@ -21,8 +21,9 @@ from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt
 from graphkit.agents.default_state import MESSAGES
+from graphkit.agents.messages import parse_tool_call
 from graphkit.agents.tool_schema import ToolArgumentsError
-from graphkit.agents.tools import Tool, ToolRegistry, parse_arguments
+from graphkit.agents.tools import Tool, ToolRegistry
 from graphkit.errors import CheckpointerError, ToolError
 
 _NO_RESULT: Final = "No result: the conversation went on before this call was recorded as finished."
@@ -144,15 +145,16 @@ class ToolCalls:
         Raises:
             GraphInterrupt: it has to be approved.
         """
-        function = call.get("function") or {}
-        name = str(function.get("name"))
-        tool = self.tools.find(name)
+        parsed = parse_tool_call(call)
+        tool = self.tools.find(parsed.name)
         if tool is None:
             names = ", ".join(self.tools.names)
-            return f"Error: there is no tool {name!r}; the tools are: {names}"
-        call_id = str(call.get("id"))
+            return f"Error: there is no tool {parsed.name!r}; the tools are: {names}"
+        call_id = parsed.id
+        arguments = parsed.arguments
+        if arguments is None:
+            return f"Error: the call was not executed: {parsed.problem}"
         try:
-            arguments = parse_arguments(function.get("arguments"))
             checked = tool.check_arguments(arguments)
         except ToolArgumentsError as error:
             return f"Error: the call was not executed: {error}"
@@ -277,8 +279,3 @@ def _note_change(call: _ToolCall) -> str:
     if not call.is_changed:
         return ""
     return f"A human changed the arguments to {json.dumps(dict(call.arguments), ensure_ascii=False)}.\n"
-
-
-def describe_calls(calls: Sequence[Mapping[str, Any]]) -> str:
-    """Return the names of the tools that a model has called, for messages."""
-    return ", ".join(repr((call.get("function") or {}).get("name")) for call in calls)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import Any, Final, Literal, final, overload
 
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
-from graphkit.agents.tool_schema import ToolArgumentsError, ToolSignature
+from graphkit.agents.tool_schema import ToolSignature
 
 OnError = Literal["model", "raise"]
 """What a failed call does: tell the model, or stop the run."""
@@ -206,27 +205,6 @@ class ToolRegistry:
 
     def __len__(self) -> int:
         return len(self._tools)
-
-
-def parse_arguments(arguments: object) -> dict[str, Any]:
-    """Read the arguments of a tool call: JSON text as in chat completions, or a mapping.
-
-    Raises:
-        ToolArgumentsError: they are not a JSON object.
-    """
-    if isinstance(arguments, Mapping):
-        return dict(arguments)
-    if arguments in (None, ""):
-        return {}
-    if not isinstance(arguments, str):
-        raise ToolArgumentsError(f"the arguments must be a JSON object, not {type(arguments).__name__}")
-    try:
-        parsed = json.loads(arguments)
-    except (ValueError, RecursionError) as error:
-        raise ToolArgumentsError(f"the arguments are not JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise ToolArgumentsError(f"the arguments must be a JSON object, not {type(parsed).__name__}")
-    return parsed
 
 
 def _name_of(function: Any) -> str:

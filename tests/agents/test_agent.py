@@ -372,6 +372,13 @@ def test_a_reply_that_the_step_cannot_use_is_an_error(run, reply):
         run(agent, "hello")
 
 
+def test_a_malformed_call_of_a_model_is_an_error():
+    model = Script({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]})
+    agent = AgentBuilder().with_chat(model, name="chat").with_tools(look_up).build()
+    with pytest.raises(NodeExecutionError, match=r"'chat' answered with a malformed call: tool_calls\[0\] has no func"):
+        asyncio.run(agent.arun("hello"))
+
+
 def test_a_failed_model_call_stores_nothing_and_is_made_again(run):
     attempts = []
 

@@ -107,8 +107,7 @@ def test_calls_of_one_message_run_at_the_same_time(run):
     [
         (call("nothing"), "Error: there is no tool 'nothing'; the tools are: add"),
         (call("add", a="x"), "Error: the call was not executed: a: must be a valid integer"),
-        ({"id": "1", "function": {"name": "add", "arguments": "{"}}, "the arguments are not JSON"),
-        ({"id": "1"}, "there is no tool 'None'"),
+        ({"id": "1", "function": {"name": "add", "arguments": "{"}}, "the arguments are not valid JSON"),
     ],
 )
 def test_a_wrong_call_is_told_to_the_model(run, till, wrong, content):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from graphkit import RetryPolicy, RunnableConfig
 from graphkit.agents import Tool, ToolArgumentsError, ToolRegistry, tool
-from graphkit.agents.tools import parse_arguments
+from graphkit.agents.messages import parse_tool_call
 
 
 class Address(BaseModel):
@@ -178,12 +178,17 @@ def takes_nothing():
     pass
 
 
+def written(arguments):
+    return {"id": "1", "function": {"name": "ship", "arguments": arguments}}
+
+
 @pytest.mark.parametrize("empty", [None, "", "{}", {}])
 def test_a_call_without_arguments_has_none(empty):
-    assert parse_arguments(empty) == {}
+    assert parse_tool_call(written(empty)).arguments == {}
 
 
 @pytest.mark.parametrize("wrong", ["{", "[1]", "1", "null", 7, "[" * 100_000])
 def test_arguments_that_are_no_json_object_are_refused(wrong):
-    with pytest.raises(ToolArgumentsError):
-        parse_arguments(wrong)
+    call = parse_tool_call(written(wrong))
+    assert call.arguments is None
+    assert call.problem.startswith("the arguments ")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from graphkit.agents.checkpointer_config import CheckpointerConfig
+from graphkit.agents.mcp_settings import McpServerSettings
 from graphkit.agents.references import PATTERN, check_reference
 from graphkit.agents.settings import Settings
 from graphkit.agents.thread_ids import ThreadIDManager
@@ -141,42 +142,6 @@ ModelEntry = Annotated[
 ]
 
 
-class McpServerTable(Settings):
-    """An MCP server: a `command` to start, or the `url` of a running server."""
-
-    command: str | None = None
-    """The program to start; it speaks the protocol on its standard streams."""
-    args: list[str] = Field(default_factory=list)
-    """Its arguments."""
-    env: dict[str, str | None] = Field(default_factory=dict, repr=False)
-    """Environment variables for it; `null` passes the variable of this process on."""
-    cwd: str | None = None
-    """Its working directory."""
-    url: str | None = None
-    """The address of a server that runs already."""
-    token_env: str | None = None
-    """The environment variable that has the bearer token for that server."""
-    tools: list[str] | None = None
-    """The names of the tools that are offered. Without it, all."""
-    requires_approval: bool | list[str] = False
-    """Whether a human has to approve each call: `true` for all tools, or the names of some."""
-    prefix: str = ""
-    """Put before the name of each tool."""
-    timeout: _Seconds = 30.0
-    """Seconds for the server to start, connect and list its tools."""
-
-    @model_validator(mode="after")
-    def _check_kind(self) -> McpServerTable:
-        if (self.command is None) == (self.url is None):
-            raise ValueError("needs either command or url")
-        wrong = {"args", "env", "cwd"} if self.command is None else {"token_env"}
-        misplaced = sorted(wrong & self.model_fields_set)
-        if misplaced:
-            kind = "url" if self.command is None else "command"
-            raise ValueError(f"{misplaced[0]} does not go with {kind}")
-        return self
-
-
 class ThreadIdSettings(Settings):
     """How the agent makes thread ids."""
 
@@ -293,7 +258,7 @@ class AgentSettings(Settings):
     """Where the checkpoints are kept. Without it, the agent forgets everything when a run ends."""
     tools: list[ToolEntry] = Field(default_factory=list)
     """What the models of all steps may call."""
-    mcp_servers: dict[str, McpServerTable] = Field(default_factory=dict)
+    mcp_servers: dict[str, McpServerSettings] = Field(default_factory=dict)
     """MCP servers by name; the models of all steps may call their tools."""
     thread_id: ThreadIdEntry | None = None
     """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from graphkit.agents.mcp_settings import McpServerSettings
+from graphkit.agents.mcp_settings import McpServer
 from graphkit.agents.secret import Secret
 from graphkit.errors import McpServerError, McpToolError
 
@@ -55,10 +55,11 @@ class McpConnection:
         AgentConfigurationError: an environment variable that the settings name is not set.
     """
 
-    def __init__(self, settings: McpServerSettings) -> None:
-        self._settings = settings
-        self._environment = settings.environment()
-        self._token = settings.token()
+    def __init__(self, server: McpServer) -> None:
+        self._server = server
+        self._settings = server.settings
+        self._environment = server.environment()
+        self._token = server.token()
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._waiting = 0
@@ -68,7 +69,7 @@ class McpConnection:
         self._sent = 0
         """How many messages the transport has taken."""
         # A context of its own: the variables of the node that happened to connect are not the connection's.
-        self._task = asyncio.create_task(self._hold(), name=f"mcp {settings.name}", context=Context())
+        self._task = asyncio.create_task(self._hold(), name=f"mcp {server.name}", context=Context())
 
     async def _hold(self) -> None:
         from mcp import Client
@@ -117,10 +118,10 @@ class McpConnection:
         is_late = not self._task.done()
         await self._end()
         if is_late:
-            reason = f"{self._settings.where} did not answer within {self._settings.timeout:g} s"
+            reason = f"{self._server.where} did not answer within {self._settings.timeout:g} s"
         else:
             reason = self._explain_end()
-        raise McpServerError(self._settings.name, reason)
+        raise McpServerError(self._server.name, reason)
 
     async def call(self, operation: Callable[[Client], Awaitable[Any]]) -> Any:
         """Return the result of an operation of the client.
@@ -200,7 +201,7 @@ class McpConnection:
     def _explain_end(self) -> str:
         causes = _leaves(_take_error(self._task))
         found = next(causes, None)
-        where = self._settings.where
+        where = self._server.where
         if found is None:
             return f"{where} ended the connection"
         if isinstance(found, FileNotFoundError | PermissionError):

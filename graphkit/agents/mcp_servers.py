@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from graphkit.agents.mcp_settings import McpServerSettings
+from graphkit.agents.mcp_settings import McpServer
 from graphkit.agents.tools import Tool
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 
@@ -47,7 +47,7 @@ class McpServers:
     def __init__(self, servers: Mapping[str, Any]) -> None:
         if not isinstance(servers, Mapping):
             raise AgentConfigurationError(f"mcp_servers must be a mapping of names to settings, not {servers!r}")
-        self.settings = {name: McpServerSettings.from_mapping(name, value) for name, value in servers.items()}
+        self.settings = {name: McpServer.from_mapping(name, value) for name, value in servers.items()}
         if self.settings:
             _require_package()
         self._loops: dict[AbstractEventLoop, _LoopConnections] = {}
@@ -116,15 +116,17 @@ class McpServers:
         if connections is not None:
             await connections.close()
 
-    async def _list_tools(self, server: McpServerSettings) -> list[Tool]:
-        found = await self._call(server, "list its tools", _list_all_tools, may_repeat=True, within=server.timeout)
+    async def _list_tools(self, server: McpServer) -> list[Tool]:
+        found = await self._call(
+            server, "list its tools", _list_all_tools, may_repeat=True, within=server.settings.timeout
+        )
         by_name = {described.name: described for described in found}
         _check_names(server, by_name)
-        wanted = by_name if server.tools is None else server.tools
+        wanted = by_name if server.settings.tools is None else server.settings.tools
         return [self._make_tool(server, by_name[name]) for name in wanted]
 
-    def _make_tool(self, server: McpServerSettings, described: Any) -> Tool:
-        approval = server.requires_approval
+    def _make_tool(self, server: McpServer, described: Any) -> Tool:
+        approval = server.settings.requires_approval
         needs_approval = approval if isinstance(approval, bool) else described.name in approval
         hints = described.annotations
         may_repeat = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
@@ -136,7 +138,7 @@ class McpServers:
             return await self._call(server, f"call {described.name}", call_tool, may_repeat=may_repeat)
 
         return Tool(
-            name=_tool_name(server.prefix + described.name),
+            name=_tool_name(server.settings.prefix + described.name),
             description=described.description or "",
             parameters={"type": "object", "properties": {}, **described.input_schema},  # models insist on both
             function=call,
@@ -146,7 +148,7 @@ class McpServers:
 
     async def _call(
         self,
-        server: McpServerSettings,
+        server: McpServer,
         what: str,
         operation: Callable[[Client], Awaitable[Any]],
         *,
@@ -180,7 +182,7 @@ class McpServers:
                 raise McpServerError(server.name, f"could not {what}: {lost.reason}")
         raise AssertionError  # the second round has returned or raised
 
-    async def _connect(self, server: McpServerSettings) -> McpConnection:
+    async def _connect(self, server: McpServer) -> McpConnection:
         loop = asyncio.get_running_loop()
         connections = self._loops.get(loop)
         if connections is None:
@@ -197,7 +199,7 @@ class _LoopConnections:
         self._open: dict[str, McpConnection] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
-    async def connect(self, server: McpServerSettings) -> McpConnection:
+    async def connect(self, server: McpServer) -> McpConnection:
         """Return the connection to a server; open one if there is none."""
         from graphkit.agents.mcp_connection import McpConnection
 
@@ -227,9 +229,9 @@ async def _list_all_tools(client: Client) -> list[Any]:
     return found
 
 
-def _check_names(server: McpServerSettings, by_name: Mapping[str, Any]) -> None:
-    approved = () if isinstance(server.requires_approval, bool) else server.requires_approval
-    for key, names in (("tools", server.tools or ()), ("requires_approval", approved)):
+def _check_names(server: McpServer, by_name: Mapping[str, Any]) -> None:
+    approved = () if isinstance(server.settings.requires_approval, bool) else server.settings.requires_approval
+    for key, names in (("tools", server.settings.tools or ()), ("requires_approval", approved)):
         for name in names:
             if name not in by_name:
                 raise AgentConfigurationError(

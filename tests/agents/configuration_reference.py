@@ -14,7 +14,7 @@ SECTIONS = {
     "OtherStepSettings": "Step: another type",
     "ModelTable": "Model",
     "ToolSettings": "Tool",
-    "McpServerTable": "MCP server",
+    "McpServerSettings": "MCP server",
     "CheckpointerConfig": "Checkpointer",
     "ThreadIdSettings": "Thread id",
     "RetrySettings": "Retry",

@@ -1,7 +1,6 @@
 """The tools of MCP servers: local servers over standard input and output, and over HTTP."""
 
 import asyncio
-import dataclasses
 import gc
 import json
 import os
@@ -23,7 +22,7 @@ from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
 from graphkit import END, START, StateGraph
 from graphkit.agents import McpServers
 from graphkit.agents.mcp_connection import ConnectionLostError, McpConnection
-from graphkit.agents.mcp_settings import McpServerSettings
+from graphkit.agents.mcp_settings import McpServer, McpServerSettings
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
 
@@ -238,7 +237,7 @@ def test_a_call_in_whose_midst_the_server_dies_is_not_repeated(plain):
 
 def test_a_call_that_the_transport_did_not_take_was_not_sent(plain):
     async def use(operation):
-        connection = McpConnection(McpServerSettings.from_mapping("test", plain.settings))
+        connection = McpConnection(McpServer.from_mapping("test", plain.settings))
         await connection.open()
         assert connection.is_open
         with pytest.raises(ConnectionLostError) as caught:
@@ -427,7 +426,7 @@ def test_a_call_on_its_way_was_sent_even_if_another_one_could_not_connect():
     server = HangingServer()
 
     async def use():
-        connection = McpConnection(McpServerSettings.from_mapping("web", {"url": server.url}))
+        connection = McpConnection(McpServer.from_mapping("web", {"url": server.url}))
         await connection.open()
 
         async def hang(client):
@@ -504,28 +503,28 @@ GOOD = {"command": "server"}
     [
         ([], "mcp_servers must be a mapping"),
         ({3: GOOD}, "the name of an MCP server must be a text"),
-        ({"s": None}, "'s': its settings must be a mapping with command or url, not NoneType"),
-        ({"s": {}}, "'s': give either command or url"),
-        ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "'s': give either command or url"),
+        ({"s": None}, "'s': the configuration must be a mapping, not NoneType"),
+        ({"s": {}}, "'s': needs either command or url"),
+        ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "'s': needs either command or url"),
         (
             {"s": {**GOOD, "arg": []}},
-            "'s': unknown key 'arg'; the keys of a server with command are args, command, cwd",
+            "'s': arg: is unknown",
         ),
-        ({"s": {"url": "http://h/", "env": {}}}, "unknown key 'env'; the keys of a server with url are prefix"),
-        ({"s": {"command": 3}}, "command must be a text, not int"),
-        ({"s": {"command": "a\0b"}}, "command contains a null character"),
-        ({"s": {**GOOD, "args": "x"}}, "args must be a list of texts, not str"),
-        ({"s": {**GOOD, "args": [1]}}, "args must be a list of texts"),
-        ({"s": {**GOOD, "env": []}}, "env must be a mapping, not list"),
+        ({"s": {"url": "http://h/", "env": {}}}, "env does not go with url"),
+        ({"s": {"command": 3}}, "command: must be a valid string"),
+        ({"s": {"command": "a\0b"}}, "command: contains a null character"),
+        ({"s": {**GOOD, "args": "x"}}, "args: must be a valid list"),
+        ({"s": {**GOOD, "args": [1]}}, "args[0]: must be a valid string"),
+        ({"s": {**GOOD, "env": []}}, "env: must be a valid dictionary"),
         ({"s": {**GOOD, "env": {"A=B": SECRET}}}, "env: 'A=B' is not the name of an environment variable"),
-        ({"s": {**GOOD, "env": {"A": 3}}}, "env: A must be a text, or null to pass the variable on, not int"),
-        ({"s": {**GOOD, "env": {"A": f"{SECRET}\0"}}}, "env: A contains a null character"),
-        ({"s": {**GOOD, "requires_approval": "add"}}, "requires_approval must be a list of texts, not str"),
-        ({"s": {**GOOD, "timeout": "1"}}, "timeout must be a number of seconds, not str"),
-        ({"s": {**GOOD, "timeout": -1}}, "timeout must be a positive number"),
-        ({"s": {"url": "localhost"}}, "url must be an address"),
-        ({"s": {"url": "http://[::1"}}, "url must be an address"),
-        ({"s": {"url": f"http://me:{SECRET}@localhost/"}}, "url must not contain a user or a password"),
+        ({"s": {**GOOD, "env": {"A": 3}}}, "env.A: must be a valid string"),
+        ({"s": {**GOOD, "env": {"A": f"{SECRET}\0"}}}, "env.A: contains a null character"),
+        ({"s": {**GOOD, "requires_approval": "add"}}, "requires_approval: must be a valid list"),
+        ({"s": {**GOOD, "timeout": "1"}}, "timeout: must be a valid number"),
+        ({"s": {**GOOD, "timeout": -1}}, "timeout: must be greater than 0"),
+        ({"s": {"url": "localhost"}}, "url: must be an address"),
+        ({"s": {"url": "http://[::1"}}, "url: must be an address"),
+        ({"s": {"url": f"http://me:{SECRET}@localhost/"}}, "url: must not contain a user or a password"),
     ],
     ids=str,
 )
@@ -623,6 +622,6 @@ def test_a_token_is_sent_and_never_shown(http, monkeypatch):
 
 def test_the_page_lists_every_key():
     page = (Path(__file__).parents[2] / "docs" / "agents-models.md").read_text(encoding="utf-8")
-    own = {field.name for field in dataclasses.fields(McpServerSettings)} - {"name"}
+    own = set(McpServerSettings.model_fields)
     section = page.partition("## MCP servers")[2]
     assert {key for key in own if f"`{key}`" not in section} == set()

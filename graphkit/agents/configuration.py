@@ -44,6 +44,9 @@ class AgentConfig:
     """The settings of MCP servers, by name."""
     thread_id: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The strategy for thread ids, and its options."""
+    variable_texts: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """Texts that came from environment variables, and how the file writes them. `to_dict` writes
+    `${NAME}` as the file does."""
 
     def __repr__(self) -> str:
         """Name the agent and the types of its steps; other values may be secret."""
@@ -67,7 +70,9 @@ class AgentConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as values that JSON and YAML can hold. `from_dict` reads them.
 
-        The `api_key` of a model is left out: what is loaded takes the key from the environment.
+        The `api_key` of a model is left out: what is loaded takes the key from the environment. A
+        text with `${NAME}` in the file that this was loaded from is written as it is there, so write
+        it to a file to load it again.
 
         Raises:
             AgentConfigurationError: a saver, an agent, a function without a name of its own, or the
@@ -85,7 +90,8 @@ class AgentConfig:
             value = getattr(self, name)
             if value:
                 plain[name] = _dump_value(value, (name,))
-        return plain
+        shown: dict[str, Any] = _restore_variables(plain, self.variable_texts)
+        return shown
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
@@ -215,6 +221,17 @@ def _dump_value(value: Any, path: Path) -> Any:
     if isinstance(value, list | tuple):
         return [_dump_value(item, (*path, index)) for index, item in enumerate(value)]
     return _name_object(value, path)
+
+
+def _restore_variables(value: Any, texts: Mapping[str, str]) -> Any:
+    """Return plain data with `${NAME}` in place of the texts that came from variables."""
+    if isinstance(value, str):
+        return texts.get(value, value)
+    if isinstance(value, dict):
+        return {name: _restore_variables(item, texts) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_restore_variables(item, texts) for item in value]
+    return value
 
 
 def _name_object(thing: Any, path: Path) -> str:

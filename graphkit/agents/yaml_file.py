@@ -42,6 +42,8 @@ class YamlFile:
     Attributes:
         path: the file, as it was given.
         data: its values: None, bool, int, float, str, list and dict with str as keys.
+        variable_texts: texts of `data` that came from environment variables, and how the file
+            writes them: `${NAME}`.
     """
 
     def __init__(self, path: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
@@ -65,6 +67,7 @@ class YamlFile:
         self._environment = environment
         self._lines: dict[Path, int] = {}
         self._hidden: dict[str, str] = {}
+        self.variable_texts: dict[str, str] = {}
         self._count = 0
         self.data = self._read_mapping(self._parse())
 
@@ -211,7 +214,10 @@ class YamlFile:
             return value
 
         text: str = node.value
-        return _VARIABLE.sub(replace, text)
+        replaced = _VARIABLE.sub(replace, text)
+        if replaced and any(match[1] != "${" for match in _VARIABLE.finditer(text)):
+            self.variable_texts[replaced] = text
+        return replaced
 
     def _error_at(self, node: Any, reason: str, path: Path) -> AgentConfigurationError:
         line = node.start_mark.line + 1

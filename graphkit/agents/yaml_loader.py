@@ -171,7 +171,7 @@ class _AgentFile:
     def _resolve(self, config: AgentConfig, path: Path) -> AgentConfig:
         if not config.steps:
             raise self._file.make_error("is missing: an agent needs at least one step", (*path, "steps"))
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"variable_texts": self._file.variable_texts}
         if isinstance(config.state_type, str):
             changes["state_type"] = self._import_state_type(config.state_type, (*path, "state_type"))
         steps = []

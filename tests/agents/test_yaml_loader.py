@@ -400,6 +400,25 @@ def test_the_value_of_a_variable_is_in_no_message(write):
     assert "${TOKEN}" in str(caught.value)
 
 
+def test_the_value_of_a_variable_is_not_written(write):
+    text = (
+        "steps:\n"
+        f"  - {{type: agent, agent: {{name: '${{INNER}}', steps: [{{type: function, function: '{APP}:take_order'}}]}}}}\n"
+        "mcp_servers: {files: {command: serve, args: [--key, 'key=${TOKEN}'], env: {KEY: '${TOKEN}', LEVEL: high}}}\n"
+        "checkpointer: {type: postgres, config: {connection_string: 'postgres://me:${TOKEN}@db/x'}}\n"
+    )
+    environment = {"TOKEN": "sk-12345", "INNER": "sk-67890"}
+    config = load_agent_config(write(text), environment=environment)
+    plain = config.to_dict()
+    nested = config.steps[0]["agent"].to_dict()
+    assert "sk-" not in json.dumps([plain, nested])
+    assert plain["mcp_servers"]["files"]["env"] == {"KEY": "${TOKEN}", "LEVEL": "high"}
+    assert plain["mcp_servers"]["files"]["args"] == ["--key", "key=${TOKEN}"]
+    assert plain["checkpointer"]["config"]["connection_string"] == "postgres://me:${TOKEN}@db/x"
+    assert nested["name"] == "${INNER}"
+    assert load_agent_config(write(json.dumps(plain)), environment=environment) == config
+
+
 def test_a_check_finds_what_loading_finds_and_makes_no_store(write, tmp_path):
     path = write(f"checkpointer: {{type: file, config: {{base_directory: runs}}}}\n{STEPS}")
     assert check_agent_file(path).checkpointer.type == "file"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from traceback import format_exception_only
 from typing import Any, Final, NamedTuple, final
 
 from graphkit.agents.settings import Path, format_path
@@ -92,6 +94,32 @@ class YamlFile:
         for value, name in self._hidden.items():
             text = text.replace(value, name)
         return text
+
+    @contextmanager
+    def hiding_variables(self) -> Iterator[None]:
+        """Replace the values of environment variables in an error and in its causes.
+
+        A traceback shows the causes, too. One whose text has such a value is replaced by an
+        AgentConfigurationError with its text and its traceback.
+        """
+        try:
+            yield
+        except Exception as error:
+            error.args = tuple(self.hide_variables(arg) if isinstance(arg, str) else arg for arg in error.args)
+            self._hide_in_causes(error)
+            raise
+
+    def _hide_in_causes(self, error: BaseException) -> None:
+        while (cause := error.__cause__ or error.__context__) is not None:
+            text = "".join(format_exception_only(cause)).strip()
+            hidden = self.hide_variables(text)
+            if hidden != text:
+                shown = AgentConfigurationError(hidden).with_traceback(cause.__traceback__)
+                shown.__cause__ = cause.__cause__ or cause.__context__
+                error.__cause__ = shown
+                error.__context__ = None
+                cause = shown
+            error = cause
 
     # From bytes to nodes
 

@@ -94,10 +94,15 @@ class _AgentFile:
         self._file = YamlFile(path, environment)
         self._environment = environment
         self._outer = (*outer, FilePath(self._file.path).resolve())
-        self.config = self._resolve(self._read_config(), ())
+        with self._file.hiding_variables():
+            self.config = self._resolve(self._read_config(), ())
 
     def build(self) -> Agent:
         """Build the agent; its errors name the file."""
+        with self._file.hiding_variables():
+            return self._build()
+
+    def _build(self) -> Agent:
         self._check_checkpointers(self.config, ())
         try:
             return AgentBuilderDirector(self.config).build()
@@ -114,6 +119,10 @@ class _AgentFile:
 
     def check(self) -> AgentConfig:
         """Build the agent without savers and MCP servers, and check the settings of these."""
+        with self._file.hiding_variables():
+            return self._check()
+
+    def _check(self) -> AgentConfig:
         config = self.config
         self._check_checkpointers(config, ())
         if config.mcp_servers:
@@ -122,7 +131,7 @@ class _AgentFile:
             McpServers(config.mcp_servers)
         self.config = _without_stores(config)
         try:
-            self.build()
+            self._build()
         finally:
             self.config = config
         return config

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from textwrap import dedent
 
@@ -19,6 +20,7 @@ from graphkit.errors import (
     AgentFileNotFoundError,
     AgentFileSyntaxError,
     CheckpointerConfigurationError,
+    GraphKitError,
     MissingDependencyError,
 )
 from savers import FileSystemSaver
@@ -398,6 +400,30 @@ def test_the_value_of_a_variable_is_in_no_message(write):
         load_agent(path, environment={"TOKEN": "sk-12345:secret"})
     assert "sk-12345" not in str(caught.value)
     assert "${TOKEN}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "steps: [{type: llm, model: '${TOKEN}'}]",
+        "steps: [{type: function, function: '${TOKEN}'}]",
+        "steps: [{type: function, function: 'os:${TOKEN}'}]",
+        f"checkpointer: {{type: '${{TOKEN}}'}}\n{STEPS}",
+        "mcp_servers: {a: {command: '/no/${TOKEN}'}}\nsteps: [{type: llm, model: 'openai:x'}]",
+        "mcp_servers: {a: {url: 'http://me:${TOKEN}@h/'}}\nsteps: [{type: llm, model: 'openai:x'}]",
+    ],
+)
+@pytest.mark.parametrize("load", [load_agent, load_agent_config, check_agent_file])
+def test_the_value_of_a_variable_is_in_no_traceback(write, text, load):
+    environment = {"TOKEN": "sk-12345:secret"}
+    try:
+        load(write(text), environment=environment)
+    except (GraphKitError, ValueError) as error:
+        shown = "".join(traceback.format_exception(error))
+        assert "sk-12345" not in shown
+        assert "${TOKEN}" in shown or "url" in shown
+    else:
+        assert load is not load_agent
 
 
 def test_the_value_of_a_variable_is_not_written(write):

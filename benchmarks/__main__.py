@@ -24,6 +24,7 @@ TABLES = (
     "many_threads",
     "scaling",
     "agents",
+    "agents_at_scale",
 )
 
 parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)

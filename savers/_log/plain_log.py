@@ -39,6 +39,16 @@ from savers._log.frame import (
 )
 from savers._log.packed_states import RecordContent
 from savers._log.payloads import FIRST_TIME, LAST_TIME, NO_DISTANCES, decode_checkpoint, id_text, unpack_payload
+from savers._log.plain_records import (
+    CHECKED,
+    SCALARS,
+    SHORT,
+    STOPS,
+    WITH_METADATA,
+    pack_type_and_offset,
+    split_uuid,
+    unpack_plain_head,
+)
 from savers._log.stored_checkpoint import StoredCheckpoint
 
 if TYPE_CHECKING:
@@ -47,25 +57,11 @@ if TYPE_CHECKING:
     from savers._log.payloads import DecodedRecord
 
 _KEYFRAME_FLAGS: Final = KEY | COMPRESSED
-_pack_type_and_offset: Final = struct.Struct("<BQ").pack
-_unpack_head: Final = struct.Struct("<4sIIB4xIII6xIB").unpack_from
-"""The fields of a record's header that are needed here: sync, length, crc, flags, key, seq, fid,
-check, type."""
 _unpack_length: Final = struct.Struct("<4xI").unpack_from
-_split_uuid: Final = struct.Struct("4s6s6s").unpack
 _new_content: Final[Callable[..., RecordContent]] = tuple.__new__
-_CHECKED: Final = 35
-"""Bytes of a record's header in front of its own checksum."""
 _EMPTY: Final = FrozenDict()
-_SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
-_SHORT: Final = 6
-"""Elements of a change: id, node, next, created, ops, data."""
-_WITH_METADATA: Final = 8
-"""Elements of a change that sets metadata: in addition, parent and metadata."""
 _KEYFRAME: Final = 9
 """Elements of a keyframe with metadata: id, node, next, created, ops, table, parent, metadata, data."""
-_UNSUITABLE: Final = (struct.error, ValueError, TypeError, AttributeError, LookupError)
-"""What the content of a record that is not plain may raise."""
 
 
 class PlainLog(NamedTuple):
@@ -116,7 +112,7 @@ def read_plain_log(
         if not _is_plain_meta(unpack_payload(path, frames[0]), owner):
             return None
         return _read_records(path, data, begin, header.fid, unpack, contents)
-    except (CheckpointerError, IncompleteLog, _NotPlain, *_UNSUITABLE):
+    except (CheckpointerError, IncompleteLog, _NotPlain, *STOPS):
         return None
 
 
@@ -149,14 +145,14 @@ def _read_records(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
     end = len(data) if data[-1] else len(data.rstrip(b"\0"))
     # 3 us for a change: the loop calls little, and makes only the checkpoint and its content.
     while offset < end:
-        sync, length, crc, flags, key, own_seq, own_fid, check, type_ = _unpack_head(data, offset)
+        sync, length, crc, flags, key, own_seq, own_fid, check, type_ = unpack_plain_head(data, offset)
         payload_start = offset + FRAME_SIZE
         payload_end = payload_start + length
         payload = data[payload_start:payload_end]
         whole = length + OVERHEAD
         if (
             sync != SYNC
-            or check != crc32(_pack_type_and_offset(type_, offset), crc32(data[offset : offset + _CHECKED]))
+            or check != crc32(pack_type_and_offset(type_, offset), crc32(data[offset : offset + CHECKED]))
             or own_fid != fid
             or own_seq != seq
             or crc32(payload) != crc
@@ -184,9 +180,9 @@ def _read_records(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
             is_plain = True
             if flags or last is None:
                 is_plain = False
-            elif count == _SHORT:
+            elif count == SHORT:
                 own_id, own_node, own_next, own_created, ops, body = parts
-            elif count == _WITH_METADATA:
+            elif count == WITH_METADATA:
                 own_id, own_node, own_next, own_created, ops, parent, change, body = parts
             else:
                 is_plain = False
@@ -206,7 +202,7 @@ def _read_records(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
             if change.__class__ is bytes:
                 added = unpackb(change)
                 for value in added.values():
-                    if value.__class__ not in _SCALARS:
+                    if value.__class__ not in SCALARS:
                         added = unpack(change)
                         break
                 kind = metadata.kind
@@ -235,7 +231,7 @@ def _read_records(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
                 raise _NotPlain
             if own_id.__class__ is bytes:
                 # As `id_text`. Anything but 16 bytes is an error.
-                first, middle, rest = _split_uuid(own_id)
+                first, middle, rest = split_uuid(own_id)
                 own_id = f"{first.hex()}-{middle.hex('-', 2)}-{rest.hex()}"
             elif own_id.__class__ is not str:
                 raise _NotPlain

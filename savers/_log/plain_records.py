@@ -42,23 +42,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _PLAIN_FLAGS: Final = COMPRESSED | SCATTERED
-_pack_type_and_offset: Final = struct.Struct("<BQ").pack
-_unpack_plain_head: Final = struct.Struct("<4sIIB4xIII6xIB").unpack_from
+pack_type_and_offset: Final = struct.Struct("<BQ").pack
+unpack_plain_head: Final = struct.Struct("<4sIIB4xIII6xIB").unpack_from
 """The fields of a record's header that are needed here: sync, length, crc, flags, key, seq, fid,
 check, type. All of them would take 0.1 us longer."""
-_split_uuid: Final = struct.Struct("4s6s6s").unpack
+split_uuid: Final = struct.Struct("4s6s6s").unpack
 _new_record: Final[Callable[..., DecodedRecord]] = tuple.__new__
 _new_checkpoint: Final[Callable[[type[StoredCheckpoint]], StoredCheckpoint]] = object.__new__
-_CHECKED: Final = 35
+CHECKED: Final = 35
 """Bytes of a record's header in front of its own checksum."""
-_SHORT: Final = 6
+SHORT: Final = 6
 """Elements of a change: id, node, next, created, ops, data."""
 _WITH_PARENT: Final = 7
 """Elements of a change with a parent other than the checkpoint before it."""
-_WITH_METADATA: Final = 8
+WITH_METADATA: Final = 8
 """Elements of a change that sets metadata: in addition, parent and metadata."""
-_SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
-_STOPS: Final = (struct.error, ValueError, TypeError, AttributeError, LookupError)
+SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
+STOPS: Final = (struct.error, ValueError, TypeError, AttributeError, LookupError)
 """What the content of a record that is not plain may raise."""
 
 
@@ -114,14 +114,14 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
     try:
         while offset < stop:
             start = offset - base
-            sync, length, crc, flags, key, own_seq, own_fid, check, type_ = _unpack_plain_head(data, start)
+            sync, length, crc, flags, key, own_seq, own_fid, check, type_ = unpack_plain_head(data, start)
             payload_start = start + FRAME_SIZE
             payload_end = payload_start + length
             payload = data[payload_start:payload_end]
             whole = length + OVERHEAD
             if (
                 sync != SYNC
-                or check != crc32(_pack_type_and_offset(type_, offset), crc32(data[start : start + _CHECKED]))
+                or check != crc32(pack_type_and_offset(type_, offset), crc32(data[start : start + CHECKED]))
                 or own_fid != fid
                 or own_seq != seq
                 or crc32(payload) != crc
@@ -153,9 +153,9 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
                 continue
             count = len(parts)
             parent = change = None
-            if count == _SHORT:
+            if count == SHORT:
                 own_id, own_node, own_next, own_created, ops, body = parts
-            elif count == _WITH_METADATA:
+            elif count == WITH_METADATA:
                 own_id, own_node, own_next, own_created, ops, parent, change, body = parts
             elif count == _WITH_PARENT:
                 own_id, own_node, own_next, own_created, ops, parent, body = parts
@@ -172,7 +172,7 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
                     break
                 added = unpackb(change)
                 for value in added.values():
-                    if value.__class__ not in _SCALARS:
+                    if value.__class__ not in SCALARS:
                         added = unpack(change)
                         break
                 kind = metadata.kind
@@ -201,7 +201,7 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
             ):
                 break
             # As `id_text`. Anything but 16 bytes is an error, and ends the run.
-            first, middle, rest = _split_uuid(own_id)
+            first, middle, rest = split_uuid(own_id)
             own_id = f"{first.hex()}-{middle.hex('-', 2)}-{rest.hex()}"
             # Without the constructor, which would take 0.1 us more.
             last = new_checkpoint(StoredCheckpoint)
@@ -226,6 +226,6 @@ def read_plain_run(  # noqa: C901, PLR0912, PLR0915 - one loop, see the top
             is_scattered = flags & SCATTERED != 0
             offset += whole
             seq += 1
-    except _STOPS:
+    except STOPS:
         pass
     return PlainRun(checkpoints, offset, seq, is_scattered)

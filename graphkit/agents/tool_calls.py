@@ -108,32 +108,30 @@ class ToolCalls:
     def execute(self, call: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
         """Execute a call; return the update that appends its result to the messages."""
         prepared = self._prepare(call)
-        if isinstance(prepared, _ToolCall):
-            attempts = self._attempts[prepared.tool.name]
-            try:
-                result = attempts.run(prepared.checked, config)
-                content = _describe_result(prepared, result)
-            except Exception as error:  # noqa: BLE001 - the model learns of it, or it is raised again
-                content = _describe_failure(prepared, error)
-        else:
-            content = prepared
+        if isinstance(prepared, str):
+            return _make_update(call, prepared)
+        attempts = self._attempts[prepared.tool.name]
+        try:
+            result = attempts.run(prepared.checked, config)
+            content = _describe_result(prepared, result)
+        except Exception as error:  # noqa: BLE001 - the model learns of it, or it is raised again
+            content = _describe_failure(prepared, error)
         return _make_update(call, content)
 
     async def aexecute(self, call: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
         """As `execute`; a synchronous tool runs on a thread."""
         prepared = self._prepare(call)
-        if isinstance(prepared, _ToolCall):
-            attempts = self._attempts[prepared.tool.name]
-            try:
-                if attempts.is_async:
-                    result = await attempts.run(prepared.checked, config)
-                else:
-                    result = await call_on_thread(partial(attempts.run, prepared.checked, config))
-                content = _describe_result(prepared, result)
-            except Exception as error:  # noqa: BLE001 - the model learns of it, or it is raised again
-                content = _describe_failure(prepared, error)
-        else:
-            content = prepared
+        if isinstance(prepared, str):
+            return _make_update(call, prepared)
+        attempts = self._attempts[prepared.tool.name]
+        try:
+            if attempts.is_async:
+                result = await attempts.run(prepared.checked, config)
+            else:
+                result = await call_on_thread(partial(attempts.run, prepared.checked, config))
+            content = _describe_result(prepared, result)
+        except Exception as error:  # noqa: BLE001 - the model learns of it, or it is raised again
+            content = _describe_failure(prepared, error)
         return _make_update(call, content)
 
     def _prepare(self, call: Mapping[str, Any]) -> _ToolCall | str:

@@ -71,7 +71,7 @@ FileSystemSaver.put = deadly(FileSystemSaver.put)
 FileSystemSaver.put_writes = deadly(FileSystemSaver.put_writes)
 
 def work(line):
-    hashlib.pbkdf2_hmac("sha256", b"", b"", random.randrange(20_000))  # for kills at any time
+    hashlib.pbkdf2_hmac("sha256", b"", b"", random.randrange(1, 20_000))  # for kills at any time
     os.write(log, f"{line}\\n".encode())
 
 def request(kind):

@@ -1071,6 +1071,7 @@ def test_an_abandoned_async_stream_is_closed_by_the_event_loop(saver):
 
     async def main():
         await begin()
+        await asyncio.sleep(0)  # the event loop begins to close the stream in its next turn
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - turns of the loop, not a wait
             await asyncio.sleep(0)
         return (await graph.ainvoke(None, CONFIG))["log"]

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from graphkit._plan.retry import RetryPolicy
-from graphkit._plan.topology import Call, Node, parse_node_id
+from graphkit._plan.topology import Call, Node, StateItems, parse_node_id
 from graphkit._records.config import START
 from graphkit.errors import GraphStateError
 
@@ -88,7 +88,7 @@ def parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, 
 def parse_items(items: Function | str, node_id: str) -> Call:
     """Return what reads the items of a map node: a key of the state, or a function."""
     if isinstance(items, str):
-        return Call(itemgetter(items), takes_config=False)
+        return Call(StateItems(itemgetter(items)), takes_config=False)
     if not callable(items):
         raise GraphStateError(f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}")
     return parse_call(items, f"the items of node {node_id!r}")

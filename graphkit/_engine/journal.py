@@ -32,6 +32,7 @@ class _Run(Protocol):
 
     def idempotency_key(self, key: str, node_id: str) -> str: ...
     def record(self, writes: Mapping[str, Any]) -> Any: ...
+    def record_deferred(self) -> Any: ...
     def post_event(self, type: str, level: str, node_id: str | None, **data: Any) -> None: ...
 
 
@@ -45,7 +46,11 @@ class RunJournal:
         self.run = run
 
     def idempotency_key(self, context: NodeContext) -> str:
-        """Return the unique name of a node execution; it is the same after a crash."""
+        """Return the unique name of a node execution; it is the same after a crash.
+
+        The items of a map are recorded first, because the name of an item's execution has its index.
+        """
+        self.run.perform(self.run.record_deferred())
         return self.run.idempotency_key(context.key, context.node_id)
 
     def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:

@@ -87,9 +87,7 @@ class Run(RunStart):
         leaves_edge_open = self.program.after if self.options.interrupt_before_edge else ()
         emits_snapshots = saver is not None and self.config.stream_mode is StreamMode.SNAPSHOTS
         measures_time = self.program.when is not None
-        stores_every_step = (
-            self.program.when is None and self.options.checkpoint_interval == 1 and not self.stores_at_exit
-        )
+        stores_every_step = self.stores_every_step
         step_updates = self.step_updates
         state_of = self.schema.state_factory
         control = self.control

@@ -1,4 +1,15 @@
-"""Maps: a node that runs once for each item of a list."""
+"""Maps: a node that runs once for each item of a list.
+
+The list and the update of each finished item are pending writes, so that a resume after a crash
+finds the same items and runs only the unfinished ones. Two of these records are left out, because
+each costs a sync:
+
+* A single item that is found in the state is recorded with the first record that depends on it: its
+  update, its interrupt, a result of `once`, or, for `idempotency_key`, by itself. Until then, a
+  resume finds it in the state of the checkpoint.
+* The update of the item that finishes last is not recorded if only its merge comes before the
+  checkpoint, or the record of the branch, that contains it. If the merge fails, it is recorded.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +20,11 @@ from graphkit._engine.cursor import Steps, describe_error, is_update
 from graphkit._engine.node_runner import Halt, NodeRunner, describe_node
 from graphkit._engine.requests import Request
 from graphkit._engine.update_codec import pack, unpack
-from graphkit._plan.topology import Node
+from graphkit._plan.topology import Node, StateItems
 from graphkit._records.context import GraphInterrupt
 from graphkit._records.output import Command
 from graphkit._saver.writes import ITEMS, TASK
-from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._values.frozen import PLAIN, FrozenDict, freeze, kind_of
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 
 
@@ -35,6 +46,8 @@ class MapExecution:
         self.key = key
         self.executor = runner.find_executor(node.id)
         self.updates: list[FrozenDict | None] = []
+        self.unfinished = 0
+        """How many items have not returned an update yet."""
 
     def steps(self) -> Steps:
         """Run the node for all items concurrently, then merge their updates in the items' order.
@@ -45,6 +58,7 @@ class MapExecution:
         runner = self.runner
         items = yield from self._resolve_items()
         self.updates = [None] * len(items)
+        self.unfinished = len(items)
         parts = [self._run_item(index, item) for index, item in enumerate(items)]
         yield from runner.run_parallel(self.node.id, parts, self.node.max_concurrency)
         if any(update is None for update in self.updates):
@@ -80,8 +94,23 @@ class MapExecution:
             reason = f"{failure_message}: {describe_error(error)}"
             raise runner.make_error(NodeExecutionError, reason, node.id) from error
         yield from run.ensure_stored()
-        yield from run.record_or_defer({ITEMS + self.key: items})
+        writes = {ITEMS + self.key: items}
+        if self._may_find_again(items):
+            run.defer(writes)
+        else:
+            yield from run.record_or_defer(writes)
         return items
+
+    def _may_find_again(self, items: Collection[Any]) -> bool:
+        """Return whether the items need no record before anything depends on them.
+
+        Several items are recorded even so: readers see how many there are before the first has
+        finished. Values that are not plain may be refused by the saver, which must happen before an
+        item runs.
+        """
+        assert self.node.items is not None
+        is_in_state = isinstance(self.node.items.function, StateItems)
+        return is_in_state and len(items) <= 1 and kind_of(items) == PLAIN
 
     def _run_item(self, index: int, item: Any) -> Steps:
         """Run the node for one item, unless its result is recorded."""
@@ -90,7 +119,9 @@ class MapExecution:
         node = self.node
         key = f"{self.key}.{index}" if self.key else str(index)
         task = run.writes.get(TASK + key)
-        if task is None:
+        if task is not None:
+            self.unfinished -= 1
+        else:
             if run.is_pausing:
                 return
             try:
@@ -98,7 +129,8 @@ class MapExecution:
             except Halt:
                 return
             task = {"node": node.id, "update": self._pack_result(index, result)}
-            yield from run.record_or_defer({TASK + key: task})
+            self.unfinished -= 1
+            yield from self._record_result({TASK + key: task})
             if runner.dispatched_outputs:
                 yield from runner.emit_all(runner.dispatched_outputs)
         self.updates[index] = task["update"]
@@ -112,6 +144,15 @@ class MapExecution:
                 index=index,
                 total=len(self.updates),
             )
+
+    def _record_result(self, writes: dict[str, Any]) -> Steps:
+        """Record the update of an item, unless it is the last one and will be stored with the node at once."""
+        run = self.run
+        is_last = self.unfinished == 0 and not self.runner.dispatched_outputs
+        if is_last and run.stores_directly_after(self.node):
+            run.defer(writes)
+        else:
+            yield from run.record_or_defer(writes)
 
     def _pack_result(self, index: int, result: Any) -> FrozenDict:
         """Return the update of an item as it is recorded."""

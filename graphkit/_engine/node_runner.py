@@ -107,6 +107,18 @@ class RunContext(Protocol):
         """Record pending writes; with `durability="exit"`, when the run stops."""
         ...
 
+    def defer(self, writes: Mapping[str, Any]) -> None:
+        """Keep pending writes in memory until the next record, or until the run stops."""
+        ...
+
+    def record_deferred(self) -> Steps:
+        """Record the deferred writes now, unless they have to wait until the run stops."""
+        ...
+
+    def stores_directly_after(self, node: Node) -> bool:
+        """Return whether the updates of a node are stored as soon as they are merged."""
+        ...
+
     def record_interrupt(
         self,
         node_id: str,
@@ -277,6 +289,7 @@ class NodeRunner(GraphCursor):
         yield from run.ensure_stored()
         if run.saver is not None and not run.is_saved:
             yield from run.record({})
+        yield from run.record_deferred()
 
     def _finish_action(self, node: Node, item: int | None, context: NodeContext) -> None:
         """Take over what the node context holds after the action has returned."""

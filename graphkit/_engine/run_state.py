@@ -90,7 +90,7 @@ class RunState(NodeRunner, ABC):
         self.writes: dict[str, Any] = {}
         """The pending writes at the run's position."""
         self.deferred_writes: dict[str, Any] = {}
-        """Pending writes that are recorded when the run stops; see `stores_at_exit`."""
+        """Pending writes that are not recorded yet; see `defer`."""
         self.metadata = EMPTY
         """The metadata that every checkpoint of this run has."""
         self.resumed_at: datetime | None = None
@@ -181,6 +181,17 @@ class RunState(NodeRunner, ABC):
         self.step += 1
 
     # The position, and the checkpoint that stores it
+
+    @property
+    def stores_every_step(self) -> bool:
+        """Whether a checkpoint is stored at every position of this run."""
+        options = self.options
+        return self.program.when is None and options.checkpoint_interval == 1 and not self.stores_at_exit
+
+    def stores_directly_after(self, node: Node) -> bool:
+        """Return whether the updates of a node are stored as soon as they are merged."""
+        has_fixed_edge = isinstance(self.topology.edges.get(node.id), str)
+        return self.stores_every_step and has_fixed_edge and not node.after_hooks
 
     def mark_position(self) -> None:
         """Make the current state the run's position, to which a failed step returns."""
@@ -309,11 +320,23 @@ class RunState(NodeRunner, ABC):
 
     def record_or_defer(self, writes: Mapping[str, Any]) -> Steps:
         """Record pending writes; with `durability="exit"`, only when the run stops."""
-        if not self.stores_at_exit:
+        if self.stores_at_exit:
+            self.defer(writes)
+        else:
             yield from self.record(writes)
-            return
+
+    def defer(self, writes: Mapping[str, Any]) -> None:
+        """Keep pending writes in memory until the next record, or until the run stops.
+
+        They are dropped if the run's position is stored before that.
+        """
         self.writes.update(writes)
         self.deferred_writes.update(writes)
+
+    def record_deferred(self) -> Steps:
+        """Record the deferred writes now, unless they have to wait until the run stops."""
+        if self.deferred_writes and not self.stores_at_exit:
+            yield from self.record({})
 
     def _base_config(self) -> RunnableConfig:
         """Return the config of `base`."""

@@ -37,6 +37,21 @@ class TwoForms:
 
 
 @final
+class StateItems:
+    """Finds the items of a map in the state, without any effect: a resume finds the same ones again."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        """Wrap a function of the state."""
+        self.function = function
+
+    def __call__(self, state: Any) -> Any:
+        """Return the items."""
+        return self.function(state)
+
+
+@final
 class Call:
     """A node's action, an edge's condition or a hook, and how to call it.
 

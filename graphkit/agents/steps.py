@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
-from graphkit._plan.topology import TwoForms
+from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import Message, tool_calls_of
@@ -98,7 +98,7 @@ class ChatStep(Step):
         if len(self.tools):
             calls = ToolCalls(self.tools)
             action = calls.aexecute if calls.is_async else calls.execute
-            graph.add_map_node(self.tools_name, action, find_pending_calls)
+            graph.add_map_node(self.tools_name, action, StateItems(find_pending_calls))
             graph.add_edge(self.tools_name, self.name)
 
     def connect(self, graph: StateGraph, target: str) -> None:

@@ -12,6 +12,7 @@ from graphkit._records.output import NodeOutput, StateSnapshot
 from graphkit._values.state import AgentState
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.text_stream import IS_TEXT_READ
+from graphkit.agents.variables import Variables
 from graphkit.errors import GraphRunnerError
 
 AgentInput = Input | str
@@ -33,6 +34,7 @@ class Agent:
         name: str = "agent",
         generate_thread_id: Callable[..., str] | None = None,
         resources: Sequence[Any] = (),
+        variables: Variables | None = None,
     ) -> None:
         """Create an agent.
 
@@ -42,10 +44,13 @@ class Agent:
             generate_thread_id: makes thread ids; None: random UUIDs.
             resources: what `close` closes, by its method `close`, and `aclose` by `aclose` if it
                 has that.
+            variables: the environment variables of the agent's file. Errors show `${NAME}` instead of
+                their values.
         """
         self._graph = graph
         self.name = name
         self._generate_thread_id = generate_thread_id
+        self._variables = Variables() if variables is None else variables
         self.resources = tuple(resources)
         """What the builder has opened for this agent."""
 
@@ -100,7 +105,7 @@ class Agent:
         config = self._make_config(graph, thread_id, checkpoint_id)
         token = IS_TEXT_READ.set(False)
         try:
-            return graph.invoke(_parse_input(graph, state), config)
+            return self._variables.guard(graph.invoke)(_parse_input(graph, state), config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -112,7 +117,7 @@ class Agent:
         config = self._make_config(graph, thread_id, checkpoint_id)
         token = IS_TEXT_READ.set(False)
         try:
-            return await graph.ainvoke(_parse_input(graph, state), config)
+            return await self._variables.guard(graph.ainvoke)(_parse_input(graph, state), config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -126,14 +131,16 @@ class Agent:
         """
         graph = self._require_graph("stream")
         self._refuse_async(graph, "astream")
-        return graph.stream(_parse_input(graph, state), self._make_config(graph, thread_id, checkpoint_id))
+        config = self._make_config(graph, thread_id, checkpoint_id)
+        return self._variables.guard(graph.stream)(_parse_input(graph, state), config)
 
     def astream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
     ) -> AsyncIterator[NodeOutput]:
         """As `stream`."""
         graph = self._require_graph("astream")
-        return graph.astream(_parse_input(graph, state), self._make_config(graph, thread_id, checkpoint_id))
+        config = self._make_config(graph, thread_id, checkpoint_id)
+        return self._variables.guard(graph.astream)(_parse_input(graph, state), config)
 
     # Inspecting and correcting
 
@@ -144,7 +151,8 @@ class Agent:
             CheckpointNotFoundError: it does not exist.
             CheckpointerConfigurationError: the agent has no checkpointer.
         """
-        return self._require_graph("get_state").get_state(RunnableConfig(thread_id, checkpoint_id))
+        graph = self._require_graph("get_state")
+        return self._variables.guard(graph.get_state)(RunnableConfig(thread_id, checkpoint_id))
 
     def get_state_history(self, thread_id: str) -> Sequence[StateSnapshot]:
         """Return the checkpoints of a thread, newest first; empty for an unknown thread.
@@ -152,7 +160,8 @@ class Agent:
         Raises:
             CheckpointerConfigurationError: the agent has no checkpointer.
         """
-        return self._require_graph("get_state_history").get_state_history(RunnableConfig(thread_id))
+        graph = self._require_graph("get_state_history")
+        return self._variables.guard(graph.get_state_history)(RunnableConfig(thread_id))
 
     def update_state(
         self,
@@ -173,7 +182,8 @@ class Agent:
             The config of the new checkpoint.
         """
         graph = self._require_graph("update_state")
-        return graph.update_state(RunnableConfig(thread_id, checkpoint_id), values, as_node)
+        config = RunnableConfig(thread_id, checkpoint_id)
+        return self._variables.guard(graph.update_state)(config, values, as_node)
 
     # Closing
 

@@ -13,6 +13,7 @@ from graphkit.agents.model_settings import without_key
 from graphkit.agents.references import describe_reference, find_loaded
 from graphkit.agents.settings import Path, Settings, format_path
 from graphkit.agents.tools import Tool
+from graphkit.agents.variables import Variables
 from graphkit.errors import AgentConfigurationError
 
 _PLAIN: Final = (str, int, float, bool, type(None))
@@ -44,9 +45,9 @@ class AgentConfig:
     """The settings of MCP servers, by name."""
     thread_id: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The strategy for thread ids, and its options."""
-    variable_texts: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
-    """Texts that came from environment variables, and how the file writes them. `to_dict` writes
-    `${NAME}` as the file does."""
+    variables: Variables = dataclasses.field(default_factory=Variables, compare=False)
+    """The environment variables of the file that this was loaded from. Errors of the agent do not show
+    their values, and `to_dict` writes `${NAME}`."""
 
     def __repr__(self) -> str:
         """Name the agent and the types of its steps; other values may be secret."""
@@ -90,8 +91,8 @@ class AgentConfig:
             value = getattr(self, name)
             if value:
                 plain[name] = _dump_value(value, (name,))
-        shown: dict[str, Any] = _restore_variables(plain, self.variable_texts)
-        return shown
+        written: dict[str, Any] = self.variables.restore(plain)
+        return written
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
@@ -221,17 +222,6 @@ def _dump_value(value: Any, path: Path) -> Any:
     if isinstance(value, list | tuple):
         return [_dump_value(item, (*path, index)) for index, item in enumerate(value)]
     return _name_object(value, path)
-
-
-def _restore_variables(value: Any, texts: Mapping[str, str]) -> Any:
-    """Return plain data with `${NAME}` in place of the texts that came from variables."""
-    if isinstance(value, str):
-        return texts.get(value, value)
-    if isinstance(value, dict):
-        return {name: _restore_variables(item, texts) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_restore_variables(item, texts) for item in value]
-    return value
 
 
 def _name_object(thing: Any, path: Path) -> str:

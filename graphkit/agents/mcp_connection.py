@@ -126,7 +126,7 @@ class McpConnection:
     async def call(self, operation: Callable[[Client], Awaitable[Any]]) -> Any:
         """Return the result of an operation of the client.
 
-        No error shows a token, or a variable that was passed on to the server.
+        No error shows the token or a variable of the server.
 
         Raises:
             ConnectionLostError: the connection broke.
@@ -173,14 +173,11 @@ class McpConnection:
         return RequestFailedError(self._hide_secrets(text))
 
     def _hide_secrets(self, text: str) -> str:
-        """Return a text of the server without the token and the variables that were passed on to it."""
-        passed_on = [name for name, value in self._settings.env.items() if value is None]
-        secrets = [Secret(self._environment[name]) for name in passed_on]
-        if self._token is not None:
-            secrets.append(self._token)
-        for secret in secrets:
-            text = secret.hide_in(text)
-        return text
+        """Return a text of the server without the token and the variables that it was given."""
+        values = sorted(self._environment.values(), key=len, reverse=True)  # one may contain another
+        for value in values:
+            text = Secret(value).hide_in(text)
+        return text if self._token is None else self._token.hide_in(text)
 
     async def close(self) -> None:
         """Close the connection; a server that was started ends. Errors of a broken connection are gone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -39,6 +39,10 @@ RETRY_KEYS: Final = ("backoff", "initial_delay", "jitter", "max_attempts", "max_
 _OWN_KEYS: Final = ("api_key", "api_key_env", "base_url", "model", "provider", "retry", "timeout")
 
 
+def _show_all(text: str) -> str:
+    return text
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """Which model to ask, where, and how.
@@ -64,6 +68,8 @@ class ModelSettings:
     obeyed."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What is sent with each request, such as `temperature`."""
+    hide: Callable[[str], str] = dataclasses.field(default=_show_all, repr=False, compare=False)
+    """Returns the reason of a failure without what must not be shown."""
 
     @property
     def name(self) -> str:

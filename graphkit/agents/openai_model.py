@@ -162,7 +162,7 @@ class _Attempts:
         """
         policy = self._settings.retry
         delay = policy.delay_after(self._number)
-        reason = failure.reason
+        reason = self._settings.hide(failure.reason)
         is_last = not failure.is_temporary or self._number >= policy.max_attempts
         if failure.retry_after is not None:
             delay = max(delay, failure.retry_after)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, NoReturn, Self
+from urllib.parse import quote
 
 from graphkit.errors import AgentConfigurationError
 
 HIDDEN: Final = "***"
 _SHORTEST: Final = 4
 """A shorter secret is not searched for in messages: each letter of them could be it."""
+
+
+def forms_of(text: str) -> list[str]:
+    """Return a text as messages may show it: as it is, and as `repr`, JSON and addresses escape it."""
+    forms = [text, repr(text)[1:-1], json.dumps(text)[1:-1], quote(text, safe="")]
+    return list(dict.fromkeys(forms))
 
 
 class Secret:
@@ -57,7 +65,9 @@ class Secret:
         """Return a text in which the secret is replaced by asterisks."""
         if len(self._text) < _SHORTEST:
             return text
-        return text.replace(self._text, HIDDEN)
+        for form in forms_of(self._text):
+            text = text.replace(form, HIDDEN)
+        return text
 
     def __repr__(self) -> str:
         return f"Secret({HIDDEN!r})"

@@ -177,7 +177,7 @@ class ToolRegistry:
             raise TypeError(f"a tool must be a function or a Tool, not {added!r}")
         new = added if isinstance(added, Tool) else tool(added)
         known = self._tools.setdefault(new.name, new)
-        if known is not new and known.function is not new.function:
+        if known is not new and known.function != new.function:
             raise ValueError(f"there are two tools named {new.name!r}: give one another name with tool(..., name=)")
         return known
 

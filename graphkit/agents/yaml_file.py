@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from traceback import format_exception_only
 from typing import Any, Final, NamedTuple, final
 
 from graphkit.agents.settings import Path, format_path
+from graphkit.agents.variables import Variables
 from graphkit.errors import (
     AgentConfigurationError,
     AgentFileNotFoundError,
@@ -25,8 +24,6 @@ _MOST_VALUES: Final = 100_000
 """Aliases may make a small file large; one with more values is refused."""
 _VARIABLE: Final = re.compile(r"\$(\$\{|\{([^{}]*)\})")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SHORTEST_HIDDEN: Final = 4
-"""A shorter value of a variable is not hidden in messages: it occurs in other words."""
 
 
 class _Entry(NamedTuple):
@@ -44,11 +41,11 @@ class YamlFile:
     Attributes:
         path: the file, as it was given.
         data: its values: None, bool, int, float, str, list and dict with str as keys.
-        variable_texts: texts of `data` that came from environment variables, and how the file
-            writes them: `${NAME}`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], environment: Mapping[str, str], variables: Variables | None = None
+    ) -> None:
         """Read a file.
 
         `${NAME}` in a text stands for the environment variable, and `$${` for `${`. Merge keys and
@@ -57,6 +54,7 @@ class YamlFile:
         Args:
             path: the file, in UTF-8.
             environment: the environment variables.
+            variables: learns those that the file names.
 
         Raises:
             AgentFileNotFoundError: there is no such file.
@@ -68,8 +66,7 @@ class YamlFile:
         self.path = os.fspath(path)
         self._environment = environment
         self._lines: dict[Path, int] = {}
-        self._hidden: dict[str, str] = {}
-        self.variable_texts: dict[str, str] = {}
+        self._variables = Variables() if variables is None else variables
         self._count = 0
         self.data = self._read_mapping(self._parse())
 
@@ -86,40 +83,8 @@ class YamlFile:
         Values that came from environment variables are replaced by the names of these.
         """
         return AgentConfigurationError(
-            self.hide_variables(reason), file=self.path, line=self.find_line(path), key=format_path(path)
+            self._variables.hide_in(reason), file=self.path, line=self.find_line(path), key=format_path(path)
         )
-
-    def hide_variables(self, text: str) -> str:
-        """Replace the values of environment variables by their names."""
-        for value, name in self._hidden.items():
-            text = text.replace(value, name)
-        return text
-
-    @contextmanager
-    def hiding_variables(self) -> Iterator[None]:
-        """Replace the values of environment variables in an error and in its causes.
-
-        A traceback shows the causes, too. One whose text has such a value is replaced by an
-        AgentConfigurationError with its text and its traceback.
-        """
-        try:
-            yield
-        except Exception as error:
-            error.args = tuple(self.hide_variables(arg) if isinstance(arg, str) else arg for arg in error.args)
-            self._hide_in_causes(error)
-            raise
-
-    def _hide_in_causes(self, error: BaseException) -> None:
-        while (cause := error.__cause__ or error.__context__) is not None:
-            text = "".join(format_exception_only(cause)).strip()
-            hidden = self.hide_variables(text)
-            if hidden != text:
-                shown = AgentConfigurationError(hidden).with_traceback(cause.__traceback__)
-                shown.__cause__ = cause.__cause__ or cause.__context__
-                error.__cause__ = shown
-                error.__context__ = None
-                cause = shown
-            error = cause
 
     # From bytes to nodes
 
@@ -237,14 +202,13 @@ class YamlFile:
             if name not in self._environment:
                 raise self._error_at(node, f"the environment variable {name} is not set", path)
             value = self._environment[name]
-            if len(value) >= _SHORTEST_HIDDEN:
-                self._hidden[value] = f"${{{name}}}"
+            self._variables.add_value(name, value)
             return value
 
         text: str = node.value
         replaced = _VARIABLE.sub(replace, text)
-        if replaced and any(match[1] != "${" for match in _VARIABLE.finditer(text)):
-            self.variable_texts[replaced] = text
+        if replaced != text:
+            self._variables.add_text(replaced, text)
         return replaced
 
     def _error_at(self, node: Any, reason: str, path: Path) -> AgentConfigurationError:

@@ -22,6 +22,7 @@ from graphkit.agents.references import resolve_reference
 from graphkit.agents.settings import Path, find_problems, format_path
 from graphkit.agents.steps import STRATEGIES
 from graphkit.agents.tools import Tool, tool
+from graphkit.agents.variables import Variables
 from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError, GraphStateError
 
@@ -82,7 +83,11 @@ class _AgentFile:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], environment: Mapping[str, str], outer: tuple[FilePath, ...] = ()
+        self,
+        path: str | os.PathLike[str],
+        environment: Mapping[str, str],
+        outer: tuple[FilePath, ...] = (),
+        variables: Variables | None = None,
     ) -> None:
         """Read a file and the files of the agents in it.
 
@@ -90,17 +95,18 @@ class _AgentFile:
             path: the file.
             environment: what `${NAME}` stands for.
             outer: the files that contain this one.
+            variables: those of these files; all of them share one object, because an error of one
+                may show a value of another.
         """
-        self._file = YamlFile(path, environment)
+        self._variables = Variables() if variables is None else variables
+        self._file = YamlFile(path, environment, self._variables)
         self._environment = environment
         self._outer = (*outer, FilePath(self._file.path).resolve())
-        with self._file.hiding_variables():
-            self.config = self._resolve(self._read_config(), ())
+        self.config = self._variables.guard(self._load)()
 
     def build(self) -> Agent:
         """Build the agent; its errors name the file."""
-        with self._file.hiding_variables():
-            return self._build()
+        return self._variables.guard(self._build)()
 
     def _build(self) -> Agent:
         self._check_checkpointers(self.config, ())
@@ -119,8 +125,7 @@ class _AgentFile:
 
     def check(self) -> AgentConfig:
         """Build the agent without savers and MCP servers, and check the settings of these."""
-        with self._file.hiding_variables():
-            return self._check()
+        return self._variables.guard(self._check)()
 
     def _check(self) -> AgentConfig:
         config = self.config
@@ -155,6 +160,9 @@ class _AgentFile:
 
     # From plain data to a configuration
 
+    def _load(self) -> AgentConfig:
+        return self._resolve(self._read_config(), ())
+
     def _read_config(self) -> AgentConfig:
         try:
             return AgentConfig.from_dict(self._file.data)
@@ -180,7 +188,7 @@ class _AgentFile:
     def _resolve(self, config: AgentConfig, path: Path) -> AgentConfig:
         if not config.steps:
             raise self._file.make_error("is missing: an agent needs at least one step", (*path, "steps"))
-        changes: dict[str, Any] = {"variable_texts": self._file.variable_texts}
+        changes: dict[str, Any] = {"variables": self._variables}
         if isinstance(config.state_type, str):
             changes["state_type"] = self._import_state_type(config.state_type, (*path, "state_type"))
         steps = []
@@ -220,7 +228,7 @@ class _AgentFile:
         file = FilePath(self._file.path).parent / step.pop("file")
         if file.resolve() in self._outer:
             raise self._file.make_error(f"{file} contains itself", (*path, "file"))
-        config = _AgentFile(file, self._environment, self._outer).config
+        config = _AgentFile(file, self._environment, self._outer, self._variables).config
         checkpointer = step.pop("checkpointer", None)
         if checkpointer is not None:
             if config.checkpointer is not None:

@@ -547,7 +547,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch):
 def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
     monkeypatch.setenv("SERVER_KEY", SECRET)
     monkeypatch.setenv("OTHER", "x")
-    settings = plain.settings | {"env": {"SERVER_KEY": None, "LEVEL": "high"}}
+    settings = plain.settings | {"env": {"SERVER_KEY": None, "LEVEL": "high", "SHORT": "no", "LONG": f"{SECRET}-2"}}
     servers = McpServers({"test": settings})
 
     async def use():
@@ -557,6 +557,10 @@ def test_a_variable_is_given_or_passed_on_and_never_shown(plain, monkeypatch):
                 with pytest.raises(error, match=r"bad key \*\*\*") as caught:
                     await call["complain"](name="SERVER_KEY", kind=kind)
                 assert SECRET not in everything_about(caught.value)
+            for name, shown in (("LEVEL", "***"), ("LONG", "***"), ("SHORT", "no")):
+                with pytest.raises(McpToolError) as caught:
+                    await call["complain"](name=name, kind="tool")
+                assert caught.value.reason == f"bad key {shown}"
             return [await call["environment"](name=name) for name in ("SERVER_KEY", "LEVEL", "OTHER")]
 
     assert asyncio.run(use()) == [SECRET, "high", "not set"]

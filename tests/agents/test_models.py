@@ -329,7 +329,7 @@ def test_a_message_without_calls_has_none():
 
 def test_the_page_lists_every_key():
     page = (Path(__file__).parents[2] / "docs" / "agents-models.md").read_text(encoding="utf-8")
-    own = {field.name for field in dataclasses.fields(ModelSettings)} - {"options"}
+    own = {field.name for field in dataclasses.fields(ModelSettings)} - {"options", "hide"}
     section = page.partition("### Settings")[2].partition("### Keys")[0]
     assert {key for key in own | set(REQUEST_OPTIONS) if f"`{key}`" not in section} == set()
     assert all(f"`{key}`" in section for key in RETRY_KEYS)

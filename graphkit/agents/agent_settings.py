@@ -121,9 +121,11 @@ class ToolSettings(Settings):
     """A function that the model may call."""
 
     function: Reference
-    """The function, as `module:name`. Its docstring is the description for the model."""
+    """The function, as `module:name`."""
     name: str | None = None
     """The name for the model. Without it, that of the function."""
+    description: str | None = None
+    """What the tool does, for the model. Without it, the docstring of the function."""
     requires_approval: bool = False
     """Whether a human has to approve each call."""
     retry: RetrySettings | None = None

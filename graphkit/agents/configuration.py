@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self, final
 
@@ -12,7 +13,7 @@ from graphkit.agents.default_state import DefaultState
 from graphkit.agents.model_settings import without_key
 from graphkit.agents.references import describe_reference, find_loaded
 from graphkit.agents.settings import Path, Settings, format_path
-from graphkit.agents.tools import Tool
+from graphkit.agents.tools import Tool, tool
 from graphkit.agents.variables import Variables
 from graphkit.errors import AgentConfigurationError
 
@@ -72,12 +73,14 @@ class AgentConfig:
         """Return the configuration as values that JSON and YAML can hold. `from_dict` reads them.
 
         The `api_key` of a model is left out: what is loaded takes the key from the environment. A
-        text with `${NAME}` in the file that this was loaded from is written as it is there, so write
-        it to a file to load it again.
+        text with `${NAME}` or `$${` in the file that this was loaded from is written as it is there, so
+        write it to a file to load it again. A `${` of a configuration made in code stays as it is; a file
+        has `$${` for it.
 
         Raises:
-            AgentConfigurationError: a saver, an agent, a function without a name of its own, or the
-                `retry_on` of a tool has no plain form. The message names the key.
+            AgentConfigurationError: a saver, an agent, a function without a name of its own, the
+                `retry_on` of a tool, or parameters of a tool that are not those of its function have no
+                plain form. The message names the key.
         """
         plain: dict[str, Any] = {"name": self.name}
         if self.state_type is not DefaultState:
@@ -180,28 +183,67 @@ def _dump_checkpointer(checkpointer: Any, path: Path) -> dict[str, Any]:
 
 
 def _dump_tools(tools: Sequence[Any], path: Path) -> list[Any]:
-    return [_dump_tool(tool, (*path, index)) for index, tool in enumerate(tools)]
+    return [_dump_tool(entry, (*path, index)) for index, entry in enumerate(tools)]
 
 
-def _dump_tool(tool: Any, path: Path) -> Any:
-    if not isinstance(tool, Tool):
-        return _dump_value(tool, path)
-    function = tool.function
-    module_name = getattr(function, "__module__", "")
-    name = getattr(function, "__qualname__", "")
-    named = None if module_name == "__main__" else find_loaded(module_name, name)
-    if named is tool:  # made by the decorator
-        return f"{module_name}:{name}"
-    if isinstance(named, Tool) and named.function is function:  # made by it, with other options since
-        reference = f"{module_name}:{name}"
-    else:
-        reference = _name_object(function, path)
-    plain: dict[str, Any] = {"function": reference, "name": tool.name}
+def _dump_tool(given: Any, path: Path) -> Any:
+    if not isinstance(given, Tool):
+        return _dump_value(given, path)
+    reference = _find_reference(given)
+    loaded = None if reference is None else find_loaded(*reference.split(":"))
+    if loaded is given:  # made by the decorator
+        return reference
+    if not isinstance(loaded, Tool):
+        reference = _name_object(given.function, path)
+        loaded = _make_tool(given, path)
+    _check_signature(given, loaded, path)
+    plain: dict[str, Any] = {"function": reference, "name": given.name}
+    if given.description != loaded.description:
+        plain["description"] = given.description
     for option in _TOOL_OPTIONS:
-        plain[option] = getattr(tool, option)
-    if tool.retry is not None:
-        plain["retry"] = _dump_retry(tool.retry, (*path, "retry"))
+        plain[option] = getattr(given, option)
+    if given.retry is not None:
+        plain["retry"] = _dump_retry(given.retry, (*path, "retry"))
     return plain
+
+
+def _find_reference(given: Tool) -> str | None:
+    """Return the reference to this tool, or to one with the same function; None if there is neither."""
+    module_name = getattr(given.function, "__module__", "")
+    if module_name == "__main__":
+        return None
+    for name, value in vars(sys.modules.get(module_name, object)).items():
+        if value is given:
+            return f"{module_name}:{name}"
+    name = getattr(given.function, "__qualname__", "")
+    loaded = find_loaded(module_name, name)
+    if not isinstance(loaded, Tool) or loaded.function is not given.function:
+        return None
+    return f"{module_name}:{name}"
+
+
+def _make_tool(given: Tool, path: Path) -> Tool:
+    """Return the tool that loading makes of the function of this one."""
+    try:
+        return tool(given.function, name=given.name)
+    except TypeError as error:
+        raise _no_plain_form((*path, "function"), str(error)) from error
+
+
+def _check_signature(given: Tool, loaded: Tool, path: Path) -> None:
+    """Check that what is loaded from a file has the parameters of a tool.
+
+    Raises:
+        AgentConfigurationError: it would have others, or check the arguments in another way.
+    """
+    is_same_check = (given.signature is None) == (loaded.signature is None)
+    if given.parameters == loaded.parameters and is_same_check and given.is_async == loaded.is_async:
+        return
+    raise _no_plain_form(
+        (*path, "parameters"),
+        "a file cannot hold parameters that differ from those of the function; make the Tool in its module, "
+        "and name that",
+    )
 
 
 def _dump_retry(retry: RetryPolicy, path: Path) -> dict[str, Any]:

@@ -258,9 +258,9 @@ class _AgentFile:
             options["retry"] = RetryPolicy(**options["retry"])
         options = {name: value for name, value in options.items() if value is not None}
         try:
-            if isinstance(function, Tool):
-                return dataclasses.replace(function, **options) if options else function
-            return tool(function, **options)
+            if not isinstance(function, Tool):
+                function = tool(function, name=options.get("name"))
+            return dataclasses.replace(function, **options) if options else function
         except (TypeError, ValueError) as error:
             raise self._file.make_error(str(error), path) from error
 

@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from graphkit import RetryPolicy
-from graphkit.agents import Step, tool
+from graphkit.agents import Step, Tool, tool
 from graphkit.agents.testing import ScriptedModel
 
 
@@ -32,6 +32,18 @@ def find_order(number: int) -> str:
 def cancel_order(number: int) -> str:
     """Cancel an order."""
     return f"cancelled {number}"
+
+
+def find_any(**filters):
+    return str(filters)
+
+
+search = Tool(
+    name="search",
+    description="Find orders by a text.",
+    parameters={"type": "object", "properties": {"text": {"type": "string"}}},
+    function=find_any,
+)
 
 
 def take_order(state):

@@ -1,6 +1,7 @@
 """AgentConfig: an agent as plain data (P6)."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,18 @@ def test_objects_of_an_application_are_written_as_their_names():
     assert AgentConfig.from_dict(plain).to_dict() == plain
 
 
+def test_a_tool_keeps_its_description():
+    tools = [
+        application.search,
+        replace(application.cancel_order, description="Cancel it."),
+        replace(tool(application.find_order), description=""),
+    ]
+    plain = AgentConfig(tools=tools).to_dict()["tools"]
+    assert plain[0] == f"{HERE}:search"
+    assert [entry["description"] for entry in plain[1:]] == ["Cancel it.", ""]
+    assert "description" not in AgentConfig(tools=[tool(application.find_order)]).to_dict()["tools"][0]
+
+
 def test_what_a_builder_collects_is_plain_data_too():
     builder = AgentBuilder(application.OrderState, name="shop").with_step("take", application.take_order)
     config = builder.with_checkpointer(CheckpointerConfig())._make_config()
@@ -134,6 +147,10 @@ def test_the_key_of_a_model_is_neither_written_nor_shown():
             {"steps": [{"type": "llm", "model": "a:b", "tools": [tool(application.find_order, retry=PICKY)]}]},
             r"steps\[0\].tools\[0\].retry.retry_on",
         ),
+        ({"tools": [replace(tool(application.find_order), parameters={})]}, r"tools\[0\].parameters"),
+        ({"tools": [replace(tool(application.find_order), signature=None)]}, r"tools\[0\].parameters"),
+        ({"tools": [replace(application.cancel_order, parameters={"type": "object"})]}, r"tools\[0\].parameters"),
+        ({"tools": [replace(application.search, name="other")]}, r"tools\[0\].function"),
         ({"state_type": {"n": int}}, "state_type"),
         ({"steps": [{"type": "other", "when": {1, 2}}]}, r"steps\[0\].when"),
     ],

@@ -445,6 +445,29 @@ def test_the_value_of_a_variable_is_not_written(write):
     assert load_agent_config(write(json.dumps(plain)), environment=environment) == config
 
 
+def test_an_escaped_variable_is_written_as_it_is_in_the_file(write):
+    text = f"name: 'a $${{NAME}} and $5'\nsteps: [{{type: llm, model: '{APP}:echo', system_prompt: '$${{X}} ${{INNER}}'}}]\n"
+    config = load_agent_config(write(text), environment={"INNER": "$${Y}"})
+    assert (config.name, config.steps[0]["system_prompt"]) == ("a ${NAME} and $5", "${X} $${Y}")
+    plain = config.to_dict()
+    assert (plain["name"], plain["steps"][0]["system_prompt"]) == ("a $${NAME} and $5", "$${X} ${INNER}")
+    assert load_agent_config(write(json.dumps(plain)), environment={"INNER": "$${Y}"}) == config
+
+
+def test_a_tool_in_a_file_may_have_another_description(write):
+    tools = f"""
+        tools:
+          - {{function: '{APP}:find_order', description: Find it.}}
+          - {{function: '{APP}:cancel_order', description: ''}}
+          - {APP}:search
+        """
+    config = load_agent_config(write(dedent(tools) + STEPS))
+    assert [tool.description for tool in config.tools] == ["Find it.", "", "Find orders by a text."]
+    again = load_agent_config(write(json.dumps(config.to_dict())))
+    assert [tool.description for tool in again.tools] == ["Find it.", "", "Find orders by a text."]
+    assert again.tools[2] is application.search
+
+
 def test_a_check_finds_what_loading_finds_and_makes_no_store(write, tmp_path):
     path = write(f"checkpointer: {{type: file, config: {{base_directory: runs}}}}\n{STEPS}")
     assert check_agent_file(path).checkpointer.type == "file"

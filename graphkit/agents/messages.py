@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,16 +50,6 @@ def message_id(message: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) and found else None
 
 
-def system_message(content: str) -> Message:
-    """Return a message with instructions for the model."""
-    return _new_message("system", content)
-
-
-def user_message(content: str) -> Message:
-    """Return a message of the user."""
-    return _new_message("user", content)
-
-
 def assistant_message(content: str) -> Message:
     """Return a message of the model."""
     return _new_message("assistant", content)
@@ -74,22 +64,6 @@ def tool_message(tool_call_id: str, content: str) -> Message:
 
 def _new_message(role: str, content: str) -> Message:
     return {"role": role, "content": content, "id": new_message_id()}
-
-
-def text_of(message: Mapping[str, Any]) -> str:
-    """Return the text of a message: its content, or the text parts of its content, joined."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, Sequence):
-        return ""
-    return "".join(_texts(content))
-
-
-def _texts(parts: Sequence[Any]) -> Iterator[str]:
-    for part in parts:
-        if isinstance(part, Mapping) and part.get("type") == "text":
-            yield str(part.get("text", ""))
 
 
 def tool_calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
@@ -164,11 +138,14 @@ def check_message(message: Any) -> Message:
     if content is not None and not is_parts:
         raise ValueError(f"the content of a message must be a text or a list of parts, not {type(content).__name__}")
 
-    checked = dict(message)
-    checked.setdefault("content", None)
-    if message_id(checked) is None:
-        checked["id"] = new_message_id()
-    return checked
+    return with_id({"content": None, **message})
+
+
+def with_id(message: Mapping[str, Any]) -> Message:
+    """Return the message as a dict of its own, with an id, by which later updates can replace it."""
+    if message_id(message) is not None:
+        return dict(message)
+    return {**message, "id": new_message_id()}
 
 
 def as_reply(reply: Any) -> Message:

@@ -15,7 +15,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import Message, tool_calls_of
+from graphkit.agents.messages import Message, tool_calls_of, with_id
 from graphkit.agents.models import FunctionModel, make_model
 from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
 from graphkit.agents.tool_calls import ToolCalls, complete_results, find_pending_calls
@@ -177,7 +177,7 @@ class ChatStep(Step):
         if calls and not len(self.tools):
             names = ", ".join(repr(call.name) for call in calls)
             raise ValueError(f"the model of step {self.name!r}, which has no tools, called {names}")
-        return {MESSAGES: [make_identified(reply)]}
+        return {MESSAGES: [with_id(reply)]}
 
 
 @final
@@ -252,15 +252,6 @@ def register_step(type: str, factory: StepFactory) -> None:
     known = STRATEGIES.setdefault(type, factory)
     if known is not factory:
         raise ValueError(f"there is a step type {type!r} already")
-
-
-def make_identified(message: Mapping[str, Any]) -> Message:
-    """Return a message with an id, by which later updates can replace it."""
-    from uuid import uuid4
-
-    if message.get("id"):
-        return dict(message)
-    return {**message, "id": uuid4().hex}
 
 
 def _choose_edge(state: Mapping[str, Any]) -> str:

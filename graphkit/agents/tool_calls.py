@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, final
-from uuid import uuid4
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -21,7 +20,7 @@ from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import parse_tool_call
+from graphkit.agents.messages import parse_tool_call, tool_message
 from graphkit.agents.tool_schema import ToolArgumentsError
 from graphkit.agents.tools import Tool, ToolRegistry
 from graphkit.errors import CheckpointerError, ToolError
@@ -51,16 +50,16 @@ def complete_results(messages: Sequence[Any]) -> list[Any]:
     A call has none if new input came before it was recorded as finished.
     """
     completed: list[Any] = []
-    missing: dict[Any, None] = {}
+    missing: dict[str, None] = {}
     for message in messages:
         if message.get("role") == "tool":
             missing.pop(message.get("tool_call_id"), None)
         else:
-            completed += [_make_result(call_id, _NO_RESULT) for call_id in missing]
+            completed += [tool_message(call_id, _NO_RESULT) for call_id in missing]
             calls = message.get("tool_calls") or ()
             missing = dict.fromkeys(call.get("id") for call in calls)
         completed.append(message)
-    return completed + [_make_result(call_id, _NO_RESULT) for call_id in missing]
+    return completed + [tool_message(call_id, _NO_RESULT) for call_id in missing]
 
 
 @final
@@ -232,12 +231,7 @@ def _explain_answer(answer: object) -> str:
 
 
 def _make_update(call: Mapping[str, Any], content: str) -> dict[str, Any]:
-    message = {**_make_result(call.get("id"), content), "id": uuid4().hex}
-    return {MESSAGES: [message]}
-
-
-def _make_result(call_id: Any, content: str) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id, "content": content}
+    return {MESSAGES: [tool_message(call["id"], content)]}
 
 
 def _describe_result(call: _ToolCall, result: Any) -> str:

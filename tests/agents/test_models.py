@@ -19,11 +19,9 @@ from graphkit.agents.messages import (
     assistant_message,
     check_message,
     message_id,
-    system_message,
-    text_of,
     tool_calls_of,
     tool_message,
-    user_message,
+    with_id,
 )
 from graphkit.agents.model_settings import REQUEST_OPTIONS, RETRY_KEYS, ModelSettings, without_key
 from graphkit.agents.secret import Secret
@@ -270,16 +268,20 @@ def test_the_error_of_a_function_passes_through():
 
 
 def test_messages_have_roles_contents_and_ids_of_their_own():
-    messages = [system_message("s"), user_message("u"), assistant_message("a"), tool_message("call_1", "t")]
-    assert [(message["role"], message["content"]) for message in messages] == [
-        ("system", "s"),
-        ("user", "u"),
-        ("assistant", "a"),
-        ("tool", "t"),
-    ]
-    assert messages[3]["tool_call_id"] == "call_1"
-    assert len({message_id(message) for message in messages}) == 4
+    messages = [assistant_message("a"), tool_message("call_1", "t")]
+    assert [(message["role"], message["content"]) for message in messages] == [("assistant", "a"), ("tool", "t")]
+    assert messages[1]["tool_call_id"] == "call_1"
+    assert len({message_id(message) for message in messages}) == 2
     assert message_id(QUESTION[0]) is None
+
+
+@pytest.mark.parametrize("given", [{"role": "user"}, {"role": "user", "id": ""}, {"role": "user", "id": None}])
+def test_a_message_without_an_id_gets_one(given):
+    before = dict(given)
+    identified = with_id(given)
+    assert message_id(identified)
+    assert given == before
+    assert with_id(identified) == identified
 
 
 def test_a_checked_message_is_a_copy_with_an_id():
@@ -288,19 +290,6 @@ def test_a_checked_message_is_a_copy_with_an_id():
     assert checked == {**given, "id": checked["id"]}
     assert "id" not in given
     assert check_message(checked) == checked
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("Hello", "Hello"),
-        (None, ""),
-        ([], ""),
-        ([{"type": "text", "text": "Hel"}, {"type": "image_url"}, {"type": "text", "text": "lo"}], "Hello"),
-    ],
-)
-def test_the_text_of_a_message(content, expected):
-    assert text_of({"role": "user", "content": content}) == expected
 
 
 @pytest.mark.parametrize(

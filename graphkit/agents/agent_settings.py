@@ -183,6 +183,8 @@ class LlmStepSettings(Settings):
     """Sent after it; `{city}` stands for the key `city` of the state."""
     tools: list[ToolEntry] = Field(default_factory=list)
     """What only the model of this step may call."""
+    max_parallel_tools: Annotated[int, Field(ge=1)] | None = None
+    """How many tool calls of one message run at the same time, at most. Without it: as many as the model asks for."""
 
 
 class FunctionStepSettings(Settings):

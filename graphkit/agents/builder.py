@@ -44,6 +44,7 @@ class AgentBuilder:
         prompt_template: str | None = None,
         system_prompt: str | None = None,
         tools: Iterable[Tool | Callable[..., Any]] = (),
+        max_parallel_tools: int | None = None,
     ) -> Self:
         """Add a step in which a model answers the messages.
 
@@ -55,6 +56,8 @@ class AgentBuilder:
                 for the key `city` of the state.
             system_prompt: sent before everything else.
             tools: what only the model of this step may call.
+            max_parallel_tools: how many calls of one message run at the same time, at most; None: as
+                many as the model asks for.
 
         Raises:
             ValueError: there is no model.
@@ -66,6 +69,7 @@ class AgentBuilder:
             "prompt_template": prompt_template,
             "system_prompt": system_prompt,
             "tools": tuple(tools),
+            "max_parallel_tools": max_parallel_tools,
         }
         return self._add("llm", name, settings)
 

@@ -66,6 +66,7 @@ class ChatStep(Step):
         prompt_template: str | None = None,
         system_prompt: str | None = None,
         tools: Iterable[Tool | Callable[..., Any]] = (),
+        max_parallel_tools: int | None = None,
     ) -> None:
         """Create the step.
 
@@ -76,9 +77,12 @@ class ChatStep(Step):
             prompt_template: formatted with the state and sent as a system message.
             system_prompt: sent as the first message.
             tools: what only the model of this step may call.
+            max_parallel_tools: how many calls of one message run at the same time, at most; None: as
+                many as the model asks for, or as there are threads.
 
         Raises:
-            ValueError: there is no model, or two tools have the same name.
+            ValueError: there is no model, two tools have the same name, or max_parallel_tools is not
+                at least 1.
         """
         super().__init__(name)
         if model is None:
@@ -91,6 +95,7 @@ class ChatStep(Step):
         self.system_prompt = system_prompt
         self.tools = ToolRegistry([*agent_tools, *tools])
         self.tools_name = f"{name}_tools"
+        self.max_parallel_tools = _check_limit(max_parallel_tools)
 
     def add_to(self, graph: StateGraph) -> None:
         """Add the node of the model, and that of the tools if there are any."""
@@ -98,7 +103,8 @@ class ChatStep(Step):
         if len(self.tools):
             calls = ToolCalls(self.tools)
             action = calls.aexecute if calls.is_async else calls.execute
-            graph.add_map_node(self.tools_name, action, StateItems(find_pending_calls))
+            pending = StateItems(find_pending_calls)
+            graph.add_map_node(self.tools_name, action, pending, max_concurrency=self.max_parallel_tools)
             graph.add_edge(self.tools_name, self.name)
 
     def connect(self, graph: StateGraph, target: str) -> None:
@@ -252,6 +258,14 @@ def register_step(type: str, factory: StepFactory) -> None:
     known = STRATEGIES.setdefault(type, factory)
     if known is not factory:
         raise ValueError(f"there is a step type {type!r} already")
+
+
+def _check_limit(limit: object) -> int | None:
+    if limit is None:
+        return None
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1:
+        return limit
+    raise ValueError(f"max_parallel_tools must be a whole number of at least 1, not {limit!r}")
 
 
 def _choose_edge(state: Mapping[str, Any]) -> str:

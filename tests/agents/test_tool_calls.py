@@ -102,6 +102,33 @@ def test_calls_of_one_message_run_at_the_same_time(run):
     assert contents(run(agent, "go")) == ["true", "true"]
 
 
+def test_no_more_calls_of_one_message_run_at_the_same_time_than_the_step_allows(run):
+    pair = threading.Barrier(2, timeout=10)
+    lock = threading.Lock()
+    running = []
+    counts = []
+
+    def meet(number: int) -> None:
+        with lock:
+            running.append(number)
+            counts.append(len(running))
+        pair.wait()
+        with lock:
+            running.remove(number)
+
+    model = Script(calling(*(call("meet", number=number) for number in range(8))), "done")
+    agent = AgentBuilder().with_chat(model, max_parallel_tools=2).with_tools(meet).build()
+    assert contents(run(agent, "go")) == ["null"] * 8
+    assert max(counts) == 2
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2"])
+def test_a_wrong_limit_of_parallel_calls_is_an_error(limit, till):
+    builder = AgentBuilder().with_chat(Script(), tools=[till.add], max_parallel_tools=limit)
+    with pytest.raises(ValueError, match="Invalid step 0: max_parallel_tools must be a whole number of at least 1"):
+        builder.build()
+
+
 @pytest.mark.parametrize(
     ("wrong", "content"),
     [

@@ -468,6 +468,13 @@ def test_a_tool_in_a_file_may_have_another_description(write):
     assert again.tools[2] is application.search
 
 
+def test_a_file_limits_the_parallel_calls_of_tools(write):
+    path = write(
+        f"steps: [{{type: llm, name: chat, model: '{APP}:echo', tools: ['{APP}:find_order'], max_parallel_tools: 3}}]"
+    )
+    assert load_agent(path).graph.topology.nodes["chat_tools"].max_concurrency == 3
+
+
 def test_a_check_finds_what_loading_finds_and_makes_no_store(write, tmp_path):
     path = write(f"checkpointer: {{type: file, config: {{base_directory: runs}}}}\n{STEPS}")
     assert check_agent_file(path).checkpointer.type == "file"

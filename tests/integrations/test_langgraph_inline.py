@@ -1,17 +1,26 @@
-"""Async methods that take some microseconds run in the event loop; all others run in a worker thread."""
+"""Async methods that take some microseconds run in the event loop, on files and in SQLite.
+
+All others run in a worker thread, and so does one that would have to wait for a lock.
+"""
 
 import asyncio
 import fcntl
 import os
+import sqlite3
 import threading
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("langgraph")
+
 from langgraph.checkpoint.base import empty_checkpoint
 
 from savers._filesystem import layout
 from savers._filesystem.saver import SMALL_STATE
-from savers.langgraph import FileSystemCheckpointSaver, async_methods
+from savers._sql.saver import _SMALL_STATE
+from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver, async_methods
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
@@ -37,6 +46,95 @@ def hops(monkeypatch):
     return names
 
 
+class Files:
+    """FileSystemCheckpointSaver."""
+
+    small_state = SMALL_STATE
+
+    def __init__(self, directory):
+        self.directory = directory
+
+    def open(self, fsync):
+        return FileSystemCheckpointSaver(self.directory, fsync=fsync)
+
+    @contextmanager
+    def another_process_writes(self, saver):
+        """Hold the write lock. A lock of its own descriptor excludes this process as it would another one."""
+        path = Path(self.directory, layout.LOCKS, f"{layout.locate_thread('t').stripe:02x}")
+        path.parent.mkdir(exist_ok=True)
+        with path.open("w+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @staticmethod
+    def mutex(saver):
+        """What a thread holds while it uses the log."""
+        return saver.store._store.shared_writer("t", "").mutex
+
+
+class Rows:
+    """SqliteCheckpointSaver."""
+
+    small_state = _SMALL_STATE
+
+    def __init__(self, directory):
+        self.directory = directory
+
+    def open(self, fsync):
+        return SqliteCheckpointSaver(self.directory / "test.db", fsync=fsync)
+
+    @contextmanager
+    def another_process_writes(self, saver):
+        """Write to the file. A connection of its own excludes this process as it would another one."""
+        with closing(sqlite3.connect(saver.store.db_file, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("COMMIT")
+
+    @staticmethod
+    def mutex(saver):
+        """What a thread holds while it uses the connection."""
+        return saver.store._database._main_lock
+
+
+@pytest.fixture(params=[Files, Rows])
+def backend(request, tmp_path):
+    return request.param(tmp_path)
+
+
+@pytest.fixture
+def open_saver(backend):
+    opened = []
+
+    def open_one(fsync="never"):
+        opened.append(backend.open(fsync))
+        return opened[-1]
+
+    yield open_one
+    for saver in opened:
+        saver._close()
+
+
+@contextmanager
+def held_by_another_thread(mutex):
+    """Hold a mutex in a thread until the block ends."""
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with mutex:
+            held.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        holder.join()
+
+
 async def warm(saver, hops):
     """Open the log, and read it once."""
     for n in range(2):
@@ -54,9 +152,9 @@ async def step(saver, config, value):
     return await saver.aget_tuple(config)
 
 
-def test_small_calls_of_an_open_log_run_inline(tmp_path, hops):
+def test_small_calls_of_an_open_log_run_inline(open_saver, hops):
     async def run():
-        saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+        saver = open_saver()
         await warm(saver, hops)
         for n in range(5):
             found = await step(saver, CONFIG, n)
@@ -68,9 +166,9 @@ def test_small_calls_of_an_open_log_run_inline(tmp_path, hops):
     assert hops == []
 
 
-def test_puts_that_wait_for_the_disk_leave_the_event_loop(tmp_path, hops):
+def test_puts_that_wait_for_the_disk_leave_the_event_loop(open_saver, hops):
     async def run():
-        saver = FileSystemCheckpointSaver(tmp_path, fsync="always")
+        saver = open_saver("always")
         await warm(saver, hops)
         await step(saver, CONFIG, 1)
 
@@ -78,20 +176,20 @@ def test_puts_that_wait_for_the_disk_leave_the_event_loop(tmp_path, hops):
     assert hops == ["put", "put_writes"]
 
 
-def test_large_states_leave_the_event_loop(tmp_path, hops):
+def test_large_states_leave_the_event_loop(backend, open_saver, hops):
     async def run():
-        saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+        saver = open_saver()
         for n in range(3):
             hops.clear()
-            await step(saver, CONFIG, [os.urandom(SMALL_STATE), n])
+            await step(saver, CONFIG, [os.urandom(backend.small_state), n])
 
     asyncio.run(run())
     assert hops == ["put", "put_writes", "get_tuple"]
 
 
-def test_an_earlier_checkpoint_is_read_in_a_thread(tmp_path, hops):
+def test_an_earlier_checkpoint_is_read_in_a_thread(open_saver, hops):
     async def run():
-        saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+        saver = open_saver()
         first = await step(saver, CONFIG, 0)
         await step(saver, first.config, 1)
         hops.clear()
@@ -101,54 +199,44 @@ def test_an_earlier_checkpoint_is_read_in_a_thread(tmp_path, hops):
     assert hops == ["get_tuple"]
 
 
-def test_the_event_loop_goes_on_while_another_process_holds_the_write_lock(tmp_path, hops):
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+def test_the_event_loop_goes_on_while_another_process_writes(backend, open_saver, hops):
+    saver = open_saver()
 
-    async def run(file):
+    async def run():
         await warm(saver, hops)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        waiting = asyncio.create_task(step(saver, CONFIG, 1))
-        await hops.hopped.wait()
-        assert hops == ["put"]
-        assert not waiting.done()
-        fcntl.flock(file, fcntl.LOCK_UN)
+        with backend.another_process_writes(saver):
+            waiting = asyncio.create_task(step(saver, CONFIG, 1))
+            await hops.hopped.wait()
+            assert hops == ["put"]
+            assert not waiting.done()
         found = await waiting
         assert found.checkpoint["channel_values"] == {"a": 1}
+        assert found.pending_writes == [("task", "a", 1)]
+        assert saver.store.verify().ok
 
-    path = Path(tmp_path, layout.LOCKS, f"{layout.locate_thread('t').stripe:02x}")
-    path.parent.mkdir(exist_ok=True)
-    # A lock of its own descriptor excludes this process as it would another one.
-    with path.open("w+b") as file:
-        asyncio.run(run(file))
+    asyncio.run(run())
+    assert len(list(saver.list(CONFIG))) == 3
 
 
-def test_the_event_loop_goes_on_while_another_thread_uses_the_log(tmp_path, hops):
+@pytest.mark.parametrize("appends", [False, True])
+def test_the_event_loop_goes_on_while_another_thread_uses_the_log(backend, open_saver, hops, appends):
+    saver = open_saver()
+
     async def run():
-        saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
         await warm(saver, hops)
-        log = saver.store._store.shared_writer("t", "")
-        held, done = threading.Event(), threading.Event()
-
-        def hold():
-            with log.mutex:
-                held.set()
-                done.wait()
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        held.wait()
-        waiting = asyncio.create_task(step(saver, CONFIG, 1))
-        await hops.hopped.wait()
-        done.set()
-        holder.join()
+        with held_by_another_thread(backend.mutex(saver)):
+            call = step(saver, CONFIG, 1) if appends else saver.aget_tuple(CONFIG)
+            waiting = asyncio.create_task(call)
+            await hops.hopped.wait()
         assert (await waiting).checkpoint["channel_values"] == {"a": 1}
 
     asyncio.run(run())
+    assert hops[0] == ("put" if appends else "get_tuple")
 
 
-def test_errors_of_an_inline_put_are_those_of_put_and_leave_the_locks_free(tmp_path, hops):
+def test_errors_of_an_inline_put_are_those_of_put_and_leave_the_locks_free(open_saver, hops):
     async def run():
-        saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+        saver = open_saver()
         await warm(saver, hops)
         with pytest.raises(TypeError, match="a"):
             await step(saver, CONFIG, threading.Lock())
@@ -158,3 +246,13 @@ def test_errors_of_an_inline_put_are_those_of_put_and_leave_the_locks_free(tmp_p
 
     asyncio.run(run())
     assert hops == []
+
+
+def test_a_thread_may_wait_after_an_inline_call(tmp_path, hops):
+    """That the event loop must not wait holds for the call alone."""
+    backend = Rows(tmp_path)
+    saver = backend.open("never")
+    asyncio.run(warm(saver, hops))
+    with backend.mutex(saver):
+        assert saver.store.threads() == ["t"]
+    saver._close()

@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 from tests import postgres_server
 from tests.sweeps import FULL_EXAMPLES, Sweep, sampled_items
 
+COLLECT_INSIDE_TEST = 100_000
+"""Objects that a test may make until the collector runs inside it after all, so that memory stays bounded."""
+
 # The same examples on every machine and at every hour; HYPOTHESIS_PROFILE=search looks for new ones.
 SAME_EVERY_TIME = {
     "derandomize": True,
@@ -68,6 +71,17 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(COLLECT_INSIDE_TEST)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Let the garbage collector run between tests, not at some moment inside one.
+
+    Its finalizers fail at the limit of the recursion, to which some tests go. A finalizer that warns fails the test
+    that left the object, not a later one.
+    """
+    gc.collect(1)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import json
 import pickle
 import threading
@@ -297,16 +296,6 @@ def test_private_copies_share_all_but_the_private():
     assert private_copy(frozen["v"]) is frozen["v"]
 
 
-@pytest.fixture
-def without_collector():
-    """Keep the collector from finalizing objects of other tests at the limit of the recursion, where that fails."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("without_collector")
 def test_what_contains_itself_is_refused_by_name():
     loop = []
     loop.append({"a": loop})

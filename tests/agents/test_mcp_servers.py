@@ -379,7 +379,7 @@ class HangingServer:
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 if request["method"] == "tools/call":
                     outer.is_called.set()
-                    outer.is_over.wait(30)
+                    outer.is_over.wait(60)
                     self.close_connection = True
                     return
                 body = json.dumps(outer.answer(request)).encode()
@@ -433,7 +433,7 @@ def test_a_call_on_its_way_was_sent_even_if_another_one_could_not_connect():
             return await client.call_tool("hang", {})
 
         first = asyncio.create_task(connection.call(hang))
-        await asyncio.to_thread(server.is_called.wait, 30)
+        await asyncio.to_thread(server.is_called.wait, 60)
         await asyncio.to_thread(server.refuse_connections)
         second = asyncio.create_task(connection.call(hang))
         return await asyncio.gather(first, second, return_exceptions=True)

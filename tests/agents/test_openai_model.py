@@ -221,7 +221,7 @@ def test_a_timeout_is_a_failure_that_passes(connect):
     never = threading.Event()
 
     def hang(_request):
-        never.wait(30)
+        never.wait(60)
         return text("late")
 
     with chat_server.start(hang) as server:
@@ -339,12 +339,12 @@ def test_a_cancelled_request_closes_its_connection(connect):
 
     def hang(_request):
         asked.set()
-        done.wait(30)
+        done.wait(60)
         return text("late")
 
     async def cancel(model):
         task = asyncio.create_task(model.arequest(QUESTION))
-        await asyncio.to_thread(asked.wait, 30)
+        await asyncio.to_thread(asked.wait, 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

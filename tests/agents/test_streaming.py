@@ -75,7 +75,7 @@ def test_a_piece_arrives_before_the_model_is_done():
     class Model(Script):
         def request(self, messages, tools=(), on_text=None):
             on_text("first")
-            assert heard.wait(10)
+            assert heard.wait(60)
             on_text("second")
             return {"role": "assistant", "content": "first second"}
 
@@ -130,7 +130,7 @@ def test_a_stream_is_closed_although_the_model_is_stuck(monkeypatch):
     class Model(Script):
         def request(self, messages, tools=(), on_text=None):
             on_text("first")
-            released.wait(10)
+            released.wait(60)
             RunnableConfig().once("late", lambda: "effect")
             recorded.set()
             return {"role": "assistant", "content": "first"}
@@ -142,7 +142,7 @@ def test_a_stream_is_closed_although_the_model_is_stuck(monkeypatch):
     outputs.close()
     before = dict(saver.get_writes(RunnableConfig("t")))
     released.set()
-    assert recorded.wait(10)
+    assert recorded.wait(60)
     assert dict(saver.get_writes(RunnableConfig("t"))) == before
 
 

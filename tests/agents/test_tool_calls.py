@@ -97,7 +97,7 @@ def test_asynchronous_and_synchronous_tools_are_called_together(till):
 
 
 def test_calls_of_one_message_run_at_the_same_time(run):
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
     agent = build(calling(call("meet"), call("meet")), "done", tools=[tool(lambda: both.wait() >= 0, name="meet")])
     assert contents(run(agent, "go")) == ["true", "true"]
 
@@ -223,7 +223,7 @@ def test_a_slow_tool_is_given_up(run):
 
     @tool(timeout=0.05)
     def slow() -> str:
-        released.wait(10)
+        released.wait(60)
         return "late"
 
     agent = build(calling(call("slow")), "done", tools=[slow])
@@ -240,7 +240,7 @@ def test_a_slow_asynchronous_tool_is_cancelled():
     @tool(timeout=0.05)
     async def slow() -> str:
         try:
-            await asyncio.sleep(10)
+            await asyncio.sleep(60)
         except asyncio.CancelledError:
             cancelled.append(True)
             raise

@@ -202,7 +202,7 @@ def test_recording_does_not_wait_for_a_run_and_may_happen_inside_a_put():
     saver = Marks()
     saver.put(None, made({"n": 1}))
     with saver.run_lock(None), ThreadPoolExecutor(1) as pool:
-        pool.submit(saver.put_writes, None, {"w": 1}).result(10)
+        pool.submit(saver.put_writes, None, {"w": 1}).result(60)
     assert (saver.get_writes(None), saver.tags_of(None)) == ({"w": 1}, ("marked",))
 
 
@@ -336,5 +336,5 @@ def test_prune_waits_for_a_run():
             with pytest.raises(TimeoutError):
                 waiter.result(0.1)
             saver.put(RunnableConfig("t"), made({"n": 3}))
-        assert waiter.result(10) == 3
+        assert waiter.result(60) == 3
     assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [3]

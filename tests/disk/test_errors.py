@@ -357,7 +357,7 @@ def test_a_sync_that_fails_in_the_background_is_said_and_the_log_is_written_anew
     logging.getLogger("graphkit").addFilter(listening)
     try:
         saver.put(config, disk.step(1))
-        assert told.wait(30)
+        assert told.wait(60)
     finally:
         logging.getLogger("graphkit").removeFilter(listening)
     assert said == ["checkpoints could not be brought to the disk"]
@@ -374,7 +374,7 @@ def test_a_put_that_overtakes_a_long_one_says_that_the_long_one_is_not_on_the_di
         def fdatasync(self, fd):
             if begun.is_set() and not at_the_disk.is_set():
                 at_the_disk.set()
-                go_on.wait(30)
+                go_on.wait(60)
             super().fdatasync(fd)
 
         def write_at(self, fd, offset, data):
@@ -388,9 +388,9 @@ def test_a_put_that_overtakes_a_long_one_says_that_the_long_one_is_not_on_the_di
     begun.set()
     with ThreadPoolExecutor(2) as pool:
         long = pool.submit(saver.put, config, disk.step(1, text="x" * 70_000))
-        assert at_the_disk.wait(30)
+        assert at_the_disk.wait(60)
         short = pool.submit(saver.put, config, disk.step(2))
-        assert overtaken.wait(30)
+        assert overtaken.wait(60)
         go_on.set()
         assert [put.exception(30) for put in (long, short)] == [None, None]
     saver.put(config, disk.step(3))

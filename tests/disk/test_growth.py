@@ -254,7 +254,7 @@ def test_intervals_sync_behind_the_callers_back(disk, config, tmp_path):
 
     saver = FileSystemSaver(tmp_path, fsync=0.01, io=TellingIO())
     saver.put(config, disk.step(0))
-    assert synced.wait(30)
+    assert synced.wait(60)
     saver.close()
     assert not set(threading.enumerate()) - before, "the thread that syncs has ended"
 

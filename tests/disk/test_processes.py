@@ -241,7 +241,7 @@ def test_two_savers_of_one_process_exclude_each_other(opener, config, tmp_path):
         entered = threading.Event()
 
         def wait():
-            with second.run_lock(config, timeout=30):
+            with second.run_lock(config, timeout=60):
                 entered.set()
 
         waiter = threading.Thread(target=wait)

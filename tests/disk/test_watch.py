@@ -18,7 +18,7 @@ from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver
 from savers._filesystem import watch as watching
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 NEVER = 3600.0
 STOP = {"node_id": "ask", "when": "inside", "payload": None, "metadata": {}, "created_at": 1}
 

@@ -431,7 +431,7 @@ def test_of_two_threads_whose_sync_fails_neither_is_told_that_it_was_stored(fail
     settle = entry_log.EntryLog._settle
 
     def settle_together(*arguments):
-        both_wrote.wait(20)
+        both_wrote.wait(60)
         settle(*arguments)
 
     monkeypatch.setattr(entry_log.EntryLog, "_settle", settle_together)
@@ -456,7 +456,7 @@ def test_of_two_threads_whose_sync_fails_neither_is_told_that_it_was_stored(fail
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert failures[0] == "sync"
     assert sorted(failures[1:]) == ["three", "two"]
     assert ONE.items() <= view(FileSystemStore(tmp_path)).items()

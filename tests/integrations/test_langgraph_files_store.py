@@ -423,7 +423,7 @@ def test_the_sweeper_sweeps_until_it_is_stopped(open_store, clock):
     clock.advance(minutes=2)
     future = store.start_ttl_sweeper()
     assert store.start_ttl_sweeper() is future
-    assert swept.wait(20)
+    assert swept.wait(60)
     assert store.stop_ttl_sweeper(20)
     assert future.done()
     assert store.get(("a",), "k") is None

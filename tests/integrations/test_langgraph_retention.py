@@ -144,7 +144,7 @@ def test_keep_last_without_delta_channels_keeps_no_more(saver):
 # ttl=
 
 DAY = timedelta(days=1)
-WAIT = 30  # seconds, for what takes milliseconds
+WAIT = 60  # seconds, for what takes milliseconds
 
 
 def thread(name):

@@ -165,7 +165,7 @@ def test_a_paused_iterator_blocks_nobody(saver):
     done = threading.Event()
     writer = threading.Thread(target=lambda: (put(saver, a=5), put(again(saver), a=6), done.set()))
     writer.start()
-    assert done.wait(30)
+    assert done.wait(60)
     writer.join()
     assert [values(one)["a"] for one in listing] == [3, 2, 1, 0]
 

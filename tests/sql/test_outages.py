@@ -26,7 +26,7 @@ STEPS = 12
 
 @pytest.fixture
 def own_saver(own_server):
-    with PostgresSaver(own_server.connection_string, lock_timeout=30.0) as saver:
+    with PostgresSaver(own_server.connection_string, lock_timeout=60.0) as saver:
         yield saver
 
 

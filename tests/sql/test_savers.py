@@ -82,7 +82,7 @@ def test_two_thousand_threads_from_sixteen_workers(saver, sweep):
 
 
 def test_sixteen_workers_prune_at_once(open_saver):
-    saver = open_saver(lock_timeout=5.0)
+    saver = open_saver(lock_timeout=60.0)
     threads = [f"thread {number}" for number in range(48)]
     for thread in threads:
         fill(saver, 4, thread)
@@ -104,7 +104,7 @@ def test_a_pool_of_one_connection_is_enough(postgres_opener):
     from savers import PostgresSaver
 
     with ConnectionPool(postgres_opener.args[0], min_size=1, max_size=1) as pool:
-        saver = PostgresSaver(pool=pool, schema=postgres_opener.keywords["schema"], lock_timeout=2.0)
+        saver = PostgresSaver(pool=pool, schema=postgres_opener.keywords["schema"], lock_timeout=60.0)
         fill(saver, 6)
         assert saver.prune("t", keep_last=2) == 4
         saver.put(T.with_check_point_id(saver.get(T).id), Checkpoint(node_id="a", next_node_id="b", state={}))

@@ -64,7 +64,7 @@ def test_a_put_is_synced_by_itself_after_some_seconds(file, monkeypatch):
     monkeypatch.setattr(sqlite_database, "sync_file", lambda path: path.endswith("-wal") and synced.set())
     database = SqliteDatabase(file, fsync=0.01)
     add_history(database)
-    assert synced.wait(30)
+    assert synced.wait(60)
     database.close()
 
 

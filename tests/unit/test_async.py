@@ -328,7 +328,7 @@ def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
     def waits(state):
         runs.append("b")
         started.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
         return {"log": "b"}
 
     async def run():
@@ -385,7 +385,7 @@ def test_cancelling_a_put_waits_for_it_and_stores_once():
 
 
 def test_cancelling_while_the_lock_is_awaited_leaves_it_free():
-    saver = MemorySaver(lock_timeout=30)
+    saver = MemorySaver(lock_timeout=60)
 
     async def run():
         compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
@@ -410,7 +410,7 @@ def test_a_cancelled_last_step_is_finished():
 
     def waits(state):
         started.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
 
     async def run():
         compiled = chain(a=waits).compile(checkpoint_saver=saver)

@@ -64,7 +64,7 @@ def test_in_the_background_all_is_stored_in_order_when_the_last_item_comes(saver
 def test_in_the_background_a_step_does_not_wait_for_the_one_before_to_be_stored():
     ran, steps = threading.Event(), []
     saver = ScriptedSaver(MemorySaver())
-    saver.on("put", lambda: steps.append("put") or ran.wait(10), skip=1)
+    saver.on("put", lambda: steps.append("put") or ran.wait(60), skip=1)
 
     def last(state):
         steps.append("b")
@@ -77,7 +77,7 @@ def test_in_the_background_a_step_does_not_wait_for_the_one_before_to_be_stored(
 
 def test_the_background_is_bounded():
     free, ran, done = threading.Event(), [], []
-    saver = ScriptedSaver(MemorySaver()).on("put", lambda: free.wait(10))
+    saver = ScriptedSaver(MemorySaver()).on("put", lambda: free.wait(60))
 
     def node(state):
         ran.append(1)

@@ -298,7 +298,7 @@ def test_one_that_raises(saver, error, how, caplog):  # G26
 @both
 def test_one_that_blocks(saver, how, caplog):  # G26
     free = threading.Event()
-    graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[lambda event: free.wait(10)])
+    graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[lambda event: free.wait(60)])
     try:
         assert run(graph, {}, how=how)["log"] == ["a", "b"]
     finally:

@@ -51,13 +51,13 @@ def test_from_another_thread(saver):
 
     def a(state):
         at_work.set()
-        assert go_on.wait(5)
+        assert go_on.wait(60)
         return {"log": "a"}
 
     graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver)
 
     def pause():
-        assert at_work.wait(5)
+        assert at_work.wait(60)
         assert graph.pause("other") == 0
         assert graph.pause("t") == 1
         go_on.set()
@@ -202,7 +202,7 @@ def test_a_signal_stops_a_process_with_everything_saved(tmp_path, durability):
 
 def test_several_runs_are_asked_at_once():
     asked = []
-    inside = threading.Barrier(3, timeout=5)
+    inside = threading.Barrier(3, timeout=60)
 
     def a(state):
         inside.wait()

@@ -271,7 +271,7 @@ def test_a_finished_generator_beside_a_failed_branch_is_not_repeated(saver, how,
     fails = [1]
 
     def other(state):
-        assert at_its_end.wait(5)
+        assert at_its_end.wait(60)
         if fails:
             raise ValueError
 

@@ -13,7 +13,7 @@ from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 SOON = 0.01
 
 

@@ -8,12 +8,13 @@ from typing import Any, Self, final
 
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import NodeOutput, StateSnapshot
+from graphkit._records.output import GraphResume, NodeOutput, StateSnapshot
 from graphkit._values.state import AgentState
 from graphkit.agents.default_state import MESSAGES
+from graphkit.agents.messages import check_messages
 from graphkit.agents.text_stream import IS_TEXT_READ
 from graphkit.agents.variables import Variables
-from graphkit.errors import GraphRunnerError
+from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
 AgentInput = Input | str
 """As the input of a run; a text is a message of the user."""
@@ -35,6 +36,7 @@ class Agent:
         generate_thread_id: Callable[..., str] | None = None,
         resources: Sequence[Any] = (),
         variables: Variables | None = None,
+        has_chat: bool = False,
     ) -> None:
         """Create an agent.
 
@@ -46,10 +48,12 @@ class Agent:
                 has that.
             variables: the environment variables of the agent's file. Errors show `${NAME}` instead of
                 their values.
+            has_chat: whether a model reads the messages, so that their form is checked.
         """
         self._graph = graph
         self.name = name
         self._generate_thread_id = generate_thread_id
+        self._has_chat = has_chat
         self._variables = Variables() if variables is None else variables
         self.resources = tuple(resources)
         """What the builder has opened for this agent."""
@@ -97,7 +101,8 @@ class Agent:
 
         Raises:
             RuntimeError: the agent was not built.
-            ValueError: the thread id is missing.
+            ValueError: the thread id is missing, or a message has a wrong form. Nothing was stored.
+            CheckpointerConfigurationError: the agent has no checkpointer, and so nothing to resume.
             GraphRunnerError: steps or tools are asynchronous: use `arun`; or a step failed.
         """
         graph = self._require_graph("run")
@@ -105,7 +110,7 @@ class Agent:
         config = self._make_config(graph, thread_id, checkpoint_id)
         token = IS_TEXT_READ.set(False)
         try:
-            return self._variables.guard(graph.invoke)(_parse_input(graph, state), config)
+            return self._variables.guard(graph.invoke)(self._parse_input(graph, state), config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -117,7 +122,7 @@ class Agent:
         config = self._make_config(graph, thread_id, checkpoint_id)
         token = IS_TEXT_READ.set(False)
         try:
-            return await self._variables.guard(graph.ainvoke)(_parse_input(graph, state), config)
+            return await self._variables.guard(graph.ainvoke)(self._parse_input(graph, state), config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -132,7 +137,7 @@ class Agent:
         graph = self._require_graph("stream")
         self._refuse_async(graph, "astream")
         config = self._make_config(graph, thread_id, checkpoint_id)
-        return self._variables.guard(graph.stream)(_parse_input(graph, state), config)
+        return self._variables.guard(graph.stream)(self._parse_input(graph, state), config)
 
     def astream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
@@ -140,7 +145,7 @@ class Agent:
         """As `stream`."""
         graph = self._require_graph("astream")
         config = self._make_config(graph, thread_id, checkpoint_id)
-        return self._variables.guard(graph.astream)(_parse_input(graph, state), config)
+        return self._variables.guard(graph.astream)(self._parse_input(graph, state), config)
 
     # Inspecting and correcting
 
@@ -151,7 +156,7 @@ class Agent:
             CheckpointNotFoundError: it does not exist.
             CheckpointerConfigurationError: the agent has no checkpointer.
         """
-        graph = self._require_graph("get_state")
+        graph = self._require_checkpointer("get_state")
         return self._variables.guard(graph.get_state)(RunnableConfig(thread_id, checkpoint_id))
 
     def get_state_history(self, thread_id: str) -> Sequence[StateSnapshot]:
@@ -160,7 +165,7 @@ class Agent:
         Raises:
             CheckpointerConfigurationError: the agent has no checkpointer.
         """
-        graph = self._require_graph("get_state_history")
+        graph = self._require_checkpointer("get_state_history")
         return self._variables.guard(graph.get_state_history)(RunnableConfig(thread_id))
 
     def update_state(
@@ -181,7 +186,7 @@ class Agent:
         Returns:
             The config of the new checkpoint.
         """
-        graph = self._require_graph("update_state")
+        graph = self._require_checkpointer("update_state")
         config = RunnableConfig(thread_id, checkpoint_id)
         return self._variables.guard(graph.update_state)(config, values, as_node)
 
@@ -220,12 +225,44 @@ class Agent:
             )
         return self._graph
 
+    def _require_checkpointer(self, what: str) -> CompiledGraph:
+        graph = self._require_graph(what)
+        if graph.compile_config.saver is None:
+            raise CheckpointerConfigurationError(
+                f"agent {self.name!r} has no checkpointer, which {what} needs: "
+                "add one with with_checkpointer(), or the key checkpointer in a file"
+            )
+        return graph
+
     def _refuse_async(self, graph: CompiledGraph, method: str) -> None:
         names = ", ".join(map(repr, graph.topology.asynchronous))
         if names:
             raise GraphRunnerError(
                 f"agent {self.name!r} has asynchronous models, functions or tools (in {names}): call {method}() instead"
             )
+
+    def _parse_input(self, graph: CompiledGraph, state: AgentInput) -> Input:
+        """Return the input of the graph; a text becomes a message of the user.
+
+        Raises:
+            GraphRunnerError: it is no input.
+            ValueError: it is a text, and the state of the agent has no messages; or a message has a
+                wrong form.
+            CheckpointerConfigurationError: it resumes, and the agent has no checkpointer.
+        """
+        given: object = state
+        if isinstance(state, str):
+            if MESSAGES not in graph.topology.schema.keys:
+                raise ValueError("the state of this agent has no messages: run it with a mapping instead of a text")
+            return {MESSAGES: [{"role": "user", "content": state}]}
+        if state is None or isinstance(state, GraphResume):
+            self._require_checkpointer("a resume")
+        elif not isinstance(given, Mapping):
+            found = type(given).__name__
+            raise GraphRunnerError(f"an agent is run with a text, a mapping, a GraphResume or None, not with {found}")
+        elif self._has_chat:
+            check_messages(state.get(MESSAGES, ()))
+        return state
 
     def _make_config(self, graph: CompiledGraph, thread_id: str | None, checkpoint_id: str | None) -> RunnableConfig:
         if thread_id is None:
@@ -258,16 +295,3 @@ async def aclose_all(resources: Sequence[Any]) -> None:
             aclose = getattr(resource, "aclose", None)
             if aclose is not None:
                 stack.push_async_callback(aclose)
-
-
-def _parse_input(graph: CompiledGraph, state: AgentInput) -> Input:
-    """Return the input of the graph; a text becomes a message of the user.
-
-    Raises:
-        ValueError: it is a text, and the state of the agent has no messages.
-    """
-    if isinstance(state, str):
-        if MESSAGES not in graph.topology.schema.keys:
-            raise ValueError("the state of this agent has no messages: run it with a mapping instead of a text")
-        return {MESSAGES: [{"role": "user", "content": state}]}
-    return state

@@ -13,6 +13,7 @@ from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import DefaultState
 from graphkit.agents.director import AgentBuilderDirector
 from graphkit.agents.tools import Tool, ToolRegistry
+from graphkit.errors import AgentConfigurationError
 
 
 class AgentBuilder:
@@ -104,7 +105,14 @@ class AgentBuilder:
         Args:
             servers: settings by name: `{"command": ..., "args": [...], "env": {...}}` or
                 `{"url": ...}`.
+
+        Raises:
+            AgentConfigurationError: it is no mapping. The settings are checked by `build`.
         """
+        given: object = servers
+        if not isinstance(given, Mapping):
+            found = type(given).__name__
+            raise AgentConfigurationError(f"mcp_servers must be a mapping of names to settings, not {found}")
         self._mcp_servers.update(servers)
         return self
 

@@ -13,7 +13,7 @@ from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import parse_state_type
 from graphkit.agents.guarded_graph import GuardedGraph, guard_tool
 from graphkit.agents.models import hide_in_model
-from graphkit.agents.steps import STRATEGIES, Step, StepFactory
+from graphkit.agents.steps import STRATEGIES, ChatStep, Step, StepFactory
 from graphkit.agents.tools import Tool, ToolRegistry
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ class _Assembly:
         """Make the steps, compile the graph, and return the agent."""
         config = self.config
         tools = self._guard_tools([*config.tools, *mcp_tools])
-        graph = self._make_graph(self._make_steps(tools))
+        steps = self._make_steps(tools)
+        graph = self._make_graph(steps)
         saver = self._open_saver(config.checkpointer)
         compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name)
         return Agent(
@@ -143,6 +144,7 @@ class _Assembly:
             generate_thread_id=_make_generator(config.thread_id),
             resources=self.resources,
             variables=config.variables,
+            has_chat=any(isinstance(step, ChatStep) for step in steps),
         )
 
     def _guard_tools(self, tools: Iterable[Any]) -> ToolRegistry:

@@ -203,6 +203,8 @@ class McpConnection:
             return f"{where} ended the connection"
         if isinstance(found, FileNotFoundError | PermissionError):
             return f"cannot start {where}: {found.strerror}"
+        if _says_connection_lost(found):
+            return f"{where} ended the connection without an answer: is it an MCP server?"
         return self._hide_secrets(f"{where}: {type(found).__name__}: {found}")
 
 

@@ -148,6 +148,26 @@ def with_id(message: Mapping[str, Any]) -> Message:
     return {**message, "id": new_message_id()}
 
 
+def check_messages(messages: Any) -> None:
+    """Check that what is appended to a conversation are messages; what is no list is left to its channel.
+
+    Raises:
+        ValueError: it is a text, or an entry is not a mapping with a role. The message has its number.
+    """
+    if isinstance(messages, str):
+        raise ValueError("messages must be a list of messages, not a text: run the agent with the text itself")  # noqa: TRY004 - one kind for wrong input
+    if not isinstance(messages, list | tuple):
+        return
+    for number, message in enumerate(messages):
+        role = message.get("role") if isinstance(message, Mapping) else None
+        if role not in ROLES:
+            found = f"the role {role!r}" if isinstance(message, Mapping) else type(message).__name__
+            raise ValueError(
+                f"messages[{number}] must be a mapping such as {{'role': 'user', 'content': 'Hello'}}, not {found}; "
+                f"the roles are {', '.join(ROLES)}"
+            )
+
+
 def as_reply(reply: Any) -> Message:
     """Return what a model returned, a text or a message of the assistant, as a checked message.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from string import Formatter
 from typing import Any, ClassVar, Final, final
 
 from graphkit._build.state_graph import StateGraph
@@ -90,6 +91,7 @@ class ChatStep(Step):
         for option, value in (("prompt_template", prompt_template), ("system_prompt", system_prompt)):
             if value is not None and not isinstance(value, str):
                 raise ValueError(f"{option} must be text, not {value!r}")
+        _check_template(prompt_template)
         self.model = make_model(model)
         self.prompt_template = prompt_template
         self.system_prompt = system_prompt
@@ -258,6 +260,20 @@ def register_step(type: str, factory: StepFactory) -> None:
     known = STRATEGIES.setdefault(type, factory)
     if known is not factory:
         raise ValueError(f"there is a step type {type!r} already")
+
+
+def _check_template(template: str | None) -> None:
+    if template is None:
+        return
+    try:
+        fields = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise ValueError(f"the prompt_template is malformed: {error}; write {{{{ and }}}} for braces") from error
+    for name in fields:
+        if not name or name[0].isdigit():
+            raise ValueError(
+                f"the prompt_template has {{{name}}}: name a key of the state, or write {{{{ and }}}} for braces"
+            )
 
 
 def _check_limit(limit: object) -> int | None:

@@ -633,3 +633,78 @@ def test_synchronous_runs_call_the_model():
     agent.run({"messages": []})
     assert list(agent.stream({"messages": []}))
     assert model.used == ["request", "request"]
+
+
+# Wrong input
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        ("Hello", "messages must be a list of messages, not a text: run the agent with the text itself"),
+        (["Hello"], r"messages\[0\] must be a mapping such as .*, not str; the roles are assistant, "),
+        ([{"role": "user", "content": "x"}, {"content": "y"}], r"messages\[1\] must be .*, not the role None; "),
+        ([{"role": "human", "content": "x"}], r"messages\[0\] must be .*, not the role 'human'; "),
+    ],
+)
+@pytest.mark.parametrize("method", ["run", "stream", "arun", "astream"])
+def test_a_wrong_message_is_an_error_before_anything_is_stored(method, messages, problem):
+    agent = AgentBuilder().with_chat(Script("x")).with_checkpointer(MemorySaver()).build()
+
+    async def arun():
+        return await agent.arun({"messages": messages}, "t")
+
+    calls = {
+        "run": lambda: agent.run({"messages": messages}, "t"),
+        "stream": lambda: agent.stream({"messages": messages}, "t"),
+        "arun": lambda: asyncio.run(arun()),
+        "astream": lambda: agent.astream({"messages": messages}, "t"),
+    }
+    with pytest.raises(ValueError, match=problem):
+        calls[method]()
+    assert agent.get_state_history("t") == []
+
+
+def test_without_a_model_messages_may_have_any_form():
+    agent = AgentBuilder(MessagesState).with_step("s", lambda state: {"messages": ["b"]}).build()
+    assert agent.run({"messages": ["a"]})["messages"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("given", [3, ["x"], b"x"])
+def test_what_is_no_input_is_an_error(given):
+    agent = AgentBuilder().with_chat(Script("x")).build()
+    with pytest.raises(
+        GraphRunnerError, match="an agent is run with a text, a mapping, a GraphResume or None, not with"
+    ):
+        agent.run(given)
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda agent: agent.get_state("t"), "get_state"),
+        (lambda agent: agent.get_state_history("t"), "get_state_history"),
+        (lambda agent: agent.update_state("t", {}), "update_state"),
+        (lambda agent: agent.run(None), "a resume"),
+        (lambda agent: agent.run(GraphResume(True)), "a resume"),
+    ],
+)
+def test_p4_what_needs_a_checkpointer_says_how_to_add_one(call, what):
+    agent = AgentBuilder(name="shop").with_chat(Script("x")).build()
+    message = rf"agent 'shop' has no checkpointer, which {what} needs: add one with with_checkpointer\(\)"
+    with pytest.raises(CheckpointerConfigurationError, match=message):
+        call(agent)
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{", "is malformed: "),
+        ("a } b", "is malformed: "),
+        ("{}", r"has \{\}: name a key"),
+        ("{0}", r"has \{0\}: name a key"),
+    ],
+)
+def test_a_wrong_prompt_template_is_found_when_the_agent_is_built(template, problem):
+    with pytest.raises(ValueError, match=f"Invalid step 0: the prompt_template {problem}"):
+        AgentBuilder().with_chat(Script("x"), prompt_template=template).build()

@@ -46,6 +46,11 @@ def test_a_server_that_cannot_be_used_is_an_error_of_the_build():
         builder.build()
 
 
+def test_servers_that_are_no_mapping_are_an_error():
+    with pytest.raises(AgentConfigurationError, match="must be a mapping of names to settings, not list"):
+        AgentBuilder().with_mcp_servers(["files"])
+
+
 def test_p24_the_strategy_makes_the_thread_ids():
     builder = AgentBuilder().with_chat(Script("x")).with_thread_ids("user_specific", user_id="ada")
     agent = builder.build()

@@ -480,7 +480,7 @@ def test_p83_a_resume_connects_again_from_stored_settings(plain, tmp_path):
     [
         ({"command": "/no/such/program"}, "cannot start /no/such/program: No such file or directory"),
         ({"command": "/etc/passwd"}, "cannot start /etc/passwd: Permission denied"),
-        ({"command": "/bin/true"}, "/bin/true: MCPError: Connection closed"),
+        ({"command": "/bin/true"}, "/bin/true ended the connection without an answer: is it an MCP server?"),
         ({"command": "/bin/cat"}, "/bin/cat: MCPError: Method not found"),
         ({"command": "/bin/sleep", "args": ["60"], "timeout": 0.05}, "/bin/sleep did not answer within 0.05 s"),
         ({"url": "http://127.0.0.1:9/mcp"}, "http://127.0.0.1:9/mcp: ConnectError: "),

@@ -49,6 +49,11 @@ def answer(messages, on_text=None):
     return text + " "
 
 
+def break_off(messages, on_text=None):
+    on_text("Half an")
+    raise ModelError("m", "it broke off", attempts=1)
+
+
 async def answer_later(messages):
     return answer(messages)
 
@@ -210,6 +215,26 @@ def test_at_a_terminal_an_error_can_be_tried_again():
     assert done.err.count("it is down") == 2
     assert "press Enter to try again" in done.err
     assert "> " in done.err
+
+
+def test_at_a_terminal_another_message_may_follow_an_error():
+    done = run("--thread", "bob", stdin="please fail\nHello\n", terminal=True)
+    assert (done.code, done.err.count("it is down")) == (0, 1)
+    assert "You said 'Hello'." in done.out
+
+
+def test_without_a_checkpointer_the_same_message_is_tried_again():
+    Path("shop.yaml").write_text(agent_file(store=None))
+    done = run(stdin="please fail\n\n", terminal=True)
+    assert (done.code, done.err.count("it is down")) == (0, 2)
+
+
+def test_an_error_after_a_part_of_an_answer_begins_a_line():
+    Path("shop.yaml").write_text(agent_file(model="break_off"))
+    done = run("--thread", "bob", stdin="Hello\n")
+    assert done.code != 0
+    assert done.out == "Half an\n"
+    assert done.err.startswith("graphkit: node 'llm_step_0' failed: ")
 
 
 def test_a_killed_conversation_goes_on_where_it_was():

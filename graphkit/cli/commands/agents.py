@@ -88,7 +88,7 @@ def agents_run(
     refuses, `n REASON` tells the model why, and a JSON object approves with other arguments.
 
     If the agent has a checkpointer, --thread continues a conversation, also after a crash or in the
-    middle of an approval. An empty line after an error tries again.
+    middle of an approval. After an error, an empty line tries again, and another line is a message.
 
     Example: graphkit agents run assistant.yaml --thread bob
     """
@@ -183,12 +183,25 @@ class _Conversation:
             if line.strip():
                 return line
 
+    def _read_next_attempt(self, failed: Any) -> Any:
+        """Return what goes on after an error: the same again, or a message; ABSENT at the end of the input."""
+        line = self._read_line("press Enter to try again, or type another message; Ctrl-D ends: ")
+        if line is None:
+            return ABSENT
+        if line.strip():
+            return line
+        return failed if self._thread is None else None
+
     def _read_line(self, prompt: str) -> str | None:
         if self._is_interactive:
             self._context.err.write(prompt)
             self._context.err.flush()
         line = self._context.input.readline()
-        return line.rstrip("\n") if line else None
+        if line:
+            return line.rstrip("\n")
+        if self._is_interactive:
+            self._context.err.write("\n")  # Ctrl-D leaves the cursor after the prompt
+        return None
 
     def _take_turn(self, given: Any) -> Generator[Text, None, bool]:
         """Run to the end of the turn, with its approvals; return whether the conversation goes on."""
@@ -199,9 +212,9 @@ class _Conversation:
                 if not self._is_interactive:
                     raise
                 self._context.warn(f"graphkit: {error}")
-                if self._read_line("press Enter to try again, Ctrl-D to end: ") is None:
+                given = self._read_next_attempt(given)
+                if given is ABSENT:
                     return False
-                given = None
                 continue
             if not isinstance(last, InterruptionMetadata):
                 return True
@@ -214,17 +227,21 @@ class _Conversation:
         """Run once; show text as it arrives and messages as they are finished; return the last output."""
         last: NodeOutput | None = None
         streamed = ""
-        with self._context.stop_on_signal(self._stop):
-            for last in self._outputs(given):
-                if isinstance(last, StreamingOutput):
-                    if isinstance(last.chunk, str):
-                        streamed += last.chunk
-                        self._write(last.chunk)
-                    continue
-                if streamed and not self._context.as_json:
-                    self._write("\n")
-                yield from self._show_messages(last.state, is_streamed=bool(streamed))
-                streamed = ""
+        try:
+            with self._context.stop_on_signal(self._stop):
+                for last in self._outputs(given):
+                    if isinstance(last, StreamingOutput):
+                        if isinstance(last.chunk, str):
+                            streamed += last.chunk
+                            self._write(last.chunk)
+                        continue
+                    if streamed:
+                        self._write("\n")
+                    yield from self._show_messages(last.state, is_streamed=bool(streamed))
+                    streamed = ""
+        finally:
+            if streamed:
+                self._write("\n")  # after the part of an answer that broke off
         return last
 
     def _stop(self) -> None:

@@ -65,17 +65,23 @@ def _with_ids(calls: Any) -> Any:
 
     A result is matched to its call by this id, and some compatible servers send none or always the same.
     """
-    if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise UnreadableAnswerError("tool_calls is not a list of calls")
-    seen: set[Any] = set()
+    seen: set[str] = set()
     completed = []
-    for call in calls:
-        call_id = call.get("id")
-        if not isinstance(call_id, str) or not call_id or call_id in seen:
+    for call in _require_calls(calls):
+        call_id = _text_of(call, "id")
+        if not call_id or call_id in seen:
             call_id = f"call_{new_message_id()}"
         seen.add(call_id)
-        completed.append({**call, "id": call_id, "type": call.get("type") or "function"})
+        call_type = call.get("type") or "function"
+        completed.append({**call, "id": call_id, "type": call_type})
     return completed
+
+
+def _require_calls(calls: Any) -> list[Mapping[str, Any]]:
+    """Return tool calls, or pieces of some, if they are a list of mappings."""
+    if isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls):
+        return calls
+    raise UnreadableAnswerError("tool_calls is not a list of calls")
 
 
 class StreamedCompletion:
@@ -117,11 +123,7 @@ class StreamedCompletion:
     def _add_tool_calls(self, pieces: Any) -> None:
         if pieces is None:
             return
-        if not isinstance(pieces, list):
-            raise UnreadableAnswerError("tool_calls is not a list of calls")
-        for piece in pieces:
-            if not isinstance(piece, Mapping):
-                raise UnreadableAnswerError("tool_calls is not a list of calls")
+        for piece in _require_calls(pieces):
             self._find_call(piece).add(piece)
 
     def _find_call(self, piece: Mapping[str, Any]) -> _StreamedCall:
@@ -149,7 +151,9 @@ class StreamedCompletion:
         """
         if self._finish_reason is None:
             raise UnreadableAnswerError("the stream ended before the answer did")
-        sent: dict[str, Any] = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        sent: dict[str, Any] = {}
+        for name, pieces in self._texts.items():
+            sent[name] = "".join(pieces)
         if not sent.get("content"):
             sent.pop("content", None)
         if self._calls:
@@ -167,16 +171,19 @@ class _StreamedCall:
         self._arguments: list[str] = []
 
     def add(self, piece: Mapping[str, Any]) -> None:
-        if isinstance(piece.get("id"), str):
-            self.id = self.id or piece["id"]
+        self.id = self.id or _text_of(piece, "id")
         function = piece.get("function")
         if not isinstance(function, Mapping):
             return
-        if isinstance(function.get("name"), str):
-            self._name = self._name or function["name"]
-        if isinstance(function.get("arguments"), str):
-            self._arguments.append(function["arguments"])
+        self._name = self._name or _text_of(function, "name")
+        self._arguments.append(_text_of(function, "arguments"))
 
     def finish(self) -> dict[str, Any]:
         function = {"name": self._name, "arguments": "".join(self._arguments)}
         return {"id": self.id, "type": "function", "function": function}
+
+
+def _text_of(piece: Mapping[str, Any], key: str) -> str:
+    """Return the text under a key; empty if there is none."""
+    value = piece.get(key)
+    return value if isinstance(value, str) else ""

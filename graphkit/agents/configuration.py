@@ -85,15 +85,15 @@ class AgentConfig:
         plain: dict[str, Any] = {"name": self.name}
         if self.state_type is not DefaultState:
             plain["state_type"] = _name_object(self.state_type, ("state_type",))
-        plain["steps"] = [_dump_step(step, ("steps", index)) for index, step in enumerate(self.steps)]
+        plain["steps"] = _dump_steps(self.steps, ("steps",))
         if self.checkpointer is not None:
             plain["checkpointer"] = _dump_checkpointer(self.checkpointer, ("checkpointer",))
         if self.tools:
             plain["tools"] = _dump_tools(self.tools, ("tools",))
-        for name in ("mcp_servers", "thread_id"):
-            value = getattr(self, name)
-            if value:
-                plain[name] = _dump_value(value, (name,))
+        if self.mcp_servers:
+            plain["mcp_servers"] = _dump_value(self.mcp_servers, ("mcp_servers",))
+        if self.thread_id:
+            plain["thread_id"] = _dump_value(self.thread_id, ("thread_id",))
         written: dict[str, Any] = self.variables.restore(plain)
         return written
 
@@ -149,6 +149,10 @@ def _read_fields(value: Any) -> Any:
 
 
 # Plain data of each part. A path names the part in errors.
+
+
+def _dump_steps(steps: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, Any]]:
+    return [_dump_step(step, (*path, index)) for index, step in enumerate(steps)]
 
 
 def _dump_step(step: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -212,7 +216,8 @@ def _find_reference(given: Tool) -> str | None:
     module_name = getattr(given.function, "__module__", "")
     if module_name == "__main__":
         return None
-    for name, value in vars(sys.modules.get(module_name, object)).items():
+    module = sys.modules.get(module_name)
+    for name, value in getattr(module, "__dict__", {}).items():
         if value is given:
             return f"{module_name}:{name}"
     name = getattr(given.function, "__qualname__", "")

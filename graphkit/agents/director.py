@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
 from graphkit._records.config import END, START
@@ -165,10 +166,10 @@ class _Assembly:
         graph = GuardedGraph(schema, self.config.variables)
         for step in steps:
             step.add_to(graph)
-        names = [step.name for step in steps]
-        graph.add_edge(START, names[0])
-        for step, target in zip(steps, [*names[1:], END], strict=True):
-            step.connect(graph, target)
+        graph.add_edge(START, steps[0].name)
+        for step, following in pairwise(steps):
+            step.connect(graph, following.name)
+        steps[-1].connect(graph, END)
         return graph
 
     def _open_saver(self, checkpointer: Any) -> BaseCheckpointSaver | None:
@@ -237,14 +238,16 @@ def build_saver(checkpointer: Any) -> BaseCheckpointSaver | None:
 
 
 def _check_options(strategy: StepFactory, options: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(strategy).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    unknown = [option for option in options if option not in known]
-    if unknown:
-        names = ", ".join(map(repr, known))
-        raise ValueError(f"unknown setting {unknown[0]!r}; the settings are {names}")
+    known = []
+    for parameter in inspect.signature(strategy).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            known.append(parameter.name)
+    for option in options:
+        if option not in known:
+            names = ", ".join(map(repr, known))
+            raise ValueError(f"unknown setting {option!r}; the settings are {names}")
 
 
 def _make_generator(settings: Mapping[str, Any]) -> Callable[..., str] | None:

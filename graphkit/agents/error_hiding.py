@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from traceback import format_exception_only
 from typing import Any, Final, final
 
@@ -53,28 +54,31 @@ class _Hiding:
 
     def _change_parts(self, error: BaseException) -> None:
         """Change what the text of most errors is made of: arguments, attributes and notes."""
-        error.args = tuple(self._hide_in_value(value) for value in error.args)
+        error.args = self._hide_in_value(error.args)
         attributes = getattr(error, "__dict__", {})
         for name, value in attributes.items():
             if name not in _KEPT:
                 attributes[name] = self._hide_in_value(value)
-        if isinstance(error, OSError):
-            for name in _PARTS_OF_OSERROR:
-                value = getattr(error, name)
-                if isinstance(value, str):
-                    setattr(error, name, self._hide(value))
+        if not isinstance(error, OSError):
+            return
+        for name in _PARTS_OF_OSERROR:
+            value = getattr(error, name)
+            hidden = self._hide_in_value(value)
+            if hidden != value:
+                setattr(error, name, hidden)
 
     def _hide_in_value(self, value: Any, depth: int = 0) -> Any:
         if type(value) is str:
             return self._hide(value)
         if depth == _DEEPEST:
             return value
+        hide_inside = partial(self._hide_in_value, depth=depth + 1)
         if type(value) is list:
-            return [self._hide_in_value(item, depth + 1) for item in value]
+            return list(map(hide_inside, value))
         if type(value) is tuple:
-            return tuple(self._hide_in_value(item, depth + 1) for item in value)
+            return tuple(map(hide_inside, value))
         if type(value) is dict:
-            return {name: self._hide_in_value(item, depth + 1) for name, item in value.items()}
+            return dict(zip(value, map(hide_inside, value.values()), strict=True))
         return value
 
     def _replace_if_needed(self, error: BaseException) -> BaseException:

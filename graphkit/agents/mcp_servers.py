@@ -230,14 +230,18 @@ async def _list_all_tools(client: Client) -> list[Any]:
 
 
 def _check_names(server: McpServer, by_name: Mapping[str, Any]) -> None:
-    approved = () if isinstance(server.settings.requires_approval, bool) else server.settings.requires_approval
-    for key, names in (("tools", server.settings.tools or ()), ("requires_approval", approved)):
-        for name in names:
-            if name not in by_name:
-                raise AgentConfigurationError(
-                    f"the MCP server {server.name!r}: {key} names {name!r}, which is not a tool of the server; "
-                    f"it has {', '.join(sorted(by_name)) or 'none'}"
-                )
+    settings = server.settings
+    approved = settings.requires_approval
+    named = [("tools", name) for name in settings.tools or ()]
+    if not isinstance(approved, bool):
+        named += [("requires_approval", name) for name in approved]
+    for key, name in named:
+        if name in by_name:
+            continue
+        known = ", ".join(sorted(by_name)) or "none"
+        raise AgentConfigurationError(
+            f"the MCP server {server.name!r}: {key} names {name!r}, which is not a tool of the server; it has {known}"
+        )
 
 
 def _tool_name(name: str) -> str:

@@ -93,17 +93,21 @@ def parse_tool_call(call: Any, number: int = 0) -> ToolCall:
     Raises:
         ValueError: it has no name or no id.
     """
+    where = f"tool_calls[{number}]"
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
-        raise ValueError(f"tool_calls[{number}] has no function")  # noqa: TRY004 - one error for a malformed message
-    call_id = call.get("id")
-    name = function.get("name")
-    if not isinstance(call_id, str) or not call_id:
-        raise ValueError(f"tool_calls[{number}] has no id")
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"tool_calls[{number}] has no name")
+        raise ValueError(f"{where} has no function")  # noqa: TRY004 - one error for a malformed message
+    call_id = _require_text(call, "id", where)
+    name = _require_text(function, "name", where)
     arguments, problem = _parse_arguments(function.get("arguments"))
     return ToolCall(id=call_id, name=name, arguments=arguments, problem=problem)
+
+
+def _require_text(mapping: Mapping[str, Any], key: str, where: str) -> str:
+    text = mapping.get(key)
+    if isinstance(text, str) and text:
+        return text
+    raise ValueError(f"{where} has no {key}")
 
 
 def _parse_arguments(text: Any) -> tuple[Mapping[str, Any] | None, str | None]:

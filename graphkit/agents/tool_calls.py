@@ -50,16 +50,28 @@ def complete_results(messages: Sequence[Any]) -> list[Any]:
     A call has none if new input came before it was recorded as finished.
     """
     completed: list[Any] = []
-    missing: dict[str, None] = {}
+    missing: list[str] = []
     for message in messages:
         if message.get("role") == "tool":
-            missing.pop(message.get("tool_call_id"), None)
+            answered = message.get("tool_call_id")
+            missing = [call_id for call_id in missing if call_id != answered]
         else:
-            completed += [tool_message(call_id, _NO_RESULT) for call_id in missing]
-            calls = message.get("tool_calls") or ()
-            missing = dict.fromkeys(call.get("id") for call in calls)
+            completed += _explain_missing(missing)
+            missing = _call_ids_of(message)
         completed.append(message)
-    return completed + [tool_message(call_id, _NO_RESULT) for call_id in missing]
+    completed += _explain_missing(missing)
+    return completed
+
+
+def _call_ids_of(message: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the tool calls of a message, each once."""
+    calls = message.get("tool_calls") or ()
+    return list(dict.fromkeys(call.get("id") for call in calls))
+
+
+def _explain_missing(call_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return results that say that there are none."""
+    return [tool_message(call_id, _NO_RESULT) for call_id in call_ids]
 
 
 @final
@@ -171,10 +183,12 @@ class ToolCalls:
 def _as_call(tool: Tool) -> Call:
     """Return a tool as a call that takes the arguments, as a mapping, and the config."""
     function = tool.function
-    config_parameter = None if tool.signature is None else tool.signature.config_parameter
+    config_parameter = tool.signature and tool.signature.config_parameter
 
-    def with_config(arguments: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
-        return {**arguments, **({config_parameter: config} if config_parameter else {})}
+    def with_config(arguments: Mapping[str, Any], config: RunnableConfig) -> Mapping[str, Any]:
+        if config_parameter is None:
+            return arguments
+        return {**arguments, config_parameter: config}
 
     def run(arguments: Mapping[str, Any], config: RunnableConfig) -> Any:
         return function(**with_config(arguments, config))
@@ -182,7 +196,8 @@ def _as_call(tool: Tool) -> Call:
     async def arun(arguments: Mapping[str, Any], config: RunnableConfig) -> Any:
         return await function(**with_config(arguments, config))
 
-    return Call(arun if tool.is_async else run, takes_config=True)
+    call = arun if tool.is_async else run
+    return Call(call, takes_config=True)
 
 
 # Approval

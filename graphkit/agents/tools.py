@@ -50,16 +50,15 @@ class Tool:
     """Checks the arguments; None: they are passed on as the model sent them."""
 
     def __post_init__(self) -> None:
-        name: object = self.name
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ValueError(f"the name of a tool must be 1 to 64 letters, digits, '_' or '-', not {self.name!r}")
+        _check_name(self.name)
+        what = f"tool {self.name!r}"
         if not callable(self.function):
-            raise TypeError(f"the function of tool {self.name!r} cannot be called: {self.function!r}")
+            raise TypeError(f"the function of {what} cannot be called: {self.function!r}")
         if self.on_error not in ("model", "raise"):
-            raise ValueError(f"on_error of tool {self.name!r} must be 'model' or 'raise', not {self.on_error!r}")
-        if self.retry is not None and not isinstance(self.retry, RetryPolicy):
-            raise TypeError(f"retry of tool {self.name!r} must be a RetryPolicy, not {self.retry!r}")
-        _check_timeout(self.name, self.timeout)
+            raise ValueError(f"on_error of {what} must be 'model' or 'raise', not {self.on_error!r}")
+        if not isinstance(self.retry, RetryPolicy | None):
+            raise TypeError(f"retry of {what} must be a RetryPolicy, not {self.retry!r}")
+        _check_timeout(what, self.timeout)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -213,9 +212,15 @@ def _name_of(function: Any) -> str:
     return getattr(function, "__name__", None) or type(function).__name__
 
 
-def _check_timeout(name: str, timeout: object) -> None:
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return
+    raise ValueError(f"the name of a tool must be 1 to 64 letters, digits, '_' or '-', not {name!r}")
+
+
+def _check_timeout(what: str, timeout: object) -> None:
     if timeout is None:
         return
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not is_number or not timeout > 0 or not math.isfinite(timeout):  # type: ignore[operator,arg-type]
-        raise ValueError(f"the timeout of tool {name!r} must be a number of seconds above 0, not {timeout!r}")
+        raise ValueError(f"the timeout of {what} must be a number of seconds above 0, not {timeout!r}")

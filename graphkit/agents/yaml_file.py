@@ -17,6 +17,8 @@ from graphkit.errors import (
 )
 
 _TAG: Final = "tag:yaml.org,2002:"
+_MAPPING: Final = _TAG + "map"
+_SEQUENCE: Final = _TAG + "seq"
 _MERGE: Final = _TAG + "merge"
 _TEXTS: Final = frozenset({_TAG + "str", _TAG + "timestamp"})
 _SCALARS: Final = frozenset({_TAG + "null", _TAG + "bool", _TAG + "int", _TAG + "float"})
@@ -128,38 +130,49 @@ class YamlFile:
             raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
         if any(parent is node for parent in parents):
             raise self._error_at(node, "contains itself: the anchors form a cycle", path)
-        inside = (*parents, node)
-        if node.id == "mapping" and node.tag == _TAG + "map":
-            found: dict[str, Any] = {}
-            for entry in self._entries(node, path, parents):
-                where = (*path, entry.key)
-                self._lines[where] = entry.node.start_mark.line + 1
-                found[entry.key] = self._read(entry.value, where, inside)
-            return found
-        if node.id == "sequence" and node.tag == _TAG + "seq":
-            items: list[Any] = []
-            for index, item in enumerate(node.value):
-                where = (*path, index)
-                self._lines[where] = item.start_mark.line + 1
-                items.append(self._read(item, where, inside))
-            return items
+        if node.tag == _MAPPING and node.id == "mapping":
+            return self._read_entries(node, path, parents)
+        if node.tag == _SEQUENCE and node.id == "sequence":
+            return self._read_items(node, path, parents)
         return self._read_scalar(node, path)
+
+    def _read_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for entry in self._entries(node, path, parents):
+            where = (*path, entry.key)
+            self._lines[where] = _line_of(entry.node)
+            found[entry.key] = self._read(entry.value, where, (*parents, node))
+        return found
+
+    def _read_items(self, node: Any, path: Path, parents: tuple[Any, ...]) -> list[Any]:
+        items: list[Any] = []
+        for index, item in enumerate(node.value):
+            where = (*path, index)
+            self._lines[where] = _line_of(item)
+            items.append(self._read(item, where, (*parents, node)))
+        return items
 
     def _entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
         """Yield the entries of a mapping, those that it merges first; each key once."""
         own: dict[str, _Entry] = {}
         merged: dict[str, _Entry] = {}
+        inside = (*parents, node)
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
-                for entry in self._merged_entries(value_node, path, (*parents, node)):
+                for entry in self._merged_entries(value_node, path, inside):
                     merged.setdefault(entry.key, entry)
-                continue
-            key = self._read_key(key_node, path)
-            if key in own:
-                first = own[key].node.start_mark.line + 1
-                raise self._error_at(key_node, f"occurs twice; it is in line {first} already", (*path, key))
-            own[key] = _Entry(key, key_node, value_node)
-        yield from (merged | own).values()
+            else:
+                entry = _Entry(self._read_key(key_node, path), key_node, value_node)
+                self._check_new(entry, own, path)
+                own[entry.key] = entry
+        found = merged | own
+        yield from found.values()
+
+    def _check_new(self, entry: _Entry, known: Mapping[str, _Entry], path: Path) -> None:
+        first = known.get(entry.key)
+        if first is not None:
+            line = _line_of(first.node)
+            raise self._error_at(entry.node, f"occurs twice; it is in line {line} already", (*path, entry.key))
 
     def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
         if any(parent is node for parent in parents):
@@ -212,8 +225,12 @@ class YamlFile:
         return replaced
 
     def _error_at(self, node: Any, reason: str, path: Path) -> AgentConfigurationError:
-        line = node.start_mark.line + 1
-        return AgentConfigurationError(reason, file=self.path, line=line, key=format_path(path))
+        return AgentConfigurationError(reason, file=self.path, line=_line_of(node), key=format_path(path))
+
+
+def _line_of(node: Any) -> int:
+    line: int = node.start_mark.line
+    return line + 1
 
 
 def _import_yaml() -> Any:

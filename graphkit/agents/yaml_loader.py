@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Final, final
 
@@ -19,7 +19,7 @@ from graphkit.agents.default_state import parse_state_type
 from graphkit.agents.director import AgentBuilderDirector
 from graphkit.agents.model_settings import PROVIDERS
 from graphkit.agents.references import resolve_reference
-from graphkit.agents.settings import Path, find_problems, format_path
+from graphkit.agents.settings import Path, Problem, find_problems
 from graphkit.agents.steps import STRATEGIES
 from graphkit.agents.tools import Tool, tool
 from graphkit.agents.variables import Variables
@@ -142,14 +142,16 @@ class _AgentFile:
         return config
 
     def _check_checkpointers(self, config: AgentConfig, path: Path) -> None:
-        if isinstance(config.checkpointer, CheckpointerConfig):
+        checkpointer = config.checkpointer
+        if isinstance(checkpointer, CheckpointerConfig):
             try:
-                config.checkpointer.check()
+                checkpointer.check()
             except CheckpointerConfigurationError as error:
                 raise self._file.make_error(str(error), (*path, "checkpointer")) from error
         for index, step in enumerate(config.steps):
-            if isinstance(step.get("agent"), AgentConfig):
-                self._check_checkpointers(step["agent"], (*path, "steps", index))
+            agent = step.get("agent")
+            if isinstance(agent, AgentConfig):
+                self._check_checkpointers(agent, (*path, "steps", index))
 
     def _find_step(self, message: str) -> Path:
         """Return the path of the step that a message of the director names."""
@@ -173,42 +175,50 @@ class _AgentFile:
 
     def _describe_problems(self, error: ValidationError) -> AgentConfigurationError:
         """Return one error for all problems; it stands at the first, and lists the others."""
-        problems = sorted(find_problems(error), key=lambda problem: self._file.find_line(problem.path) or 0)
-        first = problems[0]
+        first, *others = sorted(find_problems(error), key=self._find_line)
+        listed = others[: _MOST_PROBLEMS - 1]
         reasons = [first.reason]
-        for problem in problems[1:_MOST_PROBLEMS]:
-            line = self._file.find_line(problem.path)
-            reasons.append(f"line {line}: {format_path(problem.path)}: {problem.reason}")
-        if len(problems) > _MOST_PROBLEMS:
-            reasons.append(f"and {len(problems) - _MOST_PROBLEMS} more problems")
+        for problem in listed:
+            line = self._find_line(problem)
+            reasons.append(f"line {line}: {problem}")
+        left_out = len(others) - len(listed)
+        if left_out:
+            reasons.append(f"and {left_out} more problems")
         return self._file.make_error("; ".join(reasons), first.path)
+
+    def _find_line(self, problem: Problem) -> int:
+        return self._file.find_line(problem.path) or 0
 
     # From names to objects
 
     def _resolve(self, config: AgentConfig, path: Path) -> AgentConfig:
         if not config.steps:
             raise self._file.make_error("is missing: an agent needs at least one step", (*path, "steps"))
-        changes: dict[str, Any] = {"variables": self._variables}
-        if isinstance(config.state_type, str):
-            changes["state_type"] = self._import_state_type(config.state_type, (*path, "state_type"))
-        steps = []
-        for index, step in enumerate(config.steps):
-            steps.append(self._resolve_step(step, (*path, "steps", index)))
-        changes["steps"] = steps
-        changes["tools"] = self._resolve_tools(config.tools, (*path, "tools"))
-        make_id = config.thread_id.get("generator_func")
-        if isinstance(make_id, str):
-            function = self._import_function(make_id, (*path, "thread_id", "generator_func"))
-            changes["thread_id"] = {**config.thread_id, "generator_func": function}
-        return dataclasses.replace(config, **changes)
+        return dataclasses.replace(
+            config,
+            variables=self._variables,
+            state_type=self._resolve_state_type(config.state_type, (*path, "state_type")),
+            steps=self._resolve_steps(config.steps, (*path, "steps")),
+            tools=self._resolve_tools(config.tools, (*path, "tools")),
+            thread_id=self._resolve_thread_id(config.thread_id, (*path, "thread_id")),
+        )
+
+    def _resolve_thread_id(self, settings: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+        make_id = settings.get("generator_func")
+        if not isinstance(make_id, str):
+            return settings
+        function = self._import_function(make_id, (*path, "generator_func"))
+        return {**settings, "generator_func": function}
+
+    def _resolve_steps(self, steps: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, Any]]:
+        return [self._resolve_step(step, (*path, index)) for index, step in enumerate(steps)]
 
     def _resolve_step(self, step: Mapping[str, Any], path: Path) -> dict[str, Any]:
         resolved = dict(step)
         type_name = step["type"]
         if type_name not in STRATEGIES:
-            raise self._file.make_error(
-                f"there is no type {type_name!r}; the types are {', '.join(STRATEGIES)}", (*path, "type")
-            )
+            known = ", ".join(STRATEGIES)
+            raise self._file.make_error(f"there is no type {type_name!r}; the types are {known}", (*path, "type"))
         if type_name not in STEP_TYPES:
             return resolved
         if "tools" in step:
@@ -225,15 +235,18 @@ class _AgentFile:
 
     def _load_inner(self, step: dict[str, Any], path: Path) -> AgentConfig:
         """Load the agent of a step from its own file; its keys leave the step."""
-        file = FilePath(self._file.path).parent / step.pop("file")
+        directory = FilePath(self._file.path).parent
+        file = directory / step.pop("file")
         if file.resolve() in self._outer:
             raise self._file.make_error(f"{file} contains itself", (*path, "file"))
-        config = _AgentFile(file, self._environment, self._outer, self._variables).config
+        inner = _AgentFile(file, self._environment, self._outer, self._variables)
+        config = inner.config
         checkpointer = step.pop("checkpointer", None)
-        if checkpointer is not None:
-            if config.checkpointer is not None:
-                raise self._file.make_error(f"{file} has a checkpointer, too; keep one", (*path, "checkpointer"))
-            config.set_checkpointer(checkpointer)
+        if checkpointer is None:
+            return config
+        if config.checkpointer is not None:
+            raise self._file.make_error(f"{file} has a checkpointer, too; keep one", (*path, "checkpointer"))
+        config.set_checkpointer(checkpointer)
         return config
 
     def _resolve_model(self, text: str, path: Path) -> Any:
@@ -251,21 +264,21 @@ class _AgentFile:
         return [self._resolve_tool(entry, (*path, index)) for index, entry in enumerate(tools)]
 
     def _resolve_tool(self, entry: Any, path: Path) -> Any:
-        options = dict(entry) if isinstance(entry, Mapping) else {"function": entry}
-        reference = options.pop("function")
-        function = self._import_function(reference, path) if isinstance(reference, str) else reference
-        if options.get("retry") is not None:
-            options["retry"] = RetryPolicy(**options["retry"])
-        options = {name: value for name, value in options.items() if value is not None}
+        if not isinstance(entry, Mapping):
+            entry = {"function": entry}
+        options = {name: value for name, value in entry.items() if value is not None}
+        function = options.pop("function")
+        if isinstance(function, str):
+            function = self._import_function(function, path)
         try:
-            if not isinstance(function, Tool):
-                function = tool(function, name=options.get("name"))
-            return dataclasses.replace(function, **options) if options else function
+            return _make_tool(function, options)
         except (TypeError, ValueError) as error:
             raise self._file.make_error(str(error), path) from error
 
-    def _import_state_type(self, reference: str, path: Path) -> Any:
-        found = self._import(reference, path)
+    def _resolve_state_type(self, state_type: Any, path: Path) -> Any:
+        if not isinstance(state_type, str):
+            return state_type
+        found = self._import(state_type, path)
         try:
             parse_state_type(found, with_messages=False)
         except GraphStateError as error:
@@ -283,6 +296,16 @@ class _AgentFile:
             return resolve_reference(reference)
         except ValueError as error:
             raise self._file.make_error(str(error), path) from error
+
+
+def _make_tool(function: Any, options: dict[str, Any]) -> Any:
+    """Return a function as a tool, or a tool with other options; a tool without options stays itself."""
+    if not isinstance(function, Tool):
+        function = tool(function, name=options.get("name"))
+    retry = options.get("retry")
+    if retry is not None:
+        options["retry"] = RetryPolicy(**retry)
+    return dataclasses.replace(function, **options) if options else function
 
 
 def _without_stores(config: AgentConfig) -> AgentConfig:

@@ -181,6 +181,7 @@ def make_pool(server):
     def make(**options):
         options = {"min_size": 1, "max_size": 2, "open": True, **options}
         pools.append(psycopg_pool.ConnectionPool(server.connection_string, **options))
+        pools[-1].wait(60)  # it connects in the background; some tests give it little time
         return pools[-1]
 
     yield make
@@ -282,14 +283,15 @@ def test_a_connection_that_is_lost_within_a_transaction_changes_nothing(server, 
     assert put(database, history, 0) == 1
 
 
-def test_a_transaction_of_a_paused_process_is_ended_by_the_server(server, open_postgres, monkeypatch):
+def test_a_transaction_of_a_paused_process_is_ended_by_the_server(server, database, open_postgres, monkeypatch):
     """It would keep the row of a run lock, which another process waits for."""
     monkeypatch.setattr(postgres_database, "_LEAST_IDLE", 0)
-    database = open_postgres(lease=0.1)
     history = add_history(database)
+    paused = open_postgres(lease=0.1)
+    paused.read("SELECT 1")
 
     def pause():
-        with database.transaction() as transaction:
+        with paused.transaction() as transaction:
             transaction.execute(f"DELETE FROM {database.names.histories}")
             while execute(server, "SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
                 pass
@@ -297,8 +299,8 @@ def test_a_transaction_of_a_paused_process_is_ended_by_the_server(server, open_p
 
     with pytest.raises(ConnectionLostError, match="nothing was changed"):
         pause()
+    paused.close()
     assert put(database, history, 0) == 1
-    database.close()
 
 
 def is_sleeping(server):

@@ -238,9 +238,9 @@ def wait_until(condition):
 
 
 def test_a_lease_is_renewed_while_the_lock_is_held(opened):
-    database, other = opened(lease=0.3), opened(lease=0.3)
+    database, other = opened(lease=2), opened(lease=2)
     with database.run_lock("t", 0), database.run_lock("u", 0):
-        for _ in range(3):
+        for _ in range(2):
             then = expires(database), expires(database, "u")
             wait_until(lambda then=then: expires(database) > then[0] and expires(database, "u") > then[1])
         with pytest.raises(ThreadBusyError), other.run_lock("t", 0):
@@ -268,9 +268,9 @@ def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(opened, se
 
 
 def test_a_paused_holder_that_nobody_has_taken_over_goes_on(opened, server, schema):
-    database = opened(lease=0.3)
+    database = opened(lease=2)
     history = add_history(database)
-    holder = Holder("postgres", server.connection_string, {"schema": schema, "lease": 0.3}, "t", SOON)
+    holder = Holder("postgres", server.connection_string, {"schema": schema, "lease": 2}, "t", SOON)
     try:
         assert holder.read() == "held"
         holder.send(signal.SIGSTOP)
@@ -309,7 +309,7 @@ def test_a_holder_whose_connection_is_lost_locks_its_token_again(opened):
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
 def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how):
-    databases = [PostgresDatabase(own_server.connection_string, lease=20, lock_timeout=60) for _ in range(2)]
+    databases = [PostgresDatabase(own_server.connection_string, lease=3600, lock_timeout=60) for _ in range(2)]
     database, other = databases
     history = add_history(database)
     assert not other.is_held("t")

@@ -664,16 +664,20 @@ def test_lateness_is_retried_as_any_error_is(kind, late, visit):
     assert visit.journal.told == ["retry.attempt", "retry.attempt", "retry.exhausted"]
 
 
-def test_each_attempt_has_the_whole_time(late):
-    runs = []
+def test_each_attempt_has_the_whole_time(monkeypatch):
+    allowed = []
 
-    def node(state):
-        runs.append(1)
-        if len(runs) == 1:
-            late.wait(LONG)
-        return {"runs": len(runs)}
+    class FirstIsLate(SimpleQueue):
+        def get(self, timeout=None):
+            if timeout is not None:
+                allowed.append(timeout)
+                if len(allowed) == 1:
+                    raise Empty
+            return super().get(timeout=timeout)
 
-    assert run(compose_call(Call(node), "n", [], AT_ONCE, 0.2)) == ([], {"runs": 2})
+    monkeypatch.setattr(timeouts, "SimpleQueue", FirstIsLate)
+    assert run(compose_call(Call(lambda state: {"done": True}), "n", [], AT_ONCE, LONG)) == ([], {"done": True})
+    assert allowed == [LONG, LONG]
 
 
 def test_a_late_attempt_is_cancelled_and_may_tidy_up():

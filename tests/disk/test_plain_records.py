@@ -6,10 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
+from graphkit.codec import Codec
 from graphkit.errors import CheckpointerError
+from graphkit.values import kind_of
 from savers import FileSystemSaver
 from savers._filesystem import history_views
 from savers._log import log, log_reader, scanned_log
+from savers._log.plain_log import read_plain_log
 from savers._log.plain_records import PlainRun
 from savers._log.stored_checkpoint import StoredCheckpoint
 
@@ -18,7 +21,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 NODES = ["a", "b", "c", None]
 METADATA = [
     {}, {"step": 1}, {"step": 2, "who": "x"}, {"when": EPOCH}, {"list": [1, {"a": 2}]}, {"big": 1 << 70}, {"s": "\ud800"},
-    {"step": 3, "b": b"\x01", "none": None, "float": 0.5, "true": True},
+    {"step": 3, "b": b"\x01", "none": None, "float": 0.5, "true": True}, {"parents": {}}, {"parents": {"a": {}}, "s": 1},
 ]  # fmt: skip
 
 
@@ -191,11 +194,15 @@ def view_of(directory, *, is_plain=True):
             return None
         assert view._is_plain <= is_plain
         found = [
-            ({name: getattr(stored, name) for name in StoredCheckpoint.__slots__}, view.read(stored))
+            (
+                {name: getattr(stored, name) for name in StoredCheckpoint.__slots__},
+                kind_of(stored.metadata),
+                view.read(stored),
+            )
             for stored in view.checkpoints
         ]
         view.forget()
-        assert [view.read(stored) for stored in view.checkpoints] == [read for _, read in found]
+        assert [view.read(stored) for stored in view.checkpoints] == [read for _, _, read in found]
         return view._is_plain, view.end, found
     finally:
         saver.close()
@@ -207,6 +214,24 @@ def test_a_whole_log_of_every_shape(seed, count, tmp_path):
     fill(tmp_path, seed, count, replaces=seed % 2 == 0)
     found = view_of(tmp_path)
     assert found[1:] == view_of(tmp_path, is_plain=False)[1:]
+
+
+@pytest.mark.parametrize("change", ["another owner", "one record", "no record", "a checkpoint instead"])
+def test_a_whole_log_whose_beginning_is_not_plain(change, tmp_path, disk):
+    fill(tmp_path, 1, 3, replaces=False)
+    data = disk.log_of(tmp_path).read_bytes().rstrip(b"\0")
+    first, second, keyframe, *_ = disk.frames_of(disk.log_of(tmp_path))
+    fid = log.read_header("", data).fid
+    beginnings = {
+        "another owner": data[: second.offset]
+        + log.pack_frame(second.offset, fid, 1, log.META, second.payload.replace(b"opaque", b"opaquf")),
+        "one record": data[: second.offset],
+        "no record": data[: first.offset],
+        "a checkpoint instead": data[: second.offset]
+        + log.pack_frame(second.offset, fid, 1, log.CHECKPOINT, keyframe.payload, log.KEY),
+    }
+    assert read_plain_log("", data[: keyframe.offset], ("t", ""), Codec().unpack) == ([], fid, keyframe.offset)
+    assert read_plain_log("", beginnings[change], ("t", ""), Codec().unpack) is None
 
 
 def test_a_whole_plain_log_with_zeros_behind_it(tmp_path, disk):

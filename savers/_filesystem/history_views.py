@@ -24,7 +24,6 @@ from savers._log.scanned_log import BytesLog, ScannedLog
 if TYPE_CHECKING:
     from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.store import Store
-    from savers._log.scanned_log import WantsStates
 
 _LONGEST_SCAN: Final = 1 << 20
 """Logs of more bytes are not read as a whole: reading from the end costs less."""
@@ -101,21 +100,21 @@ class ScannedView(ScannedLog):
         """Whether the log may grow without another size or time: it ends in zeros, over which
         records are written, and was written to just now."""
 
-    def scan_file(self, *, is_checked: bool, wants_states: WantsStates | None = None) -> bool:
+    def scan_file(self, *, is_checked: bool, keeps_contents: bool = False) -> bool:
         """Read the log; return whether that was possible, and the log is a live history.
 
         False as well for a log that is long, damaged or torn.
 
         Args:
             is_checked: see `scan_log`.
-            wants_states: see `scan_log`.
+            keeps_contents: see `scan_log`.
         """
         try:
             found = self._read_file(is_checked=is_checked)
             if found is None:
                 return False
             data, self.file_state = found
-            if not self._scan(data, wants_states):
+            if not self._scan(data, keeps_contents=keeps_contents):
                 return False
         except (OSError, CheckpointerError, log.IncompleteLog):
             return False
@@ -262,7 +261,7 @@ class ThreadScan:
 
 
 def scan_log(
-    store: Store, live_log: LiveLog, *, is_checked: bool = False, wants_states: WantsStates | None = None
+    store: Store, live_log: LiveLog, *, is_checked: bool = False, keeps_contents: bool = False
 ) -> ScannedView | None:
     """Return a view of a history whose log is read once; None if it must be read in another way.
 
@@ -270,7 +269,7 @@ def scan_log(
         store: the store.
         live_log: the log.
         is_checked: whether the caller has just seen that the log's directories are some.
-        wants_states: returns whether states will be read of these checkpoints; None if it is not known.
+        keeps_contents: whether the caller calls `make_states` next.
     """
     view = ScannedView(store, live_log)
-    return view if view.scan_file(is_checked=is_checked, wants_states=wants_states) else None
+    return view if view.scan_file(is_checked=is_checked, keeps_contents=keeps_contents) else None

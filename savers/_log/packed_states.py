@@ -18,7 +18,7 @@ from savers._delta import pack_header, parse_header
 from savers._log.frame import FRAME_SIZE, KEY, SCATTERED, SYNC, TRAILER_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from graphkit.codec import Codec
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -35,9 +35,26 @@ _CUTS: Final = frozenset({delta.SPLICE, delta.DROP})
 _NOTHING: Final = (delta.OPAQUE, 0, 0)
 """The kind, count and header's length of a value without bytes."""
 _READABLE_FLAGS: Final = KEY | SCATTERED
+_new_value: Final[Callable[..., ChangedValue]] = tuple.__new__
 
 
-PackedState = dict[str, bytes]
+class ChangedValue(NamedTuple):
+    """A value that a change made of an older one: its header and its bytes are not joined."""
+
+    kind: int
+    length: int
+    """What its header says."""
+    body: bytes
+    """The bytes behind the header."""
+    crc: int
+    """The checksum of these bytes."""
+
+    def pack(self) -> bytes:
+        """Return the packed value."""
+        return pack_header(self.kind, self.length) + self.body
+
+
+PackedState = dict[str, bytes | ChangedValue]
 """The values of a state by key: packed, with their headers."""
 
 
@@ -69,7 +86,7 @@ def replay_states(data: bytes, checkpoints: Sequence[StoredCheckpoint]) -> dict[
         contents = [_read_content(data, stored) for stored in checkpoints]
     except (_Unsuitable, *delta.MALFORMED):
         return {}
-    return replay_contents(contents, checkpoints, _MAX_BYTES) or {}
+    return replay_contents(contents, checkpoints, checkpoints, _MAX_BYTES) or {}
 
 
 def _read_content(data: bytes, stored: StoredCheckpoint) -> RecordContent:
@@ -84,35 +101,42 @@ def _read_content(data: bytes, stored: StoredCheckpoint) -> RecordContent:
 
 
 def replay_contents(
-    contents: Sequence[RecordContent], checkpoints: Sequence[StoredCheckpoint], room: int
+    contents: Sequence[RecordContent],
+    checkpoints: Sequence[StoredCheckpoint],
+    wanted: Sequence[StoredCheckpoint],
+    room: int,
 ) -> dict[int, PackedState] | None:
-    """As `replay_states`, from what the records of the checkpoints say.
+    """Return the packed states of some checkpoints, from what the records of a log say.
 
     Args:
         contents: the contents of the records.
-        checkpoints: the checkpoints, in the same order.
-        room: the most bytes that their values may take.
+        checkpoints: all checkpoints, in the same order.
+        wanted: those whose states are made.
+        room: the most bytes that the values may take which the records set or change.
 
     Returns:
-        The states; empty if the log must be read in the general way, None if there was no room.
+        The states by the offsets of their records; empty if the log must be read in the general
+        way, None if there was no room.
     """
     states: dict[int, PackedState] = {}
     names: list[str] = []
     values: PackedState = {}
+    offsets = {stored.offset for stored in wanted}
     try:
         for stored, (flags, ops, table, added) in zip(checkpoints, contents, strict=True):
             if flags & ~_READABLE_FLAGS:
                 return {}
-            if table is None:
-                values = values.copy()
-            else:
+            if table is not None:
                 names = list(table[::2])
                 values = _check_listed(names, table[1::2], values)
             names, size = _apply(ops, added, names, values)
             room -= size
             if room < 0:
                 return None
-            states[stored.offset] = values
+            if stored.offset in offsets:
+                states[stored.offset] = values.copy()
+                if len(states) == len(offsets):
+                    break
     except (_Unsuitable, *delta.MALFORMED):
         return {}
     return states
@@ -125,73 +149,85 @@ def _check_listed(names: Sequence[str], entries: Sequence[Any], old: PackedState
         if entry is None:
             values[name] = b""
             continue
-        kind, count, body = _split(old[name])
-        if [kind, count, len(body), crc32(body)] != entry[:4]:
+        kind, count, body, crc = _split(old[name])
+        if [kind, count, len(body), crc] != entry[:4]:
             raise _Unsuitable
         values[name] = old[name]
     return values
 
 
-def _split(packed: bytes) -> tuple[int, int, bytes]:
-    """Return the kind, the count and the bytes of a value."""
-    kind, count, skip = parse_header(packed, 0) if packed else _NOTHING
-    return kind, count, packed[skip:]
+def _split(value: bytes | ChangedValue) -> ChangedValue:
+    """Return a value with its header and its bytes apart."""
+    if isinstance(value, ChangedValue):
+        return value
+    kind, count, skip = parse_header(value, 0) if value else _NOTHING
+    body = value[skip:]
+    return ChangedValue(kind, count, body, crc32(body))
 
 
-def _apply(ops: Sequence[Any], added: bytes, names: list[str], values: PackedState) -> tuple[list[str], int]:
+def _apply(  # noqa: PLR0915 - one loop
+    ops: Sequence[Any], added: bytes, names: list[str], values: PackedState
+) -> tuple[list[str], int]:
     """Apply ops to the values of a state, as `Table.apply` does.
 
     Returns:
         The names of the new state, and how many bytes its new values take.
     """
-    keys_changed = False
-    size = 0
+    keys_before = len(values)
+    is_deleted = False
+    changed = 0
     position = 0
     i = 0
     end = len(ops)
-    # 1.5 us for three ops.
+    # 1.6 us for two values that are set and one that grows.
     while i < end:
         op = ops[i]
         key = ops[i + 1]
         name = names[key] if key.__class__ is int else key
         if op == _SET:
-            length = ops[i + 2]
-            if name not in values:
-                keys_changed = True
-            values[name] = added[position : position + length]
-            size += length
-            position += length
+            stop = position + ops[i + 2]
+            values[name] = added[position:stop]
+            position = stop
             i += 3
             continue
         if op == _DEL:
             del values[name]
-            keys_changed = True
+            is_deleted = True
             i += 2
             continue
         old = values[name]
-        kind, count, skip = parse_header(old, 0) if old else _NOTHING
+        kind, count, body, crc = old if isinstance(old, ChangedValue) else _split(old)
         if op == _APPEND:
-            length = ops[i + 3]
+            stop = position + ops[i + 3]
             count += ops[i + 2]
-            body = old[skip:] + added[position : position + length]
+            new = added[position:stop]
+            body += new
+            crc = crc32(new, crc)
             i += 4
         elif op in _CUTS:
-            _, _, count, prefix, gone, crc, length = ops[i : i + 7]
-            kept = skip + prefix
-            new = added[position : position + length]
-            rest = old[kept + gone :]
-            body = old[skip:kept] + (new + rest if op == _SPLICE else rest + new)
-            if crc32(body) != crc:
+            _, _, count, prefix, gone, right_crc, length = ops[i : i + 7]
+            stop = position + length
+            new = added[position:stop]
+            if not gone and prefix == len(body) and op == _SPLICE:
+                body += new
+                crc = crc32(new, crc)
+            else:
+                rest = body[prefix + gone :]
+                body = body[:prefix] + (new + rest if op == _SPLICE else rest + new)
+                crc = crc32(body)
+            if crc != right_crc:
                 raise _Unsuitable
             i += 7
         else:
             raise _Unsuitable
-        values[name] = pack_header(kind, count) + body
-        size += len(body)
-        position += length
+        values[name] = _new_value(ChangedValue, (kind, count, body, crc))
+        changed += len(body)
+        position = stop
     if position != len(added):
         raise _Unsuitable
-    return (list(values) if keys_changed else names), size
+    if is_deleted or len(values) != keys_before:
+        names = list(values)
+    return names, position + changed
 
 
 class StateDecoder:
@@ -199,7 +235,7 @@ class StateDecoder:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._decoded: dict[str, tuple[bytes, Any]] = {}
+        self._decoded: dict[str, tuple[bytes | ChangedValue, Any]] = {}
         """By key, the packed value of the last state and what it decodes to."""
 
     def decode(self, values: PackedState) -> FrozenDict:
@@ -213,9 +249,9 @@ class StateDecoder:
             dict.__setitem__(state, name, decoded)  # A FrozenDict refuses assignments.
         return state
 
-    def _decode_value(self, name: str, packed: bytes) -> tuple[bytes, Any]:
+    def _decode_value(self, name: str, packed: bytes | ChangedValue) -> tuple[bytes | ChangedValue, Any]:
         """Return the packed value with what it decodes to, and remember them."""
-        kind, count, body = _split(packed)
+        kind, count, body, _ = _split(packed)
         if kind == delta.BIN:
             return packed, body
         known = packed, self._codec.unpack(pack_header(kind, count) + body, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _EARLY_ROOM: Final = 2
 """How many times the bytes of the log the states may take that are made when it is scanned."""
-WantsStates = Callable[[Sequence["StoredCheckpoint"]], bool]
 
 
 class LogBytes:
@@ -116,8 +115,13 @@ class ScannedLog(ABC):
         """Reads what needs the general way. That of a plain log is made when it is needed."""
         self._is_plain = False
         """Whether the log was read without it."""
-        self._states: dict[int, PackedState] | None = None
-        """The packed states, by the offsets of their records; made when the first one is read."""
+        self._contents: Sequence[RecordContent] | None = None
+        """What the records of the checkpoints say of their states, between `_scan` and `make_states`."""
+        self.states: dict[int, PackedState] = {}
+        """The packed states that are made, by the offsets of their records. They are those of the log
+        as it was read; `read_packed` also asks whether it is still so."""
+        self._has_all_states = False
+        """Whether a state that is not among them must be read in the general way."""
         self._decoder = StateDecoder(codec)
         self._data: bytes | None = None
         """The bytes of the log, while they are kept."""
@@ -130,25 +134,23 @@ class ScannedLog(ABC):
     def _get_current_bytes(self) -> bytes | None:
         """Return the bytes of the log; None if it has changed since it was read."""
 
-    def _scan(self, data: bytes, wants_states: WantsStates | None) -> bool:
+    def _scan(self, data: bytes, *, keeps_contents: bool) -> bool:
         """Find the checkpoints in the bytes; return False if the log is torn, or has ended.
 
         Args:
             data: the bytes of the log.
-            wants_states: returns whether states will be read of these checkpoints. They are then
-                made in the same pass, in 0.6 of the time of a second one, unless they take much
-                more room than the log.
+            keeps_contents: whether `make_states` is called next.
         """
         scanned = None
         if not self._is_opaque:
             owner = (self.thread_id, self.namespace)
-            contents: list[RecordContent] | None = None if wants_states is None else []
+            contents: list[RecordContent] | None = [] if keeps_contents else None
             scanned = read_plain_log(self.path, data, owner, self._codec.unpack, contents)
-            if scanned is not None and contents and wants_states is not None and wants_states(scanned.checkpoints):
-                self._states = replay_contents(contents, scanned.checkpoints, _EARLY_ROOM * len(data))
+            self._contents = contents
         if scanned is not None:
             self._is_plain = True
         else:
+            self._contents = None
             self._reader = self._new_reader()
             scanned = self._reader.find_all(data)
             if scanned is None:
@@ -156,6 +158,21 @@ class ScannedLog(ABC):
         self.checkpoints, self._fid, self.end = scanned
         self._data = data
         return True
+
+    def make_states(self, wanted: Sequence[StoredCheckpoint]) -> None:
+        """Make the states of checkpoints that will be read, if what the scan decoded was kept until now.
+
+        This takes half of the time of a second pass over the log, and less if few are wanted. States
+        that take much more room than the log are made when the first one is read.
+        """
+        contents = self._contents
+        self._contents = None
+        data = self._data
+        if contents is not None and data is not None and wanted:
+            states = replay_contents(contents, self.checkpoints, wanted, _EARLY_ROOM * len(data))
+            if states is not None:
+                self.states = states
+                self._has_all_states = not states or len(wanted) == len(self.checkpoints)
 
     def _keep_bytes(self, data: bytes) -> None:
         """Keep the bytes of the log, which were read again."""
@@ -173,10 +190,13 @@ class ScannedLog(ABC):
 
     def _find_packed(self, data: bytes, stored: StoredCheckpoint) -> PackedState | None:
         """Return the packed state of a checkpoint; None if it must be read in the general way."""
-        if self._states is None:
+        packed = self.states.get(stored.offset)
+        if packed is None and not self._has_all_states:
             has_packed_states = self._is_plain or self._get_reader(data).has_packed_states
-            self._states = replay_states(data, self.checkpoints) if has_packed_states else {}
-        return self._states.get(stored.offset)
+            self.states = replay_states(data, self.checkpoints) if has_packed_states else {}
+            self._has_all_states = True
+            packed = self.states.get(stored.offset)
+        return packed
 
     def _load_state(self, data: bytes, stored: StoredCheckpoint) -> FrozenDict:
         """Return the state of a checkpoint; raise the same errors as every log."""
@@ -186,7 +206,8 @@ class ScannedLog(ABC):
                 return self._decoder.decode(values)
             except (CheckpointerError, *delta.MALFORMED):
                 # The general way finds out what is wrong.
-                self._states = {}
+                self.states = {}
+                self._has_all_states = True
         return self._get_reader(data).load_state(stored)
 
     def walk_back(self, visit: Visit, expected: int | None) -> None:  # noqa: ARG002 - all are known
@@ -199,7 +220,9 @@ class ScannedLog(ABC):
         """See HistoryView. A later `read` loads the log again."""
         with self._mutex:
             self._data = None
-            self._states = None
+            self._contents = None
+            self.states = {}
+            self._has_all_states = False
             self._decoder = StateDecoder(self._codec)
             if self._is_plain:
                 self._reader = None
@@ -215,23 +238,11 @@ class ScannedLog(ABC):
             writes = self._get_reader(data).read_writes(stored) if stored.writes else {}
             return ReadCheckpoint(self._load_state(data, stored), writes)
 
-    def read_packed(self, stored: StoredCheckpoint, *, is_checked: bool) -> PackedState | None:
-        """Return the packed state of a checkpoint without pending writes.
+    def read_packed(self, stored: StoredCheckpoint) -> PackedState | None:
+        """Return the packed state of a checkpoint.
 
-        None if `read` has to find out: the checkpoint may have pending writes, the state another
-        form, or the log may have changed.
-
-        Args:
-            stored: the checkpoint.
-            is_checked: whether the caller has just read another one, so that the log need not be
-                looked at again.
+        None if `read` has to find out: the state may have another form, or the log may have changed.
         """
-        if stored.writes:
-            return None
-        if is_checked:
-            states = self._states
-            if states is not None:
-                return states.get(stored.offset)
         with self._mutex:
             data = self._get_current_bytes()
             return None if data is None else self._find_packed(data, stored)

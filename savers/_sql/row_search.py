@@ -42,7 +42,7 @@ def search_rows(
     """
     rows = RowHistories(store)
     for batch in _split(rows.list_live(pairs[:_MOST_PAIRS]), limit):
-        for live, view in rows.read_whole(batch, _is_not_known, None):
+        for live, view in rows.read_whole(batch, _is_not_known):
             if isinstance(view, ScannedRows):
                 for stored in reversed(view.checkpoints):
                     if _has_all(stored.metadata, metadata):

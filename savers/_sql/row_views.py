@@ -19,7 +19,6 @@ from savers._sql.row_log import RowLog
 
 if TYPE_CHECKING:
     from savers._log.history_view import HistoryView
-    from savers._log.scanned_log import WantsStates
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.row_store import RowStore
 
@@ -150,10 +149,10 @@ class ScannedRows(ScannedLog):
         self._store = store
         self._history = live.history
 
-    def scan(self, data: bytes, wants_states: WantsStates | None) -> bool:
+    def scan(self, data: bytes, *, keeps_contents: bool) -> bool:
         """Find the checkpoints in the rows; return False if they must be read in another way."""
         try:
-            return self._scan(data, wants_states)
+            return self._scan(data, keeps_contents=keeps_contents)
         except (CheckpointerError, IncompleteLog):
             # The other way finds out what is wrong.
             return False
@@ -201,21 +200,21 @@ class RowHistories:
         return {history for (history,) in rows}
 
     def read_whole(
-        self, histories: Sequence[LiveHistory], is_only: Callable[[str], bool], wants_states: WantsStates | None
+        self, histories: Sequence[LiveHistory], is_only: Callable[[str], bool], *, keeps_contents: bool = False
     ) -> Iterable[tuple[LiveHistory, HistoryView]]:
         """Yield views of histories, each read as a whole unless it is long.
 
         Args:
             histories: the histories.
             is_only: returns whether a thread has no namespace of early writes.
-            wants_states: returns whether states will be read of these checkpoints of a history;
-                None if none will be.
+            keeps_contents: whether the caller calls `make_states` of each view that is scanned.
         """
         for batch in _split(histories, _measure_whole):
             data = self._read_batch(self._store.statements.select_frames_of, batch, _measure_whole)
             for live in batch:
                 view = ScannedRows(self._store, live, is_only=is_only(live.thread_id))
-                if live.history in data and view.scan(b"".join([row[-1] for row in data[live.history]]), wants_states):
+                rows = data.get(live.history)
+                if rows is not None and view.scan(b"".join([row[-1] for row in rows]), keeps_contents=keeps_contents):
                     yield live, view
                 else:
                     # It is long, damaged, or was deleted or rewritten.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from savers._filesystem import FileSystemSaver
     from savers._filesystem.store import Store
     from savers._log.history_view import HistoryView
-    from savers._log.scanned_log import WantsStates
 
 _MAX_ENDS: Final = 20_000
 """How many ends of logs are remembered."""
@@ -97,7 +96,7 @@ class KnownLogs:
         logs: Sequence[LiveLog],
         *,
         are_just_listed: bool = False,
-        wants_states: WantsStates | None = None,
+        keeps_contents: bool = False,
     ) -> Sequence[ScannedView] | None:
         """Return views of the histories of a thread; None if a log must be read in another way.
 
@@ -105,7 +104,7 @@ class KnownLogs:
             store: the store.
             logs: the logs.
             are_just_listed: whether `list_logs` has just returned them.
-            wants_states: see `scan_log`.
+            keeps_contents: see `scan_log`.
         """
         views: list[ScannedView] = []
         for live_log in logs:
@@ -113,7 +112,7 @@ class KnownLogs:
             if view is None or view.is_only != live_log.is_only or not _is_as_it_was(store, live_log, view.file_state):
                 # `list_logs` has looked at the directory of the root namespace.
                 is_checked = are_just_listed and not live_log.namespace
-                view = scan_log(store, live_log, is_checked=is_checked, wants_states=wants_states)
+                view = scan_log(store, live_log, is_checked=is_checked, keeps_contents=keeps_contents)
                 if view is None:
                     return None
                 self._remember(view)
@@ -176,11 +175,11 @@ def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> 
     kept = 0
     selections: list[list[Selected]] = []
     for name in scan.names:
-        wants_states = query.wants_states if kept <= _MAX_KEPT else None
-        for view in _open_thread(store, scan, name, known, wants_states):
+        for view in _open_thread(store, scan, name, known, keeps_contents=kept <= _MAX_KEPT):
             selected = Selection(view, query).run()
             selections.append(selected)
             if isinstance(view, ScannedView):
+                view.make_states([one.stored for one in selected])
                 kept += view.end
                 if kept > _MAX_KEPT:
                     view.forget()
@@ -190,12 +189,12 @@ def _select_from_all(saver: FileSystemSaver, query: Query, known: KnownLogs) -> 
 
 
 def _open_thread(
-    store: Store, scan: ThreadScan, name: str, known: KnownLogs, wants_states: WantsStates | None = None
+    store: Store, scan: ThreadScan, name: str, known: KnownLogs, *, keeps_contents: bool = False
 ) -> Sequence[HistoryView]:
     """Return a view of each history of the thread of a directory."""
     only_log = scan.find_only_log(name)
     if only_log is not None:
-        views = known.open_views(store, [only_log], are_just_listed=True, wants_states=wants_states)
+        views = known.open_views(store, [only_log], are_just_listed=True, keeps_contents=keeps_contents)
         if views is not None:
             return views
     thread_id = scan.find_thread(name)

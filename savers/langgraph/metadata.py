@@ -99,7 +99,7 @@ def unpack_metadata(stored: Mapping[str, Any]) -> dict[str, Any]:
     metadata.pop(MADE_BY, None)
     for key, value in metadata.items():
         if value.__class__ not in _SCALARS:
-            metadata[key] = copy_as_lists(value)
+            metadata[key] = copy_as_lists(value) if value or value.__class__ is not FrozenDict else {}
     return metadata
 
 

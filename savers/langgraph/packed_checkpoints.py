@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgpack import unpackb
 
 from savers import _delta as delta
+from savers._log.packed_states import ChangedValue
 from savers.langgraph.channels import CHANNEL, REST, SEEN, VALUE
 
 if TYPE_CHECKING:
@@ -54,9 +55,13 @@ class PackedDecoder:
         Raises:
             CheckpointSerializationError: as for `CheckpointSaver.get_tuple`.
         """
-        is_checked = view is self._looked_at and perf_counter_ns() < self._look_again
-        packed = view.read_packed(stored, is_checked=is_checked)
-        if not is_checked:
+        if stored.writes:
+            return None
+        packed = None
+        if view is self._looked_at and perf_counter_ns() < self._look_again:
+            packed = view.states.get(stored.offset)
+        if packed is None:
+            packed = view.read_packed(stored)
             # After a change, every checkpoint needs a look of its own.
             self._looked_at = None if packed is None else view
             self._look_again = perf_counter_ns() + _LOOK_HOLDS
@@ -93,16 +98,19 @@ class PackedDecoder:
             prefix, name, value_key = self._split(key) if known is None else known
             if prefix == VALUE:
                 continue
-            entry = unpackb(packed, ext_hook=_refuse)
+            entry = unpackb(packed.pack() if isinstance(packed, ChangedValue) else packed, ext_hook=_refuse)
             if prefix == CHANNEL:
-                versions[name] = _check_version(entry[0])
+                version = entry[0]
+                if version.__class__ not in _VERSIONS:
+                    raise ValueError(version)
+                versions[name] = version
                 if len(entry) > 1:
                     _, type_name, data = entry
                     tail = state.get(value_key)
                     typed.append((type_name, data if tail is None else data + _check_bin(tail), name))
             elif prefix == SEEN:
-                for version in entry.values():
-                    _check_version(version)
+                if not _VERSIONS.issuperset(map(type, entry.values())):
+                    raise ValueError(entry)
                 seen[name] = entry
             elif prefix == REST:
                 rest = entry
@@ -127,19 +135,16 @@ class PackedDecoder:
         return parts
 
 
-def _check_version(version: Any) -> Any:
-    """Return a version; raise a ValueError if it is not a number or a string."""
-    if version.__class__ not in _VERSIONS:
-        raise ValueError(type(version))
-    return version
-
-
-def _check_bin(packed: bytes) -> bytes:
+def _check_bin(value: bytes | ChangedValue) -> bytes:
     """Return a value of bytes; raise a ValueError for others."""
-    kind, _, skip = delta.parse_header(packed, 0)
-    if kind != delta.BIN:
+    if isinstance(value, ChangedValue):
+        kind, count, body, _ = value
+    else:
+        kind, count, skip = delta.parse_header(value, 0)
+        body = value[skip:]
+    if kind != delta.BIN or count != len(body):
         raise ValueError(kind)
-    return packed[skip:]
+    return body
 
 
 def _refuse(code: int, data: bytes) -> Any:

@@ -331,14 +331,19 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         # are in the log get no early writes any more, so one look for them is enough.
         histories: dict[HistoryView, _ListedHistory] = {}
         decoder = PackedDecoder(self._deserializer)
+        last_view: HistoryView | None = None
+        scanned: ScannedLog | None = None
         for _, view, stored, is_last in selected:
-            # Early writes have a namespace of their own.
-            if isinstance(view, ScannedLog) and view.is_only:
-                decoded = decoder.read(view, stored)
+            if view is not last_view:
+                last_view = view
+                # Early writes have a namespace of their own.
+                scanned = view if isinstance(view, ScannedLog) and view.is_only else None
+            if scanned is not None:
+                decoded = decoder.read(scanned, stored)
                 if decoded is not None:
                     if is_last:
                         self._histories.release(view)
-                    owner = (view.thread_id, view.namespace)
+                    owner = (scanned.thread_id, scanned.namespace)
                     yield _make_tuple(owner, stored.id, stored.parent, stored.metadata, decoded, [])
                     continue
             known = histories.get(view)

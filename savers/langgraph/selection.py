@@ -15,7 +15,6 @@ from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches
 
 if TYPE_CHECKING:
     from savers._log.history_view import HistoryView
-    from savers._log.scanned_log import WantsStates
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 LAST_ID: Final = "\U0010ffff" * 8
@@ -36,16 +35,6 @@ class Query:
     """Only the checkpoint with this id."""
     limit: int | None
     """The most checkpoints to yield."""
-
-    @property
-    def wants_states(self) -> WantsStates | None:
-        """What `scan_log` takes: with a filter, states are made later, and only where it has a match."""
-        return None if self.filter else _want_all
-
-
-def _want_all(_checkpoints: Sequence[StoredCheckpoint]) -> bool:
-    """Return True: a listing without a filter reads every state."""
-    return True
 
 
 class Selected(NamedTuple):
@@ -101,12 +90,14 @@ class Selection:
         A listing of the whole store visits all its checkpoints; three calls for each took 1 us.
         """
         wanted = self._query.filter
+        select = self.selected.append
         rank = LAST_ID
         for stored in reversed(view.checkpoints):
-            rank = min(rank, stored.id)
+            if stored.id < rank:  # noqa: PLR1730 - min() takes three times as long
+                rank = stored.id
             metadata = stored.metadata
-            if metadata.get(MADE_BY) == LANGGRAPH and (not wanted or matches(metadata, wanted)):
-                self.selected.append(Selected(rank, view, stored))
+            if (not wanted or matches(metadata, wanted)) and metadata.get(MADE_BY) == LANGGRAPH:
+                select(Selected(rank, view, stored))
 
     def _take_wanted(self) -> None:
         self._view.walk_back(self._visit, self._query.limit)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointConflictError
+from savers._log.scanned_log import ScannedLog
 from savers._sql.row_views import LiveHistory, RowAncestorReader, RowHistories, RowView
 from savers._sql.saver import SqlSaver
 from savers._sql.terms import list_search_terms
@@ -142,8 +143,10 @@ class SqlHistories(Histories[SqlSaver]):
     ) -> Iterable[Selected]:
         kept = 0
         selections: list[list[Selected]] = []
-        for live, view in rows.read_whole(histories, is_only, query.wants_states):
+        for live, view in rows.read_whole(histories, is_only, keeps_contents=True):
             selected = Selection(view, query).run()
+            if isinstance(view, ScannedLog):
+                view.make_states([one.stored for one in selected])
             selections.append(selected)
             kept += live.last
             if not selected or kept > _MAX_KEPT:

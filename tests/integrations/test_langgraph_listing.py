@@ -498,14 +498,33 @@ def test_a_filter_makes_states_only_of_logs_that_have_a_match(saver, monkeypatch
             metadata = {"source": "loop", "step": step, "user": str(number % 3)}
             put(saver, thread(f"t{number}"), metadata=metadata, n=step)
     made = []
-    replay_states = scanned_log.replay_states
-    monkeypatch.setattr(scanned_log, "replay_states", lambda *args: made.append(1) or replay_states(*args))
+    replay_contents = scanned_log.replay_contents
+
+    def replay_and_count(*args):
+        states = replay_contents(*args)
+        made.append(len(states))
+        return states
+
+    monkeypatch.setattr(scanned_log, "replay_contents", replay_and_count)
+    monkeypatch.setattr(scanned_log, "replay_states", lambda *_: pytest.fail("a log was decoded twice"))
     found = list(again(saver).list(None, filter={"user": "1", "step": 2}))
     assert [(one.config["configurable"]["thread_id"], one.checkpoint["channel_values"]) for one in found] == [
         ("t4", {"n": 2}),
         ("t1", {"n": 2}),
     ]
-    assert len(made) == 2
+    assert made == [1, 1], "one state of each log that matches"
+
+
+def test_states_that_a_filter_did_not_want_are_made_later(saver):
+    for step in range(4):
+        put(saver, thread("t"), metadata={"source": "loop", "step": step, "parents": {}}, n=step)
+    reader = again(saver)
+    assert [one.metadata["step"] for one in reader.list(None, filter={"step": 1})] == [1]
+    for step in (2, 1, 3):
+        (found,) = reader.list(None, filter={"step": step})
+        assert found.checkpoint["channel_values"] == {"n": step}
+    values = [one.checkpoint["channel_values"] for one in reader.list(None)]
+    assert values == [{"n": 3}, {"n": 2}, {"n": 1}, {"n": 0}]
 
 
 def test_no_descriptor_stays_open(saver):

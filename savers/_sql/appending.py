@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, ConfigLike, check_tags, check_writes
@@ -17,9 +17,6 @@ from savers._sql.maintenance import explain_damage, make_taken_error
 from savers._sql.row_inserts import StaleLogError
 from savers._sql.row_log import RowLog
 from savers._sql.row_store import RowStore
-
-if TYPE_CHECKING:
-    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _MOST_REFUSALS: Final = 3
 """How often a row may be refused although no other writer has inserted one."""
@@ -63,32 +60,56 @@ class AppendingMethods(BaseCheckpointSaver):
         """
         check_writes(writes)
         packed = pack_writes(self._codec, writes, row_log.MAX_PAYLOAD)
+        config = RunnableConfig.of(config)
+        self._put_packed(config, config.checkpoint_id, packed, keep, early=early)
+
+    def _put_langgraph_writes(
+        self,
+        history: RunnableConfig,
+        id: str | None,
+        writes: Mapping[str, Any],
+        keep: Collection[str],
+    ) -> None:
+        """Store writes of LangGraph, which may come before their checkpoint; see `put_writes`.
+
+        No config is made for the checkpoint, and no key is looked up among those that graphkit reads.
+        """
+        packed = pack_writes(self._codec, writes, row_log.MAX_PAYLOAD)
+        self._put_packed(history, id, packed, keep, early=True)
+
+    def _put_packed(
+        self,
+        config: RunnableConfig,
+        id: str | None,
+        packed: Mapping[str, bytes],
+        keep: Collection[str],
+        *,
+        early: bool,
+    ) -> None:
+        """Store pending writes that `pack_writes` packed, of the checkpoint with an id or the latest.
+
+        The other arguments are those of `put_writes`.
+        """
         if not packed:
             return
-        config = RunnableConfig.of(config)
-        checkpoint_id = config.checkpoint_id
-
-        def choose(stored: StoredCheckpoint) -> Mapping[str, bytes]:
-            kept = set(keep).intersection(stored.writes)
-            return {key: value for key, value in packed.items() if key not in kept}
 
         def append(log: RowLog) -> None:
             stored = None
             # An early write needs no checkpoint: it is not looked for, unless the commit finds it.
-            is_early = early and checkpoint_id is not None and log.fd >= 0 and log.lacks(checkpoint_id)
+            is_early = early and id is not None and log.fd >= 0 and log.lacks(id)
             if log.fd >= 0 and not is_early:
-                stored = log.find(checkpoint_id)
+                stored = log.find(id)
             if stored is not None:
-                new = choose(stored)
+                new = _choose_new(packed, keep, stored.writes)
                 if new:
                     log.put_packed(stored, new)
-                return
-            if not early or checkpoint_id is None:
-                raise _make_missing_error(config)
-            waiting = log.load_early().find(checkpoint_id)
-            new = packed if waiting is None else choose(waiting)
-            if new:
-                log.put_early(checkpoint_id, new)
+            elif early and id is not None:
+                waiting = log.load_early().find(id)
+                new = packed if waiting is None else _choose_new(packed, keep, waiting.writes)
+                if new:
+                    log.put_early(id, new)
+            else:
+                raise _make_missing_error(config, id)
 
         self._append(config, append)
 
@@ -106,7 +127,7 @@ class AppendingMethods(BaseCheckpointSaver):
         def append(log: RowLog) -> None:
             stored = log.find(config.checkpoint_id) if log.fd >= 0 else None
             if stored is None:
-                raise _make_missing_error(config)
+                raise _make_missing_error(config, config.checkpoint_id)
             log.put_tags(stored, add, remove)
 
         self._append(config, append)
@@ -175,5 +196,13 @@ class AppendingMethods(BaseCheckpointSaver):
             raise make_taken_error(thread_id)
 
 
-def _make_missing_error(config: RunnableConfig) -> CheckpointNotFoundError:
-    return CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id or 'at all'}")
+def _choose_new(packed: Mapping[str, bytes], keep: Collection[str], recorded: Mapping[str, int]) -> Mapping[str, bytes]:
+    """Return the pending writes without those whose recorded value stays."""
+    if not recorded:
+        return packed
+    kept = set(keep).intersection(recorded)
+    return {key: value for key, value in packed.items() if key not in kept}
+
+
+def _make_missing_error(config: RunnableConfig, id: str | None) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(config.thread, f"checkpoint {id or 'at all'}")

@@ -66,7 +66,7 @@ class SqlHistories(Histories[SqlSaver]):
 
     def put_writes(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
         records, keep = writes
-        self.saver.put_writes(history.replace(checkpoint_id=checkpoint_id), records, keep=keep, early=True)
+        self.saver._put_langgraph_writes(history, checkpoint_id, records, keep)  # noqa: SLF001 - a part of the same package
 
     def call_without_waiting(
         self, target: RunnableConfig, call: Callable[[], Result], *, appends: bool

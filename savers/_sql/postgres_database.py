@@ -182,16 +182,16 @@ class PostgresDatabase(Database):
             session.close()
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
-        return self._write(sql, parameters)[1]
+        return self._write(lambda session: session.write(sql, parameters))
 
     def write_returning(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        return self._write(sql, parameters)[0]
+        return self._write(lambda session: session.run(sql, parameters)[0])
 
-    def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
+    def _write(self, run: Callable[[PostgresSession], _Result]) -> _Result:
         if threading.get_ident() in self._in_transaction:
             raise RuntimeError("a transaction of this thread of execution is open")
         try:
-            return self._run_on_session(lambda session: session.run(sql, parameters), "write")
+            return self._run_on_session(run, "write")
         except LostError as error:
             raise OutcomeUnknownError(self.path, "write", f"the connection was lost ({error})") from error
 

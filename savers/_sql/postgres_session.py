@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import select
+import struct
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, MissingDependencyError
 from savers._sql.database import Parameters, Row
@@ -15,12 +17,16 @@ try:
     import psycopg
     import psycopg_pool
     from psycopg.conninfo import conninfo_to_dict
-    from psycopg.pq import ConnStatus, Format, TransactionStatus
+    from psycopg.generators import execute
+    from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
     from psycopg.rows import tuple_row
     from psycopg.types.numeric import Int8BinaryDumper
     from psycopg.types.string import StrDumper
 except ImportError as error:
     raise MissingDependencyError("psycopg with its pool", "postgres") from error
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
 
 PostgresError: Final = psycopg.Error
 PoolError: Final = (psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed, psycopg_pool.TooManyRequests)
@@ -36,6 +42,11 @@ _DEFAULTS: Final[Mapping[str, object]] = {
 }
 _MOST_MESSAGES: Final = 100
 """How many messages an idle connection may have received, until it is taken for broken."""
+_UNKNOWN_STATEMENT: Final = "26000"
+"""The SQLSTATE of a prepared statement that the connection does not have."""
+_NUMBERS: Final = itertools.count()
+"""Numbers the prepared statements of the process: two savers may use the connections of one pool."""
+_pack_integer: Final = struct.Struct("!q").pack
 _PLACEHOLDER: Final = re.compile("""'[^']*'|"[^"]*"|[?%]""")
 
 
@@ -55,6 +66,10 @@ class PostgresSession:
         cursor.adapters.register_dumper(int, Int8BinaryDumper)
         cursor.adapters.register_dumper(str, StrDumper)
         self._cursor = cursor
+        self._names: dict[str, bytes] = {}
+        """The statements that `write` has prepared, with their names on the server."""
+        self._uses: dict[str, int] = {}
+        """How often `write` has executed the others."""
         self._poller = select.poll()
         self._poller.register(connection.fileno(), select.POLLIN)
 
@@ -88,6 +103,62 @@ class PostgresSession:
             self._raise_if_lost(error)
             raise
         return rows, cursor.rowcount
+
+    def write(self, sql: str, parameters: Parameters) -> int:
+        """Execute a statement outside a transaction; return how many rows it changed.
+
+        As `run`, but what the statement returns is dropped. A statement that comes again and again
+        is prepared and sent without psycopg's cursor, which takes 45 of the 60 us that the client
+        works.
+
+        Raises:
+            LostError, psycopg.Error: as `run`.
+        """
+        name = self._names.get(sql)
+        if name is None and self._should_prepare(sql):
+            name = self._prepare(sql)
+        values = None if name is None else _encode_parameters(parameters)
+        if name is None or values is None:
+            return self.run(sql, parameters)[1]
+        pgconn = self.connection.pgconn
+        try:
+            pgconn.send_query_prepared(name, values, [Format.BINARY] * len(values), Format.BINARY)
+            return self._wait_for_result().command_tuples or 0
+        except psycopg.Error as error:
+            self._raise_if_lost(error)
+            if error.sqlstate != _UNKNOWN_STATEMENT:
+                raise
+        # After a rollback, psycopg drops all prepared statements of its connection.
+        self._names.clear()
+        return self.run(sql, parameters)[1]
+
+    def _should_prepare(self, sql: str) -> bool:
+        """Count the uses of a statement; return whether the connection may prepare it by now."""
+        threshold = self.connection.prepare_threshold
+        uses = self._uses[sql] = self._uses.get(sql, 0) + 1
+        return threshold is not None and uses > threshold
+
+    def _prepare(self, sql: str) -> bytes:
+        name = f"graphkit_{next(_NUMBERS)}".encode()
+        try:
+            self.connection.pgconn.send_prepare(name, number_placeholders(sql).encode())
+            self._wait_for_result()
+        except psycopg.Error as error:
+            self._raise_if_lost(error)
+            raise
+        self._names[sql] = name
+        return name
+
+    def _wait_for_result(self) -> PGresult:
+        """Wait for the result of what was sent; an interrupt from the keyboard cancels it.
+
+        Raises:
+            psycopg.Error: the server refused, or the connection was lost.
+        """
+        result: PGresult = self.connection.wait(execute(self.connection.pgconn))[-1]
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result)
+        return result
 
     def run_many(self, sql: str, rows: Iterable[Parameters]) -> int:
         """Execute a statement for each row of parameters, in few round trips; return how many it changed."""
@@ -154,6 +225,31 @@ def translate_placeholders(sql: str) -> str:
 
     # The names in the statements are checked and quoted, and the values are parameters.
     return _PLACEHOLDER.sub(translate, sql)
+
+
+@lru_cache(maxsize=1024)
+def number_placeholders(sql: str) -> str:
+    """Return a statement whose `?` are the server's `$1`, `$2`, ..., except in literals and names."""
+    numbers = itertools.count(1)
+    return _PLACEHOLDER.sub(lambda match: f"${next(numbers)}" if match[0] == "?" else match[0], sql)
+
+
+def _encode_parameters(parameters: Parameters) -> list[bytes | None] | None:
+    """Return parameters in the server's binary format; None if one is neither an integer, a text, bytes nor None."""
+    encoded: list[bytes | None] = []
+    for value in parameters:
+        kind = value.__class__
+        if value is None or kind is bytes:
+            encoded.append(value)
+        elif kind is int:
+            encoded.append(_pack_integer(value))
+        elif kind is str:
+            encoded.append(value.encode())
+        elif kind is bool:
+            encoded.append(b"\1" if value else b"\0")
+        else:
+            return None
+    return encoded
 
 
 def quote_name(name: str) -> str:

@@ -11,9 +11,12 @@ from psycopg.rows import dict_row
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._sql import postgres_database
-from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
+from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError, PositionTakenError
 from savers._sql.postgres_database import PostgresDatabase
 from tests.sql.rows import add_history, positions, put
+
+PREPARED_AFTER = 5
+"""How often psycopg executes a statement before it prepares it."""
 
 
 @pytest.fixture
@@ -237,6 +240,74 @@ def test_a_pool_without_a_free_connection_is_an_error_that_says_so(make_pool, sc
         database.read("SELECT 1")
 
 
+# Prepared statements
+
+
+def prepare(database):
+    """Insert rows with one statement until it is prepared; return the history and the next position."""
+    history = add_history(database)
+    for position in range(PREPARED_AFTER + 1):
+        assert put(database, history, position) == 1
+    assert count_prepared(database) == 1
+    return history, PREPARED_AFTER + 1
+
+
+def count_prepared(database):
+    """Return how many statements the only connection of a database has prepared without a cursor of psycopg."""
+    ((count,),) = database.read("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'graphkit%'")
+    return count
+
+
+def test_a_prepared_statement_that_was_dropped_is_executed_once(database):
+    history, position = prepare(database)
+    database.read("DEALLOCATE ALL")
+    assert put(database, history, position) == 1
+    assert positions(database, history) == list(range(position + 1))
+    assert put(database, history, position + 1) == 1
+    assert count_prepared(database) == 1, "it is prepared again"
+
+
+def test_a_prepared_statement_survives_a_rollback(database):
+    # psycopg then drops all that is prepared on the connection, if some of it is its own.
+    history, position = prepare(database)
+    for _ in range(PREPARED_AFTER + 1):
+        database.read("SELECT 1")
+    with pytest.raises(ZeroDivisionError), database.transaction() as transaction:
+        transaction.execute(f"DELETE FROM {database.names.records}").append(1 / 0)
+    assert put(database, history, position) == 1
+    assert positions(database, history) == list(range(position + 1))
+
+
+def test_a_prepared_statement_that_is_refused_raises_what_any_other_does(database):
+    history, position = prepare(database)
+    with pytest.raises(PositionTakenError):
+        put(database, history, 0)
+    assert put(database, history + 1, 0) == 0, "there is no such history"
+    assert put(database, history, position) == 1
+    assert positions(database, history) == list(range(position + 1))
+
+
+def test_two_databases_on_one_pool_prepare_their_own_statements(make_pool, schema):
+    pool = make_pool(min_size=1, max_size=1)
+    databases = [PostgresDatabase(pool=pool, schema=schema) for _ in range(2)]
+    histories = [add_history(database, thread) for database, thread in zip(databases, "ab", strict=True)]
+    for position in range(PREPARED_AFTER + 2):
+        for database, history in zip(databases, histories, strict=True):
+            assert put(database, history, position) == 1
+    assert count_prepared(databases[0]) == 2
+    for database, history in zip(databases, histories, strict=True):
+        assert positions(database, history) == list(range(PREPARED_AFTER + 2))
+
+
+def test_a_pool_whose_connections_prepare_nothing_is_left_alone(make_pool, schema):
+    pool = make_pool(kwargs={"autocommit": True, "prepare_threshold": None}, min_size=1, max_size=1)
+    database = PostgresDatabase(pool=pool, schema=schema)
+    history = add_history(database)
+    for position in range(PREPARED_AFTER + 2):
+        assert put(database, history, position) == 1
+    assert count_prepared(database) == 0
+
+
 # Lost connections
 
 
@@ -307,21 +378,28 @@ def is_sleeping(server):
     return execute(
         server,
         "SELECT 1 FROM pg_stat_activity "
-        "WHERE query LIKE '%pg_sleep(600)%' AND state = 'active' AND pid <> pg_backend_pid()",
+        "WHERE query LIKE '%pg_sleep(CASE%' AND state = 'active' AND pid <> pg_backend_pid()",
     )
 
 
-def test_a_connection_that_is_lost_before_the_answer_leaves_the_outcome_open(server, database):
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_connection_that_is_lost_before_the_answer_leaves_the_outcome_open(server, database, is_prepared):
     history = add_history(database)
-    statement = f"INSERT INTO {database.names.records} (history, position, frame) SELECT ?, 0, '' FROM pg_sleep(600)"
+    statement = (
+        f"INSERT INTO {database.names.records} (history, position, frame)"
+        f" SELECT ?, ?, '' FROM pg_sleep(CASE WHEN ?::bigint = 0 THEN 0 ELSE 600 END)"
+    )
+    expected = list(range(PREPARED_AFTER + 1)) if is_prepared else []
+    for position in expected:
+        assert database.write(statement, (history, position, 0)) == 1
     with ThreadPoolExecutor(1) as executor:
-        slow = executor.submit(database.write, statement, (history,))
+        slow = executor.submit(database.write, statement, (history, 100, 600))
         while not is_sleeping(server):
             assert not slow.done()
         end_connections(server)
         with pytest.raises(OutcomeUnknownError):
             slow.result()
-    assert positions(database, history) == []
+    assert positions(database, history) == expected
 
 
 def test_threads_go_on_after_all_their_connections_were_lost(server, database):

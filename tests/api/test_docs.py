@@ -1,4 +1,4 @@
-"""Every Python block in the documentation runs, in an empty directory and a fresh process.
+"""Every Python block in the documentation runs, in an empty directory and a fresh process (P88).
 
 A block headed ```python continued goes on where the block before it on the page ended. The databases
 that the pages name are on a server of the tests, and the models of OpenAI are a local server.

@@ -66,6 +66,7 @@ def test_importing_both_packages_loads_nothing_heavy():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_types_are_published(package):
+    """P17 and P87: the packages are typed."""
     assert (Path(package.__file__).parent / "py.typed").is_file()
 
 

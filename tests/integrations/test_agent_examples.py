@@ -1,4 +1,4 @@
-"""The examples of agents: what they print, and what they repeat after they were killed."""
+"""The examples of agents: what they print, and what they repeat after they were killed (P89)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Errors: decisions that a caller can take; their arguments are attributes, and every one pickles."""
+"""Errors: decisions that a caller can take; their arguments are attributes, and every one pickles (P80)."""
 
 import inspect
 import pickle

@@ -48,10 +48,16 @@ def complete_results(messages: Sequence[Any]) -> list[Any]:
     """Return a conversation in which every tool call has a result, as models demand.
 
     A call has none if new input came before it was recorded as finished.
+
+    Raises:
+        TypeError: an entry is not a mapping.
     """
     completed: list[Any] = []
     missing: list[str] = []
-    for message in messages:
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            found = type(message).__name__
+            raise TypeError(f"messages[{number}] must be a mapping with role and content, not {found}")
         if message.get("role") == "tool":
             answered = message.get("tool_call_id")
             missing = [call_id for call_id in missing if call_id != answered]

@@ -665,6 +665,12 @@ def test_a_wrong_message_is_an_error_before_anything_is_stored(method, messages,
     assert agent.get_state_history("t") == []
 
 
+def test_a_model_names_a_message_of_a_step_that_is_none():
+    agent = AgentBuilder().with_step("s", lambda state: {"messages": ["b"]}).with_chat(Script("x")).build()
+    with pytest.raises(NodeExecutionError, match=r"messages\[1\] must be a mapping with role and content, not str"):
+        agent.run("a")
+
+
 def test_without_a_model_messages_may_have_any_form():
     agent = AgentBuilder(MessagesState).with_step("s", lambda state: {"messages": ["b"]}).build()
     assert agent.run({"messages": ["a"]})["messages"] == ["a", "b"]

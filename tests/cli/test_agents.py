@@ -35,6 +35,10 @@ def answer(messages, on_text=None):
         calls.write("model\\n")
     if last["role"] == "tool":
         return f"Done: {last['content']}"
+    if "cancel both" in last["content"]:
+        functions = [{"name": "cancel_order", "arguments": '{"number": %d}' % number} for number in (3, 4)]
+        calls = [{"id": f["arguments"], "type": "function", "function": f} for f in functions]
+        return {"role": "assistant", "content": None, "tool_calls": calls}
     if "cancel" in last["content"]:
         call = {"name": "cancel_order", "arguments": '{"number": 3}'}
         return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": call}]}
@@ -190,6 +194,15 @@ def test_an_approval_waits_for_the_next_process_and_no_call_is_repeated():
     assert "approve cancel_order" in second.err
     assert second.out.split("\n")[:3] == ["  = order 3 is cancelled", "Done: order 3 is cancelled", "You said 'Bye'. "]
     assert calls() == ["model", "cancel 3", "model", "model"]
+
+
+def test_an_answer_is_kept_when_the_input_ends_before_the_next_one():
+    run("--thread", "bob", stdin="cancel both\ny\n")
+    assert calls() == ["model", "cancel 3"]
+    done = run("--thread", "bob", stdin="n\n")
+    assert done.err.count("approve cancel_order") == 1
+    assert 'cancel_order {"number": 4}' in done.err
+    assert calls() == ["model", "cancel 3", "model"]
 
 
 def test_another_question_takes_any_answer():

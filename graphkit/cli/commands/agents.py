@@ -276,14 +276,17 @@ class _Conversation:
         self._shown = len(messages)
 
     def _ask(self, interrupts: Sequence[InterruptionMetadata]) -> dict[str, Any] | None:
-        """Return the answers by the ids of the interrupts; None if the input has ended."""
+        """Return the answers by the ids of the interrupts; None if the input has ended before the first.
+
+        If it ends later, the answers so far are kept, and the next conversation asks for the others.
+        """
         answers: dict[str, Any] = {}
         for interrupt in interrupts:
             answer = self._ask_one(interrupt)
             if answer is ABSENT:
-                return None
+                break
             answers[interrupt.id] = answer
-        return answers
+        return answers or None
 
     def _ask_one(self, interrupt: InterruptionMetadata) -> Any:
         payload = interrupt.payload

@@ -193,9 +193,9 @@ class Agent:
     # Closing
 
     def close(self) -> None:
-        """Close what the builder has opened: savers made from a configuration.
+        """Close what the builder has opened: savers and connections to models made from a configuration.
 
-        A saver that the application passed in stays open. Connections to MCP servers belong to an
+        A saver or a model that the application passed in stays open. Connections to MCP servers belong to an
         event loop; `aclose` closes them.
         """
         close_all(self.resources)

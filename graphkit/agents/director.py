@@ -136,6 +136,8 @@ class _Assembly:
         config = self.config
         tools = self._guard_tools([*config.tools, *mcp_tools])
         steps = self._make_steps(tools)
+        for step in steps:
+            self.resources += step.resources
         graph = self._make_graph(steps)
         saver = self._open_saver(config.checkpointer)
         compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Any, ClassVar, Final, final
 
@@ -34,6 +34,9 @@ class Step(abc.ABC):
     """Whether the state must have the channel `messages`."""
     uses_tools: ClassVar[bool] = False
     """Whether the step lets a model call the tools of the agent."""
+
+    resources: Sequence[Any] = ()
+    """What the step has opened, and `Agent.close` closes by its method `close`."""
 
     def __init__(self, name: str, agent_tools: Iterable[Tool] = ()) -> None:  # noqa: ARG002 - for subclasses
         self.name = name
@@ -93,6 +96,8 @@ class ChatStep(Step):
                 raise ValueError(f"{option} must be text, not {value!r}")
         _check_template(prompt_template)
         self.model = make_model(model)
+        if self.model is not model:
+            self.resources = (self.model,)
         self.prompt_template = prompt_template
         self.system_prompt = system_prompt
         self.tools = ToolRegistry([*agent_tools, *tools])

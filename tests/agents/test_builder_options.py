@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import GraphRunnerError
-from graphkit.agents import AgentBuilder, Tool
+from graphkit.agents import AgentBuilder, Tool, steps
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 from tests.agents.scripted import Script, call, calling, contents
 
@@ -49,6 +49,25 @@ def test_a_server_that_cannot_be_used_is_an_error_of_the_build():
 def test_servers_that_are_no_mapping_are_an_error():
     with pytest.raises(AgentConfigurationError, match="must be a mapping of names to settings, not list"):
         AgentBuilder().with_mcp_servers(["files"])
+
+
+class Closable(Script):
+    is_open = True
+
+    def close(self):
+        self.is_open = False
+
+
+@pytest.mark.parametrize("way", ["close", "aclose"])
+def test_a_model_made_from_settings_is_closed_with_the_agent_and_no_other(way, monkeypatch):
+    made, given = Closable("x"), Closable("y")
+    monkeypatch.setattr(steps, "make_model", lambda config: made if config == "openai:m" else config)
+    agent = AgentBuilder().with_chat("openai:m").with_chat(given).build()
+    if way == "close":
+        agent.close()
+    else:
+        asyncio.run(agent.aclose())
+    assert (made.is_open, given.is_open) == (False, True)
 
 
 def test_p24_the_strategy_makes_the_thread_ids():

@@ -348,6 +348,30 @@ def test_a_model_in_a_file_hides_the_values_in_its_events(write):
         pickle.dumps(make_model(hidden))
 
 
+@pytest.mark.parametrize("way", ["run", "arun", "stream"])
+def test_a_provider_that_quotes_the_value_is_an_error_without_it(way, write):
+    model = {
+        "provider": "openai",
+        "model": "m",
+        "base_url": "${BASE}",
+        "api_key_env": None,
+        "extra_body": {"k": "${TOKEN}"},
+    }
+    path = write(file_with({"type": "llm", "model": model}))
+    with chat_server.start([chat_server.failure(401, f"wrong key {SECRET}")]) as server:
+        agent = load_agent(path, environment=ENVIRONMENT | {"BASE": server.base_url})
+        runs = {
+            "run": lambda: agent.run("go", "t"),
+            "arun": lambda: asyncio.run(agent.arun("go", "t")),
+            "stream": lambda: list(agent.stream("go", "t")),
+        }
+        with agent, pytest.raises(NodeExecutionError, match=r"status 401: wrong key \$\{TOKEN\}") as caught:
+            runs[way]()
+    assert server.requests[0]["k"] == SECRET
+    assert isinstance(caught.value.__cause__, ModelError)
+    assert not is_shown_in(everything_about(caught.value))
+
+
 def test_the_command_shows_no_value_also_with_its_traceback(write, tmp_path):
     write(file_with({"type": "llm", "model": f"{HERE}:fail"}))
     for kind in ("stubborn", "key"):

@@ -36,7 +36,7 @@ def test_p82_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, p
         kills += killed.run(when, call)
         killed.finish()
     # Records of parallel calls are combined if they come together, so the number of store calls varies.
-    assert kills >= sweep.count(calls - 4, 8)
+    assert kills >= sweep.count(20, 7)
 
 
 def test_p82_killed_again_and_again_in_one_conversation(tmp_path, program, undisturbed, sweep):
@@ -53,9 +53,12 @@ def test_p82_killed_at_random_times(tmp_path, program, undisturbed, sweep):
     _, expected = undisturbed
     chance = random.Random("kills")
     kills = 0
-    for number in range(sweep.count(10, 3)):
+    wanted = sweep.count(10, 3)  # 30 for the three ways to run
+    for number in range(4 * wanted):
         killed = Killed(program, tmp_path / f"{number}", expected)
         for _ in range(4):
             kills += killed.run("timer", chance.uniform(0.005, 0.1))
         killed.finish()
-    assert kills >= sweep.count(10, 3)  # 30 for the three ways to run
+        if number >= wanted - 1 and kills >= wanted:
+            break
+    assert kills >= wanted

@@ -19,7 +19,7 @@ class GatedIO(CountingIO):
     def __init__(self):
         super().__init__()
         self.appended = threading.Semaphore(0)
-        self.fails = False
+        self.fails_in = None
 
     def write_at(self, fd, offset, data):
         done = super().write_at(fd, offset, data)
@@ -27,8 +27,8 @@ class GatedIO(CountingIO):
         return done
 
     def fdatasync(self, fd):
-        if self.fails:
-            self.fails = False
+        if self.fails_in == threading.get_ident():
+            self.fails_in = None
             raise OSError(5, "injected")
         super().fdatasync(fd)
 
@@ -130,7 +130,7 @@ def test_if_the_shared_sync_fails_the_writes_are_synced_or_refused(saver, io, mo
 
     thread = start(try_write)
     io.appended.acquire()
-    io.fails = True
+    io.fails_in = threading.get_ident()  # not in the thread above, should its wait have ended
     with crashes.quiet(), pytest.raises(CheckpointStorageError):
         put(saver)
     thread.join()

@@ -49,6 +49,8 @@ def test_what_was_acknowledged_is_there_and_nothing_by_halves(database, start_wr
         writer.stdout.close()
         # The server may not have noticed yet, so the last commit may still be on its way.
         with database.transaction() as transaction:
+            if isinstance(database, PostgresDatabase):
+                transaction.execute(f"LOCK TABLE {database.names.records} IN SHARE MODE")
             transaction.execute(f"UPDATE {database.names.histories} SET status = ?", ("checked",))
         found = positions(database, history)
         while len(found) % 3:

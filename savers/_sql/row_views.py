@@ -20,6 +20,7 @@ from savers._sql.row_log import RowLog
 if TYPE_CHECKING:
     from savers._log.history_view import HistoryView
     from savers._log.stored_checkpoint import StoredCheckpoint
+    from savers._sql.database import Row
     from savers._sql.row_store import RowStore
 
 LONGEST_SCAN: Final = 1 << 20
@@ -147,7 +148,8 @@ class ScannedRows(ScannedLog):
         super().__init__(store.database.path, live.owner, store.codec, is_opaque=False)
         self.is_only = is_only
         self._store = store
-        self._history = live.history
+        self.history = live.history
+        """The number of the history."""
 
     def scan(self, data: bytes, *, keeps_contents: bool) -> bool:
         """Find the checkpoints in the rows; return False if they must be read in another way."""
@@ -163,7 +165,7 @@ class ScannedRows(ScannedLog):
 
     def _get_current_bytes(self) -> bytes | None:
         if self._data is None:
-            rows = self._store.database.read(self._store.statements.select_frames, (self._history,))
+            rows = self._store.database.read(self._store.statements.select_frames, (self.history,))
             data = b"".join([frame for (frame,) in rows])[: self.end]
             if len(data) < self.end:
                 return None
@@ -236,7 +238,7 @@ class RowHistories:
                 else:
                     yield live, TailView(log, is_only=is_only(live.thread_id))
 
-    def _open_tail(self, live: LiveHistory, rows: Sequence[tuple[int, str, int, bytes]] | None) -> RowLog | None:
+    def _open_tail(self, live: LiveHistory, rows: Sequence[Row] | None) -> RowLog | None:
         if not rows or rows[0][2] != 0:
             return None
         log = self._store.new_log(*live.owner)
@@ -248,10 +250,10 @@ class RowHistories:
 
     def _read_batch(
         self, make_sql: Callable[[int], str], batch: Sequence[LiveHistory], measure: Callable[[LiveHistory], int]
-    ) -> dict[int, list[tuple[int, str, int, bytes]]]:
+    ) -> dict[int, list[Row]]:
         """Return the rows of histories, by the number of the history; none of those that are long."""
         numbers = [live.history for live in batch if measure(live) <= LONGEST_SCAN]
-        found: dict[int, list[tuple[int, str, int, bytes]]] = {}
+        found: dict[int, list[Row]] = {}
         if numbers:
             for row in self._store.database.read(make_sql(len(numbers)), numbers):
                 found.setdefault(row[0], []).append(row)

@@ -257,11 +257,10 @@ class Statements:
         return f"WITH {', '.join(parts)} SELECT history{result} FROM h"
 
     def select_frames_of(self, count: int) -> str:
-        """Return the statement that selects the rows of so many histories."""
+        """Return the statement that selects the bytes of the rows of so many histories."""
         return (
-            f"SELECT r.history, h.status, r.position, r.frame FROM {self._database.names.histories} AS h"
-            f" JOIN {self._database.names.records} AS r ON r.history = h.history"
-            f" WHERE h.history IN ({_list_parameters(count)}) ORDER BY r.history, r.position"
+            f"SELECT history, frame FROM {self._database.names.records}"
+            f" WHERE history IN ({_list_parameters(count)}) ORDER BY history, position"
         )
 
     def select_tails_of(self, count: int) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointConflictError
-from savers._log.scanned_log import ScannedLog
-from savers._sql.row_views import LiveHistory, RowAncestorReader, RowHistories, RowView
+from savers._sql.row_views import LiveHistory, RowAncestorReader, RowHistories, RowView, ScannedRows
 from savers._sql.saver import SqlSaver
 from savers._sql.terms import list_search_terms
 from savers.langgraph.histories import (
@@ -20,6 +19,7 @@ from savers.langgraph.histories import (
     Result,
     make_early_config,
 )
+from savers.langgraph.known_rows import KnownRows
 from savers.langgraph.selection import LAST_ID, NewestFirst, Query, Selected, Selection, merge
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class SqlHistories(Histories[SqlSaver]):
         self._has_early: dict[str, bool] = {}
         """By thread: whether it had a namespace of early writes, which only a copy of a store of
         files has."""
+        self._known = KnownRows()
 
     @property
     def _store(self) -> RowStore:
@@ -143,15 +144,26 @@ class SqlHistories(Histories[SqlSaver]):
     ) -> Iterable[Selected]:
         kept = 0
         selections: list[list[Selected]] = []
-        for live, view in rows.read_whole(histories, is_only, keeps_contents=True):
+        known = [self._known.find(live, is_only=is_only(live.thread_id)) for live in histories]
+        missing = [live for live, view in zip(histories, known, strict=True) if view is None]
+        read = iter(rows.read_whole(missing, is_only, keeps_contents=True))
+        for live, known_view in zip(histories, known, strict=True):
+            view: HistoryView = next(read)[1] if known_view is None else known_view
             selected = Selection(view, query).run()
-            if isinstance(view, ScannedLog):
+            if known_view is None and isinstance(view, ScannedRows):
                 view.make_states([one.stored for one in selected])
+                self._known.keep(live, view)
             selections.append(selected)
             kept += live.last
-            if not selected or kept > _MAX_KEPT:
+            if kept > _MAX_KEPT:
                 view.forget()
+            elif not selected:
+                self.release(view)
         return merge(selections, query)
+
+    def release(self, view: HistoryView) -> None:
+        if not isinstance(view, ScannedRows) or not self._known.has(view):
+            view.forget()
 
     # Removing
 

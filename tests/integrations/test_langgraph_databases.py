@@ -21,7 +21,7 @@ from graphkit.errors import CheckpointerConfigurationError
 from savers._sql import row_views
 from savers._sql.row_log import RowLog
 from savers._sql.terms import list_search_terms
-from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, sql_histories
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, known_rows, sql_histories
 from tests.contract.test_minimal import FourMethods
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
 from tests.integrations.test_langgraph_graphs import STORIES, deltas, told
@@ -163,6 +163,60 @@ def test_a_listing_of_many_threads_takes_a_few_statements(opener, monkeypatch, q
         config = put(saver, thread(f"thread {number}"), {"run_id": f"run {number % 50}"}, n=1)
         put(saver, config, {"run_id": f"run {number % 50}"}, n=2)
     assert len(list_statements(opener.open(_name_of(saver)), monkeypatch, **query)) <= 4
+
+
+@parametrize(*DATABASES)
+def test_a_second_listing_reads_only_what_has_changed(opener, monkeypatch):
+    saver = opener.new()
+    fill([saver], 7, 10)
+    reader = opener.open(_name_of(saver))
+    seen(reader, None)
+    with monkeypatch.context() as patch:
+        assert len(list_statements(reader, patch)) == 1
+    newest = next(saver.list(thread("thread 3"))).config
+    changes = [
+        lambda: put(saver, newest, {"step": 4}, n=1),
+        lambda: saver.put_writes(newest, [("n", 2)], "late task"),
+        lambda: saver.delete_thread("thread 4"),
+        lambda: saver.prune(["thread 5", "thread 3"]),
+        lambda: put(saver, thread("thread 4"), {"step": 4}, n=3),
+        lambda: saver.copy_thread("thread 6", "thread new"),
+    ]
+    for change in changes:
+        change()
+        fresh = opener.open(_name_of(saver))
+        for query in QUERIES:
+            assert seen(reader, None, **query) == seen(fresh, None, **query), query
+
+
+@parametrize(*DATABASES)
+def test_what_a_listing_keeps_is_bounded(opener, monkeypatch):
+    saver = opener.new()
+    fill([saver], 7, 10)
+    expected = [seen(saver, None, **query) for query in QUERIES]
+    for limit in (0, 5000, 20_000):
+        monkeypatch.setattr(known_rows, "_MAX_BYTES", limit)
+        reader = opener.open(_name_of(saver))
+        for _ in range(2):
+            assert [seen(reader, None, **query) for query in QUERIES] == expected
+        known = reader._histories._known
+        kept = sum(view.end for _, view in known._views.values())
+        assert kept == known._bytes <= limit
+        assert (kept > 0) is (limit > 0)
+
+
+@parametrize(*DATABASES)
+def test_a_history_of_which_anything_differs_is_read_again(opener):
+    saver = opener.new()
+    put(saver, thread(), n=1)
+    list(saver.list(None))
+    (live,) = row_views.RowHistories(saver.store._store).list_live()
+    known = saver._histories._known
+    assert known.find(live, is_only=True) is not None
+    assert known.find(live, is_only=False) is None
+    for name, value in live._asdict().items():
+        other = f"{value}x" if isinstance(value, str) else value + 1
+        assert known.find(live._replace(**{name: other}), is_only=True) is None, name
 
 
 @parametrize(*DATABASES)

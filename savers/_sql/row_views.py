@@ -197,7 +197,7 @@ class RowHistories:
         return found
 
     def find_by_terms(self, terms: tuple[int, int]) -> set[int]:
-        """Return the histories with a checkpoint whose metadata have one of two terms."""
+        """Return the histories with a checkpoint whose metadata have one of two terms, also released ones."""
         rows = self._store.database.read(self._store.statements.select_by_terms, terms)
         return {history for (history,) in rows}
 

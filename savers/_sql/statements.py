@@ -59,7 +59,7 @@ class Statements:
         )
         """See `select_live`."""
         self.select_frames = f"SELECT frame FROM {records} WHERE history = ? ORDER BY position"
-        self.select_by_terms = f"SELECT h.history FROM {histories} AS h WHERE h.version = 0 AND {self.has_terms(1)}"
+        self.select_by_terms = f"SELECT DISTINCT {self._histories_with_term()}"
 
         # Appending to one history
 
@@ -213,13 +213,19 @@ class Statements:
 
     def has_terms(self, pair_count: int) -> str:
         """Return the condition that a history `h` has a term of each of this many pairs."""
-        names = self._database.names
-        has_term = f"h.history IN (SELECT t.history FROM {names.terms} AS t WHERE t.term IN (?, ?))"
+        has_term = f"h.history IN (SELECT {self._histories_with_term()})"
         if self._database.combines_writes:
-            has_term = (
-                f"h.history IN (SELECT r.history FROM {names.records} AS r WHERE r.terms && ARRAY[?, ?]::bigint[])"
-            )
+            # PostgreSQL would ask the index for each history as long as it has no statistics of the
+            # tables: 0.5 s for 1,000 histories. An array is made once, whatever it expects.
+            has_term = f"h.history = ANY(ARRAY(SELECT {self._histories_with_term()}))"
         return " AND ".join([has_term] * pair_count)
+
+    def _histories_with_term(self) -> str:
+        """Return what selects the histories with one of two terms, some perhaps twice."""
+        names = self._database.names
+        if self._database.combines_writes:
+            return f"r.history FROM {names.records} AS r WHERE r.terms && ARRAY[?, ?]::bigint[]"
+        return f"t.history FROM {names.terms} AS t WHERE t.term IN (?, ?)"
 
     def write_records(self, row_count: int, *, is_new: bool, is_held: bool, notification: str) -> str:
         """Return the statement that inserts records, and inserts or updates the row of their history.

@@ -219,6 +219,25 @@ def test_a_history_of_which_anything_differs_is_read_again(opener):
         assert known.find(live._replace(**{name: other}), is_only=True) is None, name
 
 
+def list_loops(plan):
+    """How often each node of a plan was executed that looks for terms."""
+    loops = [loop for part in plan.get("Plans", []) for loop in list_loops(part)]
+    looks_for_terms = any("terms" in str(plan.get(name)) for name in ("Filter", "Index Cond", "Recheck Cond"))
+    return [*loops, plan["Actual Loops"]] if looks_for_terms else loops
+
+
+@parametrize("postgres")
+def test_terms_are_looked_up_once_without_statistics_of_the_tables(opener):
+    saver = opener.new()
+    for number in range(60):
+        put(saver, thread(f"thread {number}"), {"run_id": number % 3}, n=1)
+    store = saver.store._store
+    (terms,) = list_search_terms({"run_id": 1})
+    for sql in (store.statements.select_by_terms, store.statements.select_live(1)):
+        (((found,),),) = store.database.read(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", terms)
+        assert set(list_loops(found["Plan"])) == {1}
+
+
 @parametrize(*DATABASES)
 def test_an_index_finds_metadata_of_each_way_to_put(opener, monkeypatch):
     """Also of the usual put, whose record no other code makes."""

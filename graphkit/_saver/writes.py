@@ -39,6 +39,7 @@ ITEMS: Final = "items:"
 OUTER_EXECUTION: Final = "within"
 """A metadata key in the checkpoints of a nested graph: the execution, in the outer graph, of the node
 that the nested graph is."""
+_INTERRUPTS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT)
 FAILURE: Final = "failure"
 """The key of a failure: why a run ended, {node_id, type, message, at}; None once the run continues."""
 
@@ -286,8 +287,12 @@ def derive_status(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
         next_node_id: the next node of the latest checkpoint of the run.
         writes: the pending writes of that checkpoint.
     """
-    if writes and (unanswered_interrupts(writes) or subgraph_interrupts(writes)):
-        return "interrupted"
+    # Part of each put of pending writes, nearly all of which say nothing about the status.
+    for key in writes:
+        if key.startswith(_INTERRUPTS):
+            if unanswered_interrupts(writes) or subgraph_interrupts(writes):
+                return "interrupted"
+            break
     if writes and writes.get(FAILURE) is not None:
         return "failed"
     return "finished" if next_node_id == END else "running"

@@ -34,9 +34,10 @@ class AppendingMethods(BaseCheckpointSaver):
         config = RunnableConfig.of(config)
         target = config.checkpoint_id
 
-        def append(log: RowLog) -> None:
+        def append(log: RowLog) -> bool:
             is_present = unique and log.fd >= 0 and not log.lacks(checkpoint.id)
-            log.put(checkpoint, checkpoint.id if is_present else target)
+            is_usual = log.put(checkpoint, checkpoint.id if is_present else target)
+            return is_usual and not unique
 
         self._append(config, append)
         return config if target is not None else config.with_check_point_id(checkpoint.id)
@@ -93,7 +94,7 @@ class AppendingMethods(BaseCheckpointSaver):
         if not packed:
             return
 
-        def append(log: RowLog) -> None:
+        def append(log: RowLog) -> bool:
             stored = None
             # An early write needs no checkpoint: it is not looked for, unless the commit finds it.
             is_early = early and id is not None and log.fd >= 0 and log.lacks(id)
@@ -110,6 +111,7 @@ class AppendingMethods(BaseCheckpointSaver):
                     log.put_early(id, new)
             else:
                 raise _make_missing_error(config, id)
+            return stored is log.last_checkpoint
 
         self._append(config, append)
 
@@ -124,20 +126,22 @@ class AppendingMethods(BaseCheckpointSaver):
     def _change_tags(self, config: ConfigLike, add: Sequence[str], remove: Sequence[str]) -> None:
         config = RunnableConfig.of(config)
 
-        def append(log: RowLog) -> None:
+        def append(log: RowLog) -> bool:
             stored = log.find(config.checkpoint_id) if log.fd >= 0 else None
             if stored is None:
                 raise _make_missing_error(config, config.checkpoint_id)
             log.put_tags(stored, add, remove)
+            return False
 
         self._append(config, append)
 
-    def _append(self, config: RunnableConfig, append: Callable[[RowLog], None]) -> None:
+    def _append(self, config: RunnableConfig, append: Callable[[RowLog], bool]) -> None:
         """Append records to a history, and commit them.
 
         Args:
             config: names the history.
             append: appends the records; called again if another writer has changed the history.
+                Returns whether that has loaded nothing, as in the usual step of a run.
         """
         log = self._store.shared_log(config.thread, config.checkpoint_ns)
         token = self._database.token_of(config.thread)
@@ -150,7 +154,7 @@ class AppendingMethods(BaseCheckpointSaver):
             while True:
                 known = (log.fd, log.end)
                 try:
-                    append(log)
+                    is_usual = append(log)
                     log.commit(token)
                     break
                 except StaleLogError:
@@ -174,7 +178,9 @@ class AppendingMethods(BaseCheckpointSaver):
                 if refusals >= _MOST_REFUSALS:
                     reason = "the row of its last record is missing, or has another checkpoint than the record"
                     raise explain_damage(CheckpointCorruptionError(log.path, log.end, reason))
-            self._store.logs.account(log)
+            logs = self._store.logs
+            account = logs.account_usual_put if is_usual else logs.account
+            account(log)
 
     def _refresh(self, log: RowLog) -> None:
         try:

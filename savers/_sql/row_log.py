@@ -494,9 +494,19 @@ class RowLog(LogWriter):
             has_new_keyframe=keyframe != self._keyframe,
             has_new_status=status != self._status,
             last_row=self._last_row,
-            absent=None if self._absent is None else encode_id(self._absent),
+            absent=self._encode_absent(rows[-1]),
             token=token,
         )
+
+    def _encode_absent(self, row: NewRow) -> bytes | None:
+        """Return the id that the history must not have, encoded; usually that of the checkpoint in the last row."""
+        absent = self._absent
+        if absent is None:
+            return None
+        last = self.last_checkpoint
+        if row.checkpoint is not None and last is not None and last.id == absent:
+            return row.checkpoint
+        return encode_id(absent)
 
     def _note_committed(self, commit: Commit, history: int) -> None:
         rows = commit.rows

@@ -52,7 +52,7 @@ class SqlHistories(Histories[SqlSaver]):
         return self.saver._store  # noqa: SLF001 - a part of the same package
 
     def put_next(self, history: RunnableConfig, put_next: PutNext) -> None:
-        def append(log: RowLog) -> None:
+        def append(log: RowLog) -> bool:
             try:
                 checkpoint = put_next(log)
             except CheckpointConflictError:
@@ -62,6 +62,7 @@ class SqlHistories(Histories[SqlSaver]):
                 checkpoint = put_next(log)
             if checkpoint is not None:
                 _put(log, checkpoint)
+            return checkpoint is None
 
         self.saver._append(history, append)  # noqa: SLF001 - a part of the same package
 

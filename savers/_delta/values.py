@@ -20,8 +20,9 @@ BLOCK_BASE: Final = 1 << 60
 Expanded byte n of a block at position p has the position p + n - BLOCK_BASE. Therefore pieces of a
 block are cut and named like any others. Pieces below zero are found in the block when it is read.
 """
-INLINE_LENGTH: Final = 64
-"""A keyframe repeats a value of at most this many bytes: naming its pieces would not be shorter."""
+INLINE_LENGTH: Final = 128
+"""A keyframe repeats a value of at most this many bytes. Naming its pieces would take 15 bytes, and
+each reader another look into the log: what a node of LangGraph has seen of one channel has 66 bytes."""
 MAX_LENGTH: Final = (1 << 32) - 1
 """The most elements or bytes of a msgpack array, map, str or bin, and of an expanded block."""
 

@@ -80,6 +80,11 @@ class DecodedChain:
         return len(self._records)
 
     @property
+    def first(self) -> DecodedRecord:
+        """The first record that was read: the keyframe."""
+        return self._records[0]
+
+    @property
     def last(self) -> DecodedRecord:
         """The last record that was read."""
         return self._records[-1]

@@ -94,6 +94,8 @@ class OpenLog(TableReader, ABC):
         """How many changes stand between the last keyframe and that record."""
         self.keyframe_end = 0
         """Where the last keyframe ends."""
+        self.names_pieces = False
+        """Whether that keyframe names bytes in earlier records; else it has the whole state."""
         self.index: Index | None = None
         """All checkpoints, if a caller has needed them."""
         self._forget_past()
@@ -289,7 +291,7 @@ class OpenLog(TableReader, ABC):
             decoded = chain.last
             self.last_checkpoint = decoded.checkpoint.copy_record()
             self.depth = len(chain) - 1
-            self.keyframe_end = chain.keyframe_end
+            self._note_keyframe(chain.first.table, chain.keyframe_end)
         assert self.last_checkpoint is not None
         if self.last_checkpoint.offset != last.offset:
             reason = "its keyframe does not lead to it"
@@ -364,12 +366,17 @@ class OpenLog(TableReader, ABC):
         if decoded.table is not None:
             self.table = self.build_table(decoded)
             self.keyframe_length = self.table.length
-            self.keyframe_end = end
+            self._note_keyframe(decoded.table, end)
         elif self.table is not None:
             self.apply_change(self.table, decoded)
         self.last_checkpoint = decoded.checkpoint
         self.depth = depth
         self.state = None
+
+    def _note_keyframe(self, listed: Sequence[Any] | None, end: int) -> None:
+        """Take note of the last keyframe: what its table lists, and where it ends."""
+        self.keyframe_end = end
+        self.names_pieces = listed is None or any(listed[1::2])
 
     def _add_to_index(self, checkpoint: StoredCheckpoint, target: str | None) -> None:
         if self.index is not None and not self.index.add(checkpoint, target):

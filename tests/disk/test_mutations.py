@@ -334,6 +334,15 @@ def without_the_size_of_the_keyframe():
     return mock.patch.object(LogWriter, "_can_be_change", _can_be_change)
 
 
+def without_short_chains():
+    return mock.patch.object(log_writer, "USUAL_DEPTH", 1 << 30)
+
+
+def short_chains_of_any_state():
+    original = LogWriter._note_keyframe
+    return mock.patch.object(LogWriter, "_note_keyframe", lambda self, _, end: original(self, (), end))
+
+
 def searching_from_the_beginning():
     original = LogReader._search_offsets
     return mock.patch.object(LogReader, "_search_offsets", lambda *args: reversed([*original(*args)]))
@@ -515,8 +524,8 @@ def replaced_log():
 
 
 def keyframes():
-    """Small changes get a keyframe now and then; after a long keyframe, rarely."""
-    for length, least, most in ((0, 3, 6), (200_000, 1, 1)):
+    """Small states get keyframes often, others now and then, those with a long keyframe rarely."""
+    for length, least, most in ((0, 17, 19), (200, 3, 6), (200_000, 1, 1)):
         with TemporaryDirectory() as root:
             saver = FileSystemSaver(root, fsync="never", compression=None)
             for number in range(300):
@@ -594,6 +603,8 @@ MUTATIONS = [
     (without_their_history, replaced_log),
     (without_a_cost_of_records, keyframes),
     (without_the_size_of_the_keyframe, keyframes),
+    (without_short_chains, keyframes),
+    (short_chains_of_any_state, keyframes),
     (searching_from_the_beginning, found_by_id),
     (searching_for_what_may_be_replaced, found_by_id),
     (searching_without_proof, found_by_id),

@@ -34,9 +34,11 @@ from savers._filesystem.store import Store
 from savers._log.failed_threads import is_out_of_resources
 from savers._log.forward_reader import read_forward
 from savers._log.listed_checkpoints import ListedInfos, make_info
+from savers._log.past_checkpoint import locate, read_past
 
 if TYPE_CHECKING:
     from savers._log.log_reader import LogReader
+    from savers._log.past_checkpoint import PastCheckpoint
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _LOGGER: Final = getLogger("graphkit")
@@ -71,6 +73,16 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
                 checkpoint = stored.make_checkpoint(reader.load_state(stored))
             self._store.logs.account(reader)
             return checkpoint
+
+    @wrap_os_errors("read")
+    def _read_packed(self, config: RunnableConfig) -> PastCheckpoint | None:
+        """Return the past checkpoint that a config names, packed; None if `get` must read it."""
+        wanted = config.checkpoint_id
+        reader = self._shared_writer(config)
+        with reader.mutex:
+            if wanted is None or not live_logs.refresh_to_read(self._store, reader):
+                return None
+            return read_past(reader, locate(reader, wanted), wanted)
 
     def replay(self, config: ConfigLike = None, *, version: int | None = None) -> Iterator[Checkpoint]:
         """Yield the checkpoints of a history, oldest first; see `graphkit.abc.SupportsReplay`."""

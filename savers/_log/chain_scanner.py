@@ -13,6 +13,9 @@ from savers._log.open_log import OpenLog
 from savers._log.plain_records import read_plain_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from savers._log.payloads import DecodedRecord
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 
@@ -70,6 +73,69 @@ class ChainScanner(OpenLog):
             offset = frame.end
             seq = frame.seq + 1
         return ScannedChain(checkpoints, offset) if checkpoints else None
+
+    def scan_to(
+        self, start: int, target: int, data: bytes, kept: KeptRecords, is_wanted: Callable[[DecodedRecord], bool]
+    ) -> StoredCheckpoint | None:
+        """Read the records from a keyframe to a checkpoint, with what belongs to it.
+
+        The log must be neither sealed nor SCATTERED: the next CHECKPOINT record, or the end of the
+        log, then ends what belongs to it.
+
+        Args:
+            start: the offset of the keyframe.
+            target: the offset of the checkpoint.
+            data: the bytes of the log from `start` on.
+            kept: what is decoded besides checkpoints is added to it.
+            is_wanted: returns whether to go on behind a keyframe.
+
+        Returns:
+            None if there is no such chain, a record is not good, or the data end too early.
+
+        Raises:
+            CheckpointCorruptionError: a record is malformed.
+        """
+        checkpoints: list[StoredCheckpoint] = []
+        early = EarlyWrites()
+        offset = start
+        seq = 0
+        while offset < self.end:
+            is_behind = offset > target
+            if checkpoints and not (is_behind and log.begins_checkpoint(data, offset - start)):
+                # Behind the checkpoint, one record at a time: the next one is not wanted any more.
+                stop = offset + 1 if is_behind else target + 1
+                run = read_plain_run(
+                    data,
+                    start,
+                    offset,
+                    stop,
+                    self.fid,
+                    seq,
+                    checkpoints[-1],
+                    self.codec.unpack,
+                    kept.last,
+                    kept.written,
+                )
+                if run.end > offset:
+                    checkpoints += run.checkpoints
+                    offset = run.end
+                    seq = run.seq
+                    continue
+            frame = log.parse_frame(data, offset - start, offset, self.fid)
+            if isinstance(frame, str) or (checkpoints and frame.seq != seq):
+                return None
+            if is_behind and frame.type == log.CHECKPOINT:
+                break
+            log.check_known(self.path, frame)
+            is_keyframe = not checkpoints
+            if not self._take_into_chain(frame, start, checkpoints, early, kept):
+                return None
+            if is_keyframe and not is_wanted(kept.last[0]):
+                return None
+            offset = frame.end
+            seq = frame.seq + 1
+        is_found = bool(checkpoints) and checkpoints[-1].offset == target
+        return checkpoints[-1] if is_found else None
 
     def _take_into_chain(
         self, frame: log.Frame, start: int, checkpoints: list[StoredCheckpoint], early: EarlyWrites, kept: KeptRecords

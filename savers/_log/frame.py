@@ -423,6 +423,11 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     return Frame(offset, end, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)
 
 
+def begins_checkpoint(data: bytes, start: int) -> bool:
+    """Return whether the record at `data[start:]` seems to be a CHECKPOINT; nothing of it is checked."""
+    return data[start + FRAME_SIZE - 1 : start + FRAME_SIZE] == bytes((CHECKPOINT,))
+
+
 def parse_frames(data: bytes, start: int, stop: int, offset: int, fid: int, seq: int) -> list[Frame]:
     """Return the records of version 2 that follow one another from `data[start:]` on, at most 256.
 

@@ -134,7 +134,7 @@ class LogReader(ChainScanner):
         last = self.last_checkpoint
         if last is not None and last.id == id and not last.is_replacement:
             return last
-        if self._can_search():
+        if self.can_search():
             found = self._search(id)
             if found is not None:
                 return found
@@ -148,7 +148,7 @@ class LogReader(ChainScanner):
 
     # Finding a checkpoint by its bytes
 
-    def _can_search(self) -> bool:
+    def can_search(self) -> bool:
         """Return whether the bytes of the log show where a checkpoint is, and an index costs more."""
         if self.index is not None or self.is_scattered or self.seal is not None:
             return False
@@ -169,7 +169,7 @@ class LogReader(ChainScanner):
         found = self.found.get(id)
         if found is not None:
             return found
-        for offset in self._search_offsets(id):
+        for offset in self.search_offsets(id):
             try:
                 found = self._read_found(offset)
             except CheckpointCorruptionError:
@@ -183,7 +183,7 @@ class LogReader(ChainScanner):
                 return found
         return None
 
-    def _search_offsets(self, id: str) -> Iterator[int]:
+    def search_offsets(self, id: str) -> Iterator[int]:
         """Yield where records of checkpoints with an id may begin, the last of them first."""
         raw = payloads.id_bytes(id)
         if raw.__class__ is not bytes:

@@ -95,7 +95,7 @@ def read_body(value: bytes | GrowingValue) -> tuple[int, int, bytes]:
     return kind, count, value[skip:]
 
 
-class _Unsuitable(Exception):  # noqa: N818 - the caller reads the log in the general way
+class Unsuitable(Exception):  # noqa: N818 - the caller reads the log in the general way
     """The chain has something that this module does not handle, or something is wrong with it."""
 
 
@@ -147,7 +147,7 @@ class PackedChains:
                 records = self._kept.chains.pop(keyframe, None)
             if records is not None:
                 self._states = _replay(reader, records)
-        except (_Unsuitable, CheckpointerError, *delta.MALFORMED):
+        except (Unsuitable, CheckpointerError, *delta.MALFORMED):
             self._states = {}
         self._keyframe = keyframe
         self._chain_end = keyframe
@@ -171,6 +171,36 @@ def _find_end(stored: StoredCheckpoint) -> int:
 def _replay(reader: LogReader, records: Sequence[DecodedRecord]) -> dict[int, PackedState]:
     """Return the packed state at each record of a chain, by its offset."""
     keyframe = records[0]
+    replay = _begin_replay(reader, keyframe)
+    states = {keyframe.checkpoint.offset: replay.values}
+    for record in records[1:]:
+        states[record.checkpoint.offset] = replay.apply(record.ops, record.data)
+    return states
+
+
+def replay_to_end(reader: LogReader, records: Sequence[DecodedRecord]) -> PackedState:
+    """Return the packed state at the last record of a chain.
+
+    Raises:
+        Unsuitable: the state must be read in the general way.
+        IndexError, KeyError, ValueError, TypeError, struct.error: the records are malformed.
+        CheckpointCorruptionError: the keyframe names bytes that are damaged.
+    """
+    replay = _begin_replay(reader, records[0])
+    for record in records[1:]:
+        replay.apply(record.ops, record.data)
+    return replay.values
+
+
+def _begin_replay(reader: LogReader, keyframe: DecodedRecord) -> _Replay:
+    """Return the state at a keyframe."""
+    listed = keyframe.table or ()
+    if not any(listed[1::2]):
+        # Its own ops set all values.
+        names = list(listed[::2])
+        replay = _Replay(names, dict.fromkeys(names, b""))
+        replay.apply(keyframe.ops, keyframe.data)
+        return replay
     table = reader.build_table(keyframe)
     bodies = reader.read_bodies(table.values.values(), keyframe.checkpoint)
     values: PackedState = {}
@@ -179,11 +209,7 @@ def _replay(reader: LogReader, records: Sequence[DecodedRecord]) -> dict[int, Pa
             values[name] = delta.pack_header(value.kind, value.count) + body
         else:
             values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, _GrowingBytes(body))
-    replay = _Replay(table.names, values)
-    states = {keyframe.checkpoint.offset: values}
-    for record in records[1:]:
-        states[record.checkpoint.offset] = replay.apply(record.ops, record.data)
-    return states
+    return _Replay(table.names, values)
 
 
 class _Replay:
@@ -191,18 +217,19 @@ class _Replay:
 
     def __init__(self, names: list[str], values: PackedState) -> None:
         self._names = names
-        self._values = values
+        self.values = values
+        """The state, which no later step changes."""
         self._room = _MAX_BYTES
 
     def apply(self, ops: Sequence[Any], added: bytes) -> PackedState:
         """Apply the ops of the next record as `Table.apply` does; return the state, which no later step changes.
 
         Raises:
-            _Unsuitable: the state must be read in the general way.
+            Unsuitable: the state must be read in the general way.
             IndexError, KeyError, ValueError, TypeError, struct.error: the ops are malformed.
         """
         # Nearly all ops set a value. 1.5 us for six of them.
-        values = self._values.copy()
+        values = self.values.copy()
         names = self._names
         keys_changed = False
         position = 0
@@ -235,21 +262,21 @@ class _Replay:
                 keys_changed = True
                 i += 2
             else:
-                raise _Unsuitable
+                raise Unsuitable
             position += length
         if position != len(added):
-            raise _Unsuitable
+            raise Unsuitable
         self._use(position)
         if keys_changed:
             self._names = list(values)
-        self._values = values
+        self.values = values
         return values
 
     def _use(self, size: int) -> None:
         """Take note that a value takes so many bytes."""
         self._room -= size
         if self._room < 0:
-            raise _Unsuitable
+            raise Unsuitable
 
     def _cut(self, op: int, old: bytes | GrowingValue, arguments: Sequence[int], new: bytes) -> GrowingValue:
         """Return a value with a part replaced (SPLICE), or a part taken out and bytes added (DROP)."""
@@ -258,13 +285,13 @@ class _Replay:
             growing = _make_growing(old)
             if growing.length == prefix:
                 if crc32(new, growing.crc) != crc:
-                    raise _Unsuitable
+                    raise Unsuitable
                 return growing.grow(count, new, crc)
         kind, _, body = read_body(old)
         rest = body[prefix + gone :]
         body = body[:prefix] + (new + rest if op == delta.SPLICE else rest + new)
         if crc32(body) != crc:
-            raise _Unsuitable
+            raise Unsuitable
         self._use(len(body))
         return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
 
@@ -274,7 +301,7 @@ class _Replay:
         self._use(size)
         body = expand(method, packed, size)
         if len(body) != size or crc32(body) != crc:
-            raise _Unsuitable
+            raise Unsuitable
         return GrowingValue(kind, count, size, crc, _GrowingBytes(body))
 
 

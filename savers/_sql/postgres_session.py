@@ -39,6 +39,8 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
+    # Planning a statement takes 0.3 to 0.8 ms, executing it 0.1. It is prepared when it comes again.
+    "prepare_threshold": 1,
 }
 _MOST_MESSAGES: Final = 100
 """How many messages an idle connection may have received, until it is taken for broken."""

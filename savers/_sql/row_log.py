@@ -19,23 +19,24 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointStorageError
 from savers import _delta as delta
 from savers._log import log, payloads
 from savers._log.beginning import META_RECORDS, new_header, pack_meta_frames
-from savers._log.frame import digest_thread
+from savers._log.frame import IncompleteLog, digest_thread
 from savers._log.index import Index
 from savers._log.log_writer import LogWriter, NewCheckpoint
+from savers._log.past_checkpoint import Place
 from savers._log.stored_checkpoint import StoredCheckpoint, outline_writes
 from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, PositionTakenError
 from savers._sql.encoded_text import encode_id
 from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter, StaleLogError
-from savers._sql.row_source import MOST_KEPT, LogSource, RowSource
+from savers._sql.row_source import MOST_KEPT, FoundRow, LogSource, RowSource
 from savers._sql.terms import KnownTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from graphkit import Checkpoint
     from graphkit.codec import Codec
     from savers._log.kept_records import KeptRecords
-    from savers._sql.database import Database, Transaction
+    from savers._sql.database import Database, Parameters, Row, Transaction
     from savers._sql.statements import Statements
 
 _PART_SIZE: Final = 1 << 20
@@ -70,6 +71,8 @@ class RowLog(LogWriter):
         path = _describe(owner, version, database)
         self._doubted: str | None = None
         """An id that was taken to be absent when rows were refused last."""
+        self._wanted: str | None = None
+        """The id that the caller of `refresh` is about to look for."""
         super().__init__(self._source, path, owner, digest_thread(owner[0]), codec, None)
         self.read_many = delta.ManyReader(self._read_many, database.read_size)
         self._inserter = RowInserter(database, statements, *owner, version)
@@ -80,8 +83,8 @@ class RowLog(LogWriter):
         super()._reset()
         self.fd = -1
         self._source.clear()
-        self._located: tuple[str, int] | None = None
-        """The id that `find` searches for, and where its last record begins."""
+        self._located: tuple[str, FoundRow | None] | None = None
+        """The id that was searched for last, and where its record is; None if there is none."""
         self._new_rows: list[NewRow] = []
         self._status: str | None = None
         """The status in the row of the history."""
@@ -128,6 +131,7 @@ class RowLog(LogWriter):
         The cost is one statement.
         """
         is_known = self.fd >= 0
+        self._located = None
         try:
             return self._read_new_rows()
         except CheckpointCorruptionError:
@@ -145,8 +149,32 @@ class RowLog(LogWriter):
             self.close()
             raise
 
+    def refresh_for(self, id: str) -> bool:
+        """As `refresh`; if the log is open, look in the same statement for a checkpoint that is not the latest.
+
+        `locate` and `find` then need no statement of their own.
+        """
+        last = self.last_checkpoint
+        self._wanted = id if self.index is None and (last is None or last.id != id) else None
+        try:
+            return self.refresh()
+        finally:
+            self._wanted = None
+
     def _read_new_rows(self) -> bool:
-        rows = self._select_new()
+        wanted = self._wanted
+        if wanted is None or self.fd < 0:
+            return self._take_new_rows(self._select_new())
+        rows = self._select_new_and_past(encode_id(wanted))
+        if not rows:
+            # The known history is not live any more.
+            return self._take_new_rows(self._select_new())
+        first = next((number for number, row in enumerate(rows) if row[4]), len(rows))
+        self._take_new_rows([row[:4] for row in rows[:first]])
+        self._located = wanted, self._source.rows.keep_around(self.fd, [row[2:] for row in rows[first:]])
+        return True
+
+    def _take_new_rows(self, rows: Sequence[Row]) -> bool:
         if not rows:
             self.close()
             self.is_known_absent = True
@@ -158,15 +186,26 @@ class RowLog(LogWriter):
             self._take_rows(rows)
         return True
 
-    def _select_new(self) -> Sequence[tuple[int, str, int, bytes]]:
+    def _select_new(self) -> Sequence[Row]:
+        owner = self.key
+        return self._read_current(self._statements.select_new, lambda: (self.fd, self.end, *owner, *owner, self.fd))
+
+    def _select_new_and_past(self, checkpoint: bytes) -> Sequence[Row]:
+        """Return what is new in the known history, and the rows around a checkpoint; nothing if it is not live."""
+        version = self.key[-1]
+        return self._read_current(
+            self._statements.select_new_and_past, lambda: (self.fd, checkpoint, self.end, self.fd, version)
+        )
+
+    def _read_current(self, sql: str, make_parameters: Callable[[], Parameters]) -> Sequence[Row]:
+        """Return the rows of a statement, executed on the database from which the known rows come."""
         database = self._database
         while True:
             generation = database.generation
             if generation != self._generation:
                 self.close()
                 self._generation = generation
-            owner = self.key
-            rows = database.read(self._statements.select_new, (self.fd, self.end, *owner, *owner, self.fd))
+            rows = database.read(sql, make_parameters())
             if database.generation == generation:
                 return rows
             # The statement has found another database in place of the one that is known.
@@ -202,7 +241,10 @@ class RowLog(LogWriter):
         _, status, position, beginning = row
         if position != 0:
             raise CheckpointCorruptionError(self.path, 0, "the first record is missing")
-        self.read_beginning(len(beginning), beginning)
+        try:
+            self.read_beginning(len(beginning), beginning)
+        except IncompleteLog:
+            raise CheckpointCorruptionError(self.path, 0, "the first record is cut short") from None
         self.seq = META_RECORDS
         self.end = len(beginning)
         self._source.add(0, beginning, is_keyframe=False)
@@ -318,19 +360,34 @@ class RowLog(LogWriter):
             raise CheckpointCorruptionError(self.path, position, frame or "the record is cut short")
         return frame
 
+    def locate(self, id: str) -> Place | None:
+        """Return where a checkpoint seems to be; None if only `find` can tell. `find` then looks no further."""
+        last = self.last_checkpoint
+        if not self.can_search() or (last is not None and last.id == id):
+            return None
+        found = self._find_row(id)
+        if found is None or found.position >= self.end:
+            return None
+        return Place(found.position, found.start, found.data)
+
     def find(self, id: str | None) -> StoredCheckpoint | None:
         last = self.last_checkpoint
         is_last = id is None or (last is not None and last.id == id)
-        if not is_last and id is not None and self._can_search() and id not in self.found:
-            position = self._source.rows.find(self.fd, encode_id(id))
-            if position is not None and position >= self.end:
-                # It was inserted since the log was refreshed.
-                position = next(self._list_positions(id), None)
-            if position is None:
+        if not is_last and id is not None and self.can_search() and id not in self.found:
+            found = self._find_row(id)
+            if found is None:
                 # No scan is needed: the rows say which checkpoints there are.
                 return None
-            self._located = id, position
+            if found.position >= self.end and next(self._list_positions(id), None) is None:
+                # It was inserted since the log was refreshed.
+                return None
         return super().find(id)
+
+    def _find_row(self, id: str) -> FoundRow | None:
+        """Return where the last record of a checkpoint is; None if there is none. The cost is one statement."""
+        if self._located is None or self._located[0] != id:
+            self._located = id, self._source.rows.find(self.fd, encode_id(id))
+        return self._located[1]
 
     def _list_positions(self, id: str) -> Iterator[int]:
         """Yield where the known records of a checkpoint begin, the last one first."""
@@ -338,16 +395,17 @@ class RowLog(LogWriter):
             if position < self.end:
                 yield position
 
-    def _can_search(self) -> bool:
+    def can_search(self) -> bool:
         """Return whether a row shows where a checkpoint is, and what belongs to it stands behind it."""
         return self.index is None and not self.is_scattered
 
-    def _search_offsets(self, id: str) -> Iterator[int]:
-        located, self._located = self._located, None
+    def search_offsets(self, id: str) -> Iterator[int]:
         first = None
-        if located is not None and located[0] == id:
-            first = located[1]
-            yield first
+        if self._located is not None and self._located[0] == id:
+            found = self._located[1]
+            if found is not None and found.position < self.end:
+                first = found.position
+                yield first
         for position in self._list_positions(id):
             if position != first:
                 yield position
@@ -391,6 +449,7 @@ class RowLog(LogWriter):
         self._check_length(payload)
         if self.fd < 0:
             self._begin()
+        self._located = None
         if self.is_scattered or flags & (log.SCATTERED | log.REPLACE):
             self.is_scattered = True
             flags |= log.SCATTERED

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from savers._sql.recent_rows import RecentRows
+from savers._sql.statements import PROBED, find_around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,6 @@ _READ_AHEAD: Final = 1 << 20
 _MOST_RANGES: Final = 64
 """Ranges that one statement reads. A database prepares each number of them separately, so numbers
 between powers of two are not used."""
-_BEHIND: Final = 1 << 14
-"""Bytes that are read behind a record that was searched for: what was recorded with it."""
 _LONG_READ: Final = 1 << 16
 """A scan reads more than this at once."""
 _JOINED_READ: Final = 1 << 14
@@ -57,6 +56,16 @@ class _Range(NamedTuple):
         return self.data[start : start + length]
 
 
+class FoundRow(NamedTuple):
+    """The row of a checkpoint."""
+
+    position: int
+    start: int
+    """The position of the keyframe before it."""
+    data: bytes
+    """The records from there to the next checkpoint, that one included."""
+
+
 class RowSource:
     """The bytes of histories, known by their numbers.
 
@@ -82,15 +91,8 @@ class RowSource:
             f" AND r.position < (SELECT max(e.position) {last}) ORDER BY r.position) AS f"
             f" UNION ALL SELECT * FROM (SELECT e.position, e.frame {last} ORDER BY e.position DESC LIMIT 1) AS g"
         )
-        # The plus keeps SQLite from walking through the history by its primary key instead of
-        # looking into the index of the checkpoints.
-        self._select_around = (
-            f"SELECT r.position, r.frame, f.position FROM {records} AS r, "
-            f"(SELECT max(+c.position) AS position FROM {records} AS c WHERE c.history = ? AND c.checkpoint = ?) AS f "
-            f"WHERE r.history = ? AND r.position >= (SELECT max(k.position) FROM {records} AS k"
-            " WHERE k.history = ? AND k.is_keyframe AND k.position <= f.position)"
-            f" AND r.position < f.position + {_BEHIND} ORDER BY r.position"
-        )
+        around = find_around(records, "?", PROBED)
+        self._select_around = f"WITH {around} SELECT position, frame, found FROM around ORDER BY 1"
         self._select_keyframes = (
             f"SELECT k.position, k.frame FROM {records} AS k WHERE k.history = ? AND k.is_keyframe"
             f" AND k.position <= ? AND (k.position = ? OR length(k.frame) <= {_LONGEST_KEYFRAME})"
@@ -180,15 +182,27 @@ class RowSource:
         """Return the keyframe at a position, and the last short ones before it, by their positions."""
         return dict(self._database.read(self._select_keyframes, (history, position, position)))
 
-    def find(self, history: int, checkpoint: bytes) -> int | None:
-        """Return the position of the last record with an encoded id, and keep what is around it."""
+    def find(self, history: int, checkpoint: bytes) -> FoundRow | None:
+        """Return where the last record with an encoded id is, and keep what is around it."""
         # Before the statement: if that finds another database, the range is not used again.
         generation = self._database.generation
-        rows = self._database.read(self._select_around, (history, checkpoint, history, history))
+        rows = self._database.read(self._select_around, (history, checkpoint))
         if not rows:
             return None
-        self._keep(generation, history, rows[0][0], rows)
-        return int(rows[0][2])
+        return self._keep_around(generation, history, rows)
+
+    def keep_around(self, history: int, rows: Sequence[Row]) -> FoundRow | None:
+        """Keep the records around a checkpoint that a caller has selected.
+
+        Args:
+            history: the history.
+            rows: the position and the frame of each, and the position of the checkpoint.
+        """
+        return self._keep_around(self._database.generation, history, rows) if rows else None
+
+    def _keep_around(self, generation: int, history: int, rows: Sequence[Row]) -> FoundRow:
+        around = self._keep(generation, history, rows[0][0], rows)
+        return FoundRow(rows[0][2], around.start, around.data)
 
     def keep(self, history: int, rows: Sequence[Row]) -> bytes:
         """Return the bytes of rows that a caller has selected, and keep them.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from savers._log.open_logs import OpenLogs
 from savers._sql.encoded_text import decode_row, encode_text
+from savers._sql.past_rows import PastRows
 from savers._sql.row_follower import RowFollower
 from savers._sql.row_log import RowLog
 from savers._sql.row_source import RowSource
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from graphkit.codec import Codec
     from savers._compression import Compression
+    from savers._log.past_checkpoint import PastCheckpoint
     from savers._sql.database import Database, Row
 
 
@@ -72,6 +74,11 @@ class RowStore:
         new = RowLog(self.database, source or self.source, self.statements, owner, self.codec, version)
         new.compression = self.compression
         return new
+
+    def read_past(self, thread_id: str, namespace: str, id: str) -> PastCheckpoint | None:
+        """Return a past checkpoint of a live history without opening its log; None if the log must be opened."""
+        owner = (thread_id, namespace)
+        return PastRows(self.database, self.source, self.statements, owner, self.codec).read(id)
 
     # For watches
 

@@ -255,7 +255,9 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
             is_fresh = log.fd < 0
             while True:
                 try:
-                    if not log.refresh() or log.find_latest() is None:
+                    wanted = config.checkpoint_id
+                    is_live = log.refresh() if wanted is None else log.refresh_for(wanted)
+                    if not is_live or log.find_latest() is None:
                         return default
                     result = read(log)
                 except CheckpointCorruptionError as error:

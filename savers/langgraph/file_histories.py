@@ -15,6 +15,7 @@ from savers.langgraph.listing import KnownLogs, get_store, select_from_store, se
 if TYPE_CHECKING:
     from graphkit import RunnableConfig
     from savers._log.history_view import AncestorReader, HistoryView
+    from savers._log.past_checkpoint import PastCheckpoint
     from savers.langgraph.selection import Query, Selected
     from savers.langgraph.writes import TaskWrites
 
@@ -43,6 +44,9 @@ class FileHistories(Histories[FileSystemSaver]):
         self, target: RunnableConfig, call: Callable[[], Result], *, appends: bool
     ) -> tuple[Result] | None:
         return self.saver._call_without_waiting(target, call, appends=appends)  # noqa: SLF001 - a part of the same package
+
+    def read_past(self, config: RunnableConfig) -> PastCheckpoint | None:
+        return self.saver._read_packed(config)  # noqa: SLF001 - a part of the same package
 
     def has_early(self, history: RunnableConfig) -> bool:
         # An earlier version stored them there. Opening a log that does not exist costs 20 times as

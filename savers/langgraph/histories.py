@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from graphkit.values import FrozenDict
     from savers._log.history_view import AncestorReader, HistoryView
+    from savers._log.past_checkpoint import PastCheckpoint
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers.langgraph.selection import Query, Selected
 
@@ -136,6 +137,10 @@ class Histories(ABC, Generic[Saver]):
         if checkpoint is None:
             return None
         return CheckpointWithWrites(checkpoint, self.saver.get_writes(config.replace(checkpoint_id=checkpoint.id)))
+
+    def read_past(self, config: RunnableConfig) -> PastCheckpoint | None:  # noqa: ARG002 - for savers that can
+        """Return the past checkpoint that a config names, packed; None if `read` must find it."""
+        return None
 
     @abstractmethod
     def has_early(self, history: RunnableConfig) -> bool:

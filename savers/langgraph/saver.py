@@ -278,10 +278,16 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             CheckpointConflictError: the thread holds a run of graphkit.
         """
         history = parse_config(config)
-        found = self._read_checkpoint(history, config["configurable"].get("checkpoint_id"))
+        names = config["configurable"]
+        checkpoint_id = names.get("checkpoint_id")
+        if checkpoint_id:
+            made = self._read_past(history.replace(checkpoint_id=checkpoint_id), names["thread_id"])
+            if made is not None:
+                return made
+        found = self._read_checkpoint(history, checkpoint_id)
         if found is None:
             return None
-        return self._make_tuple(history, found, config["configurable"]["thread_id"])
+        return self._make_tuple(history, found, names["thread_id"])
 
     def list(
         self,
@@ -392,6 +398,22 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         if found is not None:
             _check_made_by(history, found.checkpoint)
         return found
+
+    def _read_past(self, config: RunnableConfig, thread_id: Any) -> CheckpointTuple | None:
+        """Return a past checkpoint, decoded from its packed bytes; None if it must be read in the general way."""
+        if self._histories.has_early(config):
+            return None
+        found = self._histories.read_past(config)
+        if found is None:
+            return None
+        decoded = HistoryDecoder(self._deserializer).decode(found.packed)
+        if decoded is None:
+            return None
+        stored = found.stored
+        _check_made_by(config, stored)
+        checkpoint, writes = decoded
+        owner = (thread_id, config.checkpoint_ns)
+        return _make_tuple(owner, stored.id, stored.parent, stored.metadata, checkpoint, writes)
 
     def _make_tuple(self, history: RunnableConfig, found: CheckpointWithWrites, thread_id: Any) -> CheckpointTuple:
         checkpoint = found.checkpoint

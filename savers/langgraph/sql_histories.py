@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointConflictError
+from savers._log.past_checkpoint import read_past
 from savers._sql.row_views import LiveHistory, RowAncestorReader, RowHistories, RowView, ScannedRows
 from savers._sql.saver import SqlSaver
 from savers._sql.terms import list_search_terms
@@ -24,6 +25,7 @@ from savers.langgraph.selection import LAST_ID, NewestFirst, Query, Selected, Se
 
 if TYPE_CHECKING:
     from savers._log.history_view import AncestorReader, HistoryView
+    from savers._log.past_checkpoint import PastCheckpoint
     from savers._sql.row_log import RowLog
     from savers._sql.row_store import RowStore
     from savers.langgraph.writes import TaskWrites
@@ -85,6 +87,16 @@ class SqlHistories(Histories[SqlSaver]):
             return CheckpointWithWrites(stored.make_checkpoint(log.load_state(stored)), log.read_writes(stored))
 
         return self.saver._read(config, read_both, None)  # noqa: SLF001 - a part of the same package
+
+    def read_past(self, config: RunnableConfig) -> PastCheckpoint | None:
+        wanted = config.checkpoint_id
+        if wanted is None:
+            return None
+        owner = (config.thread, config.checkpoint_ns)
+        log = self._store.logs.find((*owner, 0))
+        if log is None or log.fd < 0:
+            return self._store.read_past(*owner, wanted)
+        return self.saver._read(config, lambda log: read_past(log, log.locate(wanted), wanted), None)  # noqa: SLF001 - a part of the same package
 
     def has_early(self, history: RunnableConfig) -> bool:
         known = self._has_early.get(history.thread)

@@ -344,19 +344,19 @@ def short_chains_of_any_state():
 
 
 def searching_from_the_beginning():
-    original = LogReader._search_offsets
-    return mock.patch.object(LogReader, "_search_offsets", lambda *args: reversed([*original(*args)]))
+    original = LogReader.search_offsets
+    return mock.patch.object(LogReader, "search_offsets", lambda *args: reversed([*original(*args)]))
 
 
 def searching_for_what_may_be_replaced():
-    return mock.patch.object(LogReader, "_can_search", lambda self: self.index is None and self.seal is None)
+    return mock.patch.object(LogReader, "can_search", lambda self: self.index is None and self.seal is None)
 
 
 def searching_without_proof():
     """The record that holds the bytes of an id is taken for its checkpoint, wherever they stand."""
 
     def _search(self, id):
-        for offset in self._search_offsets(id):
+        for offset in self.search_offsets(id):
             return next(one for one in reversed(self.load_index().checkpoints) if one.offset <= offset)
         return None
 

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from savers._sql.around_checkpoint import PROBED, find_around
 from savers._sql.recent_rows import RecentRows
-from savers._sql.statements import PROBED, find_around
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from savers._log.log import FRAME_SIZE
+from savers._sql.around_checkpoint import PROBED, find_around
 
 if TYPE_CHECKING:
     from savers._sql.database import Database
-
-PROBED: Final = 1 << 12
-"""Readers look at so many bytes from the beginning of a record on, without knowing how long it is."""
-_LAST_POSITION: Final = (1 << 63) - 1
 
 
 class Statements:
@@ -43,7 +40,8 @@ class Statements:
         and the known history again."""
         self.select_new_and_past = (
             f"WITH {find_around(records, '?', PROBED)} SELECT {columns}, 0 FROM {histories} AS h"
-            f" LEFT JOIN {records} AS r ON r.history = h.history AND r.position >= ? WHERE h.history = ? AND h.version = ?"
+            f" LEFT JOIN {records} AS r ON r.history = h.history AND r.position >= ?"
+            " WHERE h.history = ? AND h.version = ?"
             " UNION ALL SELECT history, NULL, position, frame, found FROM around ORDER BY 5, 3"
         )
         """What is new behind a position of a known history, if it is live, each with 0; and the records
@@ -305,31 +303,6 @@ class Statements:
             f" UNION ALL {columns} FROM wanted AS h JOIN {self._database.names.records} AS r"
             " ON r.history = h.history AND r.position = 0 WHERE h.keyframe > 0 ORDER BY 1, 3"
         )
-
-
-def find_around(records: str, history: str, behind: int = 0) -> str:
-    """Return the table `around`: the records from the keyframe of a checkpoint to the next checkpoint.
-
-    Up to there is what was recorded with it. `found` is the position of the checkpoint. The encoded id
-    of the checkpoint is a parameter.
-
-    Args:
-        records: the name of the table of records.
-        history: an expression for the history.
-        behind: records so many bytes behind that checkpoint are added.
-    """
-    # The plus keeps SQLite from walking through the history by its primary key instead of looking
-    # into the index of the checkpoints. With max() and min(), PostgreSQL plans for longer.
-    return (
-        f"wanted AS MATERIALIZED (SELECT c.history, c.position FROM {records} AS c"
-        f" WHERE c.history = {history} AND c.checkpoint = ? ORDER BY +c.position DESC LIMIT 1),"
-        f" around AS (SELECT r.history, r.position, r.frame, w.position AS found FROM wanted AS w"
-        f" JOIN {records} AS r ON r.history = w.history"
-        f" AND r.position >= (SELECT k.position FROM {records} AS k WHERE k.history = w.history"
-        " AND k.is_keyframe AND k.position <= w.position ORDER BY k.position DESC LIMIT 1)"
-        f" AND r.position <= coalesce((SELECT n.position + {behind} FROM {records} AS n WHERE n.history = w.history"
-        f" AND n.position > w.position AND n.checkpoint IS NOT NULL ORDER BY n.position LIMIT 1), {_LAST_POSITION}))"
-    )
 
 
 def _list_parameters(count: int) -> str:

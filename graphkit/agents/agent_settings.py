@@ -184,7 +184,7 @@ class LlmStepSettings(Settings):
     tools: list[ToolEntry] = Field(default_factory=list)
     """What only the model of this step may call."""
     max_parallel_tools: Annotated[int, Field(ge=1)] | None = None
-    """How many tool calls of one message run at the same time, at most. Without it: as many as the model asks for."""
+    """How many tool calls of one message run at the same time, at most. Without it: no limit."""
 
 
 class FunctionStepSettings(Settings):

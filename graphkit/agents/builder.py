@@ -57,8 +57,8 @@ class AgentBuilder:
                 for the key `city` of the state.
             system_prompt: sent before everything else.
             tools: what only the model of this step may call.
-            max_parallel_tools: how many calls of one message run at the same time, at most; None: as
-                many as the model asks for.
+            max_parallel_tools: how many calls of one message run at the same time, at most; None: no
+                limit.
 
         Raises:
             ValueError: there is no model.

@@ -41,7 +41,7 @@ class StateSerializer:
         Args:
             state: a mapping, or any other value.
             allow_pickle: pickle a state that cannot be stored otherwise. Use it only if the bytes
-                stay where nobody else can write, because reading them can run any code.
+                stay where no one else can write, because reading them can run any code.
 
         Raises:
             CheckpointSerializationError: a value cannot be stored; the message has its path.

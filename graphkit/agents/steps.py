@@ -81,8 +81,8 @@ class ChatStep(Step):
             prompt_template: formatted with the state and sent as a system message.
             system_prompt: sent as the first message.
             tools: what only the model of this step may call.
-            max_parallel_tools: how many calls of one message run at the same time, at most; None: as
-                many as the model asks for, or as there are threads.
+            max_parallel_tools: how many calls of one message run at the same time, at most; None:
+                limited only by the threads of the run.
 
         Raises:
             ValueError: there is no model, two tools have the same name, or max_parallel_tools is not

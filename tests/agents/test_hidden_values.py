@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import traceback
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from textwrap import dedent
@@ -331,7 +332,7 @@ def test_the_event_of_a_repeated_request_does_not_show_the_value():
         model = make_model(hide_in_model(settings, variables.hide_in))
         graph = StateGraph({}).add_node("ask", lambda state: model.request([{"role": "user", "content": "?"}]))
         graph = graph.add_edge("__START__", "ask").add_edge("ask", "__END__").compile(observers=events.append)
-        with pytest.raises(NodeExecutionError) as caught:
+        with closing(model), pytest.raises(NodeExecutionError) as caught:
             graph.invoke({})
     assert isinstance(caught.value.__cause__, ModelError)
     (retried,) = [event for event in events if event.type == "model.retry"]

@@ -124,9 +124,12 @@ def test_a_search_reads_only_histories_that_have_all_terms(open_saver, monkeypat
     saver.put(RunnableConfig("other"), make_checkpoint(3, metadata={"step": 3, "source": "input"}))
     made = []
     scan = row_views.ScannedRows.scan
-    monkeypatch.setattr(
-        row_views.ScannedRows, "scan", lambda view, *args: made.append(view.thread_id) or scan(view, *args)
-    )
+
+    def scan_and_note(view, data, *, keeps_contents):
+        made.append(view.thread_id)
+        return scan(view, data, keeps_contents=keeps_contents)
+
+    monkeypatch.setattr(row_views.ScannedRows, "scan", scan_and_note)
     found = saver.search({"step": 3, "source": "loop"})
     assert [(info.metadata["step"], info.metadata["source"]) for info in found] == [(3, "loop")] * 2
     assert made == ["t3", "t4"]

@@ -163,14 +163,16 @@ class SqlHistories(Histories[SqlSaver]):
         for live, known_view in zip(histories, known, strict=True):
             view: HistoryView = next(read)[1] if known_view is None else known_view
             selected = Selection(view, query).run()
-            if known_view is None and isinstance(view, ScannedRows):
-                view.make_states([one.stored for one in selected])
-                self._known.keep(live, view)
             selections.append(selected)
             kept += live.last
             if kept > _MAX_KEPT:
+                # Its rows are read again when its states are.
                 view.forget()
-            elif not selected:
+                continue
+            if known_view is None and isinstance(view, ScannedRows):
+                view.make_states([one.stored for one in selected])
+                self._known.keep(live, view)
+            if not selected:
                 self.release(view)
         return merge(selections, query)
 

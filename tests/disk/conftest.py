@@ -118,8 +118,9 @@ def ended_flushers():
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        if thread.name == "graphkit-flush" and thread._args:
-            (stop,) = thread._args
+        arguments = getattr(thread, "_args", ())  # a thread that ends meanwhile has lost them
+        if thread.name == "graphkit-flush" and arguments:
+            (stop,) = arguments
             stop.set()
             thread.join()
 

@@ -392,7 +392,7 @@ def test_a_put_that_overtakes_a_long_one_says_that_the_long_one_is_not_on_the_di
         short = pool.submit(saver.put, config, disk.step(2))
         assert overtaken.wait(60)
         go_on.set()
-        assert [put.exception(30) for put in (long, short)] == [None, None]
+        assert [put.exception(60) for put in (long, short)] == [None, None]
     saver.put(config, disk.step(3))
     *_, first, second, third = disk.frames_of(disk.log_of(saver.base_directory))
     assert first.end - first.offset <= second.unsynced * 512 < first.end - first.offset + 512
@@ -412,4 +412,4 @@ def test_nothing_is_left_open(opener, disk, config):
     saver.prune(keep_last=1)
     saver.delete("t")
     saver.close()
-    assert disk.open_files() == before
+    assert disk.open_files() <= before

@@ -64,7 +64,7 @@ for turn in range(int(sys.argv[1])):
         go.set()
         child = os.fork()
         if child == 0:
-            signal.alarm(20)  # ends a child that hangs
+            signal.alarm(60)  # ends a child that hangs
             saver = FileSystemSaver(f"{place}/all", fsync="never")
             saver.put(RunnableConfig("child"), one())
             with saver.run_lock(RunnableConfig("child")):

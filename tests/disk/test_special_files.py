@@ -82,7 +82,7 @@ def test_no_operation_waits_for_a_special_file(place, template, tmp_path, caplog
         root = tmp_path / f"{number}-{kind}"
         shutil.copytree(template, root)
         make(root / PLACES[place], kind)
-        with impatient(10):
+        with impatient(60):
             try:
                 saver = FileSystemSaver(root, fsync="never", lock_timeout=0)
             except CheckpointerError:
@@ -132,7 +132,7 @@ def test_repeated_errors_leave_no_descriptor(disk, template, tmp_path):
         with pytest.raises(CheckpointStorageError):
             saver.get(X)
         before = before or disk.open_files()
-    assert disk.open_files() == before
+    assert disk.open_files() <= before
     saver.close()
 
 

@@ -428,8 +428,9 @@ class RowLog(LogWriter):
         if self.fd < 0:
             return True
         last = self.last_checkpoint
-        is_last = last is not None and last.id == id
-        if is_last or self.index is not None or id in self.found or id == self._doubted:
+        if last is not None and last.id == id:
+            return False
+        if self.index is not None or id in self.found or id == self._doubted:
             return super().lacks(id)
         self._absent = id
         return True

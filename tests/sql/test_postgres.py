@@ -258,6 +258,24 @@ def count_prepared(database):
     return count
 
 
+@pytest.mark.parametrize("terms", [None, [0], [1, -1, 2**63 - 1, -(2**63)], list(range(100))])
+def test_a_prepared_statement_stores_what_a_cursor_does(database, terms):
+    history = add_history(database)
+    names = database.names
+    statement = (
+        f"INSERT INTO {names.records} (history, position, checkpoint, is_keyframe, frame, written, terms)"
+        " VALUES (?, ?, ?, ?::boolean, ?, ?, ?::bigint[])"
+    )
+    keyframes = [None, True, False] * PREPARED_AFTER
+    for position, is_keyframe in enumerate(keyframes):
+        database.write(statement, (history, position, None, is_keyframe, bytes(range(256)), 7, terms))
+    assert count_prepared(database) == 1
+    columns = "is_keyframe, frame, written, terms, terms[1]"
+    rows = database.read(f"SELECT {columns} FROM {names.records} ORDER BY position")
+    first = None if terms is None else terms[0]
+    assert rows == [(is_keyframe, bytes(range(256)), 7, terms, first) for is_keyframe in keyframes]
+
+
 def test_a_prepared_statement_that_was_dropped_is_executed_once(database):
     history, position = prepare(database)
     database.read("DEALLOCATE ALL")

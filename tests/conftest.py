@@ -20,6 +20,7 @@ SAME_EVERY_TIME = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow],
 }
+
 settings.register_profile("default", max_examples=FULL_EXAMPLES // 4, **SAME_EVERY_TIME)
 settings.register_profile("full", max_examples=FULL_EXAMPLES, **SAME_EVERY_TIME)
 settings.register_profile("search", max_examples=2000, deadline=None, print_blob=True)
@@ -64,14 +65,20 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item in kept]
 
 
+def pytest_collection():
+    """Collect the tests without the garbage collector: almost nothing of what they make is garbage."""
+    gc.disable()
+
+
 def pytest_collection_finish():
-    """Let the garbage collector pass by the million objects of the collected tests.
+    """Let the garbage collector pass by the million objects of the collected tests, and start more rarely.
 
     A full collection takes a tenth of a second with them. Some tests call it a hundred times.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_INSIDE_TEST)
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

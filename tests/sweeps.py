@@ -5,10 +5,15 @@ behind, each seed. Every behaviour and every kind of fault has a case in the def
 
 - A parametrised test is sampled when it is collected: `@pytest.mark.sweep(10)` keeps ten of its cases, and
   `@pytest.mark.sweep(10, of="seed")` keeps ten values of `seed` for each combination of its other parameters.
+- With `in_turn=True`, which values of it are kept differs from one combination to the next: two tests that may be run
+  in four ways run in other ways each.
 - A class that repeats the tests of another one on one more variant is sampled by test: `@pytest.mark.sweep(20, of="tests")`.
 - A test that loops over its cases takes the fixture `sweep`: `for case in sweep.some(cases, 10)`.
 - A test of Hypothesis asks for its number of examples with `@settings(max_examples=examples(400))`.
 """
+
+import itertools
+from collections import defaultdict
 
 from hypothesis import settings
 
@@ -52,15 +57,27 @@ def sampled_items(items):
     for item in items:
         mark = item.get_closest_marker("sweep")
         if mark is not None:
-            _, group = groups.setdefault(_group_of(item, **mark.kwargs), (mark, []))
+            of, in_turn = mark.kwargs.get("of"), mark.kwargs.get("in_turn", False)
+            _, _, group = groups.setdefault(_group_of(item, of), (mark.args, in_turn, []))
             group.append(item)
     left_out = set()
-    for mark, group in groups.values():
-        left_out |= {*group}.difference(spread(group, *mark.args))
+    numbers = defaultdict(itertools.count)
+    for (test, _), (args, in_turn, group) in groups.items():
+        first = _first_in_turn(next(numbers[test]), len(group)) if in_turn else 0
+        left_out |= {*group}.difference(spread(group[first:] + group[:first], *args))
     return [item for item in items if item not in left_out]
 
 
-def _group_of(item, of=None):
+def _first_in_turn(number, count):
+    """Which of `count` values the combination with a number begins with.
+
+    One is left out after each round. Where `count` is a multiple of the number of values of another parameter, each of
+    those meets all of these.
+    """
+    return (number + number // count) % count
+
+
+def _group_of(item, of):
     """What an item shares with those that it is sampled with: its test, and the parameters that are not swept; or its class."""
     test = item.nodeid.partition("[")[0]
     if of == "tests":

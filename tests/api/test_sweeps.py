@@ -63,6 +63,24 @@ def test_one_parameter_is_sampled_for_each_value_of_the_others():
     assert kept(*items) == ["test[0-0]", "test[0-8]", "test[1-0]", "test[1-8]"]
 
 
+def test_combinations_take_other_values_in_turn():
+    items = [
+        Item(
+            f"test[{kind}-{opener}-{way}]",
+            1,
+            of="way",
+            in_turn=True,
+            params={"kind": kind, "opener": opener, "way": way},
+        )
+        for kind in range(4)
+        for opener in range(2)
+        for way in range(4)
+    ]
+    ran = [name[5:-1].split("-") for name in kept(*items)]
+    assert len(ran) == 8
+    assert {(opener, way) for _, opener, way in ran} == {(opener, way) for opener in "01" for way in "0123"}
+
+
 def test_a_class_that_repeats_tests_is_sampled_by_test():
     first = [Item(f"file::First::test_{number}") for number in range(3)]
     again = [Item(f"file::Again::test_{number}", 2, of="tests") for number in range(3)]

@@ -94,7 +94,8 @@ class Store:
         """The keys that seal new records; None stores them in plain."""
         self._lock_timeout = lock_timeout
         self.logs = OpenLogs()
-        self._write_locks = self._make_write_locks()
+        self._write_locks: dict[int, WriteLock] = {}
+        """The write locks that were needed until now, by stripe."""
         self._is_marked = False
         """Whether the marker is known not to be one of an earlier version."""
         self._marker_state: tuple[int, int] | None = None
@@ -102,18 +103,6 @@ class Store:
         self._sealed_with: str | None = None
         """The key id in that marker."""
         _STORES.add(self)
-
-    def _make_write_locks(self) -> list[WriteLock]:
-        directory = layout.join(self.root, layout.LOCKS)
-        return [
-            WriteLock(
-                self.io,
-                layout.join(directory, f"{stripe:02x}"),
-                self._make_root_files,
-                self._lock_timeout,
-            )
-            for stripe in range(layout.STRIPES)
-        ]
 
     # The root and its marker
 
@@ -338,11 +327,21 @@ class Store:
 
     def write_lock(self, thread_id: str) -> WriteLock:
         """Return the write lock of a thread."""
-        return self._write_locks[layout.locate_thread(thread_id).stripe]
+        return self._write_lock_of(layout.locate_thread(thread_id).stripe)
 
     def all_write_locks(self) -> list[WriteLock]:
         """Return all write locks, in the order in which a caller takes several of them."""
-        return self._write_locks
+        return [self._write_lock_of(stripe) for stripe in range(layout.STRIPES)]
+
+    def _write_lock_of(self, stripe: int) -> WriteLock:
+        lock = self._write_locks.get(stripe)
+        if lock is None:
+            # Made only now: to make all of them took 90 of the 100 us of opening a store.
+            path = layout.join(self.root, layout.LOCKS, f"{stripe:02x}")
+            made = WriteLock(self.io, path, self._make_root_files, self._lock_timeout)
+            # Two threads of execution that make it at the same time get the same one.
+            lock = self._write_locks.setdefault(stripe, made)
+        return lock
 
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """Return the run lock of a thread, not yet taken."""
@@ -437,20 +436,20 @@ class Store:
     def close_idle(self) -> int:
         """Close the logs and locks that no caller uses now; return how many there were."""
         closed = self.logs.close_idle()
-        return closed + sum(lock.close_if_idle() for lock in self._write_locks)
+        return closed + sum(lock.close_if_idle() for lock in list(self._write_locks.values()))
 
     def close(self) -> None:
         """Close every descriptor; the next use opens those that it needs."""
         self.logs.close()
-        for lock in self._write_locks:
+        for lock in list(self._write_locks.values()):
             lock.close()
 
     def close_after_fork(self) -> None:
         """Close, in the child, what the parent has open; make locks that no thread holds."""
         self.logs.close_after_fork()
-        for lock in self._write_locks:
+        for lock in self._write_locks.values():
             lock.close_after_fork()
-        self._write_locks = self._make_write_locks()
+        self._write_locks = {}
 
 
 _STORES: Final[weakref.WeakSet[Store]] = weakref.WeakSet()

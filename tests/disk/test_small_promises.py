@@ -8,6 +8,8 @@ import pytest
 from graphkit import Checkpoint, CheckpointerConfigurationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import FileSystemSaver
+from savers._filesystem import store
+from savers._filesystem.lock import WriteLock
 
 
 class Reversed(StateSerializer):
@@ -137,3 +139,18 @@ def test_a_deletion_of_a_directory_that_holds_no_data_is_none(opener, config, tm
         pass
     assert list((tmp_path / "store").glob("t-t-*"))
     assert saver.delete("t") is False
+
+
+def test_two_writers_that_need_a_lock_at_the_same_time_get_the_same_one(opener, monkeypatch):
+    locks = opener()._store
+    found = []
+
+    def make_while_another_makes_it(*arguments):
+        if not found:
+            found.append(None)
+            found[0] = locks.write_lock("t")
+        return WriteLock(*arguments)
+
+    monkeypatch.setattr(store, "WriteLock", make_while_another_makes_it)
+    assert locks.write_lock("t") is found[0]
+    assert locks.write_lock("t") is found[0]

@@ -155,9 +155,10 @@ class Refused(Exception):
     pass
 
 
+@pytest.mark.sweep(1, of="debug", in_turn=True)
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("error", [CheckpointStorageError, Refused])
-@pytest.mark.parametrize("debug", [[], ["--debug"]])
 def test_no_message_or_traceback_shows_a_password(monkeypatch, name, error, debug):
     def refuse(path):
         if error is Refused:

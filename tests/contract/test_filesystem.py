@@ -46,8 +46,9 @@ class TestFileSystemSaver(InDirectory):
         return FileSystemSaver(saver.base_directory)
 
 
+@pytest.mark.sweep(20, of="tests")
 class TestFileSystemSaverReopened(InDirectory):
-    """Every single operation on a saver object of its own."""
+    """Every single operation on a saver object of its own, which takes twice as long."""
 
     def make_saver(self):
         return Reopening(self.new_path())

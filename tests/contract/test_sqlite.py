@@ -12,6 +12,7 @@ from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers._sql.sqlite_saver import SqliteSaver
 from tests.contract.sql import Elsewhere, Reopening, close_used
+from tests.sweeps import examples
 
 
 class InFile(Elsewhere, SaverContract):
@@ -45,8 +46,9 @@ class TestSqliteSaver(InFile):
         return self.open_file(saver.db_file)
 
 
+@pytest.mark.sweep(20, of="tests")
 class TestSqliteSaverReopened(InFile):
-    """Every single operation on a saver object of its own."""
+    """Every single operation on a saver object of its own, which takes three times as long."""
 
     def make_saver(self):
         return Reopening(partial(SqliteSaver, self.new_path(), fsync="never"))
@@ -90,11 +92,13 @@ class ReopeningMachine(SaverMachine):
         shutil.rmtree(self.root)
 
 
-def fewer(machine, part):
+def fewer(machine, part, steps):
     """Files are slow, and reopening them at every step is slower."""
-    machine.TestCase.settings = settings(max_examples=max(1, settings.default.max_examples // part))
+    machine.TestCase.settings = settings(
+        max_examples=max(1, settings.default.max_examples // part), stateful_step_count=steps
+    )
     return machine.TestCase
 
 
-TestSqliteMachine = fewer(SqliteMachine, 2)
-TestReopeningMachine = fewer(ReopeningMachine, 8)
+TestSqliteMachine = fewer(SqliteMachine, 2, 50)
+TestReopeningMachine = fewer(ReopeningMachine, 8, max(20, examples(50)))

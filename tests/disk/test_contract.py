@@ -41,7 +41,10 @@ class TestFast(FileSaverContract):
     options = {"fsync": "never"}
 
 
+@pytest.mark.sweep(20, of="tests")
 class TestDurable(FileSaverContract):
+    """As TestFileSystemSaver of tests/contract, whose savers have the same mode by default."""
+
     options = {"fsync": "always"}
 
 

@@ -20,7 +20,7 @@ NEEDING_A_SYNC = {
     crashes.shared_sync,
 }  # fmt: skip
 WITHOUT_WAITING = [
-    (workload, fsync) for fsync in ("never", 3600) for workload in crashes.WORKLOADS if workload not in NEEDING_A_SYNC
+    (workload, fsync) for workload in crashes.WORKLOADS if workload not in NEEDING_A_SYNC for fsync in ("never", 3600)
 ]
 
 
@@ -41,6 +41,7 @@ def test_these_were_at_least_five_thousand_states():
     assert sum(STATES.values()) >= 5000
 
 
+@pytest.mark.sweep(1, of="fsync", in_turn=True)
 @pytest.mark.parametrize(("workload", "fsync"), [*WITHOUT_WAITING, (crashes.flushes, 3600)], ids=named)
 def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_power_loss(workload, fsync, sweep):
     found = crashes.Crashes()

@@ -843,6 +843,7 @@ def sealed_crashes(monkeypatch):
 
 
 @pytest.mark.usefixtures("sealed_crashes")
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.__name__)
 def test_power_loss_keeps_what_was_acknowledged(workload, sweep):
     found = crashes.Crashes()
@@ -866,7 +867,7 @@ def test_every_flipped_bit_of_a_sealed_log_is_noticed_and_corrected(tmp_path, sw
         before = view(saver)
     path = log_of(root)
     whole = path.read_bytes()
-    for bit in sweep.some(range(64 * 8, len(whole) * 8), 150):
+    for bit in sweep.some(range(64 * 8, len(whole) * 8), 80):
         data = bytearray(whole)
         data[bit // 8] ^= 1 << bit % 8
         path.write_bytes(data)

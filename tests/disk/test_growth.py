@@ -259,10 +259,10 @@ def test_intervals_sync_behind_the_callers_back(disk, config, tmp_path):
     assert not set(threading.enumerate()) - before, "the thread that syncs has ended"
 
 
-def test_long_keyframes_stay_rare(opener, disk, config):
+def test_long_keyframes_stay_rare(opener, disk, config, sweep):
     saver = opener()
     state = {f"key {number}": f"value {number}" for number in range(20_000)}
-    for number in range(300):
+    for number in range(sweep.count(300, 80)):
         state["key 7"] = str(number)
         saver.put(config, disk.step(number, **state))
     records = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == frames.CHECKPOINT]

@@ -143,7 +143,7 @@ def faults_in(steps, *, warm):
 @pytest.mark.parametrize("steps", range(len(STEPS)), ids=[f"{number}-{kind}" for number, (kind, _) in enumerate(STEPS)])
 def test_any_call_of_a_step_may_fail(steps, warm, sticky, sweep):
     with fixed("io errors"):
-        for kind, number, name in sweep.some(faults_in(steps, warm=warm), 8):
+        for kind, number, name in sweep.some(faults_in(steps, warm=warm), 5):
             broken = Broken(kind, number, ERRORS[name], sticky=sticky)
             try:
                 try_step(steps, broken, warm=warm)

@@ -51,6 +51,7 @@ def plain(monkeypatch):
     return read
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_in_any_order_and_while_the_log_grows(seed, tmp_path, plain):
     randomness = random.Random(seed)

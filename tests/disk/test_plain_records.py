@@ -125,7 +125,7 @@ def test_every_flipped_byte_shows_as_it_does_one_by_one(tmp_path, disk, sweep, o
     fill_long(tmp_path)
     path = disk.log_of(tmp_path)
     good = path.read_bytes()
-    flips = sweep.some([(offset, bit) for offset in range(400, 4000) for bit in (0, 5)], 300)
+    flips = sweep.some([(offset, bit) for offset in range(400, 4000) for bit in (0, 5)], 150)
     for offset, bit in flips:
         bad = bytearray(good)
         bad[offset] ^= 1 << bit
@@ -248,7 +248,7 @@ def test_every_flipped_byte_and_cut_of_a_whole_log(tmp_path, disk, sweep):
     fill_long(tmp_path)
     path = disk.log_of(tmp_path)
     good = path.read_bytes().rstrip(b"\0")
-    for offset in sweep.some(range(len(good)), 150):
+    for offset in sweep.some(range(len(good)), 75):
         for bad in (good[:offset], good[:offset] + bytes([good[offset] ^ 4]) + good[offset + 1 :]):
             path.write_bytes(bad)
             found = view_of(tmp_path)

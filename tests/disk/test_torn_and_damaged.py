@@ -113,7 +113,7 @@ def test_no_flipped_byte_goes_unnoticed_or_costs_another_thread_anything(mask, o
     path = disk.log_of(saver.base_directory)
     whole = path.read_bytes()
     expected = everything(opener(), config)
-    for place in sweep.some(range(len(whole)), 150):
+    for place in sweep.some(range(len(whole)), 80):
         damaged = bytearray(whole)
         damaged[place] ^= mask
         path.write_bytes(damaged)

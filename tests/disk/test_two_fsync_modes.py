@@ -167,10 +167,10 @@ def by_seconds(run):
 @pytest.mark.parametrize(
     "workload", [in_turn, begun_lazily, during_a_sync, early_in_turn, by_seconds], ids=lambda one: one.__name__
 )
-def test_nothing_that_always_has_acknowledged_is_lost(boot, workload):
+def test_nothing_that_always_has_acknowledged_is_lost(boot, workload, sweep):
     found = Rebooting(boot)
-    found.explore(workload, 350)
-    assert found.states > 60
+    found.explore(workload, sweep.count(350, 120))
+    assert found.states > sweep.count(60, 30)
     assert found.nested >= found.states
 
 
@@ -204,6 +204,7 @@ def test_always_syncs_what_it_acknowledges_though_another_saver_has_appended_beh
 # Without "always": shorter, never wrong
 
 
+@pytest.mark.sweep(1, of="fsync", in_turn=True)
 @pytest.mark.parametrize("fsync", ["never", 3600])
 @pytest.mark.parametrize(
     "workload",

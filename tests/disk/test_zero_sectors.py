@@ -73,7 +73,7 @@ def test_every_flipped_bit_of_a_record_with_zeros_is_noticed(tmp_path, zeros, sw
         places = [(place, bit) for place in ends for bit in range(8)]
         places += [(place, dice.randrange(8)) for place in dice.sample(payload, 40)]
         assert len(places) > 4000 // 12
-        for place, bit in sweep.some(places, 130):
+        for place, bit in sweep.some(places, 70):
             data = bytearray(whole)
             data[place] ^= 1 << bit
             path.write_bytes(data)

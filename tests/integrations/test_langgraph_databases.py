@@ -44,7 +44,7 @@ def put(saver, config, metadata=None, versions=None, **values):
 # Whole graphs
 
 
-@pytest.mark.sweep(2, of="way")
+@pytest.mark.sweep(1, of="way", in_turn=True)
 @pytest.mark.parametrize(
     "way", [("sync", "sync"), ("sync", "exit"), ("async", "sync"), ("async", "async")], ids="-".join
 )
@@ -107,11 +107,12 @@ QUERIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seed", "threads"), [(0, 6), (1, 25)])
+@pytest.mark.sweep(1, of="threads", in_turn=True)
+@pytest.mark.parametrize("threads", [6, 25])
 @parametrize(*OTHERS)
-def test_listings_are_those_of_files(opener, tmp_path, seed, threads):
+def test_listings_are_those_of_files(opener, tmp_path, threads):
     saver, files = opener.new(), FileSystemCheckpointSaver(tmp_path / "files", fsync="never")
-    ids = fill([saver, files], seed, threads)
+    ids = fill([saver, files], threads, threads)
     again = opener.open(_name_of(saver)) if opener.kind in DATABASES else saver
     queries = [*QUERIES]
     for last in ids[::40]:

@@ -176,6 +176,7 @@ def test_a_history_that_was_released_since_then_becomes_a_version():
 METHODS = ("put", "put_writes", "add_tags", "release")
 
 
+@pytest.mark.sweep(1, of="late", in_turn=True)
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("method", "skip"), [*(("put", n) for n in range(13)), ("put_writes", 0), ("add_tags", 0), ("release", 0), ("release", 1), ("release", 2)])  # fmt: skip
 def test_a_copy_that_failed_anywhere_is_continued(tmp_path, method, skip, late):

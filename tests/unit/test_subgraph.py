@@ -303,7 +303,7 @@ def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, qu
     undisturbed = histories_of_undisturbed(stores, kind, questions, how)
     writes = writes_of(lambda saver: three_levels([], saver, questions), stores("counted", kind), how)
     assert writes >= 10
-    for at in sweep.some(range(1, writes + 2), 6):
+    for at in sweep.some(range(1, writes + 2), 4):
         deaths = 0
         for late in (False, True):
             runs = []
@@ -335,7 +335,7 @@ def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, ho
     expected = [word if word not in questions else "yes" for word in WHOLE]
     writes = writes_of(lambda saver: three_levels([], saver, questions, **options), MemorySaver(), how)
     assert writes >= 3
-    for at in sweep.some(range(1, writes + 2), 6):
+    for at in sweep.some(range(1, writes + 2), 4):
         deaths = 0
         for late in (False, True):
             saver = dying(stores((at, late), "memory"), at, late=late)
@@ -366,7 +366,7 @@ def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, h
     expected = ["p1", "x1", "q1", "p2", "yes", "q2", "b", "j"]
     writes = writes_of(lambda saver: forked([], saver), stores("counted", kind), how)
     assert writes >= 3
-    for at in sweep.some(range(1, writes + 2), 6):
+    for at in sweep.some(range(1, writes + 2), 4):
         deaths = 0
         for late in (False, True):
             runs = []

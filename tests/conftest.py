@@ -7,7 +7,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import postgres_server
+from tests import launcher as launching, postgres_server
 from tests.sweeps import FULL_EXAMPLES, Sweep, sampled_items
 
 COLLECT_INSIDE_TEST = 100_000
@@ -94,6 +94,13 @@ def pytest_runtest_teardown():
 @pytest.fixture(scope="session")
 def sweep(request):
     return Sweep(is_full=request.config.getoption("full"))
+
+
+@pytest.fixture(scope="session")
+def launcher():
+    """Runs scripts in processes that need not import langgraph, openai and mcp first."""
+    with launching.start() as launcher:
+        yield launcher
 
 
 # PostgreSQL

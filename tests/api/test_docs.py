@@ -1,4 +1,4 @@
-"""Every Python block in the documentation runs, in an empty directory and a fresh process (P88).
+"""Every Python block in the documentation runs, in an empty directory and a process new to graphkit (P88).
 
 A block headed ```python continued goes on where the block before it on the page ended. The databases
 that the pages name are on a server of the tests, and the models of OpenAI are a local server.
@@ -75,9 +75,12 @@ def model_environment():
         yield {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-of-the-tests"}
 
 
-def run(script, directory, database="", environment=None):
+def run(launcher, script, directory, database="", environment=None):
     path = directory / (script.page.stem + "_md.py")  # docs/langgraph.md is not to hide the package langgraph
     path.write_text(script.source.replace(CONNECTION_STRING, database), encoding="utf-8")
+    if "environ" not in script.source:
+        return launcher.run(path, cwd=directory, environment=environment)
+    # Packages may read variables when they are imported.
     return subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         cwd=directory,
@@ -90,10 +93,10 @@ def run(script, directory, database="", environment=None):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_block_runs(script, tmp_path, request):
+def test_block_runs(launcher, script, tmp_path, request):
     database = request.getfixturevalue("database") if CONNECTION_STRING in script.source else ""
     environment = request.getfixturevalue("model_environment") if "openai" in script.source else {}
-    done = run(script, tmp_path, database, environment)
+    done = run(launcher, script, tmp_path, database, environment)
     assert done.returncode == 0, f"{script.name}\n{done.stdout}\n{done.stderr}"
 
 
@@ -101,11 +104,11 @@ def test_the_readme_has_a_block_that_runs():
     assert any(script.page.name == "README.md" for script in SCRIPTS)
 
 
-def test_a_block_that_fails_is_seen(tmp_path):
+def test_a_block_that_fails_is_seen(launcher, tmp_path):
     (script,) = scripts_of(
         ROOT / "README.md", "# Page\n\n```python\nx = 1\n```\n\n```python continued\nassert x == 2\n```\n"
     )
-    done = run(script, tmp_path)
+    done = run(launcher, script, tmp_path)
     assert done.returncode != 0
     assert 'README_md.py", line 8' in done.stderr
 

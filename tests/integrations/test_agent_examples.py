@@ -28,11 +28,16 @@ def start(folder, name, *options):
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
 
 
-def run(folder, name, *options, given=""):
-    with start(folder, name, *options) as process:
-        out, err = process.communicate(given, timeout=120)
-    assert (process.returncode, err) == (0, "")
-    return out
+@pytest.fixture
+def run(launcher):
+    """A function that runs an example until it ends, and returns what it printed."""
+
+    def run(folder, name, *options, given=""):
+        done = launcher.run(EXAMPLES / name, "--runs", folder, *options, given=given)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    return run
 
 
 def kill_after(folder, name, line, *options):
@@ -48,7 +53,7 @@ def count_calls(folder):
     return Counter((folder / "calls.log").read_text(encoding="utf-8").splitlines())
 
 
-def test_the_conversation_remembers_each_user(tmp_path):
+def test_the_conversation_remembers_each_user(run, tmp_path):
     name = "10_agent_conversation.py"
     assert run(tmp_path, name, given="I like tea\nhello\n") == (
         "I have read 1 of your messages.\nI have read 2 of your messages.\n"
@@ -57,7 +62,7 @@ def test_the_conversation_remembers_each_user(tmp_path):
     assert run(tmp_path, name, "--user", "bob", given="What do I like?\n") == "You have not told me.\n"
 
 
-def test_the_conversation_continues_after_a_kill(tmp_path):
+def test_the_conversation_continues_after_a_kill(run, tmp_path):
     name = "10_agent_conversation.py"
     with start(tmp_path, name) as process:
         process.stdin.write("I like tea\n")
@@ -79,7 +84,7 @@ WAITS = 'waits for approval: book {"train": "09:40"}\n'
         (["--answer", "too early"], "too early", None),
     ],
 )
-def test_the_booking_waits_for_a_human(tmp_path, options, reply, booked):
+def test_the_booking_waits_for_a_human(run, tmp_path, options, reply, booked):
     name = "11_agent_approval.py"
     *calls, last = run(tmp_path, name).splitlines(keepends=True)
     assert (sorted(calls), last) == (["find_trains Porto\n", "forecast Porto\n"], WAITS)
@@ -91,7 +96,7 @@ def test_the_booking_waits_for_a_human(tmp_path, options, reply, booked):
 
 
 @pytest.mark.parametrize("line", ["find_trains Porto\n", "forecast Porto\n"])
-def test_a_killed_journey_ends_as_an_undisturbed_one(tmp_path, line):
+def test_a_killed_journey_ends_as_an_undisturbed_one(run, tmp_path, line):
     name = "11_agent_approval.py"
     kill_after(tmp_path, name, line)
     assert run(tmp_path, name).endswith(WAITS)
@@ -103,7 +108,7 @@ def test_a_killed_journey_ends_as_an_undisturbed_one(tmp_path, line):
     assert max(calls.values()) <= 2
 
 
-def test_a_killed_research_reads_no_chapter_again(tmp_path):
+def test_a_killed_research_reads_no_chapter_again(run, tmp_path):
     name = "12_agent_research.py"
     undisturbed = run(tmp_path / "undisturbed", name)
     assert undisturbed.splitlines()[-2:] == ["read 12 of 12 chapters", "12 chapters, 78 pages"]
@@ -174,19 +179,22 @@ def test_a_service_is_killed_and_another_one_pays_what_was_approved(tmp_path):
 FILES = EXAMPLES / "agents"
 
 
-def run_file(folder, name, server, *, given="", thread="ada"):
-    """Hold a conversation with an agent of a file at the terminal; return what it printed."""
-    command = [sys.executable, "-m", "graphkit", "agents", "run", str(FILES / name), "--thread", thread]
-    environment = os.environ | {
-        "OPENAI_BASE_URL": server.base_url,
-        "OPENAI_API_KEY": "none",
-        "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), str(FILES)]),
-    }
-    done = subprocess.run(
-        command, input=given, env=environment, cwd=folder, capture_output=True, encoding="utf-8", check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run_file(launcher):
+    """A function that holds a conversation with an agent of a file at the terminal, and returns what was printed."""
+
+    def run_file(folder, name, server, *, given="", thread="ada"):
+        command = ["-m", "graphkit", "agents", "run", str(FILES / name), "--thread", thread]
+        environment = {
+            "OPENAI_BASE_URL": server.base_url,
+            "OPENAI_API_KEY": "none",
+            "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), str(FILES)]),
+        }
+        done = launcher.run(*command, cwd=folder, environment=environment, given=given)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run_file
 
 
 @pytest.mark.parametrize("path", sorted(FILES.glob("*.yaml")), ids=lambda path: path.name)
@@ -196,7 +204,7 @@ def test_each_agent_file_is_valid(path, monkeypatch):
     assert check_agent_file(path, environment=environment).name == path.stem
 
 
-def test_the_conversation_of_a_file_remembers(tmp_path):
+def test_the_conversation_of_a_file_remembers(run_file, tmp_path):
     with chat_server.start(lambda request: chat_server.text(f"{len(request['messages'])} messages")) as server:
         assert "2 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n")
         assert "4 messages" in run_file(tmp_path, "conversation.yaml", server, given="hello\n")
@@ -213,7 +221,7 @@ def plan(request):
     return chat_server.text(results[-1])
 
 
-def test_the_journey_of_a_file_is_approved_in_another_process(tmp_path):
+def test_the_journey_of_a_file_is_approved_in_another_process(run_file, tmp_path):
     with chat_server.start(plan) as server:
         run_file(tmp_path, "journey.yaml", server, given="To Porto\n")
         assert len(server.requests) == 2
@@ -224,7 +232,7 @@ def test_the_journey_of_a_file_is_approved_in_another_process(tmp_path):
         assert len(server.requests) == 3
 
 
-def test_the_research_of_a_file_sums_up(tmp_path):
+def test_the_research_of_a_file_sums_up(run_file, tmp_path):
     def read(request):
         number = sum(message["role"] == "tool" for message in request["messages"]) + 1
         return chat_server.calls(("read_chapter", {"number": number})) if number < 4 else chat_server.text("done")

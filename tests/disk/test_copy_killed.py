@@ -59,7 +59,7 @@ def source(tmp_path):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("call", range(1, CALLS + 1))
-@pytest.mark.sweep(6, of="call")
+@pytest.mark.sweep(4, of="call")
 def test_a_copy_that_was_killed_is_continued(tmp_path, source, call, when):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), when, str(call), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -2,10 +2,10 @@
 
 import json
 import signal
-import subprocess
-import sys
 from io import StringIO
 from pathlib import Path
+
+import pytest
 
 from graphkit.cli.app import application
 from graphkit.cli.context import CliContext
@@ -14,9 +14,14 @@ from savers import FileSystemSaver
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "langgraph_review.py"
 
 
-def run(folder, *options):
-    command = [sys.executable, "-W", "error", str(EXAMPLE), *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+@pytest.fixture
+def run(launcher):
+    """A function that runs the example until it ends."""
+
+    def run(folder, *options):
+        return launcher.run(EXAMPLE, *options, cwd=folder)
+
+    return run
 
 
 def graphkit(*arguments):
@@ -26,7 +31,7 @@ def graphkit(*arguments):
     return world.out.getvalue()
 
 
-def test_it_is_killed_and_goes_on_and_is_answered(tmp_path):
+def test_it_is_killed_and_goes_on_and_is_answered(run, tmp_path):
     killed = run(tmp_path, "--kill-after", "2")
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "writing: summary\nwriting: figures\n")
     history = json.loads(graphkit("history", tmp_path / "runs", "report", "--json"))

@@ -1,5 +1,6 @@
 """From files to a database of LangGraph's SqliteSaver, and back."""
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -55,14 +56,21 @@ def content(file):
     return [rows(file, table, "thread_id, checkpoint_ns, checkpoint_id") for table in ("checkpoints", "writes")]
 
 
-@pytest.fixture
-def runs(tmp_path):
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
     """A store with threads of every kind, one of which waits at an interrupt in a subgraph."""
-    saver = open_store(tmp_path / "runs")
+    directory = tmp_path_factory.mktemp("filled") / "runs"
+    saver = open_store(directory)
     fill(saver)
     graphs.mapped().compile(checkpointer=saver, interrupt_before=["one"]).invoke({"log": []}, thread("sends"))
     saver.store.close()
-    return tmp_path / "runs"
+    return directory
+
+
+@pytest.fixture
+def runs(filled, tmp_path):
+    """A copy of that store, which the test may change."""
+    return shutil.copytree(filled, tmp_path / "runs")
 
 
 @pytest.fixture

@@ -209,6 +209,7 @@ def told(story, saver, mode, durability):
     return run.seen
 
 
+@pytest.mark.sweep(2, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("story", STORIES)
@@ -219,6 +220,7 @@ def test_the_same_is_seen_as_in_memory(story, mode, durability, tmp_path):
     assert ours.store.verify().ok
 
 
+@pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("story", STORIES)
 def test_the_same_is_seen_if_the_store_is_opened_anew_for_everything(story, durability, tmp_path):
@@ -303,6 +305,7 @@ def deltas(frequency):
     return story
 
 
+@pytest.mark.sweep(1, of="durability", in_turn=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("frequency", [1, 3, 1000])
 def test_delta_channels_are_read_as_from_memory(frequency, durability, tmp_path):

@@ -132,6 +132,7 @@ USES = {
 }
 
 
+@pytest.mark.sweep(1, of="is_indexed", in_turn=True)
 @pytest.mark.parametrize("is_indexed", [False, True])
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("change", CHANGES)

@@ -1,6 +1,7 @@
 """How much of the sweeps a run does, on how many processes, which examples Hypothesis takes; and PostgreSQL."""
 
 import gc
+import itertools
 import os
 import sys
 
@@ -12,6 +13,9 @@ from tests.sweeps import FULL_EXAMPLES, Sweep, sampled_items
 
 COLLECT_INSIDE_TEST = 100_000
 """Objects that a test may make until the collector runs inside it after all, so that memory stays bounded."""
+_TESTS = itertools.count(1)
+TESTS_PER_FULL_COLLECTION = 100
+"""After how many tests the collector looks at all objects. Older garbage holds descriptors: thousands in a whole run."""
 
 # The same examples on every machine and at every hour; HYPOTHESIS_PROFILE=search looks for new ones.
 SAME_EVERY_TIME = {
@@ -88,7 +92,8 @@ def pytest_runtest_teardown():
     Its finalizers fail at the limit of the recursion, to which some tests go. A finalizer that warns fails the test
     that left the object, not a later one.
     """
-    gc.collect(1)
+    is_full = next(_TESTS) % TESTS_PER_FULL_COLLECTION == 0
+    gc.collect(2 if is_full else 1)
 
 
 @pytest.fixture(scope="session")

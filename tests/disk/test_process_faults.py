@@ -3,6 +3,7 @@
 `test_processes.py` kills at random and has the locks between whole processes; here every system call has its turn.
 """
 
+import gc
 import os
 import signal
 import subprocess
@@ -339,6 +340,8 @@ def test_two_thousand_threads_and_sixteen_workers(tmp_path, monkeypatch):
     io = CountingCalls()
     with FileSystemSaver(tmp_path / "store", fsync="never", io=io) as saver:
         most, guard, counts = [0], threading.Lock(), []
+        gc.collect()
+        open_before = sum(1 for _ in Path("/proc/self/fd").iterdir())
 
         def work(number):
             config = RunnableConfig(f"thread {number}")
@@ -353,7 +356,7 @@ def test_two_thousand_threads_and_sixteen_workers(tmp_path, monkeypatch):
                 before = io.calls
                 list(pool.map(work, range(start, start + 500)))
                 counts.append(io.calls - before)
-        assert most[0] < 256 + 64 + 60
+        assert most[0] - open_before < 256 + 64 + 60
         # Workers that meet ask again, by a quarter more often on a busy machine; growth would show as three times as much.
         assert max(counts[1:]) < counts[0] * 1.5, "the last five hundred cost no more than the first"
         assert len(saver.threads()) == 2000

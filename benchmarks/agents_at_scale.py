@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter, sleep
@@ -23,6 +24,8 @@ NODE = 0.005
 CALLS = 50
 """Tool calls of one turn, one after the other."""
 CONVERSATIONS = 2000
+RECORD = bytes(300)
+"""About what a checkpoint of a call appends."""
 LONG = 100_000
 """Checkpoints of a long thread."""
 
@@ -61,6 +64,21 @@ def share_beside_calls(saver: Any) -> float:
     agent = with_saver(AgentBuilder().with_chat(work.model).with_tools(work.tool), saver)
     whole = timed(lambda: agent.run("go", "bench"))
     return (whole - work.seconds) / ((2 * CALLS + 1) * NODE)
+
+
+def share_of_raw_appends(file: Path) -> float:
+    """The time of an append and fdatasync after each wait, as a share of the waits: what the disk itself costs."""
+    descriptor = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    waits = 2 * CALLS + 1
+    seconds = 0.0
+    for _ in range(waits):
+        sleep(NODE)
+        started = perf_counter()
+        os.write(descriptor, RECORD)
+        os.fdatasync(descriptor)
+        seconds += perf_counter() - started
+    os.close(descriptor)
+    return seconds / (waits * NODE)
 
 
 def with_saver(builder: AgentBuilder, saver: Any) -> Agent:
@@ -116,6 +134,7 @@ def main(folder: Callable[[], Path]) -> None:
         return share_beside_calls(savers[name]()) - share_beside_calls(None)
 
     shares = [Row(name, lambda name=name: share(name)) for name in names]  # type: ignore[misc]
+    shares.append(Row("raw append + fdatasync", lambda: share_of_raw_appends(folder() / "raw")))
     run("What a checkpointer adds to model and tool calls of 5 ms", shares, rounds=5, unit="%", scale=100)
     at_once = [Row(name, lambda name=name: converse_at_once(savers[name]())) for name in savers]  # type: ignore[misc]
     run(f"{CONVERSATIONS} conversations at once", at_once, rounds=3, unit="s", scale=1, base="no checkpointer")

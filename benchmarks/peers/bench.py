@@ -257,6 +257,7 @@ class Bench:
             async with self.contender.open_async(self.make_folder()) as saver:
                 return await arun_threads(saver, self.sizes.tasks)
 
+        settle()
         return asyncio.run(run())
 
     def count_syncs(self) -> float | None:

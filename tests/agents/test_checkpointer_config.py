@@ -1,7 +1,6 @@
 """CheckpointerConfig and the YAML block (P1 to P4, P9, P41, P42)."""
 
 import json
-import os
 import pickle
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from graphkit import Checkpoint, RunnableConfig, registry
 from graphkit.agents import CheckpointerConfig, CheckpointerYAMLHandler
 from graphkit.errors import CheckpointerConfigurationError, GraphKitError
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, VersionedMemorySaver
+from tests.fresh_process import unmeasured_environment
 
 
 def test_the_defaults():
@@ -181,11 +181,10 @@ BACKENDS = ["langgraph", "openai", "mcp", "psycopg", "sqlite3", "yaml"]
 )
 def test_only_the_chosen_backend_is_imported(code, loaded, tmp_path):
     script = f"import sys\nfrom graphkit.agents import CheckpointerConfig\n{code}\nprint([name for name in {BACKENDS} if name in sys.modules])"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
-        env=environment | {"PYTHONPATH": str(Path.cwd())},
+        env=unmeasured_environment() | {"PYTHONPATH": str(Path.cwd())},
         capture_output=True,
         text=True,
         check=True,

@@ -4,10 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import json
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,18 +23,10 @@ from graphkit.agents.messages import (
 from graphkit.agents.model_settings import REQUEST_OPTIONS, RETRY_KEYS, ModelSettings, without_key
 from graphkit.agents.secret import Secret
 from graphkit.errors import AgentConfigurationError, MissingDependencyError
+from tests.fresh_process import fresh_process
 
 QUESTION = [{"role": "user", "content": "Hello?"}]
 OPENAI = {"provider": "openai", "model": "gpt-4o"}
-
-
-def fresh_process(code):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_importing_the_package_and_making_a_model_loads_no_client():

@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import json
-import os
 import pickle
 import re
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 
 import graphkit
 import savers
+from tests.fresh_process import fresh_process
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [graphkit, savers]
@@ -46,16 +46,6 @@ HEAVY = [
     "typer",
     "watchdog",
 ]
-
-
-def fresh_process(code):
-    """What a new interpreter prints, without the coverage hooks of this one."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_importing_both_packages_loads_nothing_heavy():

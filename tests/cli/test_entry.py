@@ -18,6 +18,7 @@ from graphkit.cli.usage_errors import describe_usage_error
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from tests.cli.terminal import SHOP, checkpoint, damage, graphkit
+from tests.fresh_process import unmeasured_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHKIT = [sys.executable, "-W", "error", "-m", "graphkit"]
@@ -74,8 +75,9 @@ def test_a_process_reads_what_this_one_wrote(store):
 def test_nothing_heavy_is_imported_for_help():
     code = "import sys, graphkit.cli.main as m; sys.argv = ['graphkit', '--help']\ntry: m.main()\nexcept SystemExit: pass\n"
     code += "print(*sorted(set(sys.modules) & {'rich', 'pydantic', 'asyncio', 'watchdog', 'savers', 'sqlite3'}), 'END')"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=unmeasured_environment(), check=True
+    )
     heavy = done.stdout.splitlines()[-1].split()
     assert heavy in (["END"], ["rich", "END"])  # main looks whether rich is there, which imports only its front
 

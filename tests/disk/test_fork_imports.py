@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.fresh_process import fresh_process
+
 if not hasattr(os, "fork"):
     pytest.skip("forks", allow_module_level=True)
 
@@ -83,5 +85,4 @@ def test_a_child_that_is_forked_beside_first_puts_does_its_own():
 
 def test_the_packages_stay_light():
     code = "import sys, graphkit, savers; print([one for one in ('filelock', 'platform') if one in sys.modules])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "[]\n"
+    assert fresh_process(code) == "[]\n"

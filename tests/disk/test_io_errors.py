@@ -20,6 +20,7 @@ from savers import FileSystemSaver, VersionedMemorySaver
 from savers._filesystem import layout
 from tests.disk.crashes import PLACE, config_of, expect_each, fixed, grown, made, view
 from tests.disk.simfs import Disk, SimFS
+from tests.fresh_process import unmeasured_environment
 
 KINDS = (
     "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename",
@@ -259,7 +260,7 @@ def test_faults_in_a_process_that_knows_nothing_of_them(fault, tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        env=plain_environment(),
+        env=unmeasured_environment(),
     )
     if "PTRACE" in run.stderr:
         pytest.skip("tracing is not allowed here")
@@ -278,7 +279,3 @@ def test_faults_in_a_process_that_knows_nothing_of_them(fault, tmp_path):
     saver = FileSystemSaver(root)
     saver.put(config_of(), made(101))
     assert [one.state["n"] for one in saver.list(config_of())] == [101, *found]
-
-
-def plain_environment():
-    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}

@@ -1,8 +1,6 @@
 """Savers and stores by name."""
 
 import ast
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +10,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import get_checkpoint_store, get_saver, register_checkpoint_store, register_saver, saver_names
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from tests.fresh_process import fresh_process
 
 
 def test_the_installed_savers_are_found_by_name(tmp_path):
@@ -132,9 +131,7 @@ DRIVERS = ["sqlite3", "psycopg", "psycopg_pool"]
 def drivers_after(code):
     """The database drivers that a new interpreter has loaded after some code."""
     show = f"import sys; print([name for name in {DRIVERS} if name in sys.modules])"
-    command = [sys.executable, "-c", f"{code}\n{show}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return ast.literal_eval(done.stdout.splitlines()[-1])
+    return ast.literal_eval(fresh_process(f"{code}\n{show}").splitlines()[-1])
 
 
 def test_only_the_chosen_backend_is_imported(tmp_path):

@@ -10,7 +10,6 @@ import traceback
 from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -127,18 +126,6 @@ class StepWithCondition(Step):
 
     def connect(self, graph, target):
         graph.add_conditional_edges(self.name, fail_in_function, {"next": target})
-
-
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def write(text, name="agent.yaml"):
-        path = tmp_path / name
-        path.write_text(dedent(text), encoding="utf-8")
-        return path
-
-    return write
 
 
 def is_shown_in(*texts):

@@ -31,18 +31,6 @@ APP = "tests.agents.application"
 STEPS = f"steps: [{{type: llm, model: '{APP}:echo'}}]\n"
 
 
-@pytest.fixture
-def write(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def write(text, name="agent.yaml"):
-        path = tmp_path / name
-        path.write_text(dedent(text), encoding="utf-8")
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize(
     "checkpointer",
     ["{type: file, config: {base_directory: runs}}", "{type: sqlite, config: {db_file: data/runs.db}}"],

@@ -1,0 +1,18 @@
+"""What tests of agent files share."""
+
+from textwrap import dedent
+
+import pytest
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a file of the working directory, which is empty at first, and returns its path."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text, name="agent.yaml"):
+        path = tmp_path / name
+        path.write_text(dedent(text), encoding="utf-8")
+        return path
+
+    return write

@@ -10,7 +10,7 @@ from savers._log.early_writes import EarlyWrites
 from savers._log.index import Index
 from savers._log.kept_records import KeptRecords
 from savers._log.open_log import OpenLog
-from savers._log.plain_records import read_plain_run
+from savers._log.plain_records import PlainRun, read_plain_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,9 +56,7 @@ class ChainScanner(OpenLog):
         seq = 0
         while offset < end:
             if checkpoints:
-                run = read_plain_run(
-                    data, start, offset, end, self.fid, seq, checkpoints[-1], self.codec.unpack, kept.last, kept.written
-                )
+                run = self._read_run(data, start, offset, end, seq, checkpoints[-1], kept)
                 if run.end > offset:
                     checkpoints += run.checkpoints
                     offset = run.end
@@ -104,18 +102,7 @@ class ChainScanner(OpenLog):
             if checkpoints and not (is_behind and log.begins_checkpoint(data, offset - start)):
                 # Behind the checkpoint, one record at a time: the next one is not wanted any more.
                 stop = offset + 1 if is_behind else target + 1
-                run = read_plain_run(
-                    data,
-                    start,
-                    offset,
-                    stop,
-                    self.fid,
-                    seq,
-                    checkpoints[-1],
-                    self.codec.unpack,
-                    kept.last,
-                    kept.written,
-                )
+                run = self._read_run(data, start, offset, stop, seq, checkpoints[-1], kept)
                 if run.end > offset:
                     checkpoints += run.checkpoints
                     offset = run.end
@@ -136,6 +123,14 @@ class ChainScanner(OpenLog):
             seq = frame.seq + 1
         is_found = bool(checkpoints) and checkpoints[-1].offset == target
         return checkpoints[-1] if is_found else None
+
+    def _read_run(
+        self, data: bytes, start: int, offset: int, stop: int, seq: int, last: StoredCheckpoint, kept: KeptRecords
+    ) -> PlainRun:
+        """Read the plain records from an offset on; see `read_plain_run`."""
+        return read_plain_run(
+            data, start, offset, stop, self.fid, seq, last, self.codec.unpack, kept.last, kept.written
+        )
 
     def _take_into_chain(
         self, frame: log.Frame, start: int, checkpoints: list[StoredCheckpoint], early: EarlyWrites, kept: KeptRecords

@@ -7,7 +7,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers._log import log
-from savers._sql import row_log
+from savers._sql import row_log_reader
 from savers._sql.row_log import RowLog
 
 CONFIG = RunnableConfig("t")
@@ -163,7 +163,7 @@ def test_a_record_of_a_newer_format_is_refused(saver, open_saver, positions):
 
 
 def test_a_long_end_is_not_read_twice(saver, open_saver, monkeypatch):
-    monkeypatch.setattr(row_log, "MOST_KEPT", 10_000)
+    monkeypatch.setattr(row_log_reader, "MOST_KEPT", 10_000)
     for number in range(6):
         saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": number, "text": str(number) * 5_000}))
     with open_saver() as fresh:

@@ -74,15 +74,24 @@ def get_saver(name: str, **options: Any) -> BaseCheckpointSaver:
 
 
 def check_saver_options(name: str, **options: Any) -> None:
-    """Check the names of options as `get_saver` does, without making a saver.
+    """Check options as `get_saver` does, without making a saver.
+
+    A factory that has a method `check_options`, as the savers of this package do, checks the values with
+    it: it is called with the arguments, raises what the factory raises, and opens nothing. Of other
+    factories, only the names of the options are checked.
 
     Raises:
-        CheckpointerConfigurationError: the name is unknown, or an option is unknown or missing.
+        CheckpointerConfigurationError: the name is unknown, or an option is unknown, missing or wrong. A
+            message about the value of an option begins with its name.
+        TypeError, ValueError: as the factory.
         MissingDependencyError: the saver needs a package that is not installed.
     """
     factory = _load_factory(_SAVERS.get(name))
     arguments, keywords = _split_options(options)
     _check_options(name, factory, arguments, keywords)
+    check_values: Callable[..., None] | None = getattr(factory, "check_options", None)
+    if check_values is not None:
+        check_values(*arguments, **keywords)
 
 
 def saver_names() -> list[str]:

@@ -48,7 +48,7 @@ class Compression:
         method: Any = self.method
         level: Any = self.level
         threshold: Any = self.threshold
-        if method not in _LEVELS:
+        if not isinstance(method, str) or method not in _LEVELS:
             reason = f'compression must be None, "zlib" or "zstd", not {method!r}'
             raise CheckpointerConfigurationError(reason)
         is_level = level is None or (isinstance(level, int) and 1 <= level <= _LEVELS[method])

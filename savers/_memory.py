@@ -26,6 +26,7 @@ from graphkit.abc import (
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.values import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, freeze, kind_of, private_copy
+from savers._options import check_lock_timeout
 
 _EMPTY = FrozenDict()
 
@@ -47,7 +48,11 @@ class MemorySaver(BaseCheckpointSaver):
         Args:
             lock_timeout: how long a run, `release`, `delete` or `copy` waits for another run of the
                 thread, in seconds.
+
+        Raises:
+            CheckpointerConfigurationError: the time is no number, or negative.
         """
+        check_lock_timeout(lock_timeout)
         self.lock_timeout = lock_timeout
         self._lock = threading.RLock()
         self._codec = Codec()
@@ -55,6 +60,11 @@ class MemorySaver(BaseCheckpointSaver):
         """The id of the operating system's thread that holds the run lock, by thread id."""
         self._threads: dict[str, dict[str, _History]] = {}
         """The histories, by thread id and namespace. None of them is empty."""
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors."""
+        cls(*arguments, **options)
 
     # The four required methods
 

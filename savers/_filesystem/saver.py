@@ -40,9 +40,10 @@ from savers._filesystem.maintenance import MaintenanceMethods
 from savers._filesystem.os_errors import wrap_os_error, wrap_os_errors
 from savers._filesystem.reading import ReadingMethods
 from savers._filesystem.store import Store
-from savers._filesystem.sync import Fsync, SyncNever, make_sync_mode, parse_fsync
+from savers._filesystem.sync import SyncNever, make_sync_mode
 from savers._log.listed_checkpoints import make_info
 from savers._log.log_writer import pack_writes
+from savers._options import Fsync, check_lock_timeout, parse_fsync
 
 if TYPE_CHECKING:
     from graphkit.abc import Watch
@@ -123,7 +124,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         """
         _check_arguments(base_directory, state_serializer)
         fsync = parse_fsync(fsync)
-        _check_timeout(lock_timeout)
+        check_lock_timeout(lock_timeout)
         self._codec = Codec(types)
         self._serializer = state_serializer
         root = os.path.abspath(os.fspath(base_directory))
@@ -141,6 +142,30 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         self._sync_mode = make_sync_mode(fsync, self._store)
         self._lister = FileCheckpointLister(self._store)
         self._open()
+
+    @staticmethod
+    def check_options(
+        base_directory: Any,
+        state_serializer: Any = None,
+        *,
+        fsync: Any = "always",
+        lock_timeout: Any = 10.0,
+        types: Any = (),
+        compression: Any = "zlib",
+        cipher: Any = None,
+        io: Any = None,  # noqa: ARG004 - for tests, and not checked
+    ) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created.
+
+        The directory and a key file may be missing.
+        """
+        _check_arguments(base_directory, state_serializer)
+        parse_fsync(fsync)
+        check_lock_timeout(lock_timeout)
+        Codec(types)
+        parse_compression(compression)
+        if not isinstance(cipher, str | os.PathLike):
+            parse_cipher(cipher)
 
     @wrap_os_errors("open the checkpoint directory")
     def _open(self) -> None:
@@ -601,12 +626,11 @@ def _check_arguments(base_directory: Any, state_serializer: Any) -> None:
         raise CheckpointerConfigurationError(
             f"base_directory must be a path, not {base_directory!r}",
         )
+    if "\0" in os.fsdecode(base_directory):
+        raise CheckpointerConfigurationError(
+            f"base_directory must be a path, which has no null character, not {base_directory!r}",
+        )
     if state_serializer is not None and not isinstance(state_serializer, StateSerializer):
         raise CheckpointerConfigurationError(
             f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}",
         )
-
-
-def _check_timeout(lock_timeout: Any) -> None:
-    if not isinstance(lock_timeout, (int, float)) or not lock_timeout >= 0:
-        raise CheckpointerConfigurationError(f"lock_timeout must be seconds, not {lock_timeout!r}")

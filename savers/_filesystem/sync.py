@@ -7,17 +7,16 @@ import os
 import threading
 import weakref
 from logging import getLogger
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
+from graphkit.errors import CheckpointerError
 from savers._filesystem import log_copy
 from savers._filesystem.store import FileId
+from savers._options import Fsync
 
 if TYPE_CHECKING:
     from savers._filesystem.file_log_writer import FileLogWriter
     from savers._filesystem.store import Store
-
-Fsync = Literal["always", "never"] | float
 
 _LOGGER: Final = getLogger("graphkit")
 _LONGEST_WAIT: Final = 0.0004
@@ -331,21 +330,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def parse_fsync(fsync: object) -> Fsync:
-    """Return the option `fsync`, checked.
-
-    Raises:
-        CheckpointerConfigurationError: it is neither a mode nor a positive number of seconds.
-    """
-    if fsync in {"always", "never"}:
-        return "always" if fsync == "always" else "never"
-    if isinstance(fsync, (int, float)) and not isinstance(fsync, bool) and fsync > 0:
-        return float(fsync)
-    raise CheckpointerConfigurationError(
-        f'fsync must be "always", "never" or seconds above zero, not {fsync!r}',
-    )
 
 
 def make_sync_mode(fsync: Fsync, store: Store) -> SyncMode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphkit.abc import get_held_run_locks
 from savers._compression import Compression, parse_compression
@@ -61,6 +61,11 @@ class PostgresSaver(SqlSaver):
         self._db_compression = parse_compression(compression)
         database = PostgresDatabase(connection_string, pool=pool, schema=schema, lease=lease, lock_timeout=lock_timeout)
         super().__init__(database, types=types, compression=self._db_compression, lock_timeout=lock_timeout)
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        cls(*arguments, **options)
 
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.

@@ -7,9 +7,10 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, Literal
+from typing import Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from savers._options import Fsync, check_lock_timeout, parse_fsync
 from savers._sql.changes import ChangeListener
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
 from savers._sql.encoded_text import encode_text
@@ -20,8 +21,6 @@ from savers._sql.sqlite_errors import is_no_such_table, make_busy_error
 from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._sql.waiting import check_may_wait
 from savers._sql.wal_sync import PeriodicSync, sync_file
-
-Fsync = Literal["always", "never"] | float
 
 _ODD_BYTES: Final = (b"\0\xff", b"", b"\xc0\x80\xed\xa0\x80\0", b"a")
 """What a text does not have, and what could end one."""
@@ -63,11 +62,12 @@ class SqliteDatabase(Database):
         check_version()
         self.path = _check_path(db_file)
         self.names = TableNames(*(_quote(prefix + name) for name in TableNames._fields))
+        check_lock_timeout(lock_timeout)
         self.lock_timeout = lock_timeout
         self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
         self._changes = SqliteChanges(self._connect_to_tables, self.names)
-        self._fsync = fsync
-        self.writes_at_once = fsync == "never"
+        self._fsync = parse_fsync(fsync)
+        self.writes_at_once = self._fsync == "never"
         self._sync = self._make_sync()
         self._wal_is_suspect = False
         self._last_inode: tuple[int, int] | None = None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from savers._compression import Compression, parse_compression
+from savers._options import Fsync
 from savers._sql.saver import SqlSaver
-from savers._sql.sqlite_database import Fsync, SqliteDatabase
+from savers._sql.sqlite_database import SqliteDatabase
 
 
 @final
@@ -60,6 +61,11 @@ class SqliteSaver(SqlSaver):
     def db_file(self) -> str:
         """The path of the file, absolute."""
         return self._database.path
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        cls(*arguments, **options)
 
     def opener(self) -> Callable[[], SqliteSaver]:
         """Return a function that opens the same file with the same types, in any process."""

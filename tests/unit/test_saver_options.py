@@ -1,0 +1,86 @@
+"""The values of the options that savers share, and their check without a store."""
+
+import inspect
+
+import pytest
+
+from graphkit.errors import CheckpointerConfigurationError
+from graphkit.registry import check_saver_options, get_saver, register_saver
+from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, VersionedMemorySaver
+
+REQUIRED = {
+    "memory": {},
+    "versioned_memory": {},
+    "file": {"base_directory": "missing/runs"},
+    "sqlite": {"db_file": "missing/runs.db"},
+    "postgres": {"connection_string": "host=nowhere.invalid"},
+}
+NO_SECONDS = ["soon", "1", None, True, -1, float("nan"), []]
+WRONG = {
+    "lock_timeout": (REQUIRED, NO_SECONDS),
+    "fsync": (["file", "sqlite"], [*NO_SECONDS, 0]),
+    "lease": (["postgres"], [*NO_SECONDS, 0, float("inf")]),
+    "compression": (["file", "sqlite", "postgres"], ["lz4", "", 3, {}]),
+    "schema": (["postgres"], ["", 3, "x" * 64]),
+    "base_directory": (["file"], ["", 3, None, "a\0b"]),
+    "db_file": (["sqlite"], ["", 3, None, ":memory:", "a\0b"]),
+    "connection_string": (["postgres"], [3, "nonsense"]),
+}
+CASES = [(name, option, value) for option, (names, values) in WRONG.items() for name in names for value in values]
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("make", [get_saver, check_saver_options])
+@pytest.mark.parametrize(("name", "option", "value"), CASES)
+def test_a_wrong_value_is_named_and_leaves_nothing(make, name, option, value, directory):
+    with pytest.raises(CheckpointerConfigurationError, match=f"^{option} "):
+        make(name, **REQUIRED[name] | {option: value})
+    assert list(directory.iterdir()) == []
+
+
+RIGHT = [
+    ("memory", {"lock_timeout": 0}),
+    ("versioned_memory", {"lock_timeout": 0.5}),
+    ("file", {"fsync": 3, "lock_timeout": 0, "compression": None, "cipher": "missing.key"}),
+    ("sqlite", {"fsync": "never", "compression": "zlib"}),
+    ("postgres", {"lease": 1, "schema": "runs"}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), RIGHT)
+def test_right_values_are_accepted_and_nothing_is_created(name, options, directory):
+    check_saver_options(name, **REQUIRED[name] | options)
+    assert list(directory.iterdir()) == []
+
+
+def test_checking_takes_the_path_of_a_configuration_file(directory):
+    check_saver_options("file", path="runs")
+    with pytest.raises(CheckpointerConfigurationError, match=r"^base_directory "):
+        check_saver_options("file", path="")
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("saver", [FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, VersionedMemorySaver])
+def test_the_check_takes_what_the_constructor_takes(saver):
+    checked = inspect.signature(saver.check_options).parameters
+    if checked.keys() != {"arguments", "options"}:  # the others pass everything to the constructor
+        assert checked.keys() == inspect.signature(saver).parameters.keys()
+
+
+def test_a_keyring_in_the_options_is_checked():
+    pytest.importorskip("cryptography")
+    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
+        check_saver_options("file", base_directory="runs", cipher={"one": "short"})
+
+
+def test_a_registered_factory_without_a_check_is_checked_by_name_only(monkeypatch):
+    monkeypatch.setattr("graphkit.registry._SAVERS._registered", {})
+    register_saver("redis", lambda url: MemorySaver())
+    check_saver_options("redis", url=object())
+    with pytest.raises(CheckpointerConfigurationError, match="missing a required argument"):
+        check_saver_options("redis", urls="x")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Self
 
 from pydantic import Field, field_validator
@@ -78,24 +79,35 @@ class CheckpointerConfig(Settings):
         if not self.enabled:
             return None
         options = self._find_options()
-        try:
+        with self._explain_errors():
             return get_saver(self.type, **options)
+
+    def check(self) -> None:
+        """Check `config` without making the saver: nothing is opened or created.
+
+        The values for a kind that another package or the application registered are checked if the kind
+        has a method `check_options`, and else by `build`.
+
+        Raises:
+            CheckpointerConfigurationError: a key is missing, unknown or wrong. The message names it; it
+                begins with the key if the value is wrong.
+            MissingDependencyError: the saver needs a package that is not installed.
+        """
+        if not self.enabled:
+            return
+        options = self._find_options()
+        with self._explain_errors():
+            check_saver_options(self.type, **options)
+
+    @contextmanager
+    def _explain_errors(self) -> Iterator[None]:
+        """Raise what a saver raises for wrong arguments as an error of the configuration."""
+        try:
+            yield
         except CheckpointerConfigurationError:
             raise
         except (TypeError, ValueError) as error:
             raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
-
-    def check(self) -> None:
-        """Check that the keys of `config` are those of the type, without making the saver.
-
-        Values are checked by `build`.
-
-        Raises:
-            CheckpointerConfigurationError: a key is missing or unknown. The message names it.
-            MissingDependencyError: the saver needs a package that is not installed.
-        """
-        if self.enabled:
-            check_saver_options(self.type, **self._find_options())
 
     def _find_options(self) -> dict[str, Any]:
         options = dict(self.config or {})

@@ -79,6 +79,10 @@ class YamlFile:
                 return self._lines[path[:length]]
         return 1
 
+    def has(self, path: Path) -> bool:
+        """Return whether the file has a key."""
+        return path in self._lines
+
     def make_error(self, reason: str, path: Path = ()) -> AgentConfigurationError:
         """Return an error that names the file, the line and the key.
 

@@ -102,6 +102,8 @@ class _AgentFile:
         self._file = YamlFile(path, environment, self._variables)
         self._environment = environment
         self._outer = (*outer, FilePath(self._file.path).resolve())
+        self._inner: dict[Path, _AgentFile] = {}
+        """The files of the steps that are agents in files of their own, by the path of the step."""
         self.config = self._variables.guard(self._load)()
 
     def build(self) -> Agent:
@@ -110,6 +112,7 @@ class _AgentFile:
 
     def _build(self) -> Agent:
         self._check_checkpointers(self.config, ())
+        checkpointer = ("checkpointer",) if self.config.checkpointer is not None else ("steps",)
         try:
             return AgentBuilderDirector(self.config).build()
         except AgentConfigurationError as error:
@@ -117,7 +120,7 @@ class _AgentFile:
                 raise
             raise self._file.make_error(str(error), self._find_step(str(error))) from error
         except CheckpointerConfigurationError as error:
-            raise self._file.make_error(str(error), ("checkpointer",)) from error
+            raise self._file.make_error(str(error), checkpointer) from error
         except ValueError as error:
             raise self._file.make_error(str(error), self._find_step(str(error))) from error
         except TypeError as error:
@@ -142,16 +145,35 @@ class _AgentFile:
         return config
 
     def _check_checkpointers(self, config: AgentConfig, path: Path) -> None:
-        checkpointer = config.checkpointer
-        if isinstance(checkpointer, CheckpointerConfig):
-            try:
-                checkpointer.check()
-            except CheckpointerConfigurationError as error:
-                raise self._file.make_error(str(error), (*path, "checkpointer")) from error
+        """Check the checkpointers of an agent of this file, and of the agents in it."""
+        self._check_checkpointer(config.checkpointer, path)
         for index, step in enumerate(config.steps):
             agent = step.get("agent")
             if isinstance(agent, AgentConfig):
-                self._check_checkpointers(agent, (*path, "steps", index))
+                self._check_nested(agent, (*path, "steps", index))
+
+    def _check_nested(self, agent: AgentConfig, step: Path) -> None:
+        """Check the checkpointers of the agent of a step."""
+        if self._file.has((*step, "checkpointer")):
+            self._check_checkpointer(agent.checkpointer, step)
+        inner = self._inner.get(step)
+        if inner is None:
+            self._check_checkpointers(agent, (*step, "agent"))
+        else:
+            inner._check_checkpointers(inner.config, ())  # noqa: SLF001 - of the same class
+
+    def _check_checkpointer(self, checkpointer: Any, path: Path) -> None:
+        """Check the checkpointer at a path. The error names the option whose value is wrong."""
+        if not isinstance(checkpointer, CheckpointerConfig):
+            return
+        try:
+            checkpointer.check()
+        except CheckpointerConfigurationError as error:
+            where = (*path, "checkpointer")
+            option, _, reason = str(error).partition(" ")
+            if option not in (checkpointer.config or {}):
+                raise self._file.make_error(str(error), where) from error
+            raise self._file.make_error(reason, (*where, "config", option)) from error
 
     def _find_step(self, message: str) -> Path:
         """Return the path of the step that a message of the director names."""
@@ -240,14 +262,14 @@ class _AgentFile:
         if file.resolve() in self._outer:
             raise self._file.make_error(f"{file} contains itself", (*path, "file"))
         inner = _AgentFile(file, self._environment, self._outer, self._variables)
+        self._inner[path] = inner
         config = inner.config
         checkpointer = step.pop("checkpointer", None)
         if checkpointer is None:
             return config
         if config.checkpointer is not None:
             raise self._file.make_error(f"{file} has a checkpointer, too; keep one", (*path, "checkpointer"))
-        config.set_checkpointer(checkpointer)
-        return config
+        return dataclasses.replace(config, checkpointer=checkpointer)
 
     def _resolve_model(self, text: str, path: Path) -> Any:
         """Return the text `provider:model`, or the function that `module:name` stands for."""

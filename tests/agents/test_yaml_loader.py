@@ -271,7 +271,12 @@ def test_a_byte_order_mark_is_no_part_of_the_file(write):
         (STEPS + f"state_type: {APP}:not_callable\n", 2, "state_type", "text"),
         (STEPS + "checkpointer:\n  type: redis\n", 3, "checkpointer.type", "Unsupported checkpointer type: 'redis'"),
         (STEPS + "checkpointer:\n  type: sqlite\n", 2, "checkpointer", "db_file"),
-        (STEPS + "checkpointer:\n  type: file\n  config: {base_directory: 3}\n", 2, "checkpointer", "base_directory"),
+        (
+            STEPS + "checkpointer:\n  type: file\n  config: {base_directory: 3}\n",
+            4,
+            "checkpointer.config.base_directory",
+            "must be a path",
+        ),
         (STEPS + "checkpointer: sqlite\n", 2, "checkpointer", "must be a mapping"),
         (STEPS + "thread_id:\n  strategy: user_specific\n  user: x\n", 4, "thread_id.user", "is unknown"),
         (STEPS + "mcp_servers:\n  files: {}\n", 3, "mcp_servers.files", "needs either command or url"),
@@ -473,6 +478,80 @@ def test_a_check_finds_what_loading_finds_and_makes_no_store(write, tmp_path):
     write(f"{STEPS}checkpointer: {{type: file, config: {{base_directory: runs, nope: 1}}}}\n")
     with pytest.raises(AgentConfigurationError, match=r"line 2: checkpointer: .*nope"):
         check_agent_file(path)
+
+
+STORE = """
+checkpointer:
+  type: {type}
+  config:
+    {option}: {value}
+    {required}
+"""
+WRONG_OPTIONS = [
+    ("file", "fsync", "sometimes", "base_directory: missing/runs"),
+    ("sqlite", "fsync", "true", "db_file: missing/runs.db"),
+    ("sqlite", "db_file", "':memory:'", "lock_timeout: 1"),
+    ("postgres", "lease", "-1", "connection_string: host=db"),
+    ("memory", "lock_timeout", "soon", ""),
+]
+
+
+@pytest.mark.parametrize("check", [check_agent_file, load_agent])
+@pytest.mark.parametrize(("type", "option", "value", "required"), WRONG_OPTIONS)
+def test_the_value_of_an_option_is_checked_and_its_line_named(check, type, option, value, required, write, tmp_path):
+    path = write(STEPS.strip() + STORE.format(type=type, option=option, value=value, required=required))
+    with pytest.raises(AgentConfigurationError) as caught:
+        check(path)
+    error = caught.value
+    assert (error.file, error.line, error.key) == (str(path), 5, f"checkpointer.config.{option}")
+    assert not error.reason.startswith(option)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_store_that_does_not_exist_yet_passes_the_check(write, tmp_path):
+    path = write(f"{STEPS}checkpointer: {{type: sqlite, config: {{db_file: missing/runs.db, fsync: 2}}}}\n")
+    check_agent_file(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+NESTED = """
+    steps:
+      - type: agent
+        {agent}
+        {checkpointer}
+"""
+WRONG_BLOCK = "checkpointer: {type: memory, config: {lock_timeout: soon}}"
+
+
+@pytest.mark.parametrize(
+    ("agent", "checkpointer", "file", "line", "key"),
+    [
+        ("file: inner.yaml", "", "inner.yaml", 2, "checkpointer.config.lock_timeout"),
+        ("file: deep.yaml", "", "inner.yaml", 2, "checkpointer.config.lock_timeout"),
+        ("file: plain.yaml", WRONG_BLOCK, "agent.yaml", 5, "steps[0].checkpointer.config.lock_timeout"),
+        ("agent: {steps: [LLM]}", WRONG_BLOCK, "agent.yaml", 5, "steps[0].checkpointer.config.lock_timeout"),
+        (f"agent: {{steps: [LLM], {WRONG_BLOCK}}}", "", "agent.yaml", 4, "steps[0].agent.checkpointer.config.lock_timeout"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_of_a_nested_agent_is_found_in_its_file(agent, checkpointer, file, line, key, write, tmp_path):
+    write(f"{STEPS}{WRONG_BLOCK}\n", "inner.yaml")
+    write(STEPS, "plain.yaml")
+    write("steps: [{type: agent, file: inner.yaml}]\n", "deep.yaml")
+    step = f"{{type: llm, model: '{APP}:echo'}}"
+    path = write(NESTED.format(agent=agent.replace("LLM", step), checkpointer=checkpointer))
+    with pytest.raises(AgentConfigurationError) as caught:
+        check_agent_file(path)
+    error = caught.value
+    assert (error.file, error.line, error.key) == (str(tmp_path / file), line, key)
+
+
+def test_a_store_that_cannot_be_made_for_a_nested_agent_is_no_key_of_the_outer_file(write):
+    write("", "runs")
+    write(f"{STEPS}checkpointer: {{type: file, config: {{base_directory: runs}}}}\n", "inner.yaml")
+    path = write("steps: [{type: agent, file: inner.yaml}]\n")
+    with pytest.raises(AgentConfigurationError, match="runs is a file") as caught:
+        load_agent(path)
+    assert caught.value.key == "steps"
 
 
 @given(st.text(alphabet="abz:{}[]&*!<>-?|'\"#%@,$ \n\t0", max_size=60) | st.binary(max_size=60))

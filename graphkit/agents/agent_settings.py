@@ -264,6 +264,9 @@ class AgentSettings(Settings):
     """What the models of all steps may call."""
     mcp_servers: dict[str, McpServerSettings] = Field(default_factory=dict)
     """MCP servers by name; the models of all steps may call their tools."""
+    max_iterations: Annotated[int, Field(ge=1)] | None = None
+    """How many nodes one run executes, at most: each request to a model is one, and so are the tool calls of one
+    message. Without it: 1,000. The agents in this agent have the same limit, and set none."""
     thread_id: ThreadIdEntry | None = None
     """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""
 

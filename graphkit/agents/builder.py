@@ -12,6 +12,7 @@ from graphkit.agents.agent import Agent
 from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import DefaultState
 from graphkit.agents.director import AgentBuilderDirector
+from graphkit.agents.settings import check_limit
 from graphkit.agents.tools import Tool, ToolRegistry
 from graphkit.errors import AgentConfigurationError
 
@@ -32,6 +33,7 @@ class AgentBuilder:
         self._steps: list[dict[str, Any]] = []
         self._tools = ToolRegistry()
         self._mcp_servers: dict[str, Any] = {}
+        self._max_iterations: int | None = None
         self._thread_id: dict[str, Any] = {}
         self._checkpointer: Any = None
 
@@ -116,6 +118,24 @@ class AgentBuilder:
         self._mcp_servers.update(servers)
         return self
 
+    def with_max_iterations(self, max_iterations: int) -> Self:
+        """Limit the loop of models and tools.
+
+        A run that has executed so many nodes and would go on raises MaxIterationsError. What it has done is
+        stored. The next input begins to count anew; a resume goes on if the limit has been raised.
+
+        Args:
+            max_iterations: how many nodes one run executes, at most: each request to a model is one, and
+                so are the tool calls of one message, and each other step. 1,000 by default. An agent
+                that is a step counts its own nodes, up to the limit of the outer agent.
+
+        Raises:
+            ValueError: it is no whole number of at least 1.
+        """
+        check_limit("max_iterations", max_iterations)
+        self._max_iterations = max_iterations
+        return self
+
     def with_thread_ids(self, strategy: str, **options: Any) -> Self:
         """Choose how `Agent.new_thread_id` makes ids; as ThreadIDManager."""
         self._thread_id = {"strategy": strategy, **options}
@@ -158,6 +178,7 @@ class AgentBuilder:
             checkpointer=self._checkpointer,
             tools=list(self._tools),
             mcp_servers=dict(self._mcp_servers),
+            max_iterations=self._max_iterations,
             thread_id=dict(self._thread_id),
         )
 

@@ -44,6 +44,8 @@ class AgentConfig:
     """What the models of all chat steps may call."""
     mcp_servers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The settings of MCP servers, by name."""
+    max_iterations: int | None = None
+    """How many nodes one run executes, at most; None: 1,000. Agents in this agent have the same limit."""
     thread_id: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The strategy for thread ids, and its options."""
     variables: Variables = dataclasses.field(default_factory=Variables, compare=False)
@@ -92,6 +94,8 @@ class AgentConfig:
             plain["tools"] = _dump_tools(self.tools, ("tools",))
         if self.mcp_servers:
             plain["mcp_servers"] = _dump_value(self.mcp_servers, ("mcp_servers",))
+        if self.max_iterations is not None:
+            plain["max_iterations"] = self.max_iterations
         if self.thread_id:
             plain["thread_id"] = _dump_value(self.thread_id, ("thread_id",))
         written: dict[str, Any] = self.variables.restore(plain)

@@ -14,6 +14,7 @@ from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import parse_state_type
 from graphkit.agents.guarded_graph import GuardedGraph, guard_tool
 from graphkit.agents.models import hide_in_model
+from graphkit.agents.settings import check_limit
 from graphkit.agents.steps import STRATEGIES, ChatStep, Step, StepFactory
 from graphkit.agents.tools import Tool, ToolRegistry
 
@@ -86,13 +87,22 @@ def _refuse_running_loop() -> None:
 
 
 def _find_nested(config: AgentConfig) -> list[tuple[int, AgentConfig]]:
-    """Return the steps that are agents by configuration, with their numbers."""
+    """Return the steps that are agents by configuration, with their numbers.
+
+    Raises:
+        ValueError: one of them sets a limit, which would have no effect.
+    """
     found: list[tuple[int, AgentConfig]] = []
     steps: Iterable[object] = config.steps  # from data, so perhaps not mappings
     for index, settings in enumerate(steps):
         agent = settings.get("agent") if isinstance(settings, Mapping) else None
-        if isinstance(agent, AgentConfig):
-            found.append((index, agent))
+        if not isinstance(agent, AgentConfig):
+            continue
+        if agent.max_iterations is not None:
+            raise ValueError(
+                f"Invalid step {index}: max_iterations of the agent in it has no effect; set that of the outer agent"
+            )
+        found.append((index, agent))
     return found
 
 
@@ -108,10 +118,12 @@ class _Assembly:
         """Begin to build.
 
         Raises:
-            ValueError: there are no steps.
+            ValueError: there are no steps, or the limit is no whole number of at least 1.
         """
         if not config.steps:
             raise ValueError("an agent needs at least one step: add one with with_chat() or with_step()")
+        if config.max_iterations is not None:
+            check_limit("max_iterations", config.max_iterations)
         self.config = config
         self.resources: list[Any] = []
         self._nested: dict[int, Agent] = {}
@@ -140,7 +152,7 @@ class _Assembly:
             self.resources += step.resources
         graph = self._make_graph(steps)
         saver = self._open_saver(config.checkpointer)
-        compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name)
+        compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name, **self._limits())
         return Agent(
             compiled,
             name=config.name,
@@ -149,6 +161,11 @@ class _Assembly:
             variables=config.variables,
             has_chat=any(isinstance(step, ChatStep) for step in steps),
         )
+
+    def _limits(self) -> dict[str, int]:
+        """Return the options of the graph that the configuration limits."""
+        limit = self.config.max_iterations
+        return {} if limit is None else {"max_iterations": limit}
 
     def _guard_tools(self, tools: Iterable[Any]) -> ToolRegistry:
         """Return tools whose errors do not show the values of variables."""

@@ -79,6 +79,17 @@ class Settings(BaseModel):
             raise cls.error_class("; ".join(map(str, find_problems(error)))) from error
 
 
+def check_limit(option: str, limit: object) -> None:
+    """Check a limit that is given in code.
+
+    Raises:
+        ValueError: it is no whole number of at least 1.
+    """
+    is_whole = isinstance(limit, int) and not isinstance(limit, bool)
+    if not is_whole or limit < 1:  # type: ignore[operator]
+        raise ValueError(f"{option} must be a whole number of at least 1, not {limit!r}")
+
+
 def find_problems(error: ValidationError) -> list[Problem]:
     """Return what is wrong, each problem once, with the problems inside of nested settings."""
     return list(dict.fromkeys(_problems_in(error, ())))

@@ -18,6 +18,7 @@ from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import Message, tool_calls_of, with_id
 from graphkit.agents.models import FunctionModel, make_model
+from graphkit.agents.settings import check_limit
 from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
 from graphkit.agents.tool_calls import ToolCalls, complete_results, find_pending_calls
 from graphkit.agents.tools import Tool, ToolRegistry
@@ -89,6 +90,8 @@ class ChatStep(Step):
                 at least 1.
         """
         super().__init__(name)
+        if max_parallel_tools is not None:
+            check_limit("max_parallel_tools", max_parallel_tools)
         if model is None:
             raise ValueError("a chat step needs a model: with_chat('provider:model') or with_chat(function)")
         for option, value in (("prompt_template", prompt_template), ("system_prompt", system_prompt)):
@@ -102,7 +105,7 @@ class ChatStep(Step):
         self.system_prompt = system_prompt
         self.tools = ToolRegistry([*agent_tools, *tools])
         self.tools_name = f"{name}_tools"
-        self.max_parallel_tools = _check_limit(max_parallel_tools)
+        self.max_parallel_tools = max_parallel_tools
 
     def add_to(self, graph: StateGraph) -> None:
         """Add the node of the model, and that of the tools if there are any."""
@@ -279,14 +282,6 @@ def _check_template(template: str | None) -> None:
             raise ValueError(
                 f"the prompt_template has {{{name}}}: name a key of the state, or write {{{{ and }}}} for braces"
             )
-
-
-def _check_limit(limit: object) -> int | None:
-    if limit is None:
-        return None
-    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1:
-        return limit
-    raise ValueError(f"max_parallel_tools must be a whole number of at least 1, not {limit!r}")
 
 
 def _choose_edge(state: Mapping[str, Any]) -> str:

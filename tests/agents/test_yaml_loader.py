@@ -567,7 +567,7 @@ def test_the_schema_describes_each_key_and_accepts_no_other():
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["steps"]
     assert set(schema["properties"]) == {
-        "name", "state_type", "steps", "checkpointer", "tools", "mcp_servers", "thread_id",
+        "name", "state_type", "steps", "checkpointer", "tools", "mcp_servers", "max_iterations", "thread_id",
     }  # fmt: skip
     assert all("description" in value for value in schema["properties"].values())
     assert {"LlmStepSettings", "FunctionStepSettings", "AgentStepSettings"} <= set(schema["$defs"])

@@ -1,0 +1,163 @@
+"""max_iterations: how long a model may go on calling tools."""
+
+import asyncio
+
+import pytest
+
+from graphkit import MaxIterationsError
+from graphkit.agents import AgentBuilder, AgentBuilderDirector, AgentConfig, AgentFactory, load_agent
+from graphkit.errors import AgentConfigurationError
+from savers import FileSystemSaver, MemorySaver
+from tests.agents import application
+from tests.agents.scripted import call, calling
+
+APP = "tests.agents.application"
+THREAD = "customer"
+
+
+class Greedy:
+    """Calls the tool at each request, until the conversation says enough."""
+
+    def __init__(self):
+        self.requests = 0
+
+    def __call__(self, messages):
+        self.requests += 1
+        if messages[-1]["content"] == "enough":
+            return "I stop."
+        return calling(call("look", number=self.requests))
+
+
+def look(number: int) -> str:
+    """Look."""
+    return f"result {number}"
+
+
+def make_builder(model, builder=AgentBuilder):
+    return builder().with_chat(model, name="chat").with_tools(look)
+
+
+def roles(agent):
+    return [message["role"] for message in agent.get_state(THREAD).state["messages"]]
+
+
+async def _collect(outputs):
+    return [output async for output in outputs]
+
+
+WAYS = {
+    "run": lambda agent, given: agent.run(given, THREAD),
+    "arun": lambda agent, given: asyncio.run(agent.arun(given, THREAD)),
+    "stream": lambda agent, given: list(agent.stream(given, THREAD)),
+    "astream": lambda agent, given: asyncio.run(_collect(agent.astream(given, THREAD))),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("builder", [AgentBuilder, AgentFactory])
+def test_a_run_stops_at_the_limit_and_keeps_what_it_has_done(way, builder):
+    model = Greedy()
+    saver = MemorySaver()
+    agent = make_builder(model, builder).with_max_iterations(3).with_checkpointer(saver).build()
+    with pytest.raises(MaxIterationsError, match=r"has executed 3 nodes, its max_iterations.*'chat_tools'") as caught:
+        WAYS[way](agent, "look around")
+    assert "resume it with a higher limit, or send new input" in str(caught.value)
+    assert caught.value.thread_id == THREAD
+    assert model.requests == 2
+    assert roles(agent) == ["user", "assistant", "tool", "assistant"]
+
+
+def test_the_next_message_goes_on_with_the_conversation():
+    model = Greedy()
+    agent = make_builder(model).with_max_iterations(3).with_checkpointer(MemorySaver()).build()
+    with pytest.raises(MaxIterationsError):
+        agent.run("look around", THREAD)
+    state = agent.run("enough", THREAD)
+    assert state["messages"][-1]["content"] == "I stop."
+    assert roles(agent) == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    with pytest.raises(MaxIterationsError):  # each input may execute as many nodes
+        agent.run("look again", THREAD)
+    assert model.requests == 5
+
+
+def test_a_resume_executes_nothing_until_the_limit_is_raised(tmp_path):
+    model = Greedy()
+    agent = make_builder(model).with_max_iterations(3).with_checkpointer(FileSystemSaver(tmp_path)).build()
+    with pytest.raises(MaxIterationsError):
+        agent.run("look around", THREAD)
+    before = roles(agent)
+    with pytest.raises(MaxIterationsError):
+        agent.run(None, THREAD)
+    assert (roles(agent), model.requests) == (before, 2)
+
+    higher = make_builder(model).with_max_iterations(5).with_checkpointer(FileSystemSaver(tmp_path)).build()
+    with pytest.raises(MaxIterationsError, match="has executed 5 nodes"):  # counting those before the resume
+        higher.run(None, THREAD)
+    assert roles(higher) == [*before, "tool", "assistant"]
+    assert model.requests == 3
+
+
+def test_without_a_checkpointer_the_limit_holds_too():
+    model = Greedy()
+    with pytest.raises(MaxIterationsError):
+        make_builder(model).with_max_iterations(4).build().run("look around")
+    assert model.requests == 2
+
+
+def test_a_turn_of_just_as_many_nodes_ends():
+    agent = make_builder(lambda messages: "Hello").with_max_iterations(1).build()
+    assert agent.run("Hi")["messages"][-1]["content"] == "Hello"
+
+
+def test_the_calls_of_one_message_count_once():
+    replies = iter([calling(*(call("look", number=number) for number in range(10))), "seen"])
+    agent = make_builder(lambda messages: next(replies)).with_max_iterations(3).build()
+    assert agent.run("look")["messages"][-1]["content"] == "seen"
+
+
+def test_an_agent_in_a_step_counts_its_own_nodes_to_the_limit_of_the_outer_one():
+    model = Greedy()
+    inner = make_builder(model).build()
+    outer = AgentBuilder().with_step("inner", inner).with_max_iterations(5).build()
+    with pytest.raises(MaxIterationsError, match="has executed 5 nodes"):
+        outer.run({"messages": [{"role": "user", "content": "look"}]})
+    assert model.requests == 3
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 2.0, "3", None])
+def test_a_wrong_limit_is_refused(limit):
+    with pytest.raises(ValueError, match="max_iterations must be a whole number of at least 1"):
+        AgentBuilder().with_max_iterations(limit)
+    if limit is not None:
+        config = AgentConfig(steps=[{"type": "llm", "model": application.echo}], max_iterations=limit)
+        with pytest.raises(ValueError, match="max_iterations must be a whole number of at least 1"):
+            AgentBuilderDirector(config).build()
+
+
+def test_a_file_sets_the_limit(write):
+    path = write(f"max_iterations: 7\nsteps: [{{type: llm, model: '{APP}:echo'}}]\n")
+    assert load_agent(path).graph.compile_config.max_iterations == 7
+
+
+@pytest.mark.parametrize("limit", ["0", "many", "true", "1.5"])
+def test_a_wrong_limit_in_a_file_is_named_with_its_line(limit, write):
+    path = write(f"steps: [{{type: llm, model: '{APP}:echo'}}]\nmax_iterations: {limit}\n")
+    with pytest.raises(AgentConfigurationError) as caught:
+        load_agent(path)
+    assert (caught.value.line, caught.value.key) == (2, "max_iterations")
+
+
+@pytest.mark.parametrize("agent", ["agent: {max_iterations: 3, steps: [LLM]}", "file: inner.yaml"])
+def test_a_limit_that_would_have_no_effect_is_refused(agent, write):
+    step = f"{{type: llm, model: '{APP}:echo'}}"
+    write(f"max_iterations: 3\nsteps: [{step}]\n", "inner.yaml")
+    path = write(f"steps:\n  - {step}\n  - type: agent\n    {agent.replace('LLM', step)}\n")
+    with pytest.raises(AgentConfigurationError, match="set that of the outer agent") as caught:
+        load_agent(path)
+    assert (caught.value.line, caught.value.key) == (3, "steps[1]")
+
+
+def test_the_limit_is_written_back():
+    plain = {"name": "a", "steps": [{"type": "llm", "model": "openai:m"}], "max_iterations": 9}
+    assert AgentConfig.from_dict(plain).to_dict() == plain
+    assert "max_iterations" not in AgentConfig().to_dict()

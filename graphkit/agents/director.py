@@ -152,7 +152,7 @@ class _Assembly:
             self.resources += step.resources
         graph = self._make_graph(steps)
         saver = self._open_saver(config.checkpointer)
-        compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name, **self._limits())
+        compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name, **self._graph_options())
         return Agent(
             compiled,
             name=config.name,
@@ -162,10 +162,12 @@ class _Assembly:
             has_chat=any(isinstance(step, ChatStep) for step in steps),
         )
 
-    def _limits(self) -> dict[str, int]:
-        """Return the options of the graph that the configuration limits."""
-        limit = self.config.max_iterations
-        return {} if limit is None else {"max_iterations": limit}
+    def _graph_options(self) -> dict[str, Any]:
+        """Return the options of the graph that the configuration sets."""
+        options: dict[str, Any] = {}
+        if self.config.max_iterations is not None:
+            options["max_iterations"] = self.config.max_iterations
+        return options
 
     def _guard_tools(self, tools: Iterable[Any]) -> ToolRegistry:
         """Return tools whose errors do not show the values of variables."""

@@ -26,7 +26,7 @@ from graphkit.abc import (
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.values import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, freeze, kind_of, private_copy
-from savers._options import check_lock_timeout
+from savers._options import parse_lock_timeout
 
 _EMPTY = FrozenDict()
 
@@ -52,8 +52,7 @@ class MemorySaver(BaseCheckpointSaver):
         Raises:
             CheckpointerConfigurationError: the time is no number, or negative.
         """
-        check_lock_timeout(lock_timeout)
-        self.lock_timeout = lock_timeout
+        self.lock_timeout = parse_lock_timeout(lock_timeout)
         self._lock = threading.RLock()
         self._codec = Codec()
         self._holders: dict[str, int] = {}

@@ -1,12 +1,16 @@
-"""Checks of the options that several savers have."""
+"""Checks the options that the savers on files and on databases share."""
 
 from __future__ import annotations
 
-from typing import Literal
+from threading import TIMEOUT_MAX
+from typing import Final, Literal
 
 from graphkit.errors import CheckpointerConfigurationError
 
 Fsync = Literal["always", "never"] | float
+
+_LONGEST_WAIT: Final = min(TIMEOUT_MAX, (1 << 31) // 1000)
+"""Seconds; PostgreSQL counts milliseconds in 31 bits. Longer waits end after this time."""
 
 
 def parse_fsync(fsync: object) -> Fsync:
@@ -19,28 +23,40 @@ def parse_fsync(fsync: object) -> Fsync:
         return "always"
     if fsync == "never":
         return "never"
-    if isinstance(fsync, int | float) and not isinstance(fsync, bool) and fsync > 0:
-        return float(fsync)
-    raise CheckpointerConfigurationError(f'fsync must be "always", "never" or seconds above zero, not {fsync!r}')
+    seconds = _find_seconds(fsync)
+    if seconds is None or not 0 < seconds <= _LONGEST_WAIT:
+        raise CheckpointerConfigurationError(
+            f'fsync must be "always", "never" or seconds above zero, not {fsync!r}',
+        )
+    return seconds
 
 
-def check_lock_timeout(lock_timeout: object) -> None:
-    """Check the option `lock_timeout`.
+def parse_lock_timeout(lock_timeout: object) -> float:
+    """Return the option `lock_timeout`, checked; infinity becomes about 24 days.
 
     Raises:
-        CheckpointerConfigurationError: it is no number of seconds from zero on.
+        CheckpointerConfigurationError: it is not a number of seconds, or negative.
     """
-    is_number = isinstance(lock_timeout, int | float) and not isinstance(lock_timeout, bool)
-    if not is_number or not lock_timeout >= 0:  # type: ignore[operator]
+    seconds = _find_seconds(lock_timeout)
+    if seconds is None or not seconds >= 0:
         raise CheckpointerConfigurationError(f"lock_timeout must be seconds, not {lock_timeout!r}")
+    return min(seconds, _LONGEST_WAIT)
 
 
-def check_lease(lease: object) -> None:
-    """Check the option `lease`.
+def parse_lease(lease: object) -> float:
+    """Return the option `lease`, checked.
 
     Raises:
-        CheckpointerConfigurationError: it is no finite number of seconds above zero.
+        CheckpointerConfigurationError: it is not a positive number of seconds.
     """
-    is_number = isinstance(lease, int | float) and not isinstance(lease, bool)
-    if not is_number or not 0 < lease < float("inf"):  # type: ignore[operator]
+    seconds = _find_seconds(lease)
+    if seconds is None or not 0 < seconds <= _LONGEST_WAIT:
         raise CheckpointerConfigurationError(f"lease must be seconds above zero, not {lease!r}")
+    return seconds
+
+
+def _find_seconds(value: object) -> float | None:
+    """Return a number as it is; None for anything else, such as a text or a truth value."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    return None

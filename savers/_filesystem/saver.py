@@ -43,7 +43,7 @@ from savers._filesystem.store import Store
 from savers._filesystem.sync import SyncNever, make_sync_mode
 from savers._log.listed_checkpoints import make_info
 from savers._log.log_writer import pack_writes
-from savers._options import Fsync, check_lock_timeout, parse_fsync
+from savers._options import Fsync, parse_fsync, parse_lock_timeout
 
 if TYPE_CHECKING:
     from graphkit.abc import Watch
@@ -124,7 +124,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         """
         _check_arguments(base_directory, state_serializer)
         fsync = parse_fsync(fsync)
-        check_lock_timeout(lock_timeout)
+        lock_timeout = parse_lock_timeout(lock_timeout)
         self._codec = Codec(types)
         self._serializer = state_serializer
         root = os.path.abspath(os.fspath(base_directory))
@@ -161,7 +161,7 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         """
         _check_arguments(base_directory, state_serializer)
         parse_fsync(fsync)
-        check_lock_timeout(lock_timeout)
+        parse_lock_timeout(lock_timeout)
         Codec(types)
         parse_compression(compression)
         if not isinstance(cipher, str | os.PathLike):

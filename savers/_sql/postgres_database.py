@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
-from savers._options import check_lease, check_lock_timeout
 from savers._sql.changes import ChangeListener
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
 from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
@@ -85,8 +84,6 @@ class PostgresDatabase(Database):
                 f"connection_string must be a str, not {type(connection_string).__name__}"
             )
         _check_schema(schema)
-        check_lease(lease)
-        check_lock_timeout(lock_timeout)
         self.schema = schema
         self.lease = lease
         self.lock_timeout = lock_timeout

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphkit.abc import get_held_run_locks
 from savers._compression import Compression, parse_compression
+from savers._options import parse_lease, parse_lock_timeout
 from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.saver import RunLockKey, SqlSaver
 
@@ -55,6 +56,8 @@ class PostgresSaver(SqlSaver):
                 pool are given, or neither.
             MissingDependencyError: the extra `postgres`, or that of `zstd`, is not installed.
         """
+        lease = parse_lease(lease)
+        lock_timeout = parse_lock_timeout(lock_timeout)
         self.lease = lease
         self._connection_string = connection_string
         self._schema = schema

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
-from savers._options import Fsync, check_lock_timeout, parse_fsync
+from savers._options import Fsync
 from savers._sql.changes import ChangeListener
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
 from savers._sql.encoded_text import encode_text
@@ -62,12 +62,11 @@ class SqliteDatabase(Database):
         check_version()
         self.path = _check_path(db_file)
         self.names = TableNames(*(_quote(prefix + name) for name in TableNames._fields))
-        check_lock_timeout(lock_timeout)
         self.lock_timeout = lock_timeout
         self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
         self._changes = SqliteChanges(self._connect_to_tables, self.names)
-        self._fsync = parse_fsync(fsync)
-        self.writes_at_once = self._fsync == "never"
+        self._fsync = fsync
+        self.writes_at_once = fsync == "never"
         self._sync = self._make_sync()
         self._wal_is_suspect = False
         self._last_inode: tuple[int, int] | None = None

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, final
 
 from savers._compression import Compression, parse_compression
-from savers._options import Fsync
+from savers._options import Fsync, parse_fsync, parse_lock_timeout
 from savers._sql.saver import SqlSaver
 from savers._sql.sqlite_database import SqliteDatabase
 
@@ -48,7 +48,9 @@ class SqliteSaver(SqlSaver):
             CheckpointerConfigurationError: an argument is wrong, or SQLite is older than 3.40.
             MissingDependencyError: `zstd` without the package of that extra.
         """
-        self._fsync: Fsync = fsync
+        fsync = parse_fsync(fsync)
+        lock_timeout = parse_lock_timeout(lock_timeout)
+        self._fsync = fsync
         self._db_compression = parse_compression(compression)
         super().__init__(
             SqliteDatabase(db_file, fsync=fsync, lock_timeout=lock_timeout),

@@ -1,9 +1,11 @@
 """The values of the options that savers share, and their check without a store."""
 
 import inspect
+import threading
 
 import pytest
 
+from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import check_saver_options, get_saver, register_saver
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, VersionedMemorySaver
@@ -18,7 +20,7 @@ REQUIRED = {
 NO_SECONDS = ["soon", "1", None, True, -1, float("nan"), []]
 WRONG = {
     "lock_timeout": (REQUIRED, NO_SECONDS),
-    "fsync": (["file", "sqlite"], [*NO_SECONDS, 0]),
+    "fsync": (["file", "sqlite"], [*NO_SECONDS, 0, float("inf"), {}]),
     "lease": (["postgres"], [*NO_SECONDS, 0, float("inf")]),
     "compression": (["file", "sqlite", "postgres"], ["lz4", "", 3, {}]),
     "schema": (["postgres"], ["", 3, "x" * 64]),
@@ -84,3 +86,26 @@ def test_a_registered_factory_without_a_check_is_checked_by_name_only(monkeypatc
     check_saver_options("redis", url=object())
     with pytest.raises(CheckpointerConfigurationError, match="missing a required argument"):
         check_saver_options("redis", urls="x")
+
+
+@pytest.mark.parametrize("name", ["file", "sqlite"])
+def test_an_infinite_lock_timeout_waits_for_the_other_run(name):
+    saver = get_saver(name, **REQUIRED[name], lock_timeout=float("inf"))
+    thread = RunnableConfig("t")
+    is_held = threading.Event()
+    may_end = threading.Event()
+
+    def hold():
+        with saver.run_lock(thread):
+            is_held.set()
+            may_end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
+    threading.Timer(0, may_end.set).start()
+    with saver.run_lock(thread):
+        saver.put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+    holder.join()
+    assert saver.get(thread).state["n"] == 1
+    saver.close()

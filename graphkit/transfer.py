@@ -24,6 +24,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._transfer.copying import CopiedThread, ThreadCopier
 from graphkit._transfer.exporting import ThreadExporter
+from graphkit._transfer.failed_threads import FailedThreads
 from graphkit._transfer.importing import ThreadImporter, format_error, parse_line
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import CheckpointerConfigurationError
@@ -72,7 +73,8 @@ def copy_threads(
     Compares what the target has of a thread with the source, appends what is missing, reads the
     thread back and compares it again. So a call continues where an earlier one was cut short, and
     copies what was added to the source since then. Holds the run lock of a thread in both savers
-    meanwhile, and one checkpoint in memory.
+    meanwhile, and one checkpoint in memory. A thread that cannot be copied does not stop the others:
+    in the end the first error is raised, and its message names all such threads.
 
     Costs what changed from checkpoint to checkpoint if the savers support `replay` (see
     `graphkit.abc.SupportsReplay`) or share the values that did not change; otherwise what each state
@@ -95,26 +97,31 @@ def copy_threads(
         CheckpointNotFoundError: the source has no such thread. Nothing was changed.
         CheckpointConflictError: the target has a thread that differs from the source, and did not
             change it; or a thread differs after it was copied. The error names the namespace, the
-            checkpoint and what differs. The threads before it are copied.
+            checkpoint and what differs. All other threads are copied.
+        CheckpointCorruptionError, CheckpointKeyError: a thread of the source is damaged, or cannot be
+            opened. All other threads are copied.
         CheckpointSerializationError: a value has a type that is not registered with one of the
-            savers; the error names it. The threads before it are copied, and what precedes the value.
-        ThreadBusyError: a run holds a thread. The threads before it are copied.
+            savers; the error names it. All other threads are copied, and what precedes the value.
+        CheckpointStorageError: one of the stores cannot be used. The threads before are copied.
+        ThreadBusyError: a run holds a thread. All other threads are copied.
     """
     chosen = [*dict.fromkeys(source.threads(released=versions) if threads is None else threads)]
     _check_copy(source, target, chosen, versions=versions, plaintext=plaintext)
-    copiers = {thread_id: ThreadCopier(source, target, thread_id, versions=versions) for thread_id in chosen}
     if threads is not None:
-        for copier in copiers.values():
-            copier.check_exists()
+        for thread_id in chosen:
+            ThreadCopier(source, target, thread_id, versions=versions).check_exists()
+    failed = FailedThreads(len(chosen))
     skipped: list[str] = []
     total = CopiedThread()
-    for done, (thread_id, copier) in enumerate(copiers.items(), 1):
-        copied = copier.copy()
-        total.add(copied)
-        if copied.is_skipped:
-            skipped.append(thread_id)
+    for done, thread_id in enumerate(chosen, 1):
+        with failed.catch(thread_id):
+            copied = ThreadCopier(source, target, thread_id, versions=versions).copy()
+            total.add(copied)
+            if copied.is_skipped:
+                skipped.append(thread_id)
         if progress is not None:
             progress(done, len(chosen), thread_id)
+    failed.raise_if_any()
     return Copied(
         threads=chosen,
         skipped_threads=skipped,

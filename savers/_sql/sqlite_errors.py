@@ -32,7 +32,7 @@ _ADVICE: Final = (
 
 
 _RESTORE: Final = (
-    "restore a backup, or copy the threads that can be read to a new file, by name, with graphkit copy --to; "
+    "restore a backup, or copy the threads that can be read to a new file, with graphkit copy --to; "
     ".recover of SQLite's shell may save rows of the others"
 )
 

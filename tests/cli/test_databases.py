@@ -220,9 +220,10 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
 
     done = graphkit("copy", f"sqlite:{path}", "--to", f"sqlite:{new}")
     assert (done.code, "graphkit copy --to; .recover of" in done.err, "repair" in done.err) == (12, True, False)
-    assert graphkit("copy", f"sqlite:{path}", "b", "--to", f"sqlite:{new}").code == 0
+    assert done.err.endswith("(not copied: a; copied: all others)\n")
     assert graphkit("verify", f"sqlite:{new}").code == 0
     with SqliteSaver(new) as saver:
+        assert saver.threads() == ["b"]
         assert [one.state["value"] for one in saver.replay(RunnableConfig("b"))] == texts["b"]
 
 
@@ -245,9 +246,10 @@ def test_a_copy_of_a_damaged_thread_says_which_it_is_and_what_to_do(database, re
         connection.execute(change.format(records="graphkit.records", histories="graphkit.histories"))
     done = graphkit("copy", database, "--to", tmp_path / "copy")
     assert (done.code, done.err.startswith("graphkit: the history of thread 'order-17' in ")) == (12, True)
-    assert done.err.endswith("; restore a backup of the database, or delete the thread\n")
-    for thread in ("import-a", "order-18"):
-        assert graphkit("copy", database, thread, "--to", tmp_path / "copy").code == 0
+    advice = "; restore a backup of the database, or delete the thread"
+    assert done.err.endswith(f"{advice} (not copied: order-17; copied: all others)\n")
+    assert FileSystemSaver(tmp_path / "copy").threads() == ["import-a", "order-18"]
+    assert graphkit("copy", database, "order-17", "--to", tmp_path / "copy").err.endswith(f"{advice}\n")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import gc
+import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -14,6 +15,7 @@ from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph, interru
 from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
+    CheckpointCorruptionError,
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
@@ -278,6 +280,74 @@ def test_versions_that_differ_are_refused(tmp_path, kind):
     everything(other)
     with pytest.raises(CheckpointConflictError, match=r"the versions \[1, 2, 3\]"):
         copy_threads(source, other, ["t"])
+
+
+# Threads that cannot be copied
+
+
+def make_threads(count, *, lock_timeout=0):
+    """A store with the threads t00, t01, ..."""
+    saver = MemorySaver(lock_timeout=lock_timeout)
+    for number in range(count):
+        saver.put(RunnableConfig(f"t{number:02}"), checkpoint(number, START, "a", {"n": number}))
+    return saver
+
+
+def test_a_thread_that_cannot_be_copied_does_not_stop_the_others():
+    source, target = make_threads(5), MemorySaver(lock_timeout=0)
+    target.put(RunnableConfig("t01"), checkpoint(7, "z", END, {}))
+    done = []
+    with (
+        ThreadPoolExecutor(1) as pool,
+        source.run_lock(RunnableConfig("t03")),
+        pytest.raises(CheckpointConflictError) as caught,
+    ):
+        pool.submit(copy_threads, source, target, progress=lambda *step: done.append(step)).result()
+    message = str(caught.value)
+    assert message.startswith("thread 't01': namespace ''")
+    assert message.endswith(" (not copied: t01, t03; copied: all others)")
+    assert caught.value.thread_id == "t01"
+    assert str(pickle.loads(pickle.dumps(caught.value))) == message
+    assert str(caught.value.__cause__) == message.partition(" (not copied")[0]
+    assert done == [(number + 1, 5, f"t{number:02}") for number in range(5)]
+    assert sorted(target.threads()) == ["t00", "t01", "t02", "t04"]
+    assert [one.node_id for one in target.list(RunnableConfig("t01"))] == ["z"]
+    target.delete("t01")
+    assert copy_threads(source, target).skipped_threads == ["t00", "t02", "t04"]
+
+
+def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path):
+    source, target = FileSystemSaver(tmp_path, fsync="never"), MemorySaver()
+    for name in "abc":
+        for number in range(3):
+            source.put(RunnableConfig(name), checkpoint(number, "n", "n", {"text": f"{number} " * 100}))
+    source.close()
+    (log,) = tmp_path.glob("t-b-*/log")
+    data = bytearray(log.read_bytes())
+    place = data.index(b"1 1 1 1")
+    data[place : place + 20] = bytes(20)
+    log.write_bytes(data)
+    with pytest.raises(CheckpointCorruptionError, match=r"\(not copied: b; copied: all others\)$") as caught:
+        copy_threads(source, target)
+    assert (caught.value.path, caught.value.offset > 0) == (str(log), True)
+    assert sorted(target.threads()) == ["a", "c"]
+
+
+def test_many_threads_that_cannot_be_copied_are_counted():
+    source, target = make_threads(23), MemorySaver()
+    for thread in source.threads():
+        target.put(RunnableConfig(thread), checkpoint(99, "z", END, {}))
+    with pytest.raises(CheckpointConflictError, match=r"not copied: t00, .*, t19 and 3 more; copied: none\)$"):
+        copy_threads(source, target)
+
+
+def test_a_store_that_cannot_be_used_ends_the_copy():
+    full = CheckpointStorageError("runs", "write", OSError(errno.ENOSPC, "no space"))
+    target = ScriptedSaver(MemorySaver()).fail("put", full, skip=1)
+    with pytest.raises(CheckpointStorageError) as caught:
+        copy_threads(make_threads(4), target)
+    assert caught.value is full
+    assert list(target.threads()) == ["t00"]
 
 
 class Lossy(MemorySaver):

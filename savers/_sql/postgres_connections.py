@@ -1,4 +1,4 @@
-"""The connections to PostgreSQL that statements are executed on: our own, or those of a guest's pool."""
+"""The connections to PostgreSQL that statements are executed on: our own, or those of the application."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from graphkit.errors import CheckpointStorageError
 from savers._sql.postgres_session import Pool, PoolError, PostgresError, PostgresSession
+
+if TYPE_CHECKING:
+    import psycopg
 
 _MOST: Final = 10
 """The most connections that are open at the same time."""
@@ -179,6 +182,63 @@ class GuestConnections(Connections):
             with suppress(PostgresError):
                 connection.autocommit = False
         self._pool.putconn(connection)
+
+    def close(self) -> None:
+        pass
+
+
+class GuestConnection(Connections):
+    """Borrows the only connection that the application has passed in, for one statement or transaction at a time."""
+
+    def __init__(self, connection: psycopg.Connection[Any], path: str) -> None:
+        """Prepare; the connection is never closed.
+
+        Args:
+            connection: an open connection.
+            path: the database in messages.
+        """
+        self._connection = connection
+        self._path = path
+        self._session: PostgresSession | None = None
+        self._free = threading.Lock()
+        """Held while the connection is lent."""
+        self._autocommit = True
+        """The mode in which the connection was that is lent now."""
+
+    def take(self, timeout: float) -> PostgresSession:
+        if not self._free.acquire(timeout=timeout):
+            raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")
+        try:
+            session = self._find_usable()
+            self._autocommit = self._connection.autocommit
+            if not self._autocommit:
+                self._connection.autocommit = True
+        except BaseException:
+            self._free.release()
+            raise
+        return session
+
+    def _find_usable(self) -> PostgresSession:
+        if self._session is None and not self._connection.closed:
+            self._session = PostgresSession(self._connection)
+        session = self._session
+        if session is None or self._connection.closed or not session.is_usable():
+            raise self._error("the connection that was passed in is closed; a pool would replace it")
+        if session.is_in_transaction:
+            raise self._error("the connection that was passed in has an open transaction; end it, or pass a pool")
+        return session
+
+    def _error(self, reason: str) -> CheckpointStorageError:
+        return CheckpointStorageError(self._path, "use", reason)
+
+    def give_back(self, session: PostgresSession) -> None:
+        try:
+            if not self._autocommit and not session.connection.closed:
+                # Fails only for a connection that does not work; the next call reports it.
+                with suppress(PostgresError):
+                    session.connection.autocommit = False
+        finally:
+            self._free.release()
 
     def close(self) -> None:
         pass

@@ -18,7 +18,7 @@ from savers._sql.database import Database, Parameters, Row, TableNames, Transact
 from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
 from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_changes import PostgresChanges
-from savers._sql.postgres_connections import Connections, GuestConnections, OwnConnections
+from savers._sql.postgres_connections import Connections, GuestConnection, GuestConnections, OwnConnections
 from savers._sql.postgres_errors import RETRIED, UNDEFINED, describe_error, get_state, translate_error
 from savers._sql.postgres_run_locks import PostgresRunLocks
 from savers._sql.postgres_session import (
@@ -27,7 +27,9 @@ from savers._sql.postgres_session import (
     PostgresSession,
     complete_parameters,
     connect,
+    get_connection_parameters,
     get_pool_parameters,
+    is_connection,
     is_pool,
     parse_connection_string,
     quote_name,
@@ -62,9 +64,9 @@ class PostgresDatabase(Database):
 
         Args:
             connection_string: a URL or the keywords of libpq; opens up to ten connections.
-            pool: an open `psycopg_pool.ConnectionPool` that lends its connections; it is never closed.
-                Run locks and watches open one connection each with the pool's parameters, so that
-                they do not take one of its connections for long.
+            pool: an open `psycopg_pool.ConnectionPool` that lends its connections, or an open
+                `psycopg.Connection`; it is never closed. Run locks and watches open one connection each
+                with the same parameters, so that they do not take one of its connections for long.
             schema: the schema of the tables, created where it is missing.
             lease: seconds after which the run lock of a paused process is lost.
             lock_timeout: seconds to wait for other writers, and for a server that restarts. A
@@ -75,9 +77,9 @@ class PostgresDatabase(Database):
         """
         if (connection_string is None) == (pool is None):
             raise CheckpointerConfigurationError("give either connection_string or pool")
-        if pool is not None and not is_pool(pool):
+        if pool is not None and not is_pool(pool) and not is_connection(pool):
             raise CheckpointerConfigurationError(
-                f"pool must be a psycopg_pool.ConnectionPool, not {type(pool).__name__}"
+                f"pool must be a psycopg_pool.ConnectionPool or a psycopg.Connection, not {type(pool).__name__}"
             )
         if not isinstance(connection_string, (str, type(None))):
             raise CheckpointerConfigurationError(
@@ -123,6 +125,8 @@ class PostgresDatabase(Database):
     def _make_parameters(self, connection_string: str | None) -> dict[str, Any]:
         if connection_string is not None:
             return complete_parameters(parse_connection_string(connection_string))
+        if is_connection(self._guest):
+            return complete_parameters(get_connection_parameters(self._guest))
         parameters = get_pool_parameters(self._guest)
         return complete_parameters({**parse_connection_string(parameters.pop("conninfo")), **parameters})
 
@@ -330,6 +334,8 @@ class PostgresDatabase(Database):
                 self._create_tables()
                 if self._guest is None:
                     self._connections = OwnConnections(self.connect, self.path)
+                elif is_connection(self._guest):
+                    self._connections = GuestConnection(self._guest, self.path)
                 else:
                     self._connections = GuestConnections(self._guest, self.connect, self.path)
             return self._connections

@@ -13,6 +13,7 @@ from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.saver import RunLockKey, SqlSaver
 
 if TYPE_CHECKING:
+    from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
 
@@ -30,7 +31,7 @@ class PostgresSaver(SqlSaver):
         self,
         connection_string: str | None = None,
         *,
-        pool: ConnectionPool | None = None,
+        pool: ConnectionPool | Connection[Any] | None = None,
         schema: str = "graphkit",
         lease: float = 10.0,
         lock_timeout: float = 10.0,
@@ -42,7 +43,9 @@ class PostgresSaver(SqlSaver):
         Args:
             connection_string: a URL or the keywords of libpq. The saver opens connections as they are
                 needed, up to ten.
-            pool: an open pool, in place of the connection string. It is never closed.
+            pool: an open pool, or a single open connection, in place of the connection string. It is
+                never closed. A single connection serves one call at a time, and is not replaced when it
+                is lost.
             schema: the schema of the tables.
             lease: after how many seconds another run may take the thread of a process that was paused.
                 The paused run gets a ThreadBusyError at its next put, and changes nothing.

@@ -317,6 +317,25 @@ def get_pool_parameters(pool: Pool) -> dict[str, Any]:
     return {"conninfo": conninfo or "", **(kwargs or {})}
 
 
+def get_connection_parameters(connection: psycopg.Connection[Any]) -> dict[str, Any]:
+    """Return the parameters with which a connection was opened.
+
+    Raises:
+        CheckpointerConfigurationError: it is closed.
+    """
+    if connection.closed:
+        raise CheckpointerConfigurationError("the connection is closed; pass an open one, or a pool")
+    parameters: dict[str, Any] = {**connection.info.get_parameters()}
+    if connection.info.password:
+        parameters["password"] = connection.info.password
+    return parameters
+
+
 def is_pool(thing: object) -> bool:
     """Return whether this is a pool of psycopg for synchronous use."""
     return isinstance(thing, psycopg_pool.ConnectionPool)
+
+
+def is_connection(thing: object) -> bool:
+    """Return whether this is a connection of psycopg for synchronous use."""
+    return isinstance(thing, psycopg.Connection)

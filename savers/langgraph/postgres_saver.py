@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from savers._sql.postgres_saver import PostgresSaver
 from savers.langgraph.saver import CheckpointSaver, check_options
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
+    from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
     from savers._compression import Compression
@@ -33,7 +34,7 @@ class PostgresCheckpointSaver(CheckpointSaver):
         self,
         connection_string: str | None = None,
         *,
-        pool: ConnectionPool | None = None,
+        pool: ConnectionPool | Connection[Any] | None = None,
         schema: str = "graphkit",
         serde: SerializerProtocol | None = None,
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
@@ -45,7 +46,8 @@ class PostgresCheckpointSaver(CheckpointSaver):
 
         Args:
             connection_string: a URL or the keywords of libpq.
-            pool: an open pool, in place of the connection string. It is never closed.
+            pool: an open pool, or a single open connection, in place of the connection string; see
+                PostgresSaver. It is never closed.
             schema: the schema of the tables.
             serde: LangGraph's serializer; see CheckpointSaver.
             compression: how values of 100,000 bytes and more are stored.

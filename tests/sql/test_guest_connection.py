@@ -1,0 +1,91 @@
+"""PostgreSQL on a single connection that the application has opened, and passes in as `pool`."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
+from savers import PostgresSaver
+from savers._sql.postgres_database import PostgresDatabase
+
+OFTEN = 7
+"""So often is a statement executed that psycopg has prepared it, and then the saver."""
+
+
+def end_connection(server, connection):
+    """Let the server end a connection, and wait for its end."""
+    with psycopg.connect(server.connection_string, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 10000)", (connection.info.backend_pid,))
+
+
+@pytest.fixture
+def guest(server):
+    """A connection of an application."""
+    with psycopg.connect(server.connection_string, row_factory=dict_row) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_single_connection_may_be_passed_in(guest, schema, autocommit):
+    guest.autocommit = autocommit
+    with PostgresSaver(pool=guest, schema=schema) as saver:
+        thread = RunnableConfig("t")
+        for number in range(OFTEN):
+            saver.put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": number}))
+        with saver.run_lock(thread):
+            assert saver.prune("t", keep_last=1) == OFTEN - 1
+        assert saver.get(thread).state["n"] == OFTEN - 1
+        assert saver.opener() is None
+    assert guest.autocommit == autocommit
+    assert guest.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    assert guest.execute("SELECT 1 AS one").fetchall() == [{"one": 1}]
+
+
+def test_threads_of_execution_take_turns_on_a_single_connection(guest, schema):
+    saver = PostgresSaver(pool=guest, schema=schema)
+
+    def put(number):
+        saver.put(RunnableConfig(f"t{number % 4}"), Checkpoint(node_id="a", next_node_id="b", state={"n": number}))
+
+    with ThreadPoolExecutor(8) as workers:
+        list(workers.map(put, range(80)))
+    assert [len(saver.history(RunnableConfig(thread))) for thread in saver.threads()] == [20] * 4
+    saver.close()
+
+
+def test_the_transaction_of_an_application_is_not_committed_by_a_put(guest, schema):
+    saver = PostgresSaver(pool=guest, schema=schema, lock_timeout=0.1)
+    assert saver.threads() == []
+    guest.execute("CREATE TABLE of_the_application (n int)")
+    with pytest.raises(CheckpointStorageError, match="has an open transaction; end it, or pass a pool"):
+        saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
+    guest.rollback()
+    assert guest.execute("SELECT to_regclass('of_the_application') AS found").fetchall() == [{"found": None}]
+    guest.rollback()
+    assert saver.threads() == []
+
+
+def test_a_single_connection_that_is_closed_is_an_error(server, guest, schema):
+    saver = PostgresSaver(pool=guest, schema=schema, lock_timeout=0.1)
+    assert saver.threads() == []
+    end_connection(server, guest)
+    with pytest.raises(CheckpointStorageError, match="the connection that was passed in is closed"):
+        saver.threads()
+    with pytest.raises(CheckpointStorageError, match="the connection that was passed in is closed"):
+        saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={}))
+    with pytest.raises(CheckpointerConfigurationError, match="the connection is closed"):
+        PostgresSaver(pool=guest)
+
+
+def test_a_single_connection_keeps_its_password(server, monkeypatch):
+    opened = []
+    monkeypatch.setattr("savers._sql.postgres_database.connect", lambda parameters: opened.append(parameters) or 1 / 0)
+    with psycopg.connect(f"{server.connection_string} password=secret application_name=shop") as connection:
+        database = PostgresDatabase(pool=connection)
+        assert "secret" not in f"{database!r}"
+        with pytest.raises(ZeroDivisionError):
+            database.connect()
+    assert (opened[0]["password"], opened[0]["application_name"]) == ("secret", "shop")

@@ -27,8 +27,8 @@ ENTRY_COST: Final = 1 << 10
 _UNACCOUNTED: Final = 4 << 10
 """Changes by fewer bytes are not worth taking a lock at each put."""
 
-_UNACCOUNTED_APPENDS: Final = 1 << 10
-"""Appended bytes after which the caches of a log are measured again: about eight usual puts, of
+_UNACCOUNTED_APPENDS: Final = 4 << 10
+"""Appended bytes after which the caches of a log are measured again: about thirty usual puts, of
 which each may have added an entry to the index."""
 
 LogKey = tuple[str, str, int]
@@ -117,7 +117,7 @@ class OpenLogs:
     def account_usual_put(self, open_log: LogReader) -> None:
         """Account for a put that has loaded nothing and only made the log a little longer.
 
-        As `account`, but not at each put: a tenth of its cost.
+        As `account`, but not at each put: a thirtieth of its cost.
         """
         if open_log.end - open_log.accounted_end >= _UNACCOUNTED_APPENDS:
             self.account(open_log)

@@ -10,6 +10,7 @@ import threading
 from binascii import unhexlify
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from functools import lru_cache
 from itertools import compress
 from operator import is_not
 from types import NoneType
@@ -38,6 +39,8 @@ _GREATEST_U16: Final = (1 << 16) - 1
 """The numbers that msgpack writes as an unsigned number of 16 bits."""
 _STEP_U16: Final = b"\x81\xa4step\xcd"
 """The msgpack of {"step": n} up to such a number."""
+_STEP: Final = ["step"]
+"""The keys of the metadata that a usual step changes."""
 _PLAIN: Final = 6
 """Elements of a change whose parent and metadata are those of nearly every step: id, node, next,
 created, ops, data."""
@@ -54,6 +57,8 @@ _UUID_LENGTH: Final = 36
 _HEX_LENGTH: Final = 32
 _HYPHENS: Final = slice(8, 24, 5)
 """Where the hyphens of a UUID are."""
+_MAX_IDS: Final = 256
+"""How many stored forms of ids are remembered: a step needs that of its checkpoint for two records and a column."""
 BEFORE_UUID: Final = b"\xc4\x10"
 """What precedes the 16 bytes of an id that is a UUID."""
 
@@ -93,6 +98,7 @@ def malformed_error(path: str, frame: Frame, error: object) -> CheckpointCorrupt
     return CheckpointCorruptionError(path, frame.offset, f"the record is malformed: {error}")
 
 
+@lru_cache(maxsize=_MAX_IDS)
 def id_bytes(id: str) -> bytes | str:
     """Return the stored form of an id: 16 bytes for a UUID in canonical form, else the id."""
     if len(id) != _UUID_LENGTH or id[_HYPHENS] != "----":
@@ -266,8 +272,13 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
         return [pack(new, "metadata"), *old]
     # What is the same object is found without a step of the interpreter for each key: all of it but
     # the number of the step, in a usual run.
+    replaced = [*compress(keys, map(is_not, old.values(), new.values()))]
+    if replaced == _STEP and len(new_keys) == len(keys):
+        step = new["step"]
+        if step.__class__ is old["step"].__class__ is int and old["step"] != step and 0 <= step <= _GREATEST_U16:
+            return _pack_step(step)
     changed: dict[str, Any] = {}
-    for key in compress(keys, map(is_not, old.values(), new.values())):
+    for key in replaced:
         before = old[key]
         value = new[key]
         if before.__class__ is int and value.__class__ is int:

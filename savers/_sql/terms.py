@@ -35,6 +35,8 @@ class KnownTerms:
         """What the terms are made of; the terms themselves if that is long."""
         self._numbers: dict[str, int] = {}
         """By key: how many terms of numbers there are, up to one more than each history has."""
+        self._last: Mapping[str, Any] = {}
+        """The metadata whose terms were taken last."""
 
     def take_new(self, metadata: Mapping[str, Any]) -> list[int]:
         """Return the terms of a checkpoint that the history does not have yet; they are known from now on.
@@ -47,8 +49,12 @@ class KnownTerms:
         if len(texts) > _MOST_KNOWN:
             texts.clear()
             self._numbers.clear()
+            self._last = {}
+        last = self._last
+        self._last = metadata
         for key, value in metadata.items():
-            if key.startswith(_INTERNAL):
+            # Most values are those of the checkpoint before.
+            if (key in last and value is last[key]) or key.startswith(_INTERNAL):
                 continue
             is_number = value.__class__ in _NUMBERS
             if is_number and self._numbers.get(key, 0) > MOST_NUMBERS:

@@ -154,7 +154,9 @@ class LogWriter(LogReader):
         else:
             self.load_index()
         state = checkpoint.state
-        draft = self._make_draft(checkpoint, state)
+        draft = self._draft_short_keyframe(checkpoint) if target is None else None
+        if draft is None:
+            draft = self._make_draft(checkpoint, state)
         stored = _describe(checkpoint, private_copy(checkpoint.metadata), is_replacement=target is not None)
         order = list(state) if self.serializer is None else [_OPAQUE_KEY]
         pack = self._make_packer(state)
@@ -480,6 +482,27 @@ class LogWriter(LogReader):
 
     # What changed
 
+    def _draft_short_keyframe(self, checkpoint: Checkpoint) -> delta.Draft | None:
+        """Return the operations that set every value, if a keyframe of short values is next; None otherwise.
+
+        A keyframe repeats short values. So it needs nothing of the table before it, in which the
+        records since the last keyframe may not be applied yet: a fifth of the time of such a put.
+        """
+        changes = checkpoint.changes
+        if changes is None or changes.base is not self.state or self.serializer is not None:
+            return None
+        if self.last_checkpoint is None or self.names_pieces or self._can_be_change():
+            return None
+        if not self.is_small(_SMALL_LENGTH):
+            return None
+        draft: delta.Draft = {}
+        for name, value in checkpoint.state.items():
+            packed = self.codec.pack(value, name)
+            if len(packed) > delta.INLINE_LENGTH:
+                return None
+            draft[name] = delta.Set(packed)
+        return draft
+
     def _make_draft(self, checkpoint: Checkpoint, state: FrozenDict) -> delta.Draft:
         if self.table is None and self.last_checkpoint is not None:
             # A copy: the next record changes it.
@@ -579,16 +602,22 @@ def pack_writes(codec: Codec, values: Mapping[str, Any], max_payload: int | None
         CheckpointSerializationError: a value cannot be stored, or the writes do not fit into one
             record.
     """
-    packed: dict[str, bytes] = {}
-    length = 0
-    for key, value in values.items():
-        packed[key] = data = codec.pack(value, key)
-        length += len(key) * _LONGEST_CHARACTER + len(data)
+    packed = {key: codec.pack(value, key) for key, value in values.items()}
+    check_fit(packed, max_payload)
+    return packed
+
+
+def check_fit(packed: Mapping[str, bytes], max_payload: int | None = None) -> None:
+    """Refuse packed pending writes that do not fit into one record; see `pack_writes`.
+
+    Raises:
+        CheckpointSerializationError: they do not fit.
+    """
+    length = sum(map(len, packed)) * _LONGEST_CHARACTER + sum(map(len, packed.values()))
     limit = longest_data(log.MAX_PAYLOAD if max_payload is None else max_payload)
     if length > limit:
         reason = f"they take {length} bytes, and a record has at most {limit}; record them in parts"
         raise CheckpointSerializationError("writes", "dict", reason)
-    return packed
 
 
 def longest_data(max_payload: int) -> int:

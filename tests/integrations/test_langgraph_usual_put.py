@@ -14,6 +14,7 @@ from langgraph.types import Send
 from graphkit import END
 from graphkit.errors import CheckpointStorageError
 from savers import _delta as delta
+from savers._log.log_writer import LogWriter
 from savers._log.payloads import packb
 from savers.langgraph import FileSystemCheckpointSaver, saver as module
 from savers.langgraph.metadata import merge_metadata
@@ -145,6 +146,48 @@ def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
     assert taken > 80, "many puts are usual"
     assert none_taken == 0
     assert short == general
+
+
+def run_short(root, long_at=None):
+    """Steps with short values, except for one; return what the saver lists, and the size of the log."""
+    with fixed("usual"):
+        saver = FileSystemCheckpointSaver(root, fsync="never")
+        config = CONFIG
+        for number in range(100):
+            version = f"v{number}"
+            values = {"n": number, "text": "y" * (500 if number == long_at else 9)}
+            checkpoint = empty_checkpoint() | {
+                "id": f"c{number}",
+                "ts": f"2026-11-22T18:33:34.{number:06}+00:00",
+                "channel_values": values,
+                "channel_versions": dict.fromkeys(values, version),
+                "versions_seen": {"a": {"n": version}},
+            }
+            saver.put_writes(
+                {"configurable": {**CONFIG["configurable"], "checkpoint_id": f"c{number}"}}, [("n", number)], "task"
+            )
+            config = saver.put(config, checkpoint, {"step": number}, dict.fromkeys(values, version))
+        assert saver.store.verify().ok
+        saver.store.close()
+        return [*saver.list(CONFIG)], log_of(root).stat().st_size
+
+
+@pytest.mark.parametrize("long_at", [None, 30])
+def test_a_keyframe_of_short_values_is_what_comparing_makes(long_at, tmp_path):
+    original = LogWriter._draft_short_keyframe
+    drafts = []
+
+    def note(*arguments):
+        drafts.append(original(*arguments))
+        return drafts[-1]
+
+    with mock.patch.object(LogWriter, "_draft_short_keyframe", note):
+        short = run_short(tmp_path / "short", long_at)
+    with mock.patch.object(LogWriter, "_draft_short_keyframe", return_value=None):
+        compared = run_short(tmp_path / "compared", long_at)
+    made = [draft for draft in drafts if draft is not None]
+    assert len(made) > (1 if long_at else 3), "keyframes of short values are made so"
+    assert short == compared
 
 
 def test_a_put_that_the_disk_refuses_changes_nothing_on_the_short_way(tmp_path):

@@ -42,7 +42,7 @@ from savers._filesystem.reading import ReadingMethods
 from savers._filesystem.store import Store
 from savers._filesystem.sync import SyncNever, make_sync_mode
 from savers._log.listed_checkpoints import make_info
-from savers._log.log_writer import pack_writes
+from savers._log.log_writer import check_fit, pack_writes
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 
 if TYPE_CHECKING:
@@ -393,15 +393,15 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         self,
         history: RunnableConfig,
         id: str | None,
-        writes: Mapping[str, Any],
+        packed: Mapping[str, bytes],
         keep: Collection[str],
     ) -> None:
-        """Store writes of LangGraph, which may come before their checkpoint; see `put_writes`.
+        """Store packed writes of LangGraph, which may come before their checkpoint; see `put_writes`.
 
         No config is made for the checkpoint, and no key is looked up among those that graphkit reads:
         both would be a tenth of the time.
         """
-        packed = pack_writes(self._codec, writes)
+        check_fit(packed)
         # Without the decorator of the other methods, as `put`.
         try:
             self._put_packed(history, id, packed, keep, early=True, put_follows=True)

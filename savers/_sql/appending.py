@@ -9,7 +9,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver, ConfigLike, check_tags, check_writes
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
-from savers._log.log_writer import pack_writes
+from savers._log.log_writer import check_fit, pack_writes
 from savers._sql import row_log
 from savers._sql.database import Database
 from savers._sql.encoded_text import encode_text
@@ -68,14 +68,14 @@ class AppendingMethods(BaseCheckpointSaver):
         self,
         history: RunnableConfig,
         id: str | None,
-        writes: Mapping[str, Any],
+        packed: Mapping[str, bytes],
         keep: Collection[str],
     ) -> None:
-        """Store writes of LangGraph, which may come before their checkpoint; see `put_writes`.
+        """Store packed writes of LangGraph, which may come before their checkpoint; see `put_writes`.
 
         No config is made for the checkpoint, and no key is looked up among those that graphkit reads.
         """
-        packed = pack_writes(self._codec, writes, row_log.MAX_PAYLOAD)
+        check_fit(packed, row_log.MAX_PAYLOAD)
         self._put_packed(history, id, packed, keep, early=True)
 
     def _put_packed(

@@ -205,7 +205,7 @@ class ContractHistories(Histories[BaseCheckpointSaver]):
                 target = self._make_early(history, checkpoint_id)
             known = saver.get_writes(target)
             kept = set(writes.keep).intersection(known)
-            new = {key: record for key, record in writes.records.items() if key not in kept}
+            new = {key: record for key, record in writes.unpack().items() if key not in kept}
             if new:
                 saver.put_writes(target, new)
 

@@ -69,8 +69,8 @@ class SqlHistories(Histories[SqlSaver]):
         self.saver._append(history, append)  # noqa: SLF001 - a part of the same package
 
     def put_writes(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
-        records, keep = writes
-        self.saver._put_langgraph_writes(history, checkpoint_id, records, keep)  # noqa: SLF001 - a part of the same package
+        packed, keep = writes
+        self.saver._put_langgraph_writes(history, checkpoint_id, packed, keep)  # noqa: SLF001 - a part of the same package
 
     def call_without_waiting(
         self, target: RunnableConfig, call: Callable[[], Result], *, appends: bool

@@ -13,10 +13,15 @@ from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
-from graphkit.values import PLAIN, FrozenList
+from graphkit.codec import Codec
+from graphkit.values import FrozenList
 from savers.langgraph.channels import Encoder
 
 _KEY: Final = "write:"
+_LONG: Final = 1 << 12
+"""Values from this many bytes on are not packed by a packer that keeps its buffer."""
+_CODEC: Final = Codec()
+"""Packs the fields of writes: strings, numbers and bytes, which need no registered types."""
 
 
 class Write(NamedTuple):
@@ -52,10 +57,14 @@ def is_ordinary(idx: int) -> bool:
 class TaskWrites(NamedTuple):
     """The writes of a task as they are stored."""
 
-    records: dict[str, FrozenList]
-    """By key: the fields of a Write."""
+    packed: dict[str, bytes]
+    """By key: the fields of a Write, packed as a list."""
     keep: list[str]
     """The keys whose recorded values stay, if there are any: those of ordinary writes."""
+
+    def unpack(self) -> dict[str, FrozenList]:
+        """Return the fields of each Write by key, for a saver that packs what it stores itself."""
+        return {key: _CODEC.unpack(packed) for key, packed in self.packed.items()}
 
 
 def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> TaskWrites:
@@ -64,21 +73,18 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
     Raises:
         CheckpointSerializationError: a value cannot be stored. Nothing was changed.
     """
-    # This is part of each step: no Write is made, and no kind is looked for in what is plain.
-    records: dict[str, FrozenList] = {}
+    # This is part of each step: no Write is made.
+    packed: dict[str, bytes] = {}
     keep: list[str] = []
-    has_plain_task = task_id.__class__ is str and task_path.__class__ is str
     for position, (channel, value) in enumerate(writes):
         type_name, data = encoder.serialize(value, channel)
         idx = WRITES_IDX_MAP.get(channel, position)
         key = f"{_KEY}{idx}:{task_id}"
-        record = FrozenList((task_path, task_id, idx, channel, type_name, data))
-        if has_plain_task and channel.__class__ is str and type_name.__class__ is str:
-            record.kind = PLAIN
-        records[key] = record
+        fields = (task_path, task_id, idx, channel, type_name, data)
+        packed[key] = _CODEC.pack_flat(fields, key) if len(data) < _LONG else _CODEC.pack(FrozenList(fields), key)
         if is_ordinary(idx):
             keep.append(key)
-    return TaskWrites(records, keep)
+    return TaskWrites(packed, keep)
 
 
 def merge_writes(*parts: Mapping[str, Any]) -> list[Write]:

@@ -538,7 +538,7 @@ def langgraph_steps(run):
 
         def foreseen(store):
             if store.get(config_of().with_check_point_id(id_of(number))) is None:
-                run.early["t", "", id_of(number)] = encoded.records
+                run.early["t", "", id_of(number)] = encoded.unpack()
             change(store)
 
         run.do(change, foreseen=foreseen)

@@ -200,6 +200,21 @@ def test_items_after_a_header_are_the_list(items):
     assert CODEC.pack_items(list(frozen)[:2]) + CODEC.pack_items(list(frozen)[2:]) == CODEC.pack_items(frozen)
 
 
+@settings(deadline=None)
+@given(st.lists(VALUES, max_size=20))
+def test_a_flat_list_is_packed_as_any_list(values):
+    frozen = freeze(values)
+    assert CODEC.pack_flat(tuple(frozen), "x") == CODEC.pack(frozen, "x")
+
+
+@pytest.mark.parametrize(
+    "odd", ["\ud800", 2**63, -(2**63) - 1, float("nan"), True, b"\xff", uuid.UUID(int=1), ("a", 1)]
+)
+def test_a_flat_list_holds_what_any_list_holds(odd):
+    values = ("text", odd, None)
+    assert CODEC.pack_flat(values) == CODEC.pack(freeze([*values]))
+
+
 @pytest.mark.parametrize("n", [0, 15, 16, 65535, 65536])
 def test_array_headers(n):
     assert array_header(n) + b"\xc0" * n == msgpack.packb([None] * n)

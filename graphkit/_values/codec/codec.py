@@ -44,9 +44,9 @@ _SHORT: Final = 1 << 12
 
 
 class _PerThread(threading.local):
-    """A packer for each thread, for single values: creating one takes longer than packing them.
+    """A packer for each thread, for scalars: creating one takes longer than packing them.
 
-    Not for containers: packing them allocates objects, so the garbage collector might run a
+    Not for other containers: packing them allocates objects, so the garbage collector might run a
     finalizer that packs something else in between.
     """
 
@@ -188,6 +188,27 @@ class Codec:
         except _FALLBACK_ERRORS:
             pass
         return self._pack_tree(value, path)
+
+    def pack_flat(self, values: tuple[object, ...], path: str = "") -> bytes:
+        """Pack a few short values as a list. If all are scalars, this takes a third of the time of `pack`.
+
+        `pack_flat(values)` is exactly `pack` of the frozen list of these values.
+
+        Args:
+            values: frozen values; together up to some kilobytes, because the packer keeps its buffer.
+            path: where in the state they are, for errors.
+
+        Raises:
+            CheckpointSerializationError: as `pack`.
+        """
+        if NATIVE_SCALARS.issuperset(map(type, values)):
+            try:
+                # A tuple of scalars: packing it allocates nothing that the garbage collector counts.
+                packed: bytes = _PER_THREAD.packer.pack(values)
+                return packed
+            except _FALLBACK_ERRORS:
+                pass
+        return self.pack(FrozenList(values), path)
 
     def pack_items(self, items: Sequence[object], path: str = "", start: int = 0) -> bytes:
         """Pack the items of a list without its header, for appending.

@@ -80,6 +80,14 @@ class Database(ABC):
     writes_at_once = False
     """Whether a short statement that writes takes only some microseconds."""
 
+    def check_free(self) -> bool:
+        """Return whether a connection is open, so that a short statement would not wait for that.
+
+        Raises:
+            InUseError: another thread of execution of this process uses the connection.
+        """
+        return False
+
     @abstractmethod
     def has_tables(self) -> bool:
         """Return whether the tables exist, without creating them or anything else.

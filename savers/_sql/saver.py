@@ -36,7 +36,7 @@ from savers._sql.row_search import search_rows
 from savers._sql.row_source import RowSource
 from savers._sql.row_store import RowStore
 from savers._sql.terms import list_search_terms
-from savers._sql.waiting import WouldWaitError, refuse_waiting
+from savers._sql.waiting import InUseError, WouldWaitError, refuse_waiting
 
 if TYPE_CHECKING:
     from savers._compression import Compression
@@ -279,8 +279,8 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
     ) -> tuple[_Result] | None:
         """Call a function now if it takes only some microseconds; see FileSystemSaver.
 
-        That is so on SQLite, if the log is open and small, no other thread of execution uses it or
-        the connection, no other process writes, and the saver does not wait for the disk.
+        That is so on SQLite, if the log is open and small or the history does not exist yet, no
+        other process writes, and the saver does not wait for the disk.
 
         Args:
             config: names the checkpoint.
@@ -289,26 +289,57 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
 
         Returns:
             A tuple with its result; None if it was not called, or in vain.
+
+        Raises:
+            InUseError: another thread of execution uses the log or the connection. The function was
+                not called. It may be called without waiting as soon as that one is ready.
         """
         database = self._database
         if not (database.writes_at_once if appends else database.reads_at_once):
             return None
-        log = self._store.logs.find((config.thread, config.checkpoint_ns, 0))
-        if not isinstance(log, RowLog) or not log.mutex.acquire(blocking=False):
+        try:
+            log = self._lock_free_log(config)
+        except InUseError:
+            if database.writes_at_once:
+                raise
+            # The other one may wait for the disk. A worker thread reads with another connection.
+            return None
+        if log is None:
             return None
         try:
-            if not log.is_small(_SMALL_STATE):
-                return None
-            last = log.last_checkpoint
-            is_last = last is not None and config.checkpoint_id in {None, last.id}
-            if not appends and not is_last:
-                return None
             with refuse_waiting():
-                return (call(),)
+                if self._is_short(log, config, appends=appends):
+                    return (call(),)
         except WouldWaitError:
-            return None
+            pass
         finally:
             log.mutex.release()
+        return None
+
+    def _lock_free_log(self, config: RunnableConfig) -> RowLog | None:
+        """Return the log of a history, whose mutex the caller releases; None if no connection is open yet.
+
+        Raises:
+            InUseError: another thread of execution uses the log or the connection.
+        """
+        # Now, because a put that finds the connection in use leaves the log closed.
+        if not self._database.check_free():
+            return None
+        log = self._store.shared_log(config.thread, config.checkpoint_ns)
+        if not log.mutex.acquire(blocking=False):
+            raise InUseError
+        return log
+
+    def _is_short(self, log: RowLog, config: RunnableConfig, *, appends: bool) -> bool:
+        """Return whether a call that uses a history takes only some microseconds; the caller holds the mutex."""
+        if log.fd < 0:
+            # To open a history takes as long as it has rows. One that is not there has none.
+            is_known = appends and log.is_known_absent
+            return is_known or not self._database.read(self._store.statements.select_history, log.key)
+        if not log.is_small(_SMALL_STATE):
+            return False
+        last = log.last_checkpoint
+        return appends or (last is not None and config.checkpoint_id in {None, last.id})
 
     # Threads
 

@@ -19,7 +19,7 @@ from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import SqliteConnection, check_version, find_inode, read_without_opening
 from savers._sql.sqlite_errors import is_no_such_table, make_busy_error
 from savers._sql.sqlite_run_locks import SqliteRunLocks
-from savers._sql.waiting import check_may_wait
+from savers._sql.waiting import InUseError, check_may_wait
 from savers._sql.wal_sync import PeriodicSync, sync_file
 
 _ODD_BYTES: Final = (b"\0\xff", b"", b"\xc0\x80\xed\xa0\x80\0", b"a")
@@ -102,6 +102,11 @@ class SqliteDatabase(Database):
         # An older version counts: the first use migrates it.
         is_current(rows[0][0], self.path)
         return True
+
+    def check_free(self) -> bool:
+        if self._main_lock.locked():
+            raise InUseError
+        return self._main is not None
 
     # Statements
 

@@ -150,7 +150,8 @@ class Statements:
         )
         locks = database.lock_rows(update="h")
         self.lock_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ? AND h.version = 0{locks}"
-        self.lock_history = f"SELECT h.history FROM {histories} AS h WHERE {owner}{locks}"
+        self.select_history = f"SELECT h.history FROM {histories} AS h WHERE {owner}"
+        self.lock_history = f"{self.select_history}{locks}"
         self.select_last_version = f"SELECT max(version) FROM {histories} WHERE thread = ?"
         self.release = f"UPDATE {histories} SET version = ?, released = ? WHERE thread = ? AND version = 0"
         self.delete_thread = f"DELETE FROM {histories} WHERE thread = ?"

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 
 from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, run_in_thread
+from savers._sql.waiting import InUseError
 from savers.langgraph.configs import get_checkpoint_id, parse_config
 from savers.langgraph.histories import Histories
+from savers.langgraph.thread_calls import CallsOfLoops
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
@@ -30,6 +32,7 @@ class AsyncMethods(BaseCheckpointSaver[str]):
 
     store: SaverOfGraphkit
     _histories: Histories[Any]
+    _calls: CallsOfLoops
 
     async def aput(
         self,
@@ -54,9 +57,13 @@ class AsyncMethods(BaseCheckpointSaver[str]):
     async def _run(self, config: LangGraphConfig, call: Callable[[], _Result], *, appends: bool) -> _Result:
         """Call a method of one checkpoint, in a worker thread unless it takes no time."""
         target = parse_config(config, get_checkpoint_id(config))
-        returned = self._histories.call_without_waiting(target, call, appends=appends)
+        call_now = partial(self._histories.call_without_waiting, target, call, appends=appends)
+        try:
+            returned = call_now()
+        except InUseError:
+            returned = await self._calls.of_running_loop().call_when_free(call_now)
         if returned is None:
-            return await run_in_thread(call)
+            return await self._calls.of_running_loop().run(call)
         (result,) = returned
         return result
 

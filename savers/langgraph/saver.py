@@ -42,6 +42,7 @@ from savers.langgraph.retention import TtlSweeper, parse_ttl
 from savers.langgraph.selection import Query, Selected
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node, list_changed_nodes
+from savers.langgraph.thread_calls import CallsOfLoops
 from savers.langgraph.writes import Write, encode_writes
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = saver
         self._histories = open_histories(saver)
+        self._calls = CallsOfLoops()
         self._ancestors = KnownAncestors()
         self._sweeper = None if ttl is None else TtlSweeper(self._histories, ttl)
 

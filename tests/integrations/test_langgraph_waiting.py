@@ -1,0 +1,378 @@
+"""Short calls on SQLite that find the connection in use by a worker thread wait in the event loop."""
+
+import asyncio
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langgraph.checkpoint.base import empty_checkpoint
+
+from savers._sql.waiting import InUseError
+from savers.langgraph import SqliteCheckpointSaver, thread_calls
+from savers.langgraph.thread_calls import ThreadCalls
+
+
+@pytest.fixture
+def saver(tmp_path):
+    with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """No call of a test goes to a thread because it waits for long."""
+    monkeypatch.setattr(thread_calls, "_LONGEST_WAIT", 3600.0)
+
+
+class Hops(list):
+    """The names of the methods that run in a worker thread, and an event for a put."""
+
+    def __init__(self):
+        super().__init__()
+        self.has_put = asyncio.Event()
+
+
+@pytest.fixture
+def hops(monkeypatch):
+    names = Hops()
+
+    async def run_in_thread(call):
+        names.append(getattr(call, "func", call).__name__)
+        if names[-1] == "put":
+            names.has_put.set()
+        return await asyncio.to_thread(call)
+
+    monkeypatch.setattr(thread_calls, "run_in_thread", run_in_thread)
+    return names
+
+
+class Holder:
+    """A call in a worker thread that holds a lock until it is told to end."""
+
+    def __init__(self, saver, lock):
+        self._lock = lock
+        self._calls = saver._calls
+        self._held, self._let_go, self._released, self._done = (threading.Event() for _ in range(4))
+
+    def hold(self):
+        with self._lock:
+            self._held.set()
+            self._let_go.wait()
+        self._released.set()
+        self._done.wait()
+
+    async def __aenter__(self):
+        self._task = asyncio.create_task(self._calls.of_running_loop().run(self.hold))
+        await asyncio.to_thread(self._held.wait)
+        return self
+
+    async def release(self):
+        """Release the lock; the call goes on."""
+        self._let_go.set()
+        await asyncio.to_thread(self._released.wait)
+
+    async def end(self):
+        self._let_go.set()
+        self._done.set()
+        await self._task
+
+    async def __aexit__(self, *_):
+        await self.end()
+
+
+def forget(hops):
+    hops.clear()
+    hops.has_put.clear()
+
+
+def connection_lock(saver):
+    return saver.store._database._main_lock
+
+
+def log_lock(saver):
+    return saver.store._store.shared_log("t0", "").mutex
+
+
+def config_of(thread):
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+
+
+def make_checkpoint(value):
+    checkpoint = empty_checkpoint()
+    version = f"{value + 1:032}.0"
+    checkpoint["channel_values"], checkpoint["channel_versions"] = {"a": value}, {"a": version}
+    return checkpoint, {"source": "loop"}, {"a": version}
+
+
+async def aput(saver, thread, value=0):
+    return await saver.aput(config_of(thread), *make_checkpoint(value))
+
+
+async def start(*calls):
+    """Start calls, in their order, and let each go on until it waits."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return tasks
+
+
+def list_values(saver, thread):
+    return [found.checkpoint["channel_values"]["a"] for found in saver.list(config_of(thread))]
+
+
+@pytest.mark.parametrize("find_lock", [connection_lock, log_lock])
+def test_a_call_that_finds_a_lock_in_use_waits_in_the_event_loop(saver, hops, find_lock):
+    async def run():
+        await aput(saver, "t0")
+        forget(hops)
+        async with Holder(saver, find_lock(saver)) as holder:
+            tasks = await start(aput(saver, "t0", 1), saver.aget_tuple(config_of("t0")))
+            assert not any(task.done() for task in tasks)
+            await holder.end()
+            _, found = await asyncio.gather(*tasks)
+        assert found.checkpoint["channel_values"] == {"a": 1}
+
+    asyncio.run(run())
+    assert hops == ["hold"]
+
+
+def test_the_first_calls_of_new_threads_run_in_the_event_loop(saver, hops):
+    async def converse(thread):
+        assert await saver.aget_tuple(config_of(thread)) is None
+        config = await aput(saver, thread)
+        await saver.aput_writes(config, [("a", 1)], "task")
+        assert (await saver.aget_tuple(config_of(thread))).pending_writes == [("task", "a", 1)]
+
+    async def run():
+        # The first use opens the file.
+        await saver.aget_tuple(config_of("unknown"))
+        forget(hops)
+        await asyncio.gather(*(converse(f"t{n}") for n in range(20)))
+
+    asyncio.run(run())
+    assert hops == []
+    assert saver.store.verify().ok
+
+
+@pytest.mark.parametrize("appends", [False, True])
+def test_a_history_that_a_new_object_has_not_opened_is_opened_in_a_thread(saver, hops, tmp_path, appends):
+    async def run():
+        await aput(saver, "t0", 5)
+        with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as other:
+            await other.aget_tuple(config_of("unknown"))
+            forget(hops)
+            if appends:
+                await aput(other, "t0", 6)
+            else:
+                assert (await other.aget_tuple(config_of("t0"))).checkpoint["channel_values"] == {"a": 5}
+
+    asyncio.run(run())
+    assert hops == ["put" if appends else "get_tuple"]
+    assert list_values(saver, "t0") == ([6, 5] if appends else [5])
+
+
+def test_a_history_that_another_process_has_begun_is_continued(saver, hops, tmp_path):
+    """The put begins the history, as far as this object knows."""
+
+    async def run():
+        assert await saver.aget_tuple(config_of("t0")) is None
+        with SqliteCheckpointSaver(tmp_path / "test.db", fsync="never") as other:
+            other.put(config_of("t0"), *make_checkpoint(1))
+        await aput(saver, "t0", 2)
+
+    asyncio.run(run())
+    assert list_values(saver, "t0") == [2, 1]
+    assert saver.store.verify().ok
+
+
+def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypatch):
+    monkeypatch.setattr(thread_calls, "_LONGEST_WAIT", 0.0)
+
+    async def run():
+        await aput(saver, "t0")
+        forget(hops)
+        async with Holder(saver, connection_lock(saver)) as holder:
+            task = asyncio.create_task(aput(saver, "t0", 1))
+            await hops.has_put.wait()
+            assert not task.done()
+            await holder.end()
+            await task
+
+    asyncio.run(run())
+    assert list_values(saver, "t0") == [1, 0]
+
+
+def test_a_lock_that_no_call_of_the_event_loop_holds_is_waited_for_in_a_thread(saver, hops):
+    async def run():
+        await aput(saver, "t0")
+        forget(hops)
+        with connection_lock(saver):
+            task = asyncio.create_task(aput(saver, "t0", 1))
+            await hops.has_put.wait()
+        await task
+
+    asyncio.run(run())
+    assert hops == ["put"]
+    assert list_values(saver, "t0") == [1, 0]
+
+
+@pytest.mark.parametrize("is_woken", [False, True])
+def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_next_go_on(saver, hops, is_woken):
+    async def run():
+        for thread in "t0", "t1":
+            await aput(saver, thread)
+        forget(hops)
+        async with Holder(saver, connection_lock(saver)) as holder:
+            cancelled, following = await start(*(aput(saver, f"t{n}", 1) for n in range(2)))
+            await holder.release()
+            if is_woken:
+                # The next one goes on although the call in the thread has not ended.
+                saver._calls.of_running_loop()._wake_next()
+            cancelled.cancel()
+            if not is_woken:
+                await holder.end()
+            await following
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+
+    asyncio.run(run())
+    assert hops == ["hold"]
+    assert [list_values(saver, f"t{n}") for n in range(2)] == [[0], [1, 0]]
+
+
+def test_calls_that_wait_are_made_in_their_order(saver, hops):
+    order = []
+
+    async def put(n):
+        await aput(saver, f"t{n}", 1)
+        order.append(n)
+
+    async def run():
+        for n in range(5):
+            await aput(saver, f"t{n}")
+        async with Holder(saver, connection_lock(saver)) as holder:
+            tasks = await start(*(put(n) for n in range(5)))
+            await holder.end()
+            await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert order == list(range(5))
+
+
+def test_closing_the_saver_leaves_calls_that_wait_to_be_made(saver, hops):
+    async def run():
+        await aput(saver, "t0")
+        async with Holder(saver, connection_lock(saver)) as holder:
+            tasks = await start(aput(saver, "t0", 1), saver.aget_tuple(config_of("t0")))
+            closing_saver = asyncio.create_task(asyncio.to_thread(saver._close))
+            await holder.end()
+            await asyncio.gather(closing_saver, *tasks)
+
+    asyncio.run(run())
+    assert list_values(saver, "t0") == [1, 0]
+
+
+def test_an_error_of_a_call_that_has_waited_reaches_its_caller_and_the_next_goes_on(saver, hops):
+    async def run():
+        await aput(saver, "t0")
+        checkpoint, metadata, versions = make_checkpoint(1)
+        checkpoint["channel_values"] = {"a": threading.Lock()}
+        async with Holder(saver, connection_lock(saver)) as holder:
+            tasks = await start(saver.aput(config_of("t0"), checkpoint, metadata, versions), aput(saver, "t0", 2))
+            await holder.end()
+            with pytest.raises(TypeError, match="a"):
+                await tasks[0]
+            await tasks[1]
+
+    asyncio.run(run())
+    assert list_values(saver, "t0") == [2, 0]
+
+
+def test_a_call_that_finds_the_lock_in_use_again_stays_the_first():
+    """Another thread of execution may take the lock before a call that has waited."""
+
+    async def run():
+        calls = ThreadCalls()
+        ends = [asyncio.Event() for _ in range(2)]
+        made = []
+        is_free = False
+
+        def make(name):
+            if not is_free:
+                raise InUseError
+            made.append(name)
+            return (name,)
+
+        async def run_in_thread(call):
+            await call()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(thread_calls, "run_in_thread", run_in_thread)
+            threads = await start(*(calls.run(end.wait) for end in ends))
+            waiting = await start(*(calls.call_when_free(lambda name=name: make(name)) for name in "ab"))
+            ends[0].set()
+            await threads[0]
+            await start()
+            assert made == []
+            is_free = True
+            ends[1].set()
+            assert await asyncio.gather(*waiting) == [("a",), ("b",)]
+        assert made == ["a", "b"]
+
+    asyncio.run(run())
+
+
+def test_event_loops_and_threads_use_one_saver_at_once(saver):
+    """Each puts to histories of its own; some states are too large for the event loop."""
+    loops, tasks, puts = 3, 8, 6
+
+    async def converse(thread):
+        for value in range(puts):
+            checkpoint, metadata, versions = make_checkpoint(value)
+            if value == 2:
+                checkpoint["channel_values"] |= {"large": [f"{thread} {n}" for n in range(9000)]}
+            config = await saver.aput(config_of(thread), checkpoint, metadata, versions)
+            await saver.aput_writes(config, [("a", value)], "task")
+            found = await saver.aget_tuple(config_of(thread))
+            assert found.checkpoint["channel_values"]["a"] == value
+            assert found.pending_writes == [("task", "a", value)]
+
+    async def run(name):
+        await asyncio.gather(*(converse(f"{name}-{n}") for n in range(tasks)))
+
+    def run_without_loop(name):
+        for value in range(puts * tasks):
+            saver.put(config_of(name), *make_checkpoint(value))
+            assert saver.get_tuple(config_of(name)).checkpoint["channel_values"] == {"a": value}
+
+    with ThreadPoolExecutor(loops + 1) as pool:
+        running = [pool.submit(asyncio.run, run(f"loop{n}")) for n in range(loops)]
+        running.append(pool.submit(run_without_loop, "sync"))
+        for future in running:
+            future.result()
+    for n in range(loops):
+        for task in range(tasks):
+            assert list_values(saver, f"loop{n}-{task}") == list(reversed(range(puts)))
+    assert saver.store.verify().ok
+
+
+def test_a_write_lock_of_another_process_is_waited_for_in_a_thread_while_others_wait(saver, hops, tmp_path):
+    async def run():
+        for thread in "t0", "t1":
+            await aput(saver, thread)
+        forget(hops)
+        with closing(sqlite3.connect(tmp_path / "test.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            tasks = [asyncio.create_task(aput(saver, f"t{n}", 1)) for n in range(2)]
+            await hops.has_put.wait()
+            assert not any(task.done() for task in tasks)
+            other.execute("COMMIT")
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert [list_values(saver, f"t{n}") for n in range(2)] == [[1, 0], [1, 0]]

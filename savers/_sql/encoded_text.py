@@ -21,7 +21,8 @@ _ESCAPED: Final = re.compile(f"{_ESCAPE}([0-9a-f]{{4}})")
 
 MOST_BYTES: Final = 800
 """The longest encoded text, in bytes of UTF-8. Three of them fit into one entry of an index."""
-_UUID_BYTES: Final = 16
+UUID_BYTES: Final = 16
+"""The length of an encoded id that is a UUID, and of no other."""
 _KEPT: Final = 100
 """Characters that are kept of a longer text, for people who read the table."""
 
@@ -55,7 +56,7 @@ def encode_id(id: str) -> bytes:
         return raw
     encoded = encode_text(id).encode()
     # The text has no NUL, so this one shows that the bytes are not those of a UUID.
-    return encoded + b"\0" if len(encoded) == _UUID_BYTES else encoded
+    return encoded + b"\0" if len(encoded) == UUID_BYTES else encoded
 
 
 def decode_id(encoded: bytes) -> str:
@@ -64,7 +65,7 @@ def decode_id(encoded: bytes) -> str:
     Raises:
         ValueError: the text was too long; see `is_cut`.
     """
-    if len(encoded) == _UUID_BYTES:
+    if len(encoded) == UUID_BYTES:
         return id_text(encoded)
     return decode_text(encoded.removesuffix(b"\0").decode())
 

@@ -14,7 +14,7 @@ from graphkit.errors import CheckpointerError
 from savers._log.frame import IncompleteLog, digest_thread
 from savers._log.history_view import ReadCheckpoint, SharedLogAncestors, SharedLogView, Visit, walk_back_in
 from savers._log.scanned_log import BytesLog, LogBytes, ScannedLog
-from savers._sql.encoded_text import decode_id, decode_row
+from savers._sql.encoded_text import UUID_BYTES, decode_id, decode_row
 from savers._sql.row_log import RowLog
 
 if TYPE_CHECKING:
@@ -48,6 +48,17 @@ class LiveHistory(NamedTuple):
     def owner(self) -> tuple[str, str]:
         """The thread and the namespace."""
         return self.thread_id, self.namespace
+
+
+class NewestHistories(NamedTuple):
+    """The live histories with the newest checkpoints."""
+
+    histories: Sequence[LiveHistory]
+    """In the order of threads and namespaces."""
+    bound: str | None
+    """The newest checkpoint of each other history has this id or a lesser one; None if there is no other."""
+    threads_with_aside: frozenset[str]
+    """Their threads that have a namespace which was left out."""
 
 
 @final
@@ -185,16 +196,35 @@ class RowHistories:
         Args:
             pairs: return only those with a term of each of these pairs; see `list_search_terms`.
         """
-        found: list[LiveHistory] = []
         terms = [term for pair in pairs for term in pair]
         rows = self._store.database.read(self._store.statements.select_live(len(pairs)), terms)
-        for history, thread, long_thread, namespace, long_namespace, keyframe, last, newest in rows:
-            newest_id = None if newest is None else _decode_whole(newest)
-            thread_id = decode_row(thread, long_thread)
-            found.append(
-                LiveHistory(history, thread_id, decode_row(namespace, long_namespace), keyframe, last or 0, newest_id)
-            )
-        return found
+        return [_make_live(row) for row in rows]
+
+    def list_newest(self, count: int, aside: str) -> NewestHistories | None:
+        """Return the histories with the newest checkpoints, by their ids.
+
+        The cost is one statement, which looks at the end of each live history.
+
+        Args:
+            count: about how many.
+            aside: namespaces with this prefix, which is printable ASCII, are left out.
+
+        Returns:
+            None if so many histories have other ids than UUIDs: their order is not that of the index.
+        """
+        names = aside, aside[:-1] + chr(ord(aside[-1]) + 1)
+        rows = self._store.database.read(self._store.statements.select_newest, (*names, count, *names))
+        found = [_make_live(row[:-1]) for row in rows]
+        with_aside = frozenset(live.thread_id for live, row in zip(found, rows, strict=True) if row[-1])
+        if len(rows) < count:
+            return NewestHistories(found, None, with_aside)
+        uuids = [newest for *_, newest, _ in rows if newest is not None and len(newest) == UUID_BYTES]
+        if not uuids:
+            return None
+        bound = decode_id(min(uuids))
+        # Others may have the same id as the last one.
+        known = [live for live in found if live.newest_id != bound]
+        return NewestHistories(known, bound, with_aside)
 
     def find_by_terms(self, terms: tuple[int, int]) -> set[int]:
         """Return the histories with a checkpoint whose metadata have one of two terms, also released ones."""
@@ -258,6 +288,13 @@ class RowHistories:
             for row in self._store.database.read(make_sql(len(numbers)), numbers):
                 found.setdefault(row[0], []).append(row)
         return found
+
+
+def _make_live(row: Row) -> LiveHistory:
+    history, thread, long_thread, namespace, long_namespace, keyframe, last, newest = row
+    newest_id = None if newest is None else _decode_whole(newest)
+    thread_id = decode_row(thread, long_thread)
+    return LiveHistory(history, thread_id, decode_row(namespace, long_namespace), keyframe, last or 0, newest_id)
 
 
 def _decode_whole(encoded: bytes) -> str | None:

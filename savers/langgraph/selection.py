@@ -36,6 +36,11 @@ class Query:
     limit: int | None
     """The most checkpoints to yield."""
 
+    @property
+    def accepts_all(self) -> bool:
+        """Whether every checkpoint is wanted, up to the limit."""
+        return not self.filter and self.before is None and self.checkpoint_id is None
+
 
 class Selected(NamedTuple):
     """A checkpoint that `list` yields."""
@@ -138,8 +143,16 @@ class Selection:
 class NewestFirst(ABC, Generic[Key]):
     """Selects checkpoints from as few histories as possible, those with the newest checkpoints first."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, bound: str | None = None) -> None:
+        """Select nothing yet.
+
+        Args:
+            query: which checkpoints are wanted.
+            bound: the newest checkpoint of each history that is not found has this id or a lesser
+                one; None if all are found.
+        """
         self._query = query
+        self._bound = bound
         self._closed: list[tuple[str, int, Key]] = []
         """The histories that are not open: the id of the newest checkpoint, a number that falls, and
         what names the history, or the histories of one thread."""
@@ -160,14 +173,20 @@ class NewestFirst(ABC, Generic[Key]):
         """Take note that nothing of a view is wanted."""
 
     def run(self) -> list[Selected] | None:
-        """Return the checkpoints; None if histories changed meanwhile so that all must be read."""
+        """Return the checkpoints.
+
+        None if histories changed meanwhile so that all must be read, or histories are needed that are
+        not found.
+        """
         limit = self._query.limit
         assert limit is not None
         self._find_histories()
         closed = self._closed
         closed.sort(key=itemgetter(0, 1))
         selected: list[Selected] = []
-        while len(selected) < limit and (closed or self._open):
+        while len(selected) < limit:
+            if not self._has_next():
+                return selected if self._bound is None else None
             if closed and (not self._open or closed[-1][:2] >= self._open[-1][:2]):
                 bound, number, key = closed.pop()
                 if not self._open_history(key, number, bound):
@@ -177,6 +196,11 @@ class NewestFirst(ABC, Generic[Key]):
                 selected.append(newest)
                 self._push_next(number, following)
         return selected
+
+    def _has_next(self) -> bool:
+        """Return whether the next checkpoint is in one of the histories that are found, or there may be one."""
+        ranks = [histories[-1][0] for histories in (self._closed, self._open) if histories]
+        return bool(ranks) and (self._bound is None or max(ranks) > self._bound)
 
     def _open_history(self, key: Key, number: int, bound: str) -> bool:
         """Open a history; return False if its checkpoints should have come earlier."""

@@ -35,7 +35,9 @@ _MAX_KEPT: Final = 64 << 20
 _MAX_THREADS: Final = 4096
 """Of how many threads is remembered whether they have a namespace of early writes."""
 _FEWEST_OPENED: Final = 16
-"""A listing with a limit opens at least so many histories with one statement."""
+"""A listing with a limit reads the ends of at least so many histories with one statement."""
+_FEWEST_LISTED: Final = 16
+"""And looks at least at so many of them."""
 
 
 @final
@@ -134,6 +136,10 @@ class SqlHistories(Histories[SqlSaver]):
     def select_from_all(self, query: Query) -> Iterable[Selected]:
         """As in Histories. A few statements read thousands of histories."""
         rows = RowHistories(self._store)
+        if query.limit is not None and query.accepts_all:
+            selected = _select_newest(rows, query)
+            if selected is not None:
+                return selected
         histories = rows.list_live()
         early = {live.thread_id for live in histories if live.namespace.startswith(EARLY)}
         histories = [live for live in histories if not live.namespace.startswith(EARLY)]
@@ -194,6 +200,19 @@ class SqlHistories(Histories[SqlSaver]):
         return self.saver._database.path  # noqa: SLF001 - a part of the same package
 
 
+def _select_newest(rows: RowHistories, query: Query) -> Sequence[Selected] | None:
+    """Return the newest checkpoints of the store; None if more histories must be looked at."""
+    assert query.limit is not None
+    newest = rows.list_newest(max(query.limit, _FEWEST_LISTED) + 1, EARLY)
+    if newest is None:
+        return None
+
+    def is_only(thread_id: str) -> bool:
+        return thread_id not in newest.threads_with_aside
+
+    return _NewestFirst(rows, newest.histories, is_only, query, newest.bound).run()
+
+
 def _put(log: RowLog, checkpoint: Checkpoint) -> None:
     """Append a checkpoint, which replaces one of the same id."""
     is_present = log.fd >= 0 and not log.lacks(checkpoint.id)
@@ -201,31 +220,40 @@ def _put(log: RowLog, checkpoint: Checkpoint) -> None:
 
 
 class _NewestFirst(NewestFirst[LiveHistory]):
-    """Selects checkpoints from as few histories as possible, opened with as few statements."""
+    """Selects checkpoints from as few histories as possible, read with as few statements."""
 
     def __init__(
-        self, rows: RowHistories, histories: Sequence[LiveHistory], is_only: Callable[[str], bool], query: Query
+        self,
+        rows: RowHistories,
+        histories: Sequence[LiveHistory],
+        is_only: Callable[[str], bool],
+        query: Query,
+        bound: str | None = None,
     ) -> None:
-        super().__init__(query)
+        super().__init__(query, bound)
         self._is_only = is_only
         self._rows = rows
         self._histories = histories
-        self._views: dict[int, HistoryView] = {}
-        """Those that are read already, by the number of the history."""
-        self._opened = 0
-        """How many were read so far."""
+        self._views: Iterator[tuple[LiveHistory, HistoryView]] = iter(())
+        """The histories whose ends were read by the last statement, in the order in which they are opened."""
+        self._count = 0
+        """Of how many histories the ends were read so far."""
 
     def _find_histories(self) -> None:
         for number, live in enumerate(self._histories):
             self._closed.append((live.newest_id or LAST_ID, -number, live))
 
     def _open_views(self, key: LiveHistory) -> Sequence[HistoryView]:
-        if key.history not in self._views:
-            wanted = max(_FEWEST_OPENED, self._query.limit or 0, self._opened)
-            self._opened += wanted
+        found = next(self._views, None)
+        if found is None:
+            wanted = max(_FEWEST_OPENED, self._query.limit or 0, self._count)
+            self._count += wanted
             batch = [key, *(live for _, _, live in self._closed[: -wanted - 1 : -1])]
-            self._views.update((live.history, view) for live, view in self._rows.read_tails(batch, self._is_only))
-        return [self._views.pop(key.history)]
+            self._views = iter(self._rows.read_tails(batch, self._is_only))
+            found = next(self._views)
+        live, view = found
+        assert live is key
+        return [view]
 
     def _release(self, view: HistoryView) -> None:
         view.forget()

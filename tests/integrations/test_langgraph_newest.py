@@ -1,0 +1,271 @@
+"""A listing of a whole database with a limit looks at few histories, and shows what a whole listing shows first."""
+
+import random
+import uuid
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langgraph.checkpoint.base import empty_checkpoint
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointCorruptionError
+from savers._sql import row_views
+from savers._wrappers.base import SaverWrapper
+from savers.langgraph import CheckpointSaver, sql_histories
+from tests.integrations.langgraph_stores import DATABASES, parametrize
+
+LIMITS = (0, 1, 2, 3, 7, 16, 17, 18, 40, 1000)
+
+
+def put(saver, thread_id, namespace="", parent=None, id=None, n=0):
+    """Put a checkpoint; return its id."""
+    checkpoint = empty_checkpoint()
+    checkpoint |= {"channel_values": {"n": n}, "channel_versions": {"n": f"{n:04}"}}
+    checkpoint["id"] = id or checkpoint["id"]
+    config = {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": parent}}
+    saver.put(config, checkpoint, {"source": "loop", "step": n}, {"n": f"{n:04}"})
+    return checkpoint["id"]
+
+
+def fill(saver, threads, *, make_id=lambda _: None, seed=5):
+    """Put checkpoints into threads in a chance order; return the ids of each history."""
+    dice = random.Random(seed)
+    ids = {}
+    for n in range(4 * threads):
+        owner = f"thread {dice.randrange(threads)}", dice.choice(["", "", "", "sub:1"])
+        known = ids.setdefault(owner, [])
+        known.append(put(saver, *owner, known[-1] if known else None, make_id(dice), n))
+    return ids
+
+
+def show(saver, **query):
+    return [(found.config, found.checkpoint, found.pending_writes) for found in saver.list(None, **query)]
+
+
+def check(saver):
+    """Check that listings with limits are the beginnings of the whole one."""
+    whole = show(saver)
+    for limit in LIMITS:
+        assert show(saver, limit=limit) == whole[:limit], limit
+
+
+def count_reads(saver, monkeypatch, **query):
+    """The rows of each statement that a listing takes."""
+    counts = []
+    database = saver.store._database
+    read = database.read
+
+    def counting(*args):
+        rows = read(*args)
+        counts.append(len(rows))
+        return rows
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "read", counting)
+        show(saver, **query)
+    return counts
+
+
+def after_first_read(saver, monkeypatch, change):
+    """Let another process change the database behind the first statement of a listing."""
+    database = saver.store._database
+    read = database.read
+
+    def reading(*args):
+        rows = read(*args)
+        monkeypatch.setattr(database, "read", read)
+        change()
+        return rows
+
+    monkeypatch.setattr(database, "read", reading)
+
+
+@parametrize(*DATABASES)
+def test_a_limit_cuts_a_whole_listing(opener):
+    saver = opener.new()
+    fill(saver, 30)
+    check(saver)
+
+
+@parametrize(*DATABASES)
+def test_few_histories_are_looked_at(opener, monkeypatch):
+    saver = opener.new()
+    for number in range(60):
+        put(saver, f"thread {number}", parent=put(saver, f"thread {number}"), n=1)
+    assert count_reads(saver, monkeypatch, limit=3) == [17, 17 * 3 - 3]
+    assert count_reads(saver, monkeypatch, limit=30)[0] == 31
+
+
+@parametrize(*DATABASES)
+def test_only_the_logs_that_are_needed_are_opened(opener, monkeypatch):
+    saver = opener.new()
+    for number in range(60):
+        put(saver, f"thread {number}", parent=put(saver, f"thread {number}"), n=1)
+    opened = []
+    open_tail = row_views.RowHistories._open_tail
+    monkeypatch.setattr(
+        row_views.RowHistories,
+        "_open_tail",
+        lambda self, live, rows: opened.append(live) or open_tail(self, live, rows),
+    )
+    assert len(show(saver, limit=6)) == 6
+    assert [live.thread_id for live in opened] == ["thread 59", "thread 58", "thread 57"]
+
+
+@parametrize(*DATABASES)
+def test_many_statements_of_few_histories(opener, monkeypatch):
+    saver = opener.new()
+    fill(saver, 30)
+    monkeypatch.setattr(sql_histories, "_FEWEST_LISTED", 1)
+    monkeypatch.setattr(sql_histories, "_FEWEST_OPENED", 1)
+    monkeypatch.setattr(row_views, "_BATCH_BYTES", 500)
+    check(saver)
+
+
+@parametrize(*DATABASES)
+def test_other_ids_than_uuids(opener):
+    """In the database their order is another one."""
+    makers = {
+        "text": lambda dice: f"id {dice.random()}",
+        "random": lambda dice: str(uuid.UUID(int=dice.getrandbits(128))),
+        "mixed": lambda dice: dice.choice([f"{dice.random()}", str(uuid.UUID(int=dice.getrandbits(128))), None]),
+        "16 characters": lambda dice: f"{dice.getrandbits(64):016x}",
+    }
+    for make_id in makers.values():
+        saver = opener.new()
+        fill(saver, 30, make_id=make_id)
+        check(saver)
+
+
+@parametrize(*DATABASES)
+def test_some_histories_have_other_ids(opener):
+    """They are the greatest, but in the database the bytes of the UUIDs are."""
+    saver = opener.new()
+    fill(saver, 30, make_id=lambda dice: str(uuid.UUID(int=dice.getrandbits(128) | 1 << 127)))
+    for number in range(5):
+        put(saver, f"other {number}", id=f"g{number} is no uuid")
+    assert show(saver, limit=1)[0][1]["id"] == "g4 is no uuid"
+    check(saver)
+
+
+@parametrize(*DATABASES)
+def test_copies_have_the_same_ids(opener):
+    saver = opener.new()
+    ids = fill(saver, 6)
+    for number in range(20):
+        saver.copy_thread(f"thread {number % len({thread for thread, _ in ids})}", f"copy {number}")
+    check(saver)
+
+
+@parametrize(*DATABASES)
+def test_copies_that_are_not_looked_at_come_before_a_later_thread(opener):
+    saver = opener.new()
+    first = put(saver, "the last one")
+    for number in range(20):
+        saver.copy_thread("the last one", f"copy {number:02}")
+    put(saver, "the last one", parent=first, n=1)
+    found = [config["configurable"]["thread_id"] for config, *_ in show(saver, limit=2)]
+    assert found == ["the last one", "copy 00"]
+    check(saver)
+
+
+@parametrize(*DATABASES)
+def test_a_clock_that_goes_back(opener):
+    saver = opener.new()
+    ids = fill(saver, 30)
+    known = sorted(one for some in ids.values() for one in some)
+    for number, (owner, some) in enumerate(ids.items()):
+        if number % 3 == 0:
+            put(saver, *owner, some[-1], known[number][:-4] + f"{number:04x}", n=500 + number)
+    check(saver)
+
+
+@pytest.mark.parametrize("beginning", ["ffffffff-0000-0000-0000", "run"])
+@parametrize(*DATABASES)
+def test_threads_of_graphkit_are_newer(opener, beginning):
+    saver = opener.new()
+    fill(saver, 30)
+    for number in range(40):
+        state = {"n": number}
+        newest = Checkpoint(node_id="a", next_node_id="b", state=state, id=f"{beginning}-{number:012}")
+        saver.store.put(RunnableConfig(f"run {number}"), newest)
+    check(saver)
+
+
+@parametrize(*DATABASES)
+def test_early_writes_of_a_copy_of_files(opener):
+    """They are in a namespace of their own, as in a store of files."""
+    saver = opener.new()
+    other = CheckpointSaver(SaverWrapper(saver.store))
+    fill(saver, 5)
+    checkpoint = empty_checkpoint()
+    own = {"configurable": {"thread_id": "copied", "checkpoint_ns": "", "checkpoint_id": checkpoint["id"]}}
+    other.put_writes(own, [("n", 7)], "task")
+    other.put({"configurable": {"thread_id": "copied", "checkpoint_ns": ""}}, checkpoint, {"step": 1}, {})
+    assert "#early:" in saver.store.namespaces("copied")
+    reader = opener.open(name_of(saver))
+    assert next(reader.list(None, limit=1)).pending_writes == [("task", "n", 7)]
+    check(reader)
+
+
+def name_of(saver):
+    """The name by which the opener opens the same store."""
+    schema = getattr(saver.store, "_schema", None)
+    return saver.store.db_file.split("/")[-1].removesuffix(".db") if schema is None else schema.removeprefix("test ")
+
+
+@parametrize(*DATABASES)
+def test_a_history_that_changes_meanwhile(opener, monkeypatch):
+    saver = opener.new()
+    for number in range(30):
+        put(saver, f"thread {number}")
+    other = opener.open(name_of(saver))
+
+    def change():
+        other.delete_thread("thread 28")
+        other.prune(["thread 27"])
+        put(other, "thread 26", n=1)
+
+    after_first_read(saver, monkeypatch, change)
+    found = [one.config["configurable"]["thread_id"] for one in saver.list(None, limit=5)]
+    assert found == [f"thread {number}" for number in (26, 29, 27, 26, 25)]
+
+
+@parametrize(*DATABASES)
+def test_a_history_is_deleted_before_its_state_is_read(opener):
+    saver = opener.new()
+    for number in range(30):
+        put(saver, f"thread {number}")
+    other = opener.open(name_of(saver))
+    listing = saver.list(None, limit=4)
+    next(listing)
+    other.delete_thread("thread 28")
+    saver.store._store.logs.close()
+    rest = [one.config["configurable"]["thread_id"] for one in listing]
+    # What was read with the rows of others may still be shown.
+    assert [one for one in rest if one != "thread 28"] == ["thread 27", "thread 26"]
+
+
+@parametrize(*DATABASES)
+def test_a_damaged_history_is_an_error(opener):
+    saver = opener.new()
+    for number in range(30):
+        put(saver, f"thread {number}")
+    database = saver.store._database
+    records, histories = database.names.records, database.names.histories
+    with database.transaction() as transaction:
+        ((history,),) = transaction.execute(f"SELECT history FROM {histories} WHERE thread = ?", ("thread 28",))
+        rows = transaction.execute(
+            f"SELECT position, frame FROM {records} WHERE history = ? AND position > 0", (history,)
+        )
+        ((position, frame),) = rows
+        damaged = frame[:-20] + bytes([frame[-20] ^ 1]) + frame[-19:]
+        transaction.execute(
+            f"UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (damaged, history, position)
+        )
+    reader = opener.open(name_of(saver))
+    assert len(show(reader, limit=1)) == 1
+    with pytest.raises(CheckpointCorruptionError, match="thread 28"):
+        show(reader, limit=3)

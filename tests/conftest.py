@@ -96,6 +96,17 @@ def pytest_runtest_teardown():
     gc.collect(2 if is_full else 1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patient_observers():
+    """Give the observers of runs a minute for each event, not a second, in which a thread may not get a processor."""
+    from graphkit._plan.events import Outbox  # not before coverage has started
+
+    close = Outbox.close
+    Outbox.close = lambda outbox, timeout=60.0: close(outbox, timeout)
+    yield
+    Outbox.close = close
+
+
 @pytest.fixture(scope="session")
 def sweep(request):
     return Sweep(is_full=request.config.getoption("full"))

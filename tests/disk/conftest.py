@@ -3,6 +3,7 @@
 import os
 import struct
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -112,6 +113,15 @@ def open_files():
     return len([*Path("/proc/self/fd").iterdir()])
 
 
+def open_files_in(directory):
+    """The files in a directory that this process has open. Others of the process may come and go meanwhile."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the listing's own
+            found.append(str(link.readlink()))
+    return [file for file in found if file.startswith(f"{directory}/")]
+
+
 @pytest.fixture(autouse=True)
 def ended_flushers():
     """Ends the threads that sync every so many seconds, of savers whose process is said to have died."""
@@ -132,6 +142,7 @@ def disk():
         step=step,
         log_of=log_of,
         open_files=open_files,
+        open_files_in=open_files_in,
         frames_of=frames_of,
         CountingIO=CountingIO,
         header=log.HEADER_SIZE,

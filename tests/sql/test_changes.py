@@ -1,5 +1,6 @@
 """Watchers learn of changes: of this object, of others and of other processes; nothing is missed."""
 
+import itertools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,21 +8,58 @@ from time import monotonic
 
 import pytest
 
+from savers._sql.changes import ChangeListener
 from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_database import PostgresDatabase
+from savers._sql.sqlite_changes import _Commits
 from tests.sql.rows import add_history, put
 
 LONG = 60
+ANY = None
+"""What a listener is told where any thread may have changed."""
+MARKS = itertools.count()
 
 
 @pytest.fixture
 def listener(database):
     listener = database.open_listener("t")
     # What was committed before may be told, and is not what the tests wait for.
-    while listener.wait_for_change(monotonic() + 0.1):
-        pass
+    threads_told(listener, database)
     yield listener
     listener.close()
+
+
+def threads_told(listener, database):
+    """The threads whose changes the listener was told of since the last call, up to those committed before this one.
+
+    Nothing waits for a time to pass. Two threads are made one after the other: once the listener was told of the second
+    one, it was told of all that was committed before the first one. (One look at SQLite may tell of the first one before
+    it tells of a change before it.)
+    """
+    told = set()
+    for _ in range(2):
+        told |= _told_until_mark(listener, database)
+    return {thread for thread in told if thread is ANY or not thread.startswith("mark-")}
+
+
+def _told_until_mark(listener, database):
+    told = set()
+    while True:
+        mark = f"mark-{next(MARKS)}"
+        # PostgreSQL notifies of threads that are watched.
+        watching_mark = database.open_listener(mark)
+        put_and_notify(database, add_history(database, mark), 0, mark)
+        threads = set()
+        while threads is not ANY:
+            told |= threads
+            if mark in told:
+                watching_mark.close()
+                return told
+            assert listener.wait_for_change(monotonic() + LONG)
+            threads = listener.take_threads()
+        # The mark may be one of any: make another one.
+        told.add(ANY)
+        watching_mark.close()
 
 
 def put_and_notify(database, history, position, thread="t"):
@@ -35,28 +73,64 @@ def put_and_notify(database, history, position, thread="t"):
 def test_a_change_is_told_once(database, listener, open_database):
     history = add_history(database)
     for position, writer in enumerate([database, open_database()]):
-        while listener.wait_for_change(monotonic() + 0.1):
-            pass
         put_and_notify(writer, history, position)
-        assert listener.wait_for_change(monotonic() + LONG)
+        assert threads_told(listener, database) == {"t"}
+        assert threads_told(listener, database) == set()
 
 
-def test_a_transaction_notifies_at_its_commit(database, listener):
+def notify_in_transaction(database):
+    """Add a record and notify of it; yield before the commit."""
     history = add_history(database)
-    while listener.wait_for_change(monotonic() + 0.1):
-        pass
     with database.transaction() as transaction:
         transaction.execute(
             f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, 1, ?)", (history, b"")
         )
         transaction.notify("t")
-        assert not listener.wait_for_change(monotonic() + 0.1)
+        yield
+
+
+def test_a_transaction_notifies_at_its_commit(open_postgres):
+    database, other = open_postgres(), open_postgres()
+    listener, watching_mark = database.open_listener("t"), database.open_listener("mark")
+    history = add_history(database, "mark")
+    transaction = notify_in_transaction(database)
+    next(transaction)
+    put_and_notify(other, history, 0, "mark")
     assert listener.wait_for_change(monotonic() + LONG)
+    assert listener.take_threads() == {"mark"}
+    assert list(transaction) == []
+    assert listener.wait_for_change(monotonic() + LONG)
+    assert listener.take_threads() == {"t"}
+    watching_mark.close()
+    listener.close()
+    other.close()
+    database.close()
+
+
+def test_a_transaction_on_a_file_is_seen_after_its_commit(open_sqlite):
+    database = open_sqlite()
+    put(database, add_history(database, "other"), 0)
+    commits = _Commits(database._connect_to_tables, database.names)
+    assert commits.find_threads() is ANY, "what was there before the first look"
+    transaction = notify_in_transaction(database)
+    next(transaction)
+    assert commits.find_threads() == set()
+    assert list(transaction) == []
+    assert commits.find_threads() is ANY, "a notification, on a file, is a change of any thread"
+    put(database, add_history(database, "another"), 0)
+    assert commits.find_threads() == {"another"}
+    commits.close()
+    database.close()
 
 
 def test_nothing_is_told_if_nothing_changes(database, listener):
     database.read(f"SELECT * FROM {database.names.records}")
-    assert not listener.wait_for_change(monotonic() + 0.1)
+    assert threads_told(listener, database) == set()
+
+
+def test_a_wait_ends_at_its_deadline():
+    listener = ChangeListener(lambda _: None, None)
+    assert not listener.wait_for_change(monotonic() + 0.01)
     assert not listener.wait_for_change(monotonic() - 1)
 
 
@@ -78,14 +152,12 @@ def test_a_wait_can_be_ended(listener):
 
 def test_a_change_in_another_process_is_told(database, listener):
     history = add_history(database)
-    while listener.wait_for_change(monotonic() + 0.1):
-        pass
     pid = os.fork()
     if pid == 0:
         put_and_notify(database, history, 0)
         os._exit(0)
-    assert listener.wait_for_change(monotonic() + LONG)
     assert os.waitpid(pid, 0)[1] == 0
+    assert threads_told(listener, database) == {"t"}
 
 
 def test_the_thread_ends_with_the_last_listener(database):
@@ -112,10 +184,9 @@ def test_a_file_that_was_replaced_is_watched_again(open_sqlite, tmp_path):
         (tmp_path / name).unlink()
     history = add_history(database)
     assert listener.wait_for_change(monotonic() + LONG)
-    while listener.wait_for_change(monotonic() + 0.1):
-        pass
+    threads_told(listener, database)
     put(database, history, 0)
-    assert listener.wait_for_change(monotonic() + LONG)
+    assert threads_told(listener, database) == {"t"}
     listener.close()
     database.close()
 
@@ -125,17 +196,15 @@ def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
     history = add_history(database)
     listener = database.open_listener("t")
     for position in range(2):
-        while listener.wait_for_change(monotonic() + 0.3):
-            pass
+        threads_told(listener, database)
         database.read(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
             "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
-        assert listener.wait_for_change(monotonic() + LONG)
-        while listener.wait_for_change(monotonic() + 0.3):
-            pass
+        # Told as a change of any thread, and not of none, until notifications arrive again.
+        assert ANY in threads_told(listener, database)
         put_and_notify(database, history, position)
-        assert listener.wait_for_change(monotonic() + LONG)
+        assert threads_told(listener, database) == {"t"}
     listener.close()
     database.close()
 
@@ -143,9 +212,11 @@ def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
 def test_schemas_do_not_notify_each_other(server, open_postgres):
     database = open_postgres()
     other = PostgresDatabase(server.connection_string, schema="other schema")
-    listener = database.open_listener("t")
+    listener, others = database.open_listener("t"), other.open_listener("t")
     put_and_notify(other, add_history(other), 0)
-    assert not listener.wait_for_change(monotonic() + 0.2)
+    assert others.wait_for_change(monotonic() + LONG)
+    assert threads_told(listener, database) == set()
+    others.close()
     listener.close()
     other.write('DROP SCHEMA "other schema" CASCADE')
     other.close()

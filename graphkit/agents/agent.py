@@ -101,7 +101,7 @@ class Agent:
 
         Raises:
             RuntimeError: the agent was not built.
-            ValueError: the thread id is missing, or a message has a wrong form. Nothing was stored.
+            ValueError: the thread id is missing or empty, or a message has a wrong form. Nothing was stored.
             CheckpointerConfigurationError: the agent has no checkpointer, and so nothing to resume.
             GraphRunnerError: steps or tools are asynchronous: use `arun`; or a step failed.
         """
@@ -265,7 +265,7 @@ class Agent:
         return state
 
     def _make_config(self, graph: CompiledGraph, thread_id: str | None, checkpoint_id: str | None) -> RunnableConfig:
-        if thread_id is None:
+        if not thread_id:
             if checkpoint_id is not None:
                 raise ValueError(f"checkpoint_id {checkpoint_id!r} needs the thread_id of its thread")
             if graph.compile_config.saver is not None:

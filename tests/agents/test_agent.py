@@ -412,9 +412,13 @@ def test_p13_a_thread_remembers_also_with_another_agent(run, tmp_path):
 
 def test_p13_an_agent_with_a_checkpointer_needs_a_thread_id(run):
     agent = AgentBuilder().with_chat(echo).with_checkpointer(MemorySaver()).build()
-    with pytest.raises(ValueError, match=r"agent\.new_thread_id\(\)"):
-        run(agent, "hello")
+    for missing in (None, ""):
+        with pytest.raises(ValueError, match=r"agent\.new_thread_id\(\)"):
+            run(agent, "hello", missing)
+        with pytest.raises(ValueError, match="needs the thread_id of its thread"):
+            run(agent, "hello", missing, "a-checkpoint")
     assert agent.get_state_history("$default") == []
+    assert agent.get_state_history("") == []
     assert contents(run(agent, "hello", agent.new_thread_id()), "assistant") == ["1: hello"]
 
 

@@ -520,6 +520,8 @@ def _compile(name: str, found: Any) -> CompiledGraph:
 
     if isinstance(found, StateGraph):
         found = found.compile()
+    elif isinstance(getattr(found, "graph", None), CompiledGraph):  # an agent
+        found = found.graph
     if not isinstance(found, CompiledGraph):
         kind = type(found).__name__
         raise UsageError(f"--app: {escape(name)} is of type {kind}; name a graph, or a function that returns one")

@@ -135,6 +135,17 @@ def test_variables_come_from_the_environment_of_the_command():
     assert "agent lamp" in graphkit("agents", "check", "shop.yaml", AGENT="lamp").out
 
 
+@pytest.mark.parametrize("command", [("resume", "runs", "bob"), ("worker", "runs", "--once")])
+def test_other_commands_take_an_agent_as_the_app(command, monkeypatch):
+    Path("shop_app.py").write_text("from graphkit.agents import load_agent\nagent = load_agent('shop.yaml')\n")
+    monkeypatch.delitem(sys.modules, "shop_app", raising=False)
+    assert "cancel_order" in run("--thread", "bob", stdin="cancel it\n").err
+    assert graphkit("answer", "runs", "bob", "--value", "true").code == 0
+    assert graphkit(*command, "--app", "shop_app:agent").code == 0
+    assert graphkit("threads", "runs", "--json").json[0]["status"] == "finished"
+    assert calls() == ["model", "cancel 3", "model"]
+
+
 @pytest.mark.parametrize("model", ["answer", "answer_later"])
 def test_a_conversation_is_remembered_by_its_thread(model):
     Path("shop.yaml").write_text(agent_file(model))

@@ -95,16 +95,32 @@ class YamlFile:
     # From bytes to nodes
 
     def _parse(self) -> Any:
+        """Return the node of the root, a mapping."""
+        root = self._compose(self._read_text())
         yaml = _import_yaml()
+        if isinstance(root, yaml.MappingNode):
+            return root
+        found = "empty" if root is None else f"a {root.id}"
+        raise AgentFileSyntaxError(
+            f"the file must be a mapping with keys such as steps, and it is {found}", file=self.path, line=1
+        )
+
+    def _read_text(self) -> str:
         try:
             with open(self.path, "rb") as file:  # noqa: PTH123 - the path may be bytes or PathLike
-                text = file.read().decode("utf-8-sig")
+                data = file.read()
         except FileNotFoundError as error:
             raise AgentFileNotFoundError("there is no such file", file=self.path) from error
+        try:
+            return data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise AgentFileSyntaxError(f"is not UTF-8: {error}", file=self.path) from error
+
+    def _compose(self, text: str) -> Any:
+        """Return the node of the root; None if the text has none."""
+        yaml = _import_yaml()
         try:
-            root = yaml.compose(text, yaml.SafeLoader)
+            return yaml.compose(text, yaml.SafeLoader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = None if mark is None else mark.line + 1
@@ -112,12 +128,6 @@ class YamlFile:
         except (yaml.YAMLError, RecursionError) as error:
             reason = str(error).splitlines()[0]
             raise AgentFileSyntaxError(f"is not YAML: {reason}", file=self.path) from error
-        if not isinstance(root, yaml.MappingNode):
-            found = "empty" if root is None else f"a {root.id}"
-            raise AgentFileSyntaxError(
-                f"the file must be a mapping with keys such as steps, and it is {found}", file=self.path, line=1
-            )
-        return root
 
     # From nodes to plain data. `parents` are the nodes around a node.
 
@@ -132,13 +142,24 @@ class YamlFile:
         self._count += 1
         if self._count > _MOST_VALUES:
             raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
-        if any(parent is node for parent in parents):
-            raise self._error_at(node, "contains itself: the anchors form a cycle", path)
-        if node.tag == _MAPPING and node.id == "mapping":
+        self._refuse_cycle(node, path, parents)
+        if node.id == "mapping" and node.tag == _MAPPING:
             return self._read_entries(node, path, parents)
-        if node.tag == _SEQUENCE and node.id == "sequence":
+        if node.id == "sequence" and node.tag == _SEQUENCE:
             return self._read_items(node, path, parents)
-        return self._read_scalar(node, path)
+        if node.id == "scalar" and node.tag in _TEXTS:
+            return self._replace_variables(node, path)
+        if node.id == "scalar" and node.tag in _SCALARS:
+            return self._read_scalar(node, path)
+        tag = node.tag.removeprefix(_TAG)
+        raise self._error_at(
+            node, f"has the tag {tag!r}: a configuration has only texts, numbers, lists and mappings", path
+        )
+
+    def _refuse_cycle(self, node: Any, path: Path, parents: tuple[Any, ...]) -> None:
+        for parent in parents:
+            if parent is node:
+                raise self._error_at(node, "contains itself: the anchors form a cycle", path)
 
     def _read_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -169,8 +190,8 @@ class YamlFile:
                 entry = _Entry(self._read_key(key_node, path), key_node, value_node)
                 self._check_new(entry, own, path)
                 own[entry.key] = entry
-        found = merged | own
-        yield from found.values()
+        merged.update(own)
+        yield from merged.values()
 
     def _check_new(self, entry: _Entry, known: Mapping[str, _Entry], path: Path) -> None:
         first = known.get(entry.key)
@@ -179,8 +200,7 @@ class YamlFile:
             raise self._error_at(entry.node, f"occurs twice; it is in line {line} already", (*path, entry.key))
 
     def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
-        if any(parent is node for parent in parents):
-            raise self._error_at(node, "contains itself: the anchors form a cycle", path)
+        self._refuse_cycle(node, path, parents)
         if node.id == "mapping":
             yield from self._entries(node, path, parents)
         elif node.id == "sequence":
@@ -196,37 +216,37 @@ class YamlFile:
         return key
 
     def _read_scalar(self, node: Any, path: Path) -> Any:
-        if node.id == "scalar" and node.tag in _TEXTS:
-            return self._replace_variables(node, path)
-        if node.id == "scalar" and node.tag in _SCALARS:
-            yaml = _import_yaml()
-            try:
-                return yaml.constructor.SafeConstructor().construct_object(node)
-            except ValueError as error:
-                raise self._error_at(node, f"cannot be read: {error}", path) from error
-        tag = node.tag.removeprefix(_TAG)
-        raise self._error_at(
-            node, f"has the tag {tag!r}: a configuration has only texts, numbers, lists and mappings", path
-        )
+        """Return a number, a boolean or None."""
+        yaml = _import_yaml()
+        try:
+            return yaml.constructor.SafeConstructor().construct_object(node)
+        except ValueError as error:
+            raise self._error_at(node, f"cannot be read: {error}", path) from error
 
     def _replace_variables(self, node: Any, path: Path) -> str:
+        """Return a text with the values of the variables that it names."""
+
         def replace(match: re.Match[str]) -> str:
             if match[1] == "${":
                 return "${"
-            name = match[2]
-            if not _NAME.fullmatch(name):
-                raise self._error_at(node, f"${{{name}}} must name an environment variable, such as ${{HOME}}", path)
-            if name not in self._environment:
-                raise self._error_at(node, f"the environment variable {name} is not set", path)
-            value = self._environment[name]
-            self._variables.add_value(name, value)
-            return value
+            return self._find_variable(match[2], node, path)
 
         text: str = node.value
         replaced = _VARIABLE.sub(replace, text)
         if replaced != text:
             self._variables.add_text(replaced, text)
         return replaced
+
+    def _find_variable(self, name: str, node: Any, path: Path) -> str:
+        """Return the value of a variable, which no error shows from now on."""
+        if not _NAME.fullmatch(name):
+            reason = f"${{{name}}} must name an environment variable, such as ${{HOME}}"
+            raise self._error_at(node, reason, path)
+        if name not in self._environment:
+            raise self._error_at(node, f"the environment variable {name} is not set", path)
+        value = self._environment[name]
+        self._variables.add_value(name, value)
+        return value
 
     def _error_at(self, node: Any, reason: str, path: Path) -> AgentConfigurationError:
         return AgentConfigurationError(reason, file=self.path, line=_line_of(node), key=format_path(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, Final, final
@@ -12,7 +13,6 @@ from pydantic import ValidationError
 
 from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.agent import Agent
-from graphkit.agents.agent_settings import STEP_TYPES
 from graphkit.agents.checkpointer_config import CheckpointerConfig
 from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import parse_state_type
@@ -26,6 +26,7 @@ from graphkit.agents.variables import Variables
 from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError, GraphStateError
 
+_INVALID_STEP: Final = re.compile(r"Invalid step (\d+):")
 _MOST_PROBLEMS: Final = 10
 """How many problems one message lists."""
 
@@ -112,19 +113,24 @@ class _AgentFile:
 
     def _build(self) -> Agent:
         self._check_checkpointers(self.config, ())
-        checkpointer = ("checkpointer",) if self.config.checkpointer is not None else ("steps",)
         try:
             return AgentBuilderDirector(self.config).build()
         except AgentConfigurationError as error:
             if error.file is not None:
                 raise
-            raise self._file.make_error(str(error), self._find_step(str(error))) from error
-        except CheckpointerConfigurationError as error:
-            raise self._file.make_error(str(error), checkpointer) from error
-        except ValueError as error:
-            raise self._file.make_error(str(error), self._find_step(str(error))) from error
-        except TypeError as error:
-            raise self._file.make_error(str(error)) from error
+            raise self._locate(error) from error
+        except (TypeError, ValueError) as error:
+            raise self._locate(error) from error
+
+    def _locate(self, error: Exception) -> AgentConfigurationError:
+        """Return the error of a build with the closest place in the file that is known."""
+        message = str(error)
+        path: Path = ()
+        if isinstance(error, CheckpointerConfigurationError) and self.config.checkpointer is not None:
+            path = ("checkpointer",)
+        elif isinstance(error, ValueError):
+            path = _find_step(message)
+        return self._file.make_error(message, path)
 
     def check(self) -> AgentConfig:
         """Build the agent without savers and MCP servers, and check the settings of these."""
@@ -175,13 +181,6 @@ class _AgentFile:
                 raise self._file.make_error(str(error), where) from error
             raise self._file.make_error(reason, (*where, "config", option)) from error
 
-    def _find_step(self, message: str) -> Path:
-        """Return the path of the step that a message of the director names."""
-        words = message.split(":", maxsplit=1)[0].split()
-        if words[:2] == ["Invalid", "step"] and words[2].isdigit():
-            return ("steps", int(words[2]))
-        return ("steps",)
-
     # From plain data to a configuration
 
     def _load(self) -> AgentConfig:
@@ -197,16 +196,17 @@ class _AgentFile:
 
     def _describe_problems(self, error: ValidationError) -> AgentConfigurationError:
         """Return one error for all problems; it stands at the first, and lists the others."""
-        first, *others = sorted(find_problems(error), key=self._find_line)
-        listed = others[: _MOST_PROBLEMS - 1]
+        problems = sorted(find_problems(error), key=self._find_line)
+        first = problems[0]
         reasons = [first.reason]
-        for problem in listed:
+        for problem in problems[1:_MOST_PROBLEMS]:
             line = self._find_line(problem)
             reasons.append(f"line {line}: {problem}")
-        left_out = len(others) - len(listed)
-        if left_out:
+        left_out = len(problems) - _MOST_PROBLEMS
+        if left_out > 0:
             reasons.append(f"and {left_out} more problems")
-        return self._file.make_error("; ".join(reasons), first.path)
+        text = "; ".join(reasons)
+        return self._file.make_error(text, first.path)
 
     def _find_line(self, problem: Problem) -> int:
         return self._file.find_line(problem.path) or 0
@@ -216,13 +216,17 @@ class _AgentFile:
     def _resolve(self, config: AgentConfig, path: Path) -> AgentConfig:
         if not config.steps:
             raise self._file.make_error("is missing: an agent needs at least one step", (*path, "steps"))
+        state_type = self._resolve_state_type(config.state_type, (*path, "state_type"))
+        steps = self._resolve_steps(config.steps, (*path, "steps"))
+        tools = self._resolve_tools(config.tools, (*path, "tools"))
+        thread_id = self._resolve_thread_id(config.thread_id, (*path, "thread_id"))
         return dataclasses.replace(
             config,
             variables=self._variables,
-            state_type=self._resolve_state_type(config.state_type, (*path, "state_type")),
-            steps=self._resolve_steps(config.steps, (*path, "steps")),
-            tools=self._resolve_tools(config.tools, (*path, "tools")),
-            thread_id=self._resolve_thread_id(config.thread_id, (*path, "thread_id")),
+            state_type=state_type,
+            steps=steps,
+            tools=tools,
+            thread_id=thread_id,
         )
 
     def _resolve_thread_id(self, settings: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
@@ -236,40 +240,56 @@ class _AgentFile:
         return [self._resolve_step(step, (*path, index)) for index, step in enumerate(steps)]
 
     def _resolve_step(self, step: Mapping[str, Any], path: Path) -> dict[str, Any]:
-        resolved = dict(step)
         type_name = step["type"]
         if type_name not in STRATEGIES:
             known = ", ".join(STRATEGIES)
             raise self._file.make_error(f"there is no type {type_name!r}; the types are {known}", (*path, "type"))
-        if type_name not in STEP_TYPES:
-            return resolved
+        if type_name == "llm":
+            return self._resolve_chat(step, path)
+        if type_name == "function":
+            return self._resolve_function(step, path)
+        if type_name == "agent":
+            return self._resolve_agent(step, path)
+        return dict(step)  # of a registered type, which reads its own settings
+
+    def _resolve_chat(self, step: Mapping[str, Any], path: Path) -> dict[str, Any]:
+        resolved = dict(step)
+        model = step["model"]
+        if isinstance(model, str):
+            resolved["model"] = self._resolve_model(model, (*path, "model"))
         if "tools" in step:
             resolved["tools"] = self._resolve_tools(step["tools"], (*path, "tools"))
-        if isinstance(step.get("model"), str):
-            resolved["model"] = self._resolve_model(step["model"], (*path, "model"))
-        if isinstance(step.get("function"), str):
-            resolved["function"] = self._import_function(step["function"], (*path, "function"))
-        if "agent" in step:
-            resolved["agent"] = self._resolve(step["agent"], (*path, "agent"))
-        if "file" in step:
-            resolved["agent"] = self._load_inner(resolved, path)
         return resolved
 
-    def _load_inner(self, step: dict[str, Any], path: Path) -> AgentConfig:
-        """Load the agent of a step from its own file; its keys leave the step."""
+    def _resolve_function(self, step: Mapping[str, Any], path: Path) -> dict[str, Any]:
+        function = step["function"]
+        if isinstance(function, str):
+            function = self._import_function(function, (*path, "function"))
+        return {**step, "function": function}
+
+    def _resolve_agent(self, step: Mapping[str, Any], path: Path) -> dict[str, Any]:
+        if "file" in step:
+            return self._load_inner(step, path)
+        agent = self._resolve(step["agent"], (*path, "agent"))
+        return {**step, "agent": agent}
+
+    def _load_inner(self, step: Mapping[str, Any], path: Path) -> dict[str, Any]:
+        """Load the agent of a step from its own file; it takes the place of `file` and `checkpointer`."""
+        others = dict(step)
         directory = FilePath(self._file.path).parent
-        file = directory / step.pop("file")
+        file = directory / others.pop("file")
+        checkpointer = others.pop("checkpointer", None)
         if file.resolve() in self._outer:
             raise self._file.make_error(f"{file} contains itself", (*path, "file"))
         inner = _AgentFile(file, self._environment, self._outer, self._variables)
         self._inner[path] = inner
         config = inner.config
-        checkpointer = step.pop("checkpointer", None)
-        if checkpointer is None:
-            return config
-        if config.checkpointer is not None:
-            raise self._file.make_error(f"{file} has a checkpointer, too; keep one", (*path, "checkpointer"))
-        return dataclasses.replace(config, checkpointer=checkpointer)
+        if checkpointer is not None:
+            if config.checkpointer is not None:
+                reason = f"{file} has a checkpointer, too; keep one"
+                raise self._file.make_error(reason, (*path, "checkpointer"))
+            config = dataclasses.replace(config, checkpointer=checkpointer)
+        return {**others, "agent": config}
 
     def _resolve_model(self, text: str, path: Path) -> Any:
         """Return the text `provider:model`, or the function that `module:name` stands for."""
@@ -320,6 +340,15 @@ class _AgentFile:
             raise self._file.make_error(str(error), path) from error
 
 
+def _find_step(message: str) -> Path:
+    """Return the path of the step that a message of the director names."""
+    found = _INVALID_STEP.match(message)
+    if found is None:
+        return ("steps",)
+    number = int(found[1])
+    return ("steps", number)
+
+
 def _make_tool(function: Any, options: dict[str, Any]) -> Any:
     """Return a function as a tool, or a tool with other options; a tool without options stays itself."""
     if not isinstance(function, Tool):
@@ -327,7 +356,9 @@ def _make_tool(function: Any, options: dict[str, Any]) -> Any:
     retry = options.get("retry")
     if retry is not None:
         options["retry"] = RetryPolicy(**retry)
-    return dataclasses.replace(function, **options) if options else function
+    if not options:
+        return function
+    return dataclasses.replace(function, **options)
 
 
 def _without_stores(config: AgentConfig) -> AgentConfig:

@@ -117,24 +117,29 @@ class AgentConfig:
     @classmethod
     def _of_settings(cls, fields: dict[str, Any]) -> Self:
         """Make a configuration of checked fields; nested agents become configurations, too."""
-        fields = {name: value for name, value in fields.items() if value is not None}
-        fields["steps"] = [cls._of_step(step) for step in fields.get("steps", ())]
-        thread_id = fields.get("thread_id")
+        given = _without_none(fields)
+        given["steps"] = [cls._of_step(step) for step in given.get("steps", ())]
+        thread_id = given.get("thread_id")
         if isinstance(thread_id, str):
-            fields["thread_id"] = {"strategy": thread_id}
-        return cls(**fields)
+            given["thread_id"] = {"strategy": thread_id}
+        return cls(**given)
 
     @classmethod
     def _of_step(cls, step: dict[str, Any]) -> dict[str, Any]:
-        step = {name: value for name, value in step.items() if value is not None}
-        if step["type"] != "agent" or "agent" not in step:
-            return step
-        agent = cls._of_settings(step["agent"])
+        given = _without_none(step)
+        if given["type"] != "agent" or "agent" not in given:
+            return given
+        agent = cls._of_settings(given["agent"])
         # The saver belongs to the nested agent, wherever the file has it.
-        checkpointer = step.pop("checkpointer", None)
+        checkpointer = given.pop("checkpointer", None)
         if checkpointer is not None:
             agent.set_checkpointer(checkpointer)
-        return {**step, "agent": agent}
+        return {**given, "agent": agent}
+
+
+def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that have a value."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _read_fields(value: Any) -> Any:
@@ -142,14 +147,22 @@ def _read_fields(value: Any) -> Any:
     if isinstance(value, CheckpointerConfig):
         return value
     if isinstance(value, Settings):
-        names = [name for name in type(value).model_fields if name in value.model_fields_set]
-        fields = {name: _read_fields(getattr(value, name)) for name in names}
-        return fields | (value.model_extra or {})
+        return _read_settings(value)
     if isinstance(value, list):
         return [_read_fields(item) for item in value]
     if isinstance(value, dict):
         return {name: _read_fields(item) for name, item in value.items()}
     return value
+
+
+def _read_settings(settings: Settings) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name in type(settings).model_fields:  # in the order of the class
+        if name in settings.model_fields_set:
+            fields[name] = _read_fields(getattr(settings, name))
+    if settings.model_extra is not None:
+        fields.update(settings.model_extra)
+    return fields
 
 
 # Plain data of each part. A path names the part in errors.
@@ -162,18 +175,23 @@ def _dump_steps(steps: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str
 def _dump_step(step: Mapping[str, Any], path: Path) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for name, value in step.items():
-        if value is None or (name == "tools" and not value):
-            continue
-        where = (*path, name)
-        if name == "tools":
-            plain[name] = _dump_tools(value, where)
-        elif name == "checkpointer":
-            plain[name] = _dump_checkpointer(value, where)
-        elif name == "agent":
-            plain[name] = _dump_agent(value, where)
-        else:
-            plain[name] = _dump_value(without_key(value) if name == "model" else value, where)
+        is_empty = name == "tools" and not value
+        if value is not None and not is_empty:
+            plain[name] = _dump_setting(name, value, (*path, name))
     return plain
+
+
+def _dump_setting(name: str, value: Any, path: Path) -> Any:
+    """Return a setting of a step as plain data."""
+    if name == "tools":
+        return _dump_tools(value, path)
+    if name == "checkpointer":
+        return _dump_checkpointer(value, path)
+    if name == "agent":
+        return _dump_agent(value, path)
+    if name == "model":
+        value = without_key(value)
+    return _dump_value(value, path)
 
 
 def _dump_agent(agent: Any, path: Path) -> dict[str, Any]:
@@ -197,13 +215,9 @@ def _dump_tools(tools: Sequence[Any], path: Path) -> list[Any]:
 def _dump_tool(given: Any, path: Path) -> Any:
     if not isinstance(given, Tool):
         return _dump_value(given, path)
-    reference = _find_reference(given)
-    loaded = None if reference is None else find_loaded(*reference.split(":"))
+    reference, loaded = _find_loadable(given, path)
     if loaded is given:  # made by the decorator
         return reference
-    if not isinstance(loaded, Tool):
-        reference = _name_object(given.function, path)
-        loaded = _make_tool(given, path)
     _check_signature(given, loaded, path)
     plain: dict[str, Any] = {"function": reference, "name": given.name}
     if given.description != loaded.description:
@@ -213,6 +227,17 @@ def _dump_tool(given: Any, path: Path) -> Any:
     if given.retry is not None:
         plain["retry"] = _dump_retry(given.retry, (*path, "retry"))
     return plain
+
+
+def _find_loadable(given: Tool, path: Path) -> tuple[str, Tool]:
+    """Return the reference that a file has for a tool, and the tool that loading makes of it."""
+    reference = _find_reference(given)
+    if reference is not None:
+        loaded = find_loaded(*reference.split(":"))
+        if isinstance(loaded, Tool):
+            return reference, loaded
+    name = _name_object(given.function, path)
+    return name, _make_tool(given, path)
 
 
 def _find_reference(given: Tool) -> str | None:
@@ -246,7 +271,8 @@ def _check_signature(given: Tool, loaded: Tool, path: Path) -> None:
         AgentConfigurationError: it would have others, or check the arguments in another way.
     """
     is_same_check = (given.signature is None) == (loaded.signature is None)
-    if given.parameters == loaded.parameters and is_same_check and given.is_async == loaded.is_async:
+    is_same_kind = given.is_async == loaded.is_async
+    if given.parameters == loaded.parameters and is_same_check and is_same_kind:
         return
     raise _no_plain_form(
         (*path, "parameters"),

@@ -94,13 +94,18 @@ def parse_tool_call(call: Any, number: int = 0) -> ToolCall:
         ValueError: it has no name or no id.
     """
     where = f"tool_calls[{number}]"
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
+    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
         raise ValueError(f"{where} has no function")  # noqa: TRY004 - one error for a malformed message
+    function = call["function"]
     call_id = _require_text(call, "id", where)
     name = _require_text(function, "name", where)
     arguments, problem = _parse_arguments(function.get("arguments"))
-    return ToolCall(id=call_id, name=name, arguments=arguments, problem=problem)
+    return ToolCall(
+        id=call_id,
+        name=name,
+        arguments=arguments,
+        problem=problem,
+    )
 
 
 def _require_text(mapping: Mapping[str, Any], key: str, where: str) -> str:
@@ -136,13 +141,17 @@ def check_message(message: Any) -> Message:
         raise TypeError(f"a message must be a mapping with role and content, not {type(message).__name__}")
     role = message.get("role")
     if role not in ROLES:
-        raise ValueError(f"the role of a message must be one of {', '.join(ROLES)}, not {role!r}")
-    content = message.get("content")
-    is_parts = isinstance(content, Sequence) and not isinstance(content, bytes)
-    if content is not None and not is_parts:
-        raise ValueError(f"the content of a message must be a text or a list of parts, not {type(content).__name__}")
-
+        known = ", ".join(ROLES)
+        raise ValueError(f"the role of a message must be one of {known}, not {role!r}")
+    _check_content(message.get("content"))
     return with_id({"content": None, **message})
+
+
+def _check_content(content: object) -> None:
+    is_readable = content is None or isinstance(content, Sequence)
+    if not is_readable or isinstance(content, bytes):
+        found = type(content).__name__
+        raise ValueError(f"the content of a message must be a text or a list of parts, not {found}")
 
 
 def with_id(message: Mapping[str, Any]) -> Message:
@@ -163,13 +172,19 @@ def check_messages(messages: Any) -> None:
     if not isinstance(messages, list | tuple):
         return
     for number, message in enumerate(messages):
-        role = message.get("role") if isinstance(message, Mapping) else None
+        if not isinstance(message, Mapping):
+            raise _wrong_entry(number, type(message).__name__)
+        role = message.get("role")
         if role not in ROLES:
-            found = f"the role {role!r}" if isinstance(message, Mapping) else type(message).__name__
-            raise ValueError(
-                f"messages[{number}] must be a mapping such as {{'role': 'user', 'content': 'Hello'}}, not {found}; "
-                f"the roles are {', '.join(ROLES)}"
-            )
+            raise _wrong_entry(number, f"the role {role!r}")
+
+
+def _wrong_entry(number: int, found: str) -> ValueError:
+    known = ", ".join(ROLES)
+    return ValueError(
+        f"messages[{number}] must be a mapping such as {{'role': 'user', 'content': 'Hello'}}, not {found}; "
+        f"the roles are {known}"
+    )
 
 
 def as_reply(reply: Any) -> Message:
@@ -192,7 +207,11 @@ def as_reply(reply: Any) -> Message:
 
 def to_request(message: Mapping[str, Any]) -> Message:
     """Return the message as it is sent to a model: without the keys that only graphkit uses."""
-    return {name: to_plain(value) for name, value in message.items() if name not in _NOT_SENT}
+    sent: Message = {}
+    for name, value in message.items():
+        if name not in _NOT_SENT:
+            sent[name] = to_plain(value)
+    return sent
 
 
 def to_plain(value: Any) -> Any:

@@ -34,19 +34,31 @@ def resolve_reference(text: str) -> Any:
             cannot be imported. The cause is chained.
     """
     module_name, _, path = check_reference(text).partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise ValueError(f"there is no module {module_name!r}; modules are searched in PYTHONPATH") from error
-        raise ValueError(f"{module_name} needs the module {error.name}, which is not installed") from error
-    except Exception as error:  # the code of the application may raise anything
-        raise ValueError(f"importing {module_name!r} failed: {type(error).__name__}: {error}") from error
+    found = _import_module(module_name)
     for name in path.split("."):
         if not hasattr(found, name):
             raise ValueError(f"the module {module_name!r} has no {path!r}")
         found = getattr(found, name)
     return found
+
+
+def _import_module(module_name: str) -> Any:
+    """Import a module.
+
+    Raises:
+        ValueError: there is none, or its code failed.
+    """
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        is_the_module = missing and f"{module_name}.".startswith(f"{missing}.")
+        if is_the_module:
+            raise ValueError(f"there is no module {module_name!r}; modules are searched in PYTHONPATH") from error
+        raise ValueError(f"{module_name} needs the module {error.name}, which is not installed") from error
+    except Exception as error:  # the code of the application may raise anything
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"importing {module_name!r} failed: {reason}") from error
 
 
 def describe_reference(thing: Any) -> str:

@@ -50,7 +50,7 @@ class Settings(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise self.error_class("; ".join(map(str, find_problems(error)))) from error
+            raise self.error_class(_describe_problems(error)) from error
 
     # A validator of the mode "before" would run inside the constructor, which cannot take such keys.
     @model_validator(mode="wrap")
@@ -76,7 +76,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(checked))
         except ValidationError as error:
-            raise cls.error_class("; ".join(map(str, find_problems(error)))) from error
+            raise cls.error_class(_describe_problems(error)) from error
 
 
 def check_limit(option: str, limit: object) -> None:
@@ -90,6 +90,11 @@ def check_limit(option: str, limit: object) -> None:
         raise ValueError(f"{option} must be a whole number of at least 1, not {limit!r}")
 
 
+def _describe_problems(error: ValidationError) -> str:
+    problems = find_problems(error)
+    return "; ".join(map(str, problems))
+
+
 def find_problems(error: ValidationError) -> list[Problem]:
     """Return what is wrong, each problem once, with the problems inside of nested settings."""
     return list(dict.fromkeys(_problems_in(error, ())))
@@ -97,7 +102,8 @@ def find_problems(error: ValidationError) -> list[Problem]:
 
 def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
     for problem in error.errors():
-        path = (*prefix, *(part for part in problem["loc"] if not _is_tag(part)))
+        keys = [part for part in problem["loc"] if not _is_tag(part)]
+        path = (*prefix, *keys)
         raised = problem.get("ctx", {}).get("error")
         # The constructor of nested settings raises one of our errors, whose cause has the details.
         cause = getattr(raised, "__cause__", None)

@@ -94,9 +94,8 @@ class ChatStep(Step):
             check_limit("max_parallel_tools", max_parallel_tools)
         if model is None:
             raise ValueError("a chat step needs a model: with_chat('provider:model') or with_chat(function)")
-        for option, value in (("prompt_template", prompt_template), ("system_prompt", system_prompt)):
-            if value is not None and not isinstance(value, str):
-                raise ValueError(f"{option} must be text, not {value!r}")
+        _check_text("prompt_template", prompt_template)
+        _check_text("system_prompt", system_prompt)
         _check_template(prompt_template)
         self.model = make_model(model)
         if self.model is not model:
@@ -110,12 +109,13 @@ class ChatStep(Step):
     def add_to(self, graph: StateGraph) -> None:
         """Add the node of the model, and that of the tools if there are any."""
         graph.add_node(self.name, self._make_action())
-        if len(self.tools):
-            calls = ToolCalls(self.tools)
-            action = calls.aexecute if calls.is_async else calls.execute
-            pending = StateItems(find_pending_calls)
-            graph.add_map_node(self.tools_name, action, pending, max_concurrency=self.max_parallel_tools)
-            graph.add_edge(self.tools_name, self.name)
+        if not len(self.tools):
+            return
+        calls = ToolCalls(self.tools)
+        action = calls.aexecute if calls.is_async else calls.execute
+        pending = StateItems(find_pending_calls)
+        graph.add_map_node(self.tools_name, action, pending, max_concurrency=self.max_parallel_tools)
+        graph.add_edge(self.tools_name, self.name)
 
     def connect(self, graph: StateGraph, target: str) -> None:
         """Add the edge to the tools while the model calls any, and else to the next step."""
@@ -164,15 +164,17 @@ class ChatStep(Step):
             messages.append({"role": "system", "content": self.system_prompt})
         if self.prompt_template is not None:
             messages.append({"role": "system", "content": self._format_template(state)})
-        return messages + complete_results(state.get(MESSAGES) or ())
+        conversation = state.get(MESSAGES) or ()
+        return messages + complete_results(conversation)
 
     def _format_template(self, state: Mapping[str, Any]) -> str:
         assert self.prompt_template is not None
         try:
             return self.prompt_template.format_map(state)
         except KeyError as error:
+            key = error.args[0]
             raise ValueError(
-                f"the prompt template of step {self.name!r} needs {error.args[0]!r}, which the state does not have"
+                f"the prompt template of step {self.name!r} needs {key!r}, which the state does not have"
             ) from error
 
     def _make_update(self, reply: Any) -> dict[str, Any]:
@@ -182,17 +184,16 @@ class ChatStep(Step):
             TypeError: it is not a message.
             ValueError: a call has no name or no id; or it calls tools, and the step has none.
         """
+        the_model = f"the model of step {self.name!r}"
         if not isinstance(reply, Mapping) or reply.get("role") != "assistant":
-            raise TypeError(
-                f"the model of step {self.name!r} must return a message with the role 'assistant', not {reply!r}"
-            )
+            raise TypeError(f"{the_model} must return a message with the role 'assistant', not {reply!r}")
         try:
             calls = tool_calls_of(reply)
         except ValueError as error:
-            raise ValueError(f"the model of step {self.name!r} answered with a malformed call: {error}") from error
+            raise ValueError(f"{the_model} answered with a malformed call: {error}") from error
         if calls and not len(self.tools):
             names = ", ".join(repr(call.name) for call in calls)
-            raise ValueError(f"the model of step {self.name!r}, which has no tools, called {names}")
+            raise ValueError(f"{the_model}, which has no tools, called {names}")
         return {MESSAGES: [with_id(reply)]}
 
 
@@ -270,14 +271,21 @@ def register_step(type: str, factory: StepFactory) -> None:
         raise ValueError(f"there is a step type {type!r} already")
 
 
+def _check_text(option: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{option} must be text, not {value!r}")
+
+
 def _check_template(template: str | None) -> None:
     if template is None:
         return
     try:
-        fields = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+        parts = list(Formatter().parse(template))
     except ValueError as error:
         raise ValueError(f"the prompt_template is malformed: {error}; write {{{{ and }}}} for braces") from error
-    for name in fields:
+    for _, name, _, _ in parts:
+        if name is None:  # after the last field
+            continue
         if not name or name[0].isdigit():
             raise ValueError(
                 f"the prompt_template has {{{name}}}: name a key of the state, or write {{{{ and }}}} for braces"

@@ -60,7 +60,8 @@ def complete_results(messages: Sequence[Any]) -> list[Any]:
             raise TypeError(f"messages[{number}] must be a mapping with role and content, not {found}")
         if message.get("role") == "tool":
             answered = message.get("tool_call_id")
-            missing = [call_id for call_id in missing if call_id != answered]
+            if answered in missing:
+                missing.remove(answered)
         else:
             completed += _explain_missing(missing)
             missing = _call_ids_of(message)
@@ -72,7 +73,8 @@ def complete_results(messages: Sequence[Any]) -> list[Any]:
 def _call_ids_of(message: Mapping[str, Any]) -> list[str]:
     """Return the ids of the tool calls of a message, each once."""
     calls = message.get("tool_calls") or ()
-    return list(dict.fromkeys(call.get("id") for call in calls))
+    ids = [call.get("id") for call in calls]
+    return list(dict.fromkeys(ids))
 
 
 def _explain_missing(call_ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -165,25 +167,22 @@ class ToolCalls:
         if tool is None:
             names = ", ".join(self.tools.names)
             return f"Error: there is no tool {parsed.name!r}; the tools are: {names}"
-        call_id = parsed.id
-        arguments = parsed.arguments
-        if arguments is None:
+        if parsed.arguments is None:
             return f"Error: the call was not executed: {parsed.problem}"
         try:
-            checked = tool.check_arguments(arguments)
+            checked = tool.check_arguments(parsed.arguments)
         except ToolArgumentsError as error:
             return f"Error: the call was not executed: {error}"
-        if not tool.requires_approval:
-            return _ToolCall(tool=tool, call_id=call_id, arguments=arguments, checked=checked, is_changed=False)
-        approval = _ask_for_approval(tool, call_id, arguments)
-        if not approval.is_approved:
-            reason = f": {approval.reason}" if approval.reason else ""
-            return f"The call was not executed: a human refused it{reason}"
-        is_changed = approval.arguments is not None and approval.arguments != arguments
-        if approval.arguments is not None:
-            arguments = dict(approval.arguments)
-            checked = tool.check_arguments(arguments)
-        return _ToolCall(tool=tool, call_id=call_id, arguments=arguments, checked=checked, is_changed=is_changed)
+        prepared = _ToolCall(
+            tool=tool,
+            call_id=parsed.id,
+            arguments=parsed.arguments,
+            checked=checked,
+            is_changed=False,
+        )
+        if tool.requires_approval:
+            return _approve(prepared)
+        return prepared
 
 
 def _as_call(tool: Tool) -> Call:
@@ -209,13 +208,30 @@ def _as_call(tool: Tool) -> Call:
 # Approval
 
 
-def _ask_for_approval(tool: Tool, call_id: str, arguments: Mapping[str, Any]) -> _Approval:
+def _approve(call: _ToolCall) -> _ToolCall | str:
+    """Return a call as a human has approved it; or, if it was refused, the result for the model."""
+    approval = _ask_for_approval(call)
+    if not approval.is_approved:
+        reason = f": {approval.reason}" if approval.reason else ""
+        return f"The call was not executed: a human refused it{reason}"
+    if approval.arguments is None:
+        return call
+    arguments = dict(approval.arguments)
+    return dataclasses.replace(
+        call,
+        arguments=arguments,
+        checked=call.tool.check_arguments(arguments),
+        is_changed=approval.arguments != call.arguments,
+    )
+
+
+def _ask_for_approval(call: _ToolCall) -> _Approval:
     """Ask a human, again if the answer cannot be used."""
-    payload: dict[str, Any] = {"tool": tool.name, "arguments": dict(arguments), "id": call_id}
+    payload: dict[str, Any] = {"tool": call.tool.name, "arguments": dict(call.arguments), "id": call.call_id}
     answer = interrupt(payload)
     while True:
         try:
-            return _parse_approval(tool, answer)
+            return _parse_approval(call.tool, answer)
         except ValueError as error:  # the answer is recorded, so an exception would be final
             answer = interrupt({**payload, "error": str(error)})
 
@@ -228,15 +244,15 @@ def _parse_approval(tool: Tool, answer: object) -> _Approval:
     """
     if isinstance(answer, bool):
         return _Approval(is_approved=answer, reason="", arguments=None)
-    if not isinstance(answer, Mapping):
-        raise ValueError(_explain_answer(answer))  # noqa: TRY004 - an answer that cannot be used
+    if not isinstance(answer, Mapping) or not _ANSWER_KEYS.issuperset(answer):
+        raise _wrong_answer(answer)
     approved = answer.get("approved")
+    if not isinstance(approved, bool):
+        raise _wrong_answer(answer)
     reason = answer.get("reason")
-    arguments = answer.get("arguments")
-    if not isinstance(approved, bool) or not _ANSWER_KEYS.issuperset(answer):
-        raise ValueError(_explain_answer(answer))
     if reason is not None and not isinstance(reason, str):
         raise ValueError(f"the reason must be text, not {reason!r}")
+    arguments = answer.get("arguments")
     if arguments is not None and not isinstance(arguments, Mapping):
         raise ValueError(f"the arguments must be a mapping, not {arguments!r}")
     if approved and arguments is not None:
@@ -244,8 +260,9 @@ def _parse_approval(tool: Tool, answer: object) -> _Approval:
     return _Approval(is_approved=approved, reason=reason or "", arguments=arguments)
 
 
-def _explain_answer(answer: object) -> str:
-    return f"answer True, False or {{'approved': ..., 'reason': ..., 'arguments': ...}}, not {answer!r}"
+def _wrong_answer(answer: object) -> ValueError:
+    forms = "{'approved': ..., 'reason': ..., 'arguments': ...}"
+    return ValueError(f"answer True, False or {forms}, not {answer!r}")
 
 
 # Results
@@ -261,16 +278,16 @@ def _describe_result(call: _ToolCall, result: Any) -> str:
     Raises:
         TypeError: the result has no JSON form.
     """
-    if isinstance(result, str):
-        content = result
-    else:
-        try:
-            content = to_json(result).decode()
-        except PydanticSerializationError as error:
-            raise TypeError(
-                f"the tool was executed, but its result, {type(result).__name__}, has no JSON form: {error}"
-            ) from error
+    content = result if isinstance(result, str) else _to_json(result)
     return _note_change(call) + content
+
+
+def _to_json(result: Any) -> str:
+    try:
+        return to_json(result).decode()
+    except PydanticSerializationError as error:
+        found = type(result).__name__
+        raise TypeError(f"the tool was executed, but its result, {found}, has no JSON form: {error}") from error
 
 
 def _describe_failure(call: _ToolCall, error: Exception) -> str:
@@ -284,11 +301,13 @@ def _describe_failure(call: _ToolCall, error: Exception) -> str:
         raise error
     if call.tool.on_error == "raise":
         raise ToolError(call.tool.name, call.call_id, f"{type(error).__name__}: {error}") from error
-    return f"{_note_change(call)}Error: {type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
+    return f"{_note_change(call)}Error: {reason}"
 
 
 def _note_change(call: _ToolCall) -> str:
     """Tell the model what was executed if a human has changed the arguments."""
     if not call.is_changed:
         return ""
-    return f"A human changed the arguments to {json.dumps(dict(call.arguments), ensure_ascii=False)}.\n"
+    arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
+    return f"A human changed the arguments to {arguments}.\n"

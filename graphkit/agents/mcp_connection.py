@@ -74,7 +74,8 @@ class McpConnection:
     async def _hold(self) -> None:
         from mcp import Client
 
-        async with Client(_count_messages(self._make_transport(), self._count_sent)) as client:
+        transport = _count_messages(self._make_transport(), self._count_sent)
+        async with Client(transport) as client:
             self._ready.set_result(client)
             await self._stop.wait()
 
@@ -83,14 +84,13 @@ class McpConnection:
             return _http_transport(self._settings.url, self._token)
         from mcp import StdioServerParameters, stdio_client
 
-        return stdio_client(
-            StdioServerParameters(
-                command=str(self._settings.command),
-                args=list(self._settings.args),
-                env=self._environment,
-                cwd=self._settings.cwd,
-            )
+        program = StdioServerParameters(
+            command=str(self._settings.command),
+            args=list(self._settings.args),
+            env=self._environment,
+            cwd=self._settings.cwd,
         )
+        return stdio_client(program)
 
     def _count_sent(self) -> None:
         self._sent += 1
@@ -117,11 +117,10 @@ class McpConnection:
             return
         is_late = not self._task.done()
         await self._end()
+        name = self._server.name
         if is_late:
-            reason = f"{self._server.where} did not answer within {self._settings.timeout:g} s"
-        else:
-            reason = self._explain_end()
-        raise McpServerError(self._server.name, reason)
+            raise McpServerError(name, f"{self._server.where} did not answer within {self._settings.timeout:g} s")
+        raise McpServerError(name, self._explain_end())
 
     async def call(self, operation: Callable[[Client], Awaitable[Any]]) -> Any:
         """Return the result of an operation of the client.
@@ -156,12 +155,14 @@ class McpConnection:
         if error is not None and not _says_connection_lost(error):
             raise self._explain(error)
         await self.close()
-        was_refused = self._sent == sent_before or _says_session_unknown(error)
+        if _says_session_unknown(error):
+            raise ConnectionLostError(str(error), was_sent=False)
+        was_sent = self._sent != sent_before
         # A failure to connect ends all calls alike, so it is this call's only if there was no other.
         was_alone = was_first and self._started == started
-        could_not_connect = was_alone and self._could_not_connect()
-        reason = str(error) if _says_session_unknown(error) else self._explain_end()
-        raise ConnectionLostError(reason, was_sent=not (was_refused or could_not_connect))
+        if was_alone and self._could_not_connect():
+            was_sent = False
+        raise ConnectionLostError(self._explain_end(), was_sent=was_sent)
 
     def _explain(self, error: BaseException) -> Exception:
         """Return the error for an operation that failed; the one of the client is not chained."""
@@ -192,8 +193,9 @@ class McpConnection:
         _take_error(self._task)
 
     def _could_not_connect(self) -> bool:
-        names = {"ConnectError", "ConnectTimeout"}
-        return any(type(error).__name__ in names for error in _leaves(_take_error(self._task)))
+        causes = _leaves(_take_error(self._task))
+        names = {type(cause).__name__ for cause in causes}
+        return not names.isdisjoint({"ConnectError", "ConnectTimeout"})
 
     def _explain_end(self) -> str:
         causes = _leaves(_take_error(self._task))
@@ -228,7 +230,9 @@ def _says_connection_lost(error: BaseException | None) -> bool:
     from mcp import MCPError
     from mcp.types import CONNECTION_CLOSED
 
-    return isinstance(error, MCPError) and (error.code == CONNECTION_CLOSED or _says_session_unknown(error))
+    if not isinstance(error, MCPError):
+        return False
+    return error.code == CONNECTION_CLOSED or _says_session_unknown(error)
 
 
 def _says_session_unknown(error: BaseException | None) -> bool:

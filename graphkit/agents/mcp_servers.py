@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from graphkit.agents.mcp_settings import McpServer
@@ -93,19 +93,15 @@ class McpServers:
             AgentConfigurationError: two servers have a tool of the same name, or a name in the settings
                 is not a tool of the server.
         """
-        listed = await asyncio.gather(*(self._list_tools(one) for one in self.settings.values()))
-        tools: dict[str, Tool] = {}
+        servers = list(self.settings.values())
+        lists = await asyncio.gather(*map(self._list_tools, servers))
         owners: dict[str, str] = {}
-        for server, found in zip(self.settings.values(), listed, strict=True):
+        tools: list[Tool] = []
+        for server, found in zip(servers, lists, strict=True):
             for tool in found:
-                if tool.name in tools:
-                    raise AgentConfigurationError(
-                        f"the MCP servers {owners[tool.name]!r} and {server.name!r} both have a tool {tool.name!r}: "
-                        "give one of them a prefix, or choose its tools"
-                    )
-                tools[tool.name] = tool
-                owners[tool.name] = server.name
-        return list(tools.values())
+                _claim_name(tool.name, server.name, owners)
+            tools += found
+        return tools
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; servers that were started end.
@@ -117,33 +113,32 @@ class McpServers:
             await connections.close()
 
     async def _list_tools(self, server: McpServer) -> list[Tool]:
-        found = await self._call(
-            server, "list its tools", _list_all_tools, may_repeat=True, within=server.settings.timeout
-        )
+        settings = server.settings
+        found = await self._call(server, "list its tools", _list_all_tools, may_repeat=True, within=settings.timeout)
         by_name = {described.name: described for described in found}
         _check_names(server, by_name)
-        wanted = by_name if server.settings.tools is None else server.settings.tools
+        wanted = by_name if settings.tools is None else settings.tools
         return [self._make_tool(server, by_name[name]) for name in wanted]
 
     def _make_tool(self, server: McpServer, described: Any) -> Tool:
-        approval = server.settings.requires_approval
-        needs_approval = approval if isinstance(approval, bool) else described.name in approval
-        hints = described.annotations
-        may_repeat = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+        name = described.name
+        what = f"call {name}"
+        may_repeat = _may_repeat(described.annotations)
 
         async def call(**arguments: Any) -> Any:
             async def call_tool(client: Client) -> Any:
-                return _read_result(described.name, await client.call_tool(described.name, arguments))
+                result = await client.call_tool(name, arguments)
+                return _read_result(name, result)
 
-            return await self._call(server, f"call {described.name}", call_tool, may_repeat=may_repeat)
+            return await self._call(server, what, call_tool, may_repeat=may_repeat)
 
         return Tool(
-            name=_tool_name(server.settings.prefix + described.name),
+            name=_tool_name(server.settings.prefix + name),
             description=described.description or "",
             parameters={"type": "object", "properties": {}, **described.input_schema},  # models insist on both
             function=call,
             is_async=True,
-            requires_approval=needs_approval,
+            requires_approval=_needs_approval(server, name),
         )
 
     async def _call(
@@ -186,10 +181,14 @@ class McpServers:
         loop = asyncio.get_running_loop()
         connections = self._loops.get(loop)
         if connections is None:
-            for other in [other for other in self._loops if other.is_closed()]:
-                self._loops.pop(other, None)
+            self._forget_closed_loops()
             connections = self._loops.setdefault(loop, _LoopConnections())
         return await connections.connect(server)
+
+    def _forget_closed_loops(self) -> None:
+        for loop in list(self._loops):
+            if loop.is_closed():
+                self._loops.pop(loop, None)
 
 
 class _LoopConnections:
@@ -203,7 +202,8 @@ class _LoopConnections:
         """Return the connection to a server; open one if there is none."""
         from graphkit.agents.mcp_connection import McpConnection
 
-        async with self._locks.setdefault(server.name, asyncio.Lock()):
+        lock = self._locks.setdefault(server.name, asyncio.Lock())
+        async with lock:
             found = self._open.get(server.name)
             if found is None or not found.is_open:
                 found = McpConnection(server)
@@ -213,7 +213,8 @@ class _LoopConnections:
 
     async def close(self) -> None:
         """Close all of them."""
-        await asyncio.gather(*(connection.close() for connection in self._open.values()))
+        closing = [connection.close() for connection in self._open.values()]
+        await asyncio.gather(*closing)
         self._open.clear()
 
 
@@ -229,24 +230,57 @@ async def _list_all_tools(client: Client) -> list[Any]:
     return found
 
 
-def _check_names(server: McpServer, by_name: Mapping[str, Any]) -> None:
-    settings = server.settings
-    approved = settings.requires_approval
-    named = [("tools", name) for name in settings.tools or ()]
-    if not isinstance(approved, bool):
-        named += [("requires_approval", name) for name in approved]
-    for key, name in named:
-        if name in by_name:
-            continue
-        known = ", ".join(sorted(by_name)) or "none"
+def _claim_name(tool: str, server: str, owners: dict[str, str]) -> None:
+    """Note which server a tool belongs to.
+
+    Raises:
+        AgentConfigurationError: there is a tool of this name.
+    """
+    if tool in owners:
         raise AgentConfigurationError(
-            f"the MCP server {server.name!r}: {key} names {name!r}, which is not a tool of the server; it has {known}"
+            f"the MCP servers {owners[tool]!r} and {server!r} both have a tool {tool!r}: "
+            "give one of them a prefix, or choose its tools"
         )
+    owners[tool] = server
+
+
+def _needs_approval(server: McpServer, tool: str) -> bool:
+    approval = server.settings.requires_approval
+    if isinstance(approval, bool):
+        return approval
+    return tool in approval
+
+
+def _may_repeat(hints: Any) -> bool:
+    """Return whether a server declares that a tool may be called twice."""
+    if hints is None:
+        return False
+    return bool(hints.read_only_hint or hints.idempotent_hint)
+
+
+def _check_names(server: McpServer, by_name: Mapping[str, Any]) -> None:
+    """Check that the server has the tools that its settings name."""
+    settings = server.settings
+    named: dict[str, Sequence[str]] = {"tools": settings.tools or ()}
+    if not isinstance(settings.requires_approval, bool):
+        named["requires_approval"] = settings.requires_approval
+    for key, names in named.items():
+        for name in names:
+            if name not in by_name:
+                raise _unknown_tool(server, key, name, known=sorted(by_name))
+
+
+def _unknown_tool(server: McpServer, key: str, name: str, known: Sequence[str]) -> AgentConfigurationError:
+    tools = ", ".join(known) or "none"
+    return AgentConfigurationError(
+        f"the MCP server {server.name!r}: {key} names {name!r}, which is not a tool of the server; it has {tools}"
+    )
 
 
 def _tool_name(name: str) -> str:
     """Return a name that a model may be offered: with `_` for what the protocol does not allow."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_LONGEST_NAME]
+    allowed = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return allowed[:_LONGEST_NAME]
 
 
 def _read_result(tool: str, result: Any) -> Any:
@@ -256,13 +290,13 @@ def _read_result(tool: str, result: Any) -> Any:
         McpToolError: the server reports that the tool failed.
     """
     blocks = result.content
-    is_text = all(block.type == "text" for block in blocks)
-    text = "\n".join(block.text for block in blocks if block.type == "text")
+    texts = [block.text for block in blocks if block.type == "text"]
+    text = "\n".join(texts)
     if result.is_error:
         raise McpToolError(tool, text or "it gave no reason")
     if not blocks and result.structured_content is not None:
         return result.structured_content
-    if is_text:
+    if len(texts) == len(blocks):
         return text
     return [block.model_dump(mode="json", by_alias=True, exclude_none=True) for block in blocks]
 

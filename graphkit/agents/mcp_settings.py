@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Self, final
 from urllib.parse import urlsplit
 
@@ -85,12 +86,17 @@ class McpServerSettings(Settings):
     def _check_kind(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("needs either command or url")
-        wrong = {"args", "env", "cwd"} if self.command is None else {"token_env"}
-        misplaced = sorted(wrong & self.model_fields_set)
-        if misplaced:
-            kind = "url" if self.command is None else "command"
-            raise ValueError(f"{misplaced[0]} does not go with {kind}")
+        if self.command is None:
+            self._refuse("url", {"args", "env", "cwd"})
+        else:
+            self._refuse("command", {"token_env"})
         return self
+
+    def _refuse(self, kind: str, keys: AbstractSet[str]) -> None:
+        """Refuse keys that are for servers of the other kind."""
+        misplaced = sorted(keys & self.model_fields_set)
+        if misplaced:
+            raise ValueError(f"{misplaced[0]} does not go with {kind}")
 
 
 @final
@@ -130,8 +136,10 @@ class McpServer:
         Raises:
             AgentConfigurationError: one that is to be passed on is not set.
         """
-        given = self.settings.env
-        return {key: self._require_variable(key) if value is None else value for key, value in given.items()}
+        variables: dict[str, str] = {}
+        for name, value in self.settings.env.items():
+            variables[name] = self._require_variable(name) if value is None else value
+        return variables
 
     def token(self) -> Secret | None:
         """Return the bearer token, or None if the server needs none.

@@ -26,14 +26,17 @@ def read_completion(completion: Any) -> Message:
     choice = _first_choice(completion)
     if choice is None or not isinstance(choice.get("message"), Mapping):
         raise UnreadableAnswerError(_explain_no_choice(completion))
-    return _finish(dict(choice["message"]), choice.get("finish_reason"), completion.get("usage"))
+    finish_reason = choice.get("finish_reason")
+    usage = completion.get("usage")
+    return _finish(choice["message"], finish_reason, usage)
 
 
 def _first_choice(completion: Mapping[str, Any]) -> Mapping[str, Any] | None:
     choices = completion.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+    if not isinstance(choices, list) or not choices:
         return None
-    return choices[0]
+    first = choices[0]
+    return first if isinstance(first, Mapping) else None
 
 
 def _explain_no_choice(completion: Mapping[str, Any]) -> str:
@@ -44,8 +47,12 @@ def _explain_no_choice(completion: Mapping[str, Any]) -> str:
 
 
 def _finish(sent: Mapping[str, Any], finish_reason: Any, usage: Any) -> Message:
+    """Return the message of an answer, as a state keeps it."""
     message: Message = {"role": "assistant", "content": None}
-    message.update({name: sent[name] for name in _KEPT if sent.get(name) is not None})
+    for name in _KEPT:
+        value = sent.get(name)
+        if value is not None:
+            message[name] = value
     calls = sent.get("tool_calls")
     if calls:
         message["tool_calls"] = _with_ids(calls)
@@ -113,18 +120,19 @@ class StreamedCompletion:
         delta = choice.get("delta")
         if not isinstance(delta, Mapping):
             return ""
-        self._add_tool_calls(delta.get("tool_calls"))
-        for name in _KEPT:
-            if isinstance(delta.get(name), str):
-                self._texts.setdefault(name, []).append(delta[name])
-        content = delta.get("content")
-        return content if isinstance(content, str) else ""
+        self._add_delta(delta)
+        return _text_of(delta, "content")
 
-    def _add_tool_calls(self, pieces: Any) -> None:
-        if pieces is None:
-            return
-        for piece in _require_calls(pieces):
-            self._find_call(piece).add(piece)
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        """Take what a chunk adds to the message."""
+        pieces = delta.get("tool_calls")
+        if pieces is not None:
+            for piece in _require_calls(pieces):
+                self._find_call(piece).add(piece)
+        for name in _KEPT:
+            text = delta.get(name)
+            if isinstance(text, str):
+                self._texts.setdefault(name, []).append(text)
 
     def _find_call(self, piece: Mapping[str, Any]) -> _StreamedCall:
         """Return the call that a piece belongs to.
@@ -135,9 +143,7 @@ class StreamedCompletion:
         index = piece.get("index")
         call_id = piece.get("id")
         for call in reversed(self._calls):
-            is_same_number = index is None or call.index == index
-            is_same_id = not call_id or not call.id or call.id == call_id
-            if is_same_number and is_same_id:
+            if call.may_have(index, call_id):
                 return call
         call = _StreamedCall(index)
         self._calls.append(call)
@@ -151,11 +157,9 @@ class StreamedCompletion:
         """
         if self._finish_reason is None:
             raise UnreadableAnswerError("the stream ended before the answer did")
-        sent: dict[str, Any] = {}
-        for name, pieces in self._texts.items():
-            sent[name] = "".join(pieces)
-        if not sent.get("content"):
-            sent.pop("content", None)
+        sent: dict[str, Any] = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        if sent.get("content") == "":
+            del sent["content"]
         if self._calls:
             sent["tool_calls"] = [call.finish() for call in self._calls]
         return _finish(sent, self._finish_reason, self._usage)
@@ -169,6 +173,12 @@ class _StreamedCall:
         self.id = ""
         self._name = ""
         self._arguments: list[str] = []
+
+    def may_have(self, index: Any, call_id: Any) -> bool:
+        """Return whether a piece with this number and this id can be a part of the call."""
+        is_same_number = index is None or index == self.index
+        is_same_id = not call_id or not self.id or call_id == self.id
+        return is_same_number and is_same_id
 
     def add(self, piece: Mapping[str, Any]) -> None:
         self.id = self.id or _text_of(piece, "id")

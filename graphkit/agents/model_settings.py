@@ -43,6 +43,10 @@ def _show_all(text: str) -> str:
     return text
 
 
+def _default_retry() -> RetryPolicy:
+    return RetryPolicy(max_attempts=3, max_delay=60)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     """Which model to ask, where, and how.
@@ -63,7 +67,7 @@ class ModelSettings:
     """The environment variable that has the key; None if the server needs none."""
     timeout: float = 600.0
     """How long to wait for a connection, and for each part of an answer, in seconds."""
-    retry: RetryPolicy = dataclasses.field(default_factory=lambda: RetryPolicy(max_attempts=3, max_delay=60))
+    retry: RetryPolicy = dataclasses.field(default_factory=_default_retry)
     """How often a request is attempted, and the delays. A Retry-After of the server up to `max_delay` is
     obeyed."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -98,11 +102,7 @@ class ModelSettings:
             AgentConfigurationError: a key is unknown, is missing, or has a wrong value. The message
                 names the key, and never its value where that may be secret.
         """
-        for key in settings:
-            if key not in _OWN_KEYS and key not in REQUEST_OPTIONS:
-                known = ", ".join(sorted((*_OWN_KEYS, *REQUEST_OPTIONS)))
-                raise AgentConfigurationError(f"unknown key {key!r} of a model; the keys are {known}")
-
+        _check_keys(settings)
         found: dict[str, Any] = {
             "provider": _parse_provider(_require_text(settings, "provider")),
             "model": _require_text(settings, "model"),
@@ -156,6 +156,14 @@ def shown_url(url: str) -> str:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _check_keys(settings: Mapping[str, Any]) -> None:
+    known = sorted((*_OWN_KEYS, *REQUEST_OPTIONS))
+    for key in settings:
+        if key not in known:
+            names = ", ".join(known)
+            raise AgentConfigurationError(f"unknown key {key!r} of a model; the keys are {names}")
 
 
 def _require_text(settings: Mapping[str, Any], key: str) -> str:
@@ -218,19 +226,25 @@ def _parse_retry(retry: Any) -> RetryPolicy:
         return retry
     if not isinstance(retry, Mapping):
         raise _wrong("retry", "a mapping or a RetryPolicy", retry)
-    unknown = [key for key in retry if key not in RETRY_KEYS]
-    if unknown:
-        raise AgentConfigurationError(f"unknown key {unknown[0]!r} of retry; the keys are {', '.join(RETRY_KEYS)}")
+    for key in retry:
+        if key not in RETRY_KEYS:
+            known = ", ".join(RETRY_KEYS)
+            raise AgentConfigurationError(f"unknown key {key!r} of retry; the keys are {known}")
     try:
-        return ModelSettings(provider="", model="").retry.replace(**retry)
+        return _default_retry().replace(**retry)
     except (TypeError, ValueError) as error:
         raise AgentConfigurationError(f"retry: {error}") from error
 
 
 def _parse_options(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    options = {key: settings[key] for key in REQUEST_OPTIONS if settings.get(key) is not None}
-    if not isinstance(options.get("extra_body", {}), Mapping):
-        raise _wrong("extra_body", "a mapping", options["extra_body"])
+    options: dict[str, Any] = {}
+    for key in REQUEST_OPTIONS:
+        value = settings.get(key)
+        if value is not None:
+            options[key] = value
+    extra_body = options.get("extra_body", {})
+    if not isinstance(extra_body, Mapping):
+        raise _wrong("extra_body", "a mapping", extra_body)
     return options
 
 

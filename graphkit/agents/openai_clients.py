@@ -57,11 +57,16 @@ class Clients:
         from openai import AsyncOpenAI
 
         client = AsyncOpenAI(**self._options())  # takes about 30 ms, therefore not for each request
-        opened = _LoopClient(client, self._close_with(loop, client))
-        for other in [other for other in self._of_loops if other.is_closed()]:
-            del self._of_loops[other]
+        until_loop_closes = self._close_with(loop, client)
+        opened = _LoopClient(client, until_loop_closes)
+        self._forget_closed_loops()
         self._of_loops[loop] = opened
         return opened
+
+    def _forget_closed_loops(self) -> None:
+        for loop in list(self._of_loops):
+            if loop.is_closed():
+                del self._of_loops[loop]
 
     async def _close_with(self, loop: AbstractEventLoop, client: AsyncOpenAI) -> AsyncGenerator[None, None]:
         """Close the client when the loop ends.
@@ -78,7 +83,8 @@ class Clients:
     def close(self) -> None:
         """Close the connections of this process that belong to no loop."""
         with self._lock:
-            client, self._client = self._client, None
+            client = self._client
+            self._client = None
         if client is not None:
             client.close()
 

@@ -54,23 +54,31 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
     import openai
 
     secret = Secret(client.api_key)
-    where = shown_url(str(client.base_url))
     if isinstance(error, openai.APIStatusError):
         return _explain_status(error, secret)
-    if isinstance(error, openai.APITimeoutError):
-        reason = f"{where} did not answer within the timeout of {client.timeout} s"
-    elif isinstance(error, openai.APIConnectionError) or _is_transport_error(error):
-        cause = error.__cause__ or error
-        reason = f"the connection to {where} failed: {type(cause).__name__}: {cause}"
-    elif isinstance(error, openai.APIError):  # an event of a stream
-        reason = f"the server reported: {error.message}"
-    elif isinstance(error, UnreadableAnswerError):
-        reason = str(error)
-    elif isinstance(error, ValueError):
-        reason = f"the answer of {where} is not valid JSON"
-    else:
+    reason = _explain_answer(error, client)
+    if reason is None:
         return Failure(reason=secret.hide_in(f"{type(error).__name__}: {error}"), is_temporary=False)
     return Failure(reason=secret.hide_in(reason), is_temporary=True)
+
+
+def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | None:
+    """Return why there was no usable answer; None if the error is of another kind."""
+    import openai
+
+    where = shown_url(str(client.base_url))
+    if isinstance(error, openai.APITimeoutError):
+        return f"{where} did not answer within the timeout of {client.timeout} s"
+    if isinstance(error, openai.APIConnectionError) or _is_transport_error(error):
+        cause = error.__cause__ or error
+        return f"the connection to {where} failed: {type(cause).__name__}: {cause}"
+    if isinstance(error, openai.APIError):  # an event of a stream
+        return f"the server reported: {error.message}"
+    if isinstance(error, UnreadableAnswerError):
+        return str(error)
+    if isinstance(error, ValueError):
+        return f"the answer of {where} is not valid JSON"
+    return None
 
 
 def _is_transport_error(error: Exception) -> bool:
@@ -80,18 +88,20 @@ def _is_transport_error(error: Exception) -> bool:
 
 def _explain_status(error: Any, secret: Secret) -> Failure:
     status = error.status_code
-    body = error.body
-    message = body.get("message") if isinstance(body, Mapping) else None
+    body = error.body if isinstance(error.body, Mapping) else {}
     reason = f"status {status}"
+    message = body.get("message")
     if message:
         reason = f"{reason}: {message}"
+    may_pass = status in _RETRIED_STATUSES or status >= 500  # noqa: PLR2004 - of HTTP
     # This code means that the account has no credit left, which no waiting changes.
-    is_out_of_credit = isinstance(body, Mapping) and body.get("code") == "insufficient_quota"
+    is_out_of_credit = body.get("code") == "insufficient_quota"
+    retry_after = error.response.headers.get("retry-after")
     return Failure(
         reason=secret.hide_in(reason),
         status=status,
-        is_temporary=(status in _RETRIED_STATUSES or status >= 500) and not is_out_of_credit,  # noqa: PLR2004 - of HTTP
-        retry_after=_parse_retry_after(error.response.headers.get("retry-after")),
+        is_temporary=may_pass and not is_out_of_credit,
+        retry_after=_parse_retry_after(retry_after),
     )
 
 
@@ -112,4 +122,5 @@ def _parse_retry_after(value: str | None) -> float | None:
         return None
     if then.tzinfo is None:
         then = then.replace(tzinfo=UTC)
-    return max(0.0, (then - datetime.now(UTC)).total_seconds())
+    left = then - datetime.now(UTC)
+    return max(0.0, left.total_seconds())

@@ -139,15 +139,16 @@ class _Attempts:
         Raises:
             AttemptError: the text differs from what was passed, and that cannot be taken back.
         """
-        expected = self._handed_over[self._position : self._position + len(text)]
+        end = self._position + len(text)
+        expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
-            raise AttemptError(
-                Failure(
-                    reason=f"the stream broke after {len(self._handed_over)} characters had been shown, and the "
-                    "answer to the next attempt differs from them; resume to ask again",
-                    is_temporary=False,
-                )
+            shown = len(self._handed_over)
+            failure = Failure(
+                reason=f"the stream broke after {shown} characters had been shown, and the answer to the next "
+                "attempt differs from them; resume to ask again",
+                is_temporary=False,
             )
+            raise AttemptError(failure)
         new = text[len(expected) :]
         self._position += len(text)
         if new and self._on_text is not None:
@@ -161,15 +162,14 @@ class _Attempts:
             ModelError: there is no next one.
         """
         policy = self._settings.retry
-        delay = policy.delay_after(self._number)
+        wait = failure.retry_after or 0.0
+        delay = max(policy.delay_after(self._number), wait)
         reason = self._settings.hide(failure.reason)
-        is_last = not failure.is_temporary or self._number >= policy.max_attempts
-        if failure.retry_after is not None:
-            delay = max(delay, failure.retry_after)
-            if failure.retry_after > policy.max_delay:
-                is_last = True
-                reason = f"{reason}; the server asks to wait {failure.retry_after:g} s, more than max_delay"
-        if is_last:
+        is_too_long = wait > policy.max_delay
+        if is_too_long:
+            reason = f"{reason}; the server asks to wait {wait:g} s, more than max_delay"
+        is_last = self._number >= policy.max_attempts
+        if is_last or is_too_long or not failure.is_temporary:
             raise ModelError(self._settings.name, reason, attempts=self._number, status=failure.status)
         self._report(reason, delay)
         self._number += 1
@@ -178,9 +178,15 @@ class _Attempts:
 
     def _report(self, reason: str, delay: float) -> None:
         context = CURRENT_NODE_CONTEXT.get()
-        if context is not None:
-            data = {"model": self._settings.name, "attempt": self._number, "error": reason, "delay": delay}
-            context.post_event("model.retry", "warning", data)
+        if context is None:
+            return
+        data = {
+            "model": self._settings.name,
+            "attempt": self._number,
+            "error": reason,
+            "delay": delay,
+        }
+        context.post_event("model.retry", "warning", data)
 
 
 def _ask(client: OpenAI, parameters: Mapping[str, Any], attempts: _Attempts) -> Message:

@@ -355,8 +355,13 @@ class PostgresDatabase(Database):
             session.run(self._settings)
         except (LostError, PostgresError) as error:
             session.close()
-            raise CheckpointStorageError(self.path, "connect to", describe_error(error)) from error
+            raise self._translate_for_connecting(error) from error
         return session
+
+    def _translate_for_connecting(self, error: Exception) -> Exception:
+        if isinstance(error, PostgresError):
+            return self.translate(error, "connect to")
+        return CheckpointStorageError(self.path, "connect to", str(error))
 
     @property
     def _lock_milliseconds(self) -> int:
@@ -369,7 +374,10 @@ class PostgresDatabase(Database):
             f"SELECT set_config('lock_timeout', '{self._lock_milliseconds}ms', false), "
             f"set_config('idle_in_transaction_session_timeout', '{self._idle_milliseconds}ms', false), "
             "set_config('default_transaction_isolation', 'read committed', false), "
-            "set_config('default_transaction_read_only', 'off', false)"
+            "set_config('default_transaction_read_only', 'off', false), "
+            # The connection of the run locks may be idle. The setting is new in PostgreSQL 14.
+            "CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL "
+            "THEN set_config('idle_session_timeout', '0', false) END"
         )
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ _ADVICE: Final = (
     ("53200", errno.ENOMEM, "free some memory of the server"),
     ("53300", errno.EAGAIN, "raise max_connections of the server, or close other clients"),
     ("54", errno.EFBIG, "a value is larger than PostgreSQL can store (1 GB)"),
+    ("57014", errno.ETIMEDOUT, "raise statement_timeout of the role, or in the connection string"),
     ("22P05", errno.EILSEQ, "create the database with ENCODING 'UTF8'"),
     ("58", errno.EIO, "check the disk of the server"),
 )

@@ -180,6 +180,8 @@ class PostgresRunLocks(RunLocks):
                 # Whether the row has our token now does not matter: the advisory lock is lost.
                 token = None
                 if monotonic() - started >= timeout:
+                    if isinstance(error, CheckpointStorageError):
+                        raise
                     raise CheckpointStorageError(self._path, "lock", f"the connection was lost ({error})") from error
             except PostgresError as error:
                 if get_state(error) not in BUSY:

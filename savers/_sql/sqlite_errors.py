@@ -99,6 +99,11 @@ def _os_error(error: Exception, name: str, path: str) -> OSError | str:
 
 
 def _explain_cannot_open(path: str) -> OSError:
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENAMETOOLONG}:
+            return error
     directory = os.path.dirname(path)
     if os.path.isdir(path):
         return OSError(errno.EISDIR, "it is a directory; give the path of a file")

@@ -154,6 +154,13 @@ def test_a_directory_is_no_database(tmp_path):
         SqliteDatabase(tmp_path).read("SELECT 1")
 
 
+def test_a_path_that_no_file_can_have_is_an_error_of_the_system(tmp_path):
+    (tmp_path / "loop.db").symlink_to("loop.db")
+    for name, reason in (("loop.db", "symbolic links"), ("x" * 300, "name too long")):
+        with pytest.raises(CheckpointStorageError, match=f"(?i){reason}"):
+            SqliteDatabase(tmp_path / name).read("SELECT 1")
+
+
 def test_a_parent_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CheckpointStorageError, match="cannot create"):

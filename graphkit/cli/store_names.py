@@ -52,6 +52,21 @@ def parse_store_name(name: str, kinds: Collection[str]) -> StoreName | None:
     return StoreName(kind, argument)
 
 
+def strip_kind(name: str, kind: str) -> str:
+    """Return the name of a database that is no store of graphkit, without the kind before it.
+
+    Commands that expect such a name accept `sqlite:FILE` for FILE, too.
+
+    Args:
+        name: what the user typed.
+        kind: the only kind that may stand there.
+    """
+    if name.startswith(_URL_SCHEMES):
+        return name
+    before, colon, argument = name.partition(":")
+    return argument if colon and before == kind and not Path(name).exists() else name
+
+
 def _split_schema(connection_string: str) -> tuple[str, str | None]:
     """Return a connection string without `schema`, which PostgreSQL's client refuses, and the schema.
 

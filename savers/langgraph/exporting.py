@@ -11,11 +11,11 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphkit import RunnableConfig
+from graphkit import BaseCheckpointSaver, RunnableConfig
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -29,6 +29,7 @@ from savers.langgraph.file_saver import FileSystemCheckpointSaver
 from savers.langgraph.histories import EARLY
 from savers.langgraph.listing import get_store
 from savers.langgraph.metadata import LANGGRAPH, MADE_BY
+from savers.langgraph.saver import CheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,
     SourceCheckpoint,
@@ -74,7 +75,7 @@ class ExportReport:
 
 
 def export_langgraph_sqlite(
-    directory: str | os.PathLike[str],
+    source: str | os.PathLike[str] | BaseCheckpointSaver,
     file: str | os.PathLike[str],
     *,
     threads: Sequence[str] | None = None,
@@ -83,7 +84,7 @@ def export_langgraph_sqlite(
     cipher: Cipher | None = None,
     plaintext: bool = False,
 ) -> ExportReport:
-    """Copy LangGraph's threads from a directory to a database of LangGraph's SqliteSaver.
+    """Copy LangGraph's threads from a directory or a saver to a database of LangGraph's SqliteSaver.
 
     The store is only read; runs may go on meanwhile. The database is created if it is missing. A
     checkpoint that it already has is never replaced: if it differs, the report says so. An
@@ -92,12 +93,12 @@ def export_langgraph_sqlite(
     LangGraph has none.
 
     Args:
-        directory: the directory of the store.
-        file: the SQLite database.
+        source: the directory of the store; or a saver of graphkit, which is not closed.
+        file: the SQLite database. It may be that of a SqliteSaver of graphkit.
         threads: the ids of the threads; None is all of LangGraph's.
         progress: called after each checkpoint.
         serde: the serializer of the store, if it encrypts. The database is encrypted, too.
-        cipher: the keys of a sealed store, as of FileSystemCheckpointSaver. The database is not
+        cipher: the keys of a sealed directory, as of FileSystemCheckpointSaver. The database is not
             sealed.
         plaintext: confirms that an export with a cipher may write to a database that is not sealed.
 
@@ -106,8 +107,8 @@ def export_langgraph_sqlite(
         MissingDependencyError: langgraph-checkpoint-sqlite is not installed, or `cipher` without
             the package of the extra `encryption`.
         CheckpointerConfigurationError: there is no store in the directory, its values are encrypted
-            and `serde` is missing, or there is a cipher and `plaintext` is False. The last leaves
-            the database as it was.
+            and `serde` is missing, `cipher` was given with a saver, or the store is sealed and
+            `plaintext` is False. The last two leave the database as it was.
         CheckpointKeyError: the store is sealed, and `cipher` lacks a key or has a wrong one. The
             database was not opened.
         CheckpointNotFoundError: a thread in `threads` does not exist.
@@ -119,22 +120,20 @@ def export_langgraph_sqlite(
     """
     if isinstance(threads, (str, bytes)):
         raise TypeError(f"threads must be a list of ids, not one id; pass [{threads!r}]")
-    if not Path(directory).is_dir():
-        raise CheckpointerConfigurationError(f"there is no directory {os.fspath(directory)!r}")
     passthrough = make_passthrough_serializer(serde)
     saver_class = _import_sqlite_saver()
-    saver = FileSystemCheckpointSaver(
-        directory, serde=passthrough, fsync="never", on_blocked_type="plain", cipher=cipher
-    )
+    saver = _open_source(source, passthrough, cipher)
     if saver.store.seals_records and not plaintext:
         raise CheckpointerConfigurationError(
             "the store is sealed, and a database of SqliteSaver is not: ask for plaintext (plaintext=True,"
             " --plaintext), or export the sealed logs (graphkit.rawlogs, `graphkit export --raw`)"
         )
-    with saver.store:
+    with ExitStack() as opened:
+        if isinstance(saver, FileSystemCheckpointSaver):
+            opened.enter_context(saver.store)
         plan, left_out = _list_checkpoints(saver, threads)
-        if not plan and get_store(saver.store).read_marker() is None:
-            raise CheckpointerConfigurationError(f"{os.fspath(directory)!r} is not a checkpoint directory")
+        if not plan:
+            _check_is_store(saver)
         with _open_database(saver_class, os.fspath(file), passthrough) as target:
             export = _Export(saver, target, progress, total=sum(map(len, plan.values())))
             for history, ids in plan.items():
@@ -161,8 +160,30 @@ def _import_sqlite_saver() -> type[SqliteSaver]:
     return SqliteSaver
 
 
+def _open_source(
+    source: str | os.PathLike[str] | BaseCheckpointSaver, serde: SerializerProtocol, cipher: Cipher | None
+) -> CheckpointSaver:
+    if isinstance(source, BaseCheckpointSaver):
+        if cipher is not None:
+            raise CheckpointerConfigurationError("cipher is for a directory; give the keys to the saver")
+        return CheckpointSaver(source, serde=serde, on_blocked_type="plain")
+    if not Path(source).is_dir():
+        raise CheckpointerConfigurationError(f"there is no directory {os.fspath(source)!r}")
+    return FileSystemCheckpointSaver(source, serde=serde, fsync="never", on_blocked_type="plain", cipher=cipher)
+
+
+def _check_is_store(saver: CheckpointSaver) -> None:
+    """Check that a directory without threads is a store.
+
+    Raises:
+        CheckpointerConfigurationError: it is not.
+    """
+    if isinstance(saver, FileSystemCheckpointSaver) and get_store(saver.store).read_marker() is None:
+        raise CheckpointerConfigurationError(f"{saver.store.base_directory!r} is not a checkpoint directory")
+
+
 def _list_checkpoints(
-    saver: FileSystemCheckpointSaver, threads: Sequence[str] | None
+    saver: CheckpointSaver, threads: Sequence[str] | None
 ) -> tuple[Mapping[HistoryKey, Sequence[str]], Sequence[str]]:
     """Return the ids of the checkpoints of each history, oldest first, and the threads to leave out."""
     plan: dict[HistoryKey, Sequence[str]] = {}
@@ -180,7 +201,7 @@ def _list_checkpoints(
     return plan, left_out
 
 
-def _list_histories(saver: FileSystemCheckpointSaver, thread_id: str) -> dict[HistoryKey, Sequence[str]] | None:
+def _list_histories(saver: CheckpointSaver, thread_id: str) -> dict[HistoryKey, Sequence[str]] | None:
     """Return the ids of the checkpoints of a thread; None if it holds a run of graphkit's own."""
     histories: dict[HistoryKey, Sequence[str]] = {}
     for namespace in saver.store.namespaces(thread_id):
@@ -223,9 +244,7 @@ def _open_database(saver_class: type[SqliteSaver], file: str, serde: SerializerP
 class _Export:
     """An export to a database that is open."""
 
-    def __init__(
-        self, saver: FileSystemCheckpointSaver, target: _Target, progress: Progress | None, *, total: int
-    ) -> None:
+    def __init__(self, saver: CheckpointSaver, target: _Target, progress: Progress | None, *, total: int) -> None:
         self._saver = saver
         self._target = target
         self._progress = progress

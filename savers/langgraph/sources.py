@@ -5,6 +5,7 @@ Reading a value runs no code: where LangGraph's serializer would create an objec
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -214,7 +215,16 @@ def open_sqlite(file: str, serde: SerializerProtocol) -> Iterator[Source]:
             connection.execute("SELECT checkpoint_id FROM checkpoints LIMIT 1")
             yield SqliteSource(connection, serde)
     except sqlite3.Error as error:
-        raise CheckpointStorageError(file, "read", OSError(0, str(error))) from error
+        raise CheckpointStorageError(file, "read", _explain_sqlite(error, file)) from error
+
+
+def _explain_sqlite(error: sqlite3.Error, file: str) -> OSError:
+    if not Path(file).exists():
+        return FileNotFoundError(errno.ENOENT, "there is no such file")
+    reason = str(error)
+    if reason.startswith("no such table") or getattr(error, "sqlite_errorname", "") == "SQLITE_NOTADB":
+        reason = f"{reason}; name the database of a SqliteSaver of LangGraph"
+    return OSError(0, reason)
 
 
 @contextmanager
@@ -233,6 +243,13 @@ def open_postgres(dsn: str, serde: SerializerProtocol) -> Iterator[Source]:
         with psycopg.connect(dsn) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
+            connection.execute("SELECT checkpoint_id FROM checkpoints LIMIT 1")
             yield PostgresSource(connection, serde)
     except psycopg.Error as error:
-        raise CheckpointStorageError("the database", "read", OSError(0, str(error).strip())) from error
+        reason = " ".join((error.diag.message_primary or str(error)).split())
+        if isinstance(error, psycopg.errors.UndefinedTable):
+            reason = (
+                f"{reason}; name the database of a PostgresSaver of LangGraph, and the schema of its tables in the"
+                ' search_path: "host=... dbname=... options=-csearch_path=..."'
+            )
+        raise CheckpointStorageError("the database", "read", OSError(0, reason)) from error

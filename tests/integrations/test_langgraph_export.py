@@ -24,7 +24,12 @@ from graphkit import (
     RunnableConfig,
 )
 from savers import FileSystemSaver
-from savers.langgraph import FileSystemCheckpointSaver, export_langgraph_sqlite, import_langgraph_sqlite
+from savers.langgraph import (
+    FileSystemCheckpointSaver,
+    SqliteCheckpointSaver,
+    export_langgraph_sqlite,
+    import_langgraph_sqlite,
+)
 from tests.cli.terminal import graphkit
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note, notes
@@ -460,6 +465,33 @@ def test_a_package_that_is_missing_is_named(runs, file):
     assert "MissingDependencyError: langgraph-checkpoint-sqlite" in done.stderr
     assert "graphkit-durable[langgraph-sqlite]" in done.stderr
     assert not file.exists()
+
+
+# From databases
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_threads_of_a_database_are_exported(runs, file, kind, request, tmp_path):
+    name = f"sqlite:{tmp_path / 'runs.db'}"
+    if kind == "postgres":
+        name = f"postgres:{request.getfixturevalue('server').create_database()}"
+    assert graphkit("copy", runs, "--to", name).code == 0
+    export_langgraph_sqlite(runs, file)
+    other = tmp_path / "other.db"
+    done = graphkit("export-langgraph-sqlite", name, f"sqlite:{other}")
+    assert (done.code, done.out) == (0, f"exported {count(runs)} checkpoints to sqlite:{other}; 7 threads, verified\n")
+    assert content(other) == content(file)
+    again = graphkit("export-langgraph-sqlite", name, other, "--thread", "loop", "--json")
+    assert (again.code, again.json["threads"], again.json["checkpoints"]) == (0, 1, 0)
+
+
+def test_a_database_is_exported_in_place(runs, file):
+    with SqliteCheckpointSaver(file) as saver:
+        assert graphkit("copy", runs, "--to", f"sqlite:{file}").code == 0
+        report = export_langgraph_sqlite(saver.store, file, threads=["loop"])
+        assert (report.ok, report.threads) == (True, 1)
+        with pytest.raises(CheckpointerConfigurationError, match="give the keys to the saver"):
+            export_langgraph_sqlite(saver.store, file, cipher={"k": bytes(32)})
 
 
 # The command

@@ -269,16 +269,25 @@ def test_a_database_of_before_task_paths_can_be_read(tmp_path):
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path):
-    with pytest.raises(CheckpointStorageError):
+    with pytest.raises(CheckpointStorageError, match=r"cannot read .*none.db: there is no such file$"):
         import_langgraph_sqlite(tmp_path / "none.db", tmp_path / "runs")
     (tmp_path / "text.db").write_text("no database " * 100)
-    with pytest.raises(CheckpointStorageError):
+    with pytest.raises(CheckpointStorageError, match="not a database; name the database of a SqliteSaver"):
         import_langgraph_sqlite(tmp_path / "text.db", tmp_path / "runs")
     sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE other (id)").connection.close()
-    with pytest.raises(CheckpointStorageError):
+    with pytest.raises(CheckpointStorageError, match="no such table: checkpoints; name the database of a SqliteSaver"):
         import_langgraph_sqlite(tmp_path / "empty.db", tmp_path / "runs")
     with pytest.raises(CheckpointStorageError):
         import_langgraph_postgres(f"host={tmp_path} user=nobody", tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_database_of_postgres_without_tables_of_langgraph_is_an_error_and_nothing_is_made(server, tmp_path):
+    with pytest.raises(CheckpointStorageError) as caught:
+        import_langgraph_postgres(server.create_database(), tmp_path / "runs")
+    assert str(caught.value).startswith('cannot read the database: relation "checkpoints" does not exist; name the')
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_thread_of_graphkits_is_not_overwritten(tmp_path):
@@ -411,6 +420,8 @@ def test_the_commands_move_a_database_in_place(in_place):
     count = len(seen(database.saver))
     code, text = command("import", f"langgraph-{kind}", place, name)
     assert (code, text) == (0, f"imported {count} checkpoints to {name}; 6 threads, verified\n")
+    code, text = command("import", f"langgraph-{kind}", name, name)
+    assert (code, "imported 0 checkpoints" in text) == (0, True)
     assert "loop" in command("threads", name)[1]
 
 

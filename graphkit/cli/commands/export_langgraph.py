@@ -8,10 +8,10 @@ import typer
 
 from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit.cli.commands.import_langgraph import load_langgraph, view_report
-from graphkit.cli.commands.verify import missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory
 from graphkit.cli.resolve import KEY_FILE, find_thread, open_store
+from graphkit.cli.store_names import SQLITE, strip_kind
 from graphkit.cli.views import Message
 
 
@@ -40,17 +40,20 @@ def export_langgraph_sqlite(
     Example: graphkit export-langgraph-sqlite runs checkpoints.sqlite --thread order-17
     """
     saver = open_store(directory)
-    if not isinstance(saver, HasBaseDirectory):
-        raise missing_capability(saver, "export to LangGraph")
+    source: object = saver
+    key_file = None
+    if isinstance(saver, HasBaseDirectory):
+        source = saver.base_directory
+        key_file = KEY_FILE.get()
     threads = None if thread is None else [find_thread(saver, typed) for typed in thread]
     langgraph = load_langgraph()
     with context.progress("exporting") as progress:
         report = langgraph.export_langgraph_sqlite(
-            saver.base_directory,
-            database,
+            source,
+            strip_kind(database, SQLITE),
             threads=threads,
             progress=progress,
-            cipher=KEY_FILE.get(),
+            cipher=key_file,
             plaintext=plaintext,
         )
     return view_report(report, "exported", database, report.left_out)

@@ -10,6 +10,7 @@ import typer
 
 from graphkit.cli.context import CliContext
 from graphkit.cli.resolve import join_some, open_target
+from graphkit.cli.store_names import POSTGRES, SQLITE, strip_kind
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Message
 
@@ -48,6 +49,7 @@ def import_langgraph_sqlite(
     """
     target, options = open_target(directory)
     with context.progress("importing") as progress:
+        file = strip_kind(file, SQLITE)
         report = load_langgraph().import_langgraph_sqlite(file, target, progress=progress, **options)
     return view_report(report, "imported", directory)
 
@@ -71,6 +73,7 @@ def import_langgraph_postgres(
     """
     target, options = open_target(directory)
     with context.progress("importing") as progress:
+        dsn = strip_kind(dsn, POSTGRES)
         report = load_langgraph().import_langgraph_postgres(dsn, target, progress=progress, **options)
     return view_report(report, "imported", directory)
 

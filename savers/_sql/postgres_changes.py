@@ -9,13 +9,14 @@ its lock on the table; a new watcher waits for the end of those puts before it r
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from logging import getLogger
 from time import monotonic, sleep
 from typing import Any, Final
 
-from graphkit.errors import CheckpointerError
+from graphkit.errors import CheckpointerError, CheckpointStorageError
 from savers._sql.changes import ChangeListener, ChangeSource, WakeUp
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession
 
@@ -65,17 +66,28 @@ class PostgresChanges(ChangeSource):
     def open_listener(self, thread: str | None = None) -> ChangeListener:
         listener = super().open_listener(thread)
         try:
-            # Signed numbers of 64 bits.
-            watcher = int.from_bytes(os.urandom(8), "big") >> 1
-            self._run(f"DELETE FROM {self._table} WHERE expires < now() RETURNING 1", ())
-            self._run(f"{self._register} RETURNING 1", (watcher, thread))
-            self._watchers[listener] = watcher
-            self._wait_for_puts()
-            self._ask_for_echo()
-        except BaseException:
+            self._add_watcher(listener)
+        except BaseException as error:
+            if isinstance(error, CheckpointStorageError) and error.errno == errno.EACCES:
+                # The role may only read. Nothing notifies it, so that the watch reads at intervals.
+                return listener
             listener.close()
             raise
         return listener
+
+    def _add_watcher(self, listener: ChangeListener) -> None:
+        """Have the puts notify a listener.
+
+        Raises:
+            CheckpointStorageError: the server refuses; with EACCES, the role may not write.
+        """
+        # Signed numbers of 64 bits.
+        watcher = int.from_bytes(os.urandom(8), "big") >> 1
+        self._run(f"DELETE FROM {self._table} WHERE expires < now() RETURNING 1", ())
+        self._run(f"{self._register} RETURNING 1", (watcher, listener.thread))
+        self._watchers[listener] = watcher
+        self._wait_for_puts()
+        self._ask_for_echo()
 
     def _wait_for_puts(self) -> None:
         """Wait until no put goes on that has asked the table before the last statement."""

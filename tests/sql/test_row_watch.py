@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from graphkit import RunnableConfig
+from graphkit.errors import CheckpointStorageError
 from graphkit.testing._values import made, make_interrupt
 from savers._sql import postgres_changes, postgres_session
 from savers._sql.postgres_saver import PostgresSaver
@@ -223,6 +224,22 @@ def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema
         with saver.watch("t", interval=0.01) as watch:
             assert put(saver, number=1) == take_id(watch)
             assert not watch._listener.hears_all
+
+
+def test_a_role_that_only_reads_watches_at_intervals(own_server):
+    with PostgresSaver(own_server.connection_string) as saver:
+        put(saver)
+        with psycopg.connect(own_server.connection_string, autocommit=True) as admin:
+            admin.execute("CREATE ROLE onlooker LOGIN")
+            admin.execute("GRANT USAGE ON SCHEMA graphkit TO onlooker")
+            admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA graphkit TO onlooker")
+        reading = PostgresSaver(own_server.connection_string.replace("user=test", "user=onlooker"))
+        with reading, reading.watch("t", interval=0.01) as watch:
+            assert put(saver, number=1) == take_id(watch)
+            assert put(saver, number=2) == take_id(watch)
+            assert not watch._listener.hears_all
+            with pytest.raises(CheckpointStorageError, match="permission denied"):
+                put(reading, number=3)
 
 
 def test_watching_goes_on_after_a_restart_of_the_server(own_server):

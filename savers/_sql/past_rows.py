@@ -36,6 +36,8 @@ class PastRows(LogReader):
         self._database = database
         self._rows = source
         self._statements = statements
+        self.is_alone = False
+        """Whether the history was the only live one of its thread, as far as the last read has shown."""
         super().__init__(source, database.path, owner, digest_thread(owner[0]), codec, None)
 
     def close(self) -> None:
@@ -52,8 +54,9 @@ class PastRows(LogReader):
         None if an open log must read it, which also finds out what is wrong with it.
         """
         owner = (encode_text(self.thread_id), encode_text(self.namespace))
-        rows = self._database.read(self._statements.select_past, (*owner, encode_id(id)))
-        first = next((number for number, row in enumerate(rows) if row[3]), len(rows))
+        rows = self._database.read(self._statements.select_past, (*owner, encode_id(id), *owner))
+        first = next((number for number, row in enumerate(rows) if row[3] > 0), len(rows))
+        self.is_alone = bool(rows) and not rows[0][3]
         if first < _FEWEST_ROWS or first == len(rows):
             return None
         try:

@@ -68,6 +68,8 @@ class RowLogReader(LogReader):
         """The position of the last row, and the encoded id of its checkpoint."""
         self.is_known_absent = False
         """Whether there was no history at the last refresh."""
+        self.is_alone = False
+        """Whether the history was the only live one of its thread when it was opened."""
 
     def close(self) -> None:
         self._reset()
@@ -130,8 +132,10 @@ class RowLogReader(LogReader):
             self._wanted = None
 
     def _read_new_rows(self) -> bool:
+        if self.fd < 0:
+            return self._read_first_rows()
         wanted = self._wanted
-        if wanted is None or self.fd < 0:
+        if wanted is None:
             return self._take_new_rows(self._select_new())
         rows = self._select_new_and_past(encode_id(wanted))
         if not rows:
@@ -141,6 +145,15 @@ class RowLogReader(LogReader):
         self._take_new_rows([row[:4] for row in rows[:first]])
         self._located = wanted, self._source.rows.keep_around(self.fd, [row[2:] for row in rows[first:]])
         return True
+
+    def _read_first_rows(self) -> bool:
+        owner = self.key
+        thread, namespace, _ = owner
+        sql = self._statements.select_first
+        rows = self._read_current(sql, lambda: (thread, namespace, *owner, *owner))
+        is_found = self._take_new_rows([row[:4] for row in rows])
+        self.is_alone = is_found and not rows[-1][4]
+        return is_found
 
     def _take_new_rows(self, rows: Sequence[Row]) -> bool:
         if not rows:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from graphkit.codec import Codec
     from savers._compression import Compression
-    from savers._log.past_checkpoint import PastCheckpoint
     from savers._sql.database import Database, Row
 
 
@@ -75,10 +74,9 @@ class RowStore:
         new.compression = self.compression
         return new
 
-    def read_past(self, thread_id: str, namespace: str, id: str) -> PastCheckpoint | None:
-        """Return a past checkpoint of a live history without opening its log; None if the log must be opened."""
-        owner = (thread_id, namespace)
-        return PastRows(self.database, self.source, self.statements, owner, self.codec).read(id)
+    def new_past(self, thread_id: str, namespace: str) -> PastRows:
+        """Return what reads past checkpoints of a live history without opening its log."""
+        return PastRows(self.database, self.source, self.statements, (thread_id, namespace), self.codec)
 
     # For watches
 

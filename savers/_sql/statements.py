@@ -29,6 +29,20 @@ class Statements:
         # Reading one history
 
         columns = "h.history, h.status, r.position, r.frame"
+        # One of these costs less than a statement of its own, which every first read would take.
+        has_others = (
+            f"EXISTS (SELECT 1 FROM {histories} AS o WHERE o.thread = ? AND o.version = 0 AND o.namespace <> ?)"
+        )
+        self.select_first = (
+            f"SELECT {columns}, {has_others} FROM {histories} AS h LEFT JOIN {records} AS r"
+            f" ON r.history = h.history AND r.position >= h.keyframe WHERE {owner}"
+            f" UNION ALL SELECT {columns}, NULL FROM {histories} AS h"
+            f" JOIN {records} AS r ON r.history = h.history AND r.position = 0"
+            f" WHERE {owner} AND h.keyframe > 0 ORDER BY 3"
+        )
+        """The first row of a history and those from its last keyframe on. The last column says in the last
+        row whether the thread has other namespaces. The parameters are the thread and the namespace, and
+        the owner twice."""
         self.select_new = (
             f"SELECT {columns} FROM {histories} AS h LEFT JOIN {records} AS r ON r.history = h.history"
             f" AND r.position >= CASE WHEN h.history = ? THEN ? ELSE h.keyframe END WHERE {owner}"
@@ -53,14 +67,14 @@ class Statements:
             f"WITH live AS MATERIALIZED (SELECT h.history FROM {histories} AS h"
             " WHERE h.thread = ? AND h.namespace = ? AND h.version = 0),"
             f" {find_around(records, '(SELECT history FROM live)')}"
-            f" SELECT r.history, r.position, r.frame, 0 {of_live} 0 UNION ALL SELECT r.history, r.position, r.frame, 0"
-            f" {of_live} (SELECT z.position FROM {records} AS z WHERE z.history = l.history"
-            " ORDER BY z.position DESC LIMIT 1)"
+            f" SELECT r.history, r.position, r.frame, CASE WHEN {has_others} THEN -1 ELSE 0 END {of_live} 0"
+            f" UNION ALL SELECT r.history, r.position, r.frame, 0 {of_live}"
+            f" (SELECT z.position FROM {records} AS z WHERE z.history = l.history ORDER BY z.position DESC LIMIT 1)"
             " UNION ALL SELECT history, position, frame, found FROM around ORDER BY 4, 2"
         )
         """Of a live history, the first and the last row, each with 0, and the records around a checkpoint,
-        each with the position of that one. The parameters are the owner, without the version, and the
-        encoded id of the checkpoint."""
+        each with the position of that one. If the thread has other namespaces, the first row has -1. The
+        parameters are the owner, without the version, the encoded id of the checkpoint, and the owner again."""
         # The plus keeps SQLite from walking through the history by its primary key instead of
         # looking into the index of the checkpoints.
         self.select_checkpoint = (

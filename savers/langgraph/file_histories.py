@@ -46,6 +46,8 @@ class FileHistories(Histories[FileSystemSaver]):
         return self.saver._call_without_waiting(target, call, appends=appends)  # noqa: SLF001 - a part of the same package
 
     def read_past(self, config: RunnableConfig) -> PastCheckpoint | None:
+        if self.has_early(config):
+            return None
         return self.saver._read_packed(config)  # noqa: SLF001 - a part of the same package
 
     def has_early(self, history: RunnableConfig) -> bool:

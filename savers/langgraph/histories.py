@@ -139,7 +139,10 @@ class Histories(ABC, Generic[Saver]):
         return CheckpointWithWrites(checkpoint, self.saver.get_writes(config.replace(checkpoint_id=checkpoint.id)))
 
     def read_past(self, config: RunnableConfig) -> PastCheckpoint | None:  # noqa: ARG002 - for savers that can
-        """Return the past checkpoint that a config names, packed; None if `read` must find it."""
+        """Return the past checkpoint that a config names, packed.
+
+        None if `read` must find it, or there may be early writes beside its own.
+        """
         return None
 
     @abstractmethod

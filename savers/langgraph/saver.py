@@ -403,8 +403,6 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
 
     def _read_past(self, config: RunnableConfig, thread_id: Any) -> CheckpointTuple | None:
         """Return a past checkpoint, decoded from its packed bytes; None if it must be read in the general way."""
-        if self._histories.has_early(config):
-            return None
         found = self._histories.read_past(config)
         if found is None:
             return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, final
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointConflictError
 from savers._log.past_checkpoint import read_past
+from savers._sql.row_log_reader import RowLogReader
 from savers._sql.row_views import LiveHistory, RowAncestorReader, RowHistories, RowView, ScannedRows
 from savers._sql.saver import SqlSaver
 from savers._sql.terms import list_search_terms
@@ -97,17 +98,34 @@ class SqlHistories(Histories[SqlSaver]):
         owner = (config.thread, config.checkpoint_ns)
         log = self._store.logs.find((*owner, 0))
         if log is None or log.fd < 0:
-            return self._store.read_past(*owner, wanted)
-        return self.saver._read(config, lambda log: read_past(log, log.locate(wanted), wanted), None)  # noqa: SLF001 - a part of the same package
+            past = self._store.new_past(*owner)
+            found = past.read(wanted)
+            if past.is_alone:
+                self._remember_early(config.thread, has_early=False)
+        else:
+            found = self.saver._read(config, lambda log: read_past(log, log.locate(wanted), wanted), None)  # noqa: SLF001 - a part of the same package
+        return None if self.has_early(config) else found
 
     def has_early(self, history: RunnableConfig) -> bool:
+        """As in Histories. The statement that has opened the history usually knows."""
         known = self._has_early.get(history.thread)
         if known is None:
-            if len(self._has_early) >= _MAX_THREADS:
-                self._has_early.clear()
-            known = any(name.startswith(EARLY) for name in self.saver.namespaces(history.thread))
-            self._has_early[history.thread] = known
+            known = not self._is_alone(history) and self._find_early(history.thread)
+            self._remember_early(history.thread, has_early=known)
         return known
+
+    def _is_alone(self, history: RunnableConfig) -> bool:
+        """Return whether a history that is open was the only live one of its thread when it was opened."""
+        log = self._store.logs.find((history.thread, history.checkpoint_ns, 0))
+        return isinstance(log, RowLogReader) and log.is_alone
+
+    def _find_early(self, thread: str) -> bool:
+        return any(name.startswith(EARLY) for name in self.saver.namespaces(thread))
+
+    def _remember_early(self, thread: str, *, has_early: bool) -> None:
+        if len(self._has_early) >= _MAX_THREADS:
+            self._has_early.clear()
+        self._has_early[thread] = has_early
 
     def open_ancestors(self, history: RunnableConfig) -> AncestorReader:
         return RowAncestorReader(self._store, history.thread, history.checkpoint_ns)

@@ -200,7 +200,7 @@ class RowHistories:
         rows = self._store.database.read(self._store.statements.select_live(len(pairs)), terms)
         return [_make_live(row) for row in rows]
 
-    def list_newest(self, count: int, aside: str) -> NewestHistories | None:
+    def list_newest(self, count: int, aside: str, pairs: Sequence[tuple[int, int]] = ()) -> NewestHistories | None:
         """Return the histories with the newest checkpoints, by their ids.
 
         The cost is one statement, which looks at the end of each live history.
@@ -208,12 +208,15 @@ class RowHistories:
         Args:
             count: about how many.
             aside: namespaces with this prefix, which is printable ASCII, are left out.
+            pairs: as in `list_live`.
 
         Returns:
             None if so many histories have other ids than UUIDs: their order is not that of the index.
         """
         names = aside, aside[:-1] + chr(ord(aside[-1]) + 1)
-        rows = self._store.database.read(self._store.statements.select_newest, (*names, count, *names))
+        sql = self._store.statements.select_newest(len(pairs))
+        terms = [term for pair in pairs for term in pair]
+        rows = self._store.database.read(sql, (*terms, *names, count, *names))
         found = [_make_live(row[:-1]) for row in rows]
         with_aside = frozenset(live.thread_id for live, row in zip(found, rows, strict=True) if row[-1])
         if len(rows) < count:

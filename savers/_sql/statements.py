@@ -88,31 +88,14 @@ class Statements:
 
         # Reading many histories
 
-        live = (
+        self._live = (
             "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.keyframe,"
             f" (SELECT max(r.position) FROM {records} AS r WHERE r.history = h.history)"
         )
-        newest = (
+        self._newest = (
             f"(SELECT r.checkpoint FROM {records} AS r WHERE r.history = h.history AND r.checkpoint IS NOT NULL"
             " ORDER BY r.position DESC LIMIT 1)"
         )
-        is_live = "h.version = 0 AND h.status IS NOT NULL"
-        self._select_live = f"{live}, {newest} FROM {histories} AS h WHERE {is_live}"
-        """See `select_live`."""
-        # Of 1,000 histories, this takes half the time of all columns of all of them, and Python has
-        # none of their rows to decode.
-        self.select_newest = (
-            f"WITH live AS MATERIALIZED (SELECT h.history, {newest} AS newest FROM {histories} AS h"
-            f" WHERE {is_live} AND NOT (h.namespace >= ? AND h.namespace < ?)),"
-            " newest AS (SELECT l.history, l.newest FROM live AS l"
-            f" ORDER BY CASE WHEN length(l.newest) = {UUID_BYTES} THEN 1 ELSE 0 END, l.newest DESC LIMIT ?)"
-            f" {live}, n.newest, EXISTS (SELECT 1 FROM {histories} AS e"
-            " WHERE e.thread = h.thread AND e.version = 0 AND e.namespace >= ? AND e.namespace < ?)"
-            f" FROM newest AS n JOIN {histories} AS h ON h.history = n.history ORDER BY h.thread, h.namespace"
-        )
-        """Some live histories: those whose newest id is no UUID, and then those with the greatest ones.
-        Namespaces between two names are left out; the last column says whether the thread has one. The
-        parameters are the two names, how many histories, and the two names again."""
         self.select_frames = f"SELECT frame FROM {records} WHERE history = ? ORDER BY position"
         self.select_by_terms = f"SELECT DISTINCT {self._histories_with_term()}"
 
@@ -264,8 +247,35 @@ class Statements:
 
         Each comes with the position of its last record and its newest checkpoint.
         """
+        histories = self._database.names.histories
+        return (
+            f"{self._live}, {self._newest} FROM {histories} AS h WHERE {self._is_live(pair_count)}"
+            " ORDER BY h.thread, h.namespace"
+        )
+
+    def select_newest(self, pair_count: int) -> str:
+        """Return the statement that selects some live histories that have a term of each of this many pairs.
+
+        Those whose newest id is no UUID, and then those with the greatest ones. Namespaces between two
+        names are left out; the last column says whether the thread has one. The parameters are the
+        terms, the two names, how many histories, and the two names again.
+        """
+        histories = self._database.names.histories
+        # Of 1,000 histories, this takes half the time of all columns of all of them, and Python has
+        # none of their rows to decode.
+        return (
+            f"WITH live AS MATERIALIZED (SELECT h.history, {self._newest} AS newest FROM {histories} AS h"
+            f" WHERE {self._is_live(pair_count)} AND NOT (h.namespace >= ? AND h.namespace < ?)),"
+            " newest AS (SELECT l.history, l.newest FROM live AS l"
+            f" ORDER BY CASE WHEN length(l.newest) = {UUID_BYTES} THEN 1 ELSE 0 END, l.newest DESC LIMIT ?)"
+            f" {self._live}, n.newest, EXISTS (SELECT 1 FROM {histories} AS e"
+            " WHERE e.thread = h.thread AND e.version = 0 AND e.namespace >= ? AND e.namespace < ?)"
+            f" FROM newest AS n JOIN {histories} AS h ON h.history = n.history ORDER BY h.thread, h.namespace"
+        )
+
+    def _is_live(self, pair_count: int) -> str:
         condition = f" AND {self.has_terms(pair_count)}" if pair_count else ""
-        return f"{self._select_live}{condition} ORDER BY h.thread, h.namespace"
+        return f"h.version = 0 AND h.status IS NOT NULL{condition}"
 
     def has_terms(self, pair_count: int) -> str:
         """Return the condition that a history `h` has a term of each of this many pairs."""

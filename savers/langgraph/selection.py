@@ -36,11 +36,6 @@ class Query:
     limit: int | None
     """The most checkpoints to yield."""
 
-    @property
-    def accepts_all(self) -> bool:
-        """Whether every checkpoint is wanted, up to the limit."""
-        return not self.filter and self.before is None and self.checkpoint_id is None
-
 
 class Selected(NamedTuple):
     """A checkpoint that `list` yields."""

@@ -39,6 +39,10 @@ _FEWEST_OPENED: Final = 16
 """A listing with a limit reads the ends of at least so many histories with one statement."""
 _FEWEST_LISTED: Final = 16
 """And looks at least at so many of them."""
+_FILTERED: Final = 4
+"""With a filter, it looks at so many times as many: not each of them contributes."""
+_MOST_PAIRS: Final = 8
+"""It has at most so many conditions on the index; each checkpoint is compared with the filter anyway."""
 
 
 @final
@@ -154,16 +158,16 @@ class SqlHistories(Histories[SqlSaver]):
     def select_from_all(self, query: Query) -> Iterable[Selected]:
         """As in Histories. A few statements read thousands of histories."""
         rows = RowHistories(self._store)
-        if query.limit is not None and query.accepts_all:
-            selected = _select_newest(rows, query)
+        # A filter for None also accepts metadata without the key.
+        pairs = list_search_terms({key: value for key, value in query.filter.items() if value is not None})
+        if query.limit is not None and query.before is None and query.checkpoint_id is None:
+            selected = _select_newest(rows, query, pairs)
             if selected is not None:
                 return selected
         histories = rows.list_live()
         early = {live.thread_id for live in histories if live.namespace.startswith(EARLY)}
         histories = [live for live in histories if not live.namespace.startswith(EARLY)]
-        # A filter for None also accepts metadata without the key.
-        known = {key: value for key, value in query.filter.items() if value is not None}
-        for terms in list_search_terms(known):
+        for terms in pairs:
             numbers = rows.find_by_terms(terms)
             histories = [live for live in histories if live.history in numbers]
 
@@ -218,10 +222,11 @@ class SqlHistories(Histories[SqlSaver]):
         return self.saver._database.path  # noqa: SLF001 - a part of the same package
 
 
-def _select_newest(rows: RowHistories, query: Query) -> Sequence[Selected] | None:
+def _select_newest(rows: RowHistories, query: Query, pairs: Sequence[tuple[int, int]]) -> Sequence[Selected] | None:
     """Return the newest checkpoints of the store; None if more histories must be looked at."""
     assert query.limit is not None
-    newest = rows.list_newest(max(query.limit, _FEWEST_LISTED) + 1, EARLY)
+    count = max(query.limit, _FEWEST_LISTED) * (_FILTERED if query.filter else 1)
+    newest = rows.list_newest(count + 1, EARLY, pairs[:_MOST_PAIRS])
     if newest is None:
         return None
 

@@ -234,11 +234,13 @@ def test_terms_are_looked_up_once_without_statistics_of_the_tables(opener):
     put(saver, thread(), {"run_id": 1}, n=1)
     store = saver.store._store
 
-    def explain(sql):
-        (((found,),),) = store.database.read(f"EXPLAIN (FORMAT JSON) {sql}", list_search_terms({"run_id": 1})[0])
+    def explain(sql, *parameters):
+        terms = list_search_terms({"run_id": 1})[0]
+        (((found,),),) = store.database.read(f"EXPLAIN (FORMAT JSON) {sql}", (*terms, *parameters))
         return found["Plan"]
 
     assert not asks_again(explain(store.statements.select_live(1)))
+    assert not asks_again(explain(store.statements.select_newest(1), "a", "b", 5, "a", "b"))
     plan = explain(store.statements.select_by_terms)
     assert asks_again(plan)
     assert "histories" not in str(plan), "with one table, there is nothing to ask again for"

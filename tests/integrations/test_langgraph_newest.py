@@ -17,6 +17,15 @@ from savers.langgraph import CheckpointSaver, sql_histories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 
 LIMITS = (0, 1, 2, 3, 7, 16, 17, 18, 40, 1000)
+FILTERS = [
+    {},
+    {"group": 3},
+    {"group": 3, "source": "loop"},
+    {"step": 7},
+    {"missing": None},
+    {"missing": 1},
+    {"list": [1]},
+]
 
 
 def put(saver, thread_id, namespace="", parent=None, id=None, n=0):
@@ -25,7 +34,7 @@ def put(saver, thread_id, namespace="", parent=None, id=None, n=0):
     checkpoint |= {"channel_values": {"n": n}, "channel_versions": {"n": f"{n:04}"}}
     checkpoint["id"] = id or checkpoint["id"]
     config = {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": parent}}
-    saver.put(config, checkpoint, {"source": "loop", "step": n}, {"n": f"{n:04}"})
+    saver.put(config, checkpoint, {"source": "loop", "step": n, "group": n % 5, "list": [n % 3]}, {"n": f"{n:04}"})
     return checkpoint["id"]
 
 
@@ -46,9 +55,10 @@ def show(saver, **query):
 
 def check(saver):
     """Check that listings with limits are the beginnings of the whole one."""
-    whole = show(saver)
-    for limit in LIMITS:
-        assert show(saver, limit=limit) == whole[:limit], limit
+    for wanted in FILTERS:
+        whole = show(saver, filter=wanted)
+        for limit in LIMITS:
+            assert show(saver, filter=wanted, limit=limit) == whole[:limit], (wanted, limit)
 
 
 def count_reads(saver, monkeypatch, **query):
@@ -96,6 +106,29 @@ def test_few_histories_are_looked_at(opener, monkeypatch):
         put(saver, f"thread {number}", parent=put(saver, f"thread {number}"), n=1)
     assert count_reads(saver, monkeypatch, limit=3) == [17, 17 * 3 - 3]
     assert count_reads(saver, monkeypatch, limit=30)[0] == 31
+    assert count_reads(saver, monkeypatch, limit=3, filter={"source": "loop"})[0] == 60
+
+
+@parametrize(*DATABASES)
+def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
+    saver = opener.new()
+    for number in range(90):
+        put(saver, f"thread {number}", n=number % 10)
+    for wanted, histories in [({"step": 4}, 9), ({"step": 4, "group": 4}, 9), ({"step": 4, "group": 1}, 0)]:
+        counts = count_reads(saver, monkeypatch, limit=3, filter=wanted)
+        assert (counts[0], len(counts)) == (histories, 2 if histories else 1)
+    # Each may have such metadata, and few do: then all are looked at.
+    assert len(show(saver, limit=20, filter={"list": [1]})) == 20
+
+
+@parametrize(*DATABASES)
+def test_more_conditions_than_the_index_is_asked_for(opener):
+    saver = opener.new()
+    checkpoint = empty_checkpoint()
+    metadata = {f"key {number}": number for number in range(20)}
+    saver.put({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, checkpoint, metadata, {})
+    assert len(show(saver, limit=1, filter=metadata)) == 1
+    assert show(saver, limit=1, filter={**metadata, "key 19": 0}) == []
 
 
 @parametrize(*DATABASES)

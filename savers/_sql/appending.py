@@ -10,6 +10,7 @@ from graphkit.abc import BaseCheckpointSaver, ConfigLike, check_tags, check_writ
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 from savers._log.log_writer import check_fit, pack_writes
+from savers._log.stored_checkpoint import StoredCheckpoint
 from savers._sql import row_log
 from savers._sql.database import Database
 from savers._sql.encoded_text import encode_text
@@ -94,12 +95,16 @@ class AppendingMethods(BaseCheckpointSaver):
         if not packed:
             return
 
-        def append(log: RowLog) -> bool:
-            stored = None
+        def find(log: RowLog) -> StoredCheckpoint | None:
             # An early write needs no checkpoint: it is not looked for, unless the commit finds it.
             is_early = early and id is not None and log.fd >= 0 and log.lacks(id)
-            if log.fd >= 0 and not is_early:
-                stored = log.find(id)
+            return None if is_early or log.fd < 0 else log.find(id)
+
+        def append(log: RowLog) -> bool:
+            stored = log.last_checkpoint
+            is_last = stored is not None and stored.id == id and not stored.is_replacement
+            if not is_last:
+                stored = find(log)
             if stored is not None:
                 new = _choose_new(packed, keep, stored.writes)
                 if new:

@@ -95,7 +95,7 @@ class RowInserter:
         """
         combines_writes = self._database.combines_writes
         if commit.is_usual and (combines_writes or not commit.rows[0].terms):
-            self._insert_one(commit)
+            self.insert_one(commit.rows[0], commit.history, commit.last_row, commit.absent, commit.token)
             return commit.history
         if combines_writes and len(commit.rows) <= _MOST_COMBINED:
             return self._insert_combined(commit)
@@ -103,24 +103,42 @@ class RowInserter:
             if not commit.is_usual:
                 return self.insert_in(transaction, commit)
             # Each page that a statement changes is written: that of the history need not be.
-            transaction.execute(*self._make_insert(commit))
+            row, history = commit.rows[0], commit.history
+            transaction.execute(*self._make_insert(row, history, commit.last_row, commit.absent, commit.token))
             if not transaction.row_count:
                 raise StaleLogError
-            self._insert_terms(transaction, commit, commit.history)
-            return commit.history
+            self._insert_terms(transaction, commit, history)
+            return history
 
-    def _insert_one(self, commit: Commit) -> None:
-        if not self._database.write(*self._make_insert(commit)):
+    def insert_one(
+        self, row: NewRow, history: int, last_row: tuple[int, bytes | None], absent: bytes | None, token: int | None
+    ) -> None:
+        """Insert one record with one statement; the row of its history stays as it is.
+
+        Without a Commit, which has the same fields: this is nearly every put.
+
+        Args:
+            row: the record. Its terms must be empty unless the database `combines_writes`.
+            history: the number of the history.
+            last_row: as in Commit.
+            absent: as in Commit.
+            token: as in Commit.
+
+        Raises:
+            Exception: as `insert`.
+        """
+        if not self._database.write(*self._make_insert(row, history, last_row, absent, token)):
             raise StaleLogError
 
-    def _make_insert(self, commit: Commit) -> tuple[str, Parameters]:
-        """Return the statement that inserts the only record if all conditions hold, and its parameters."""
-        values = self._list_values(commit.rows[0])
-        parameters: tuple[Any, ...] = (*values, *commit.last_row, commit.history, commit.absent)
+    def _make_insert(
+        self, row: NewRow, history: int, last_row: tuple[int, bytes | None], absent: bytes | None, token: int | None
+    ) -> tuple[str, Parameters]:
+        """Return the statement that inserts a record if all conditions hold, and its parameters."""
+        parameters: tuple[Any, ...] = (*self._list_values(row), *last_row, history, absent)
         sql = self._statements.insert_record
-        if commit.token is not None:
+        if token is not None:
             sql = self._statements.insert_record_of_holder
-            parameters += (commit.token,)
+            parameters += (token,)
         return sql, (*parameters, *self._database.notify_parameters(self.key[0]))
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:

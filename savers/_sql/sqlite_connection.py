@@ -102,7 +102,11 @@ class SqliteConnection:
 
         What a connection writes to a removed file is lost without an error. Takes 1 us.
         """
-        return self.inode == find_inode(self.path)
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return False
+        return self.inode == (found.st_dev, found.st_ino)
 
     def run(self, sql: str, parameters: Parameters, operation: str) -> tuple[list[Row], int]:
         """Execute a statement, and wait while another connection holds a lock.

@@ -27,7 +27,7 @@ _SENDS: Final = "__pregel_tasks"
 _MAX_NAMES: Final = 4096
 """How many names of channels are remembered."""
 _MAX_GROUPS: Final = 256
-"""For how many groups of channels the next nodes are remembered."""
+"""For how many groups of channels or nodes the names of nodes are remembered."""
 _NO_NODES: Final = frozenset({"__input__", "__interrupt__"})
 
 
@@ -40,6 +40,11 @@ def derive_node(metadata: Mapping[str, Any], changed_nodes: Iterable[str]) -> st
     """
     if metadata.get("source") == "input":
         return START
+    return _join_nodes(tuple(changed_nodes))
+
+
+@lru_cache(maxsize=_MAX_GROUPS)
+def _join_nodes(changed_nodes: tuple[str, ...]) -> str:
     names = [START if node == _INPUT else node for node in sorted(changed_nodes) if node not in _NO_NODES]
     return ", ".join(names) or UNKNOWN
 

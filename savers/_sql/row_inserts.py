@@ -134,12 +134,15 @@ class RowInserter:
         self, row: NewRow, history: int, last_row: tuple[int, bytes | None], absent: bytes | None, token: int | None
     ) -> tuple[str, Parameters]:
         """Return the statement that inserts a record if all conditions hold, and its parameters."""
-        parameters: tuple[Any, ...] = (*self._list_values(row), *last_row, history, absent)
+        values = self._list_values(row)
+        conditions: tuple[Any, ...] = (*last_row, history, absent)
         sql = self._statements.insert_record
         if token is not None:
             sql = self._statements.insert_record_of_holder
-            parameters += (token,)
-        return sql, (*parameters, *self._database.notify_parameters(self.key[0]))
+            conditions += (token,)
+        if self._database.combines_writes:
+            return sql, (*values, *conditions, *self._database.notify_parameters(self.key[0]))
+        return sql, (*conditions, *values)
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""

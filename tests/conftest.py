@@ -114,7 +114,7 @@ def sweep(request):
 
 @pytest.fixture(scope="session")
 def launcher():
-    """Runs scripts in processes that need not import langgraph, openai and mcp first."""
+    """Runs scripts and commands in processes that have imported their packages."""
     with launching.start() as launcher:
         yield launcher
 

@@ -1,7 +1,8 @@
-"""Runs scripts in processes that have the packages of others imported, which costs half a second per process otherwise.
+"""Runs scripts in processes that have their packages imported, which costs most of a second per process otherwise.
 
-The fixture `launcher` of `tests/conftest.py` starts a process that imports langgraph, openai and mcp once, and forks for
-each script. Nothing of graphkit is imported there: each script does that itself, as in a fresh process.
+The fixture `launcher` of `tests/conftest.py` starts a process that imports graphkit, its savers and the packages of
+others once, and forks for each script. What an import itself does is tested with new interpreters: those of
+tests/api/test_examples.py and tests/fresh_process.py.
 """
 
 import json
@@ -18,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import atexit, gc, importlib, json, os, runpy, socket, sys, threading, traceback
 
-for name in ("langgraph.graph", "mcp", "openai", "psycopg", "typer"):
+others = ["langgraph.graph", "mcp", "openai", "psycopg", "typer"]
+for name in [*others, "graphkit.agents", "graphkit.cli.app", "savers.langgraph"]:
     try:
         importlib.import_module(name)
     except ImportError:
         pass  # A script that needs it says so.
-assert not {"graphkit", "savers"} & {*sys.modules}
 assert threading.active_count() == 1
 gc.freeze()
 requests = socket.socket(fileno=int(sys.argv[1]))

@@ -49,13 +49,15 @@ command, directory, environment = json.loads(request)
 os.chdir(directory)
 os.environ.clear()
 os.environ.update(environment)
-is_module = command[0] == "-m"
-sys.argv[:] = command[is_module:]
-own = "" if is_module else os.path.dirname(command[0])
+kind = command[0] if command[0] in {"-c", "-m"} else "script"
+sys.argv[:] = ["-c", *command[2:]] if kind == "-c" else command[kind == "-m":]
+own = os.path.dirname(command[0]) if kind == "script" else ""
 sys.path[:1] = [own, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
 code = 1
 try:
-    if is_module:
+    if kind == "-c":
+        exec(compile(command[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif kind == "-m":
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(command[0], run_name="__main__")
@@ -84,7 +86,7 @@ class Launcher:
         self.requests = requests
 
     def run(self, *command, cwd=".", environment=None, given=""):
-        """Run a script, or -m and a module, with warnings as errors and UTF-8 on its streams, until it ends.
+        """Run a script, -m and a module or -c and code, with warnings as errors and UTF-8 on its streams, until it ends.
 
         Returns:
             What `subprocess.run` returns, with the output as text.

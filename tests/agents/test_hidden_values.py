@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import os
 import pickle
 import subprocess
-import sys
 import traceback
 from contextlib import closing
 from copy import deepcopy
@@ -360,18 +358,12 @@ def test_a_provider_that_quotes_the_value_is_an_error_without_it(way, write):
     assert not is_shown_in(everything_about(caught.value))
 
 
-def test_the_command_shows_no_value_also_with_its_traceback(write, tmp_path):
+def test_the_command_shows_no_value_also_with_its_traceback(write, launcher, tmp_path):
     write(file_with({"type": "llm", "model": f"{HERE}:fail"}))
     for kind in ("stubborn", "key"):
-        done = subprocess.run(
-            [sys.executable, "-m", "graphkit", "agents", "run", "agent.yaml", "--thread", "t", "--debug"],
-            cwd=tmp_path,
-            env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
-            input=f"{kind}\n",
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = ["-m", "graphkit", "agents", "run", "agent.yaml", "--thread", "t", "--debug"]
+        environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
+        done = launcher.run(*command, cwd=tmp_path, environment=environment, given=f"{kind}\n")
         assert done.returncode == NodeExecutionError.exit_code, done.stderr
         assert "Traceback" in done.stderr
         assert "${TOKEN}" in done.stderr

@@ -1,8 +1,6 @@
 """Agents over several processes: conversations, approvals from elsewhere, and every backend."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -57,22 +55,28 @@ def backend(request, tmp_path):
     return "postgres", {"connection_string": request.getfixturevalue("server").create_database()}
 
 
-def in_process(backend, given, thread="t"):
-    """Run the agent in a process of its own: the last message, the approvals that wait, and what was sold."""
-    command = [sys.executable, "-W", "error", "-c", PROGRAM, json.dumps([*backend, thread, given])]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+@pytest.fixture
+def in_process(launcher):
+    def run(backend, given, thread="t"):
+        """Run the agent in a process of its own: the last message, the approvals that wait, and what was sold."""
+        done = launcher.run("-c", PROGRAM, json.dumps([*backend, thread, given]), cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)
+
+    return run
 
 
-def graphkit(*arguments):
-    command = [sys.executable, "-m", "graphkit", *map(str, arguments)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def graphkit(launcher):
+    def run(*arguments):
+        done = launcher.run("-m", "graphkit", *arguments, cwd=ROOT)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
-def test_p46_p16_a_conversation_goes_on_in_another_process(backend):
+def test_p46_p16_a_conversation_goes_on_in_another_process(backend, in_process):
     assert in_process(backend, "one")[0] == "one"
     assert in_process(backend, "two")[0] == "one, two"
     assert in_process(backend, "other", thread="bob-456")[0] == "other"
@@ -82,7 +86,7 @@ def test_p46_p16_a_conversation_goes_on_in_another_process(backend):
     assert nodes == ["chat", "__START__", "chat", "__START__"]
 
 
-def test_p46_an_approval_is_given_by_a_third_process(backend):
+def test_p46_an_approval_is_given_by_a_third_process(backend, in_process):
     content, waiting, sold = in_process(backend, "sell tea rum")
     assert (content, set(waiting), sold) == (None, {"tea", "rum"}, [])
     with get_saver(backend[0], **backend[1]) as saver:
@@ -94,7 +98,7 @@ def test_p46_an_approval_is_given_by_a_third_process(backend):
     assert content == "sold tea; The call was not executed: a human refused it: too strong"
 
 
-def test_an_approval_is_given_at_the_command_line(tmp_path):
+def test_an_approval_is_given_at_the_command_line(tmp_path, in_process, graphkit):
     backend = "file", {"base_directory": str(tmp_path / "runs")}
     _, waiting, _ = in_process(backend, "sell tea rum")
     shown = json.loads(graphkit("interrupts", tmp_path / "runs", "--json"))

@@ -1,8 +1,6 @@
 """Agents from YAML (P40, P43, P44, P46)."""
 
 import json
-import os
-import subprocess
 import sys
 import traceback
 from pathlib import Path
@@ -47,19 +45,12 @@ def test_p40_an_agent_is_loaded_and_its_runs_persist(checkpointer, write):
     assert [message["content"] for message in messages] == ["Hello", "You said: Hello", "Again", "You said: Again"]
 
 
-def test_p46_a_second_process_goes_on_with_the_conversation(write, tmp_path):
+def test_p46_a_second_process_goes_on_with_the_conversation(write, launcher, tmp_path):
     write(f"checkpointer: {{type: sqlite, config: {{db_file: runs.db}}}}\n{STEPS}")
     code = "import sys; from graphkit.agents import load_agent; print(len(load_agent('agent.yaml').run(sys.argv[1], 't')['messages']))"
     counts = []
     for text in ("one", "two", "three"):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code, text],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = launcher.run("-c", code, text, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
         assert done.returncode == 0, done.stderr
         counts.append(int(done.stdout))
     assert counts == [2, 4, 6]

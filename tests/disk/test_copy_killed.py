@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -60,9 +58,8 @@ def source(tmp_path):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("call", range(1, CALLS + 1))
 @pytest.mark.sweep(4, of="call")
-def test_a_copy_that_was_killed_is_continued(tmp_path, source, call, when):
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), when, str(call), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_a_copy_that_was_killed_is_continued(tmp_path, launcher, source, call, when):
+    done = launcher.run("-c", PROGRAM, tmp_path, when, call, ROOT)
     assert done.returncode == -signal.SIGKILL, done.stderr
     target = FileSystemSaver(tmp_path / "target", fsync="never", types=TYPES)
     before = {one.id for thread in target.threads() for one in target.list(RunnableConfig(thread))}

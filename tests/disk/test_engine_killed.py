@@ -8,8 +8,6 @@ final state is the one of the undisturbed run.
 
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -95,13 +93,16 @@ print(-left)
 """
 
 
-def run(directory, when="never", call=0):
-    """Run the program until it ends or is killed at its call-th call; how many calls it made if it ended."""
-    directory.mkdir(exist_ok=True)
-    command = [sys.executable, "-c", PROGRAM, str(directory), when, str(call)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return int(done.stdout) + call if done.returncode == 0 else None
+@pytest.fixture(scope="module")
+def run(launcher):
+    def run_once(directory, when="never", call=0):
+        """Run the program until it ends or is killed at its call-th call; how many calls it made if it ended."""
+        directory.mkdir(exist_ok=True)
+        done = launcher.run("-c", PROGRAM, directory, when, call)
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        return int(done.stdout) + call if done.returncode == 0 else None
+
+    return run_once
 
 
 def logged(directory):
@@ -134,7 +135,7 @@ def outcome(directory):
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
+def reference(tmp_path_factory, run):
     directory = tmp_path_factory.mktemp("undisturbed")
     calls = run(directory)
     assert set(Counter(logged(directory)).values()) == {1}
@@ -150,7 +151,7 @@ FEWEST_CALLS = 26
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_every_call_that_stores(tmp_path, reference, when, sweep):
+def test_killed_at_every_call_that_stores(tmp_path, run, reference, when, sweep):
     directory, undisturbed, calls = reference
     assert calls >= FEWEST_CALLS, "each node, branch, question, answer and effect is stored by a call of its own"
     for call in sweep.some(range(1, calls + 1), 7):

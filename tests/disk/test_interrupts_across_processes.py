@@ -70,23 +70,13 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def process(tmp_path):
+def process(tmp_path, launcher):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     (tmp_path / "work").touch()
 
     def run(given, kill=""):
-        command = [
-            sys.executable,
-            "-W",
-            "error",
-            program,
-            tmp_path / "store",
-            tmp_path / "work",
-            json.dumps(given),
-            kill,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = launcher.run(program, tmp_path / "store", tmp_path / "work", json.dumps(given), kill)
         if kill:
             assert done.returncode == -9, done.stderr
             return None

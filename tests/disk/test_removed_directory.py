@@ -119,11 +119,12 @@ with FileSystemSaver(sys.argv[1]) as saver:
 
 @pytest.mark.parametrize("spaces", [(T,), (T, INNER), (INNER,), (INNER, RunnableConfig("t", checkpoint_ns="more"))])
 @pytest.mark.parametrize("operation", ["delete", "release"])
-def test_what_another_process_deletes_or_releases_is_no_loss(operation, spaces, opener, disk, tmp_path):
+def test_what_another_process_deletes_or_releases_is_no_loss(operation, spaces, opener, disk, launcher, tmp_path):
     saver = opener()
     for config in spaces:
         saver.put(config, disk.step(0))
-    subprocess.run([sys.executable, "-c", OTHER, tmp_path / "store", operation], check=True)
+    done = launcher.run("-c", OTHER, tmp_path / "store", operation)
+    assert done.returncode == 0, done.stderr
     for config in spaces:
         saver.put(config, disk.step(1))
         assert [one.state["n"] for one in saver.list(config)] == [1]

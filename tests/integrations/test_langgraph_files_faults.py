@@ -4,8 +4,6 @@ import errno
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -165,10 +163,8 @@ store.put(("a",), "two", {"text": "last words" * 100})
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 @pytest.mark.parametrize("written", [0, 1, 39, 40, 500, 1000])
-def test_a_process_that_is_killed_in_the_middle_of_a_put_harms_no_other(tmp_path, store, written):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), str(written)], capture_output=True, text=True, check=False
-    )
+def test_a_process_that_is_killed_in_the_middle_of_a_put_harms_no_other(tmp_path, launcher, store, written):
+    done = launcher.run("-c", KILLED, tmp_path, written)
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == "acknowledged\n"
     assert view(store) == {(("a",), "one"): {"n": 1}}

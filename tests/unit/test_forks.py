@@ -6,7 +6,6 @@ import operator
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -1170,13 +1169,12 @@ print(list(final["log"]))
 """
 
 
-def test_a_process_killed_while_branches_run_repeats_none_that_finished(tmp_path):
+def test_a_process_killed_while_branches_run_repeats_none_that_finished(tmp_path, launcher):
     program, work = tmp_path / "program.py", tmp_path / "work"
     program.write_text(KILLED)
 
     def run(kill):
-        command = [sys.executable, "-W", "error", program, tmp_path / "store", work, kill]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        return launcher.run(program, tmp_path / "store", work, kill)
 
     assert run("kill").returncode == -signal.SIGKILL
     done = run("")

@@ -108,9 +108,11 @@ class Agent:
         graph = self._require_graph("run")
         self._refuse_async(graph, "arun")
         config = self._make_config(graph, thread_id, checkpoint_id)
+        invoke = self._variables.guard(graph.invoke)
+        run_input = self._parse_input(graph, state)
         token = IS_TEXT_READ.set(False)
         try:
-            return self._variables.guard(graph.invoke)(self._parse_input(graph, state), config)
+            return invoke(run_input, config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -120,9 +122,11 @@ class Agent:
         """As `run`. Synchronous steps run in threads."""
         graph = self._require_graph("arun")
         config = self._make_config(graph, thread_id, checkpoint_id)
+        ainvoke = self._variables.guard(graph.ainvoke)
+        run_input = self._parse_input(graph, state)
         token = IS_TEXT_READ.set(False)
         try:
-            return await self._variables.guard(graph.ainvoke)(self._parse_input(graph, state), config)
+            return await ainvoke(run_input, config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -137,7 +141,8 @@ class Agent:
         graph = self._require_graph("stream")
         self._refuse_async(graph, "astream")
         config = self._make_config(graph, thread_id, checkpoint_id)
-        return self._variables.guard(graph.stream)(self._parse_input(graph, state), config)
+        stream = self._variables.guard(graph.stream)
+        return stream(self._parse_input(graph, state), config)
 
     def astream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
@@ -145,7 +150,8 @@ class Agent:
         """As `stream`."""
         graph = self._require_graph("astream")
         config = self._make_config(graph, thread_id, checkpoint_id)
-        return self._variables.guard(graph.astream)(self._parse_input(graph, state), config)
+        astream = self._variables.guard(graph.astream)
+        return astream(self._parse_input(graph, state), config)
 
     # Inspecting and correcting
 
@@ -157,7 +163,8 @@ class Agent:
             CheckpointerConfigurationError: the agent has no checkpointer.
         """
         graph = self._require_checkpointer("get_state")
-        return self._variables.guard(graph.get_state)(RunnableConfig(thread_id, checkpoint_id))
+        get_state = self._variables.guard(graph.get_state)
+        return get_state(RunnableConfig(thread_id, checkpoint_id))
 
     def get_state_history(self, thread_id: str) -> Sequence[StateSnapshot]:
         """Return the checkpoints of a thread, newest first; empty for an unknown thread.
@@ -166,7 +173,8 @@ class Agent:
             CheckpointerConfigurationError: the agent has no checkpointer.
         """
         graph = self._require_checkpointer("get_state_history")
-        return self._variables.guard(graph.get_state_history)(RunnableConfig(thread_id))
+        get_state_history = self._variables.guard(graph.get_state_history)
+        return get_state_history(RunnableConfig(thread_id))
 
     def update_state(
         self,
@@ -188,7 +196,8 @@ class Agent:
         """
         graph = self._require_checkpointer("update_state")
         config = RunnableConfig(thread_id, checkpoint_id)
-        return self._variables.guard(graph.update_state)(config, values, as_node)
+        update_state = self._variables.guard(graph.update_state)
+        return update_state(config, values, as_node)
 
     # Closing
 
@@ -250,18 +259,19 @@ class Agent:
                 wrong form.
             CheckpointerConfigurationError: it resumes, and the agent has no checkpointer.
         """
-        given: object = state
         if isinstance(state, str):
             if MESSAGES not in graph.topology.schema.keys:
                 raise ValueError("the state of this agent has no messages: run it with a mapping instead of a text")
             return {MESSAGES: [{"role": "user", "content": state}]}
         if state is None or isinstance(state, GraphResume):
             self._require_checkpointer("a resume")
-        elif not isinstance(given, Mapping):
+            return state
+        given: object = state
+        if not isinstance(given, Mapping):
             found = type(given).__name__
             raise GraphRunnerError(f"an agent is run with a text, a mapping, a GraphResume or None, not with {found}")
-        elif self._has_chat:
-            check_messages(state.get(MESSAGES, ()))
+        if self._has_chat:
+            check_messages(given.get(MESSAGES, ()))
         return state
 
     def _make_config(self, graph: CompiledGraph, thread_id: str | None, checkpoint_id: str | None) -> RunnableConfig:

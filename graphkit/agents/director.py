@@ -95,15 +95,20 @@ def _find_nested(config: AgentConfig) -> list[tuple[int, AgentConfig]]:
     found: list[tuple[int, AgentConfig]] = []
     steps: Iterable[object] = config.steps  # from data, so perhaps not mappings
     for index, settings in enumerate(steps):
-        agent = settings.get("agent") if isinstance(settings, Mapping) else None
-        if not isinstance(agent, AgentConfig):
+        if not isinstance(settings, Mapping):
             continue
-        if agent.max_iterations is not None:
-            raise ValueError(
-                f"Invalid step {index}: max_iterations of the agent in it has no effect; set that of the outer agent"
-            )
-        found.append((index, agent))
+        agent = settings.get("agent")
+        if isinstance(agent, AgentConfig):
+            _refuse_own_limit(index, agent)
+            found.append((index, agent))
     return found
+
+
+def _refuse_own_limit(index: int, agent: AgentConfig) -> None:
+    if agent.max_iterations is not None:
+        raise ValueError(
+            f"Invalid step {index}: max_iterations of the agent in it has no effect; set that of the outer agent"
+        )
 
 
 @final
@@ -153,13 +158,14 @@ class _Assembly:
         graph = self._make_graph(steps)
         saver = self._open_saver(config.checkpointer)
         compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name, **self._graph_options())
+        has_chat = any(isinstance(step, ChatStep) for step in steps)
         return Agent(
             compiled,
             name=config.name,
             generate_thread_id=_make_generator(config.thread_id),
             resources=self.resources,
             variables=config.variables,
-            has_chat=any(isinstance(step, ChatStep) for step in steps),
+            has_chat=has_chat,
         )
 
     def _graph_options(self) -> dict[str, Any]:
@@ -176,8 +182,10 @@ class _Assembly:
 
     def _make_steps(self, tools: ToolRegistry) -> list[Step]:
         steps = [self._make_step(index, settings, tools) for index, settings in enumerate(self.config.steps)]
-        if len(tools) and not any(step.uses_tools for step in steps):
-            raise ValueError(f"the agent has tools ({', '.join(tools.names)}) and no chat step that could call them")
+        uses_tools = any(step.uses_tools for step in steps)
+        if len(tools) and not uses_tools:
+            names = ", ".join(tools.names)
+            raise ValueError(f"the agent has tools ({names}) and no chat step that could call them")
         return steps
 
     def _make_graph(self, steps: Sequence[Step]) -> GuardedGraph:
@@ -215,9 +223,7 @@ class _Assembly:
             raise TypeError(f"a step must be a mapping, not {settings!r}")
         options = dict(settings)
         type_name = options.pop("type", None)
-        strategy = STRATEGIES.get(type_name) if isinstance(type_name, str) else None
-        if strategy is None:
-            raise ValueError(f"unknown type {type_name!r}; the types are {', '.join(map(repr, STRATEGIES))}")
+        strategy = _find_strategy(type_name)
         name = options.pop("name", None) or f"{type_name}_step_{index}"
         if type_name == "agent":
             options = self._parse_nested(index, options)
@@ -238,9 +244,22 @@ class _Assembly:
         """Return the settings of a nested agent as AgentStep takes them."""
         given = options.pop("agent", None)
         agent = self._nested.get(index, given)
-        saver = self._open_saver(options.pop("checkpointer", None))
         graph = agent.graph if isinstance(agent, Agent) else agent
+        checkpointer = options.pop("checkpointer", None)
+        saver = self._open_saver(checkpointer)
         return {**options, "graph": graph, "saver": saver}
+
+
+def _find_strategy(type_name: object) -> StepFactory:
+    """Return the class for a type of step.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if isinstance(type_name, str) and type_name in STRATEGIES:
+        return STRATEGIES[type_name]
+    known = ", ".join(map(repr, STRATEGIES))
+    raise ValueError(f"unknown type {type_name!r}; the types are {known}")
 
 
 def build_saver(checkpointer: Any) -> BaseCheckpointSaver | None:
@@ -259,10 +278,11 @@ def build_saver(checkpointer: Any) -> BaseCheckpointSaver | None:
 
 
 def _check_options(strategy: StepFactory, options: Mapping[str, Any]) -> None:
-    known = []
+    """Check that the settings of a step are keyword-only parameters of its class."""
+    known: list[str] = []
     for parameter in inspect.signature(strategy).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            return
+            return  # it checks them itself
         if parameter.kind is parameter.KEYWORD_ONLY:
             known.append(parameter.name)
     for option in options:

@@ -17,7 +17,13 @@ from typing import Any, Final
 Message = dict[str, Any]
 """A message: `{"role": ..., "content": ..., "tool_calls": [...], "tool_call_id": ..., "id": ...}`."""
 
-TextHandler = Callable[[str], None]
+Messages = Sequence[Mapping[str, Any]]
+"""A conversation, oldest message first."""
+
+ToolSchemas = Sequence[Mapping[str, Any]]
+"""What a model may call: `{"type": "function", "function": {"name", "description", "parameters"}}` for each."""
+
+TextHandler = Callable[[str], object]
 """What is called with each piece of text while a model answers."""
 
 ROLES: Final = ("assistant", "developer", "system", "tool", "user")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from graphkit._saver.async_methods import run_in_thread
-from graphkit.agents.messages import Message, TextHandler, as_reply
+from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas, as_reply
 from graphkit.agents.model_settings import ModelSettings
 from graphkit.errors import AgentConfigurationError
 
@@ -21,12 +21,7 @@ class Model(Protocol):
     is_async: bool
     """True if only `arequest` works."""
 
-    def request(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        on_text: TextHandler | None = None,
-    ) -> Message:
+    def request(self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None) -> Message:
         """Return the answer to the messages, a message of the assistant with an id of its own.
 
         Args:
@@ -43,10 +38,7 @@ class Model(Protocol):
         ...
 
     async def arequest(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        on_text: TextHandler | None = None,
+        self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None
     ) -> Message:
         """As `request`, without blocking the event loop."""
         ...
@@ -126,12 +118,7 @@ class FunctionModel:
     def __repr__(self) -> str:
         return f"FunctionModel({_name_of(self._function)})"
 
-    def request(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        on_text: TextHandler | None = None,
-    ) -> Message:
+    def request(self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None) -> Message:
         """Return what the function returns, as a message.
 
         Raises:
@@ -147,10 +134,7 @@ class FunctionModel:
         return as_reply(result)
 
     async def arequest(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        on_text: TextHandler | None = None,
+        self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None
     ) -> Message:
         """As `request`; a synchronous function runs in a worker thread."""
         if self.is_async:
@@ -161,14 +145,10 @@ class FunctionModel:
             result = await result
         return as_reply(result)
 
-    def _call(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        on_text: TextHandler | None,
-    ) -> Any:
+    def _call(self, messages: Messages, tools: ToolSchemas, on_text: TextHandler | None) -> Any:
         named = {"tools": tools, "on_text": on_text}
-        return self._function(list(messages), **{name: named[name] for name in self._passes})
+        wanted = {name: named[name] for name in self._passes}
+        return self._function(list(messages), **wanted)
 
     def _needs_arun(self) -> RuntimeError:
         return RuntimeError(f"the model {_name_of(self._function)} is asynchronous: run the agent with arun or astream")
@@ -177,7 +157,9 @@ class FunctionModel:
 def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    if inspect.iscoroutinefunction(function):
+        return True
+    return inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _named_parameters(function: Callable[..., Any]) -> tuple[str, ...]:

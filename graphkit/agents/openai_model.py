@@ -6,13 +6,13 @@ repeats neither a stream that broke nor an answer that cannot be read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.agents.completions import StreamedCompletion, read_completion
-from graphkit.agents.messages import Message, TextHandler, to_plain, to_request
+from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas, to_plain, to_request
 from graphkit.agents.model_settings import ModelSettings
 from graphkit.agents.openai_clients import Clients
 from graphkit.agents.openai_failures import AttemptError, Failure, failures
@@ -54,12 +54,7 @@ class OpenAIModel:
         """Pickle the settings alone. A key in them refuses; one in the environment is not in them."""
         return type(self), (self.settings,)
 
-    def request(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        on_text: TextHandler | None = None,
-    ) -> Message:
+    def request(self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None) -> Message:
         """Return the answer to the messages; see `Model.request`.
 
         Raises:
@@ -79,10 +74,7 @@ class OpenAIModel:
             sleep(attempts.prepare_next(failure))
 
     async def arequest(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        on_text: TextHandler | None = None,
+        self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None
     ) -> Message:
         """As `request`, without blocking the event loop. A cancellation closes the connection."""
         from asyncio import sleep
@@ -104,9 +96,7 @@ class OpenAIModel:
         """
         self._clients.close()
 
-    def _parameters(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], on_text: TextHandler | None
-    ) -> dict[str, Any]:
+    def _parameters(self, messages: Messages, tools: ToolSchemas, on_text: TextHandler | None) -> dict[str, Any]:
         parameters: dict[str, Any] = {
             "model": self.settings.model,
             "messages": [to_request(message) for message in messages],

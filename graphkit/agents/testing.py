@@ -15,12 +15,13 @@ from typing import Any, Final
 from uuid import uuid4
 
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas
 from graphkit.errors import CheckpointStorageError
 from graphkit.testing.fakes import Call, ScriptedSaver
 
 __all__ = ["Call", "FailingSaver", "ManualClock", "RecordingSaver", "ScriptedModel", "SlowSaver"]
 
-Reply = str | Mapping[str, Any] | BaseException | Callable[[list[dict[str, Any]]], Any]
+Reply = str | Mapping[str, Any] | BaseException | Callable[[list[Message]], Any]
 """What a ScriptedModel answers: a text, a message, an error to raise, or a function of the messages
 that returns one of these."""
 _WORDS: Final = re.compile(r"\S+\s*|\s+")
@@ -47,7 +48,7 @@ class ScriptedModel:
             is_async: refuse synchronous requests, as the model of an asynchronous client does.
         """
         self.is_async = is_async
-        self.calls: list[list[dict[str, Any]]] = []
+        self.calls: list[list[Message]] = []
         self.tools: list[list[dict[str, Any]]] = []
         self._replies = list(replies)
         self._lock = threading.Lock()
@@ -57,16 +58,11 @@ class ScriptedModel:
         """How many requests there were."""
         return len(self.calls)
 
-    def __call__(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def __call__(self, messages: Messages) -> Message:
         """As `request`, without tools."""
         return self._reply(messages, (), None)
 
-    def request(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        on_text: Callable[[str], object] | None = None,
-    ) -> dict[str, Any]:
+    def request(self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None) -> Message:
         """Return the next reply of the script.
 
         Args:
@@ -83,20 +79,12 @@ class ScriptedModel:
         return self._reply(messages, tools, on_text)
 
     async def arequest(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] = (),
-        on_text: Callable[[str], object] | None = None,
-    ) -> dict[str, Any]:
+        self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None
+    ) -> Message:
         """As `request`."""
         return self._reply(messages, tools, on_text)
 
-    def _reply(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        on_text: Callable[[str], object] | None,
-    ) -> dict[str, Any]:
+    def _reply(self, messages: Messages, tools: ToolSchemas, on_text: TextHandler | None) -> Message:
         received = [dict(message) for message in messages]
         reply = self._take_reply(received, tools)
         if callable(reply):
@@ -104,13 +92,13 @@ class ScriptedModel:
         if isinstance(reply, BaseException):
             raise reply
         message = _make_message(reply)
-        text = message.get("content")
+        text = message["content"]
         if on_text is not None and isinstance(text, str):
             for word in _WORDS.findall(text):
                 on_text(word)
         return message
 
-    def _take_reply(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]) -> Reply:
+    def _take_reply(self, messages: list[Message], tools: ToolSchemas) -> Reply:
         """Record a request, and return its entry of the script."""
         with self._lock:
             number = len(self.calls)
@@ -121,7 +109,7 @@ class ScriptedModel:
         return self._replies[number]
 
 
-def _make_message(reply: object) -> dict[str, Any]:
+def _make_message(reply: object) -> Message:
     if isinstance(reply, str):
         reply = {"content": reply}
     if not isinstance(reply, Mapping):

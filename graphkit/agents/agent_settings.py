@@ -34,8 +34,11 @@ def _check_model(value: Any) -> Any:
         provider, _, model = value.partition(":")
         if not provider or not model:
             raise ValueError(f"must be provider:model, such as openai:gpt-4o-mini, not {value!r}")
-    elif not callable(value) and not hasattr(value, "request"):
-        raise ValueError(f"must be provider:model or a mapping, not {type(value).__name__}")
+        return value
+    is_model = callable(value) or hasattr(value, "request")
+    if not is_model:
+        found = type(value).__name__
+        raise ValueError(f"must be provider:model or a mapping, not {found}")
     return value
 
 
@@ -157,7 +160,8 @@ class ThreadIdSettings(Settings):
 
     @model_validator(mode="after")
     def _check_options(self) -> ThreadIdSettings:
-        options = {name: getattr(self, name) for name in self.model_fields_set - {"strategy"}}
+        names = self.model_fields_set - {"strategy"}
+        options = {name: getattr(self, name) for name in names}
         ThreadIDManager(self.strategy, **options)
         return self
 
@@ -216,7 +220,8 @@ class AgentStepSettings(Settings):
     def _check_agent(self) -> AgentStepSettings:
         if (self.agent is None) == (self.file is None):
             raise ValueError("needs either agent or file")
-        if self.checkpointer is not None and self.agent is not None and self.agent.checkpointer is not None:
+        inner = None if self.agent is None else self.agent.checkpointer
+        if self.checkpointer is not None and inner is not None:
             raise ValueError("has two checkpointers: one of the step and one of its agent; keep one")
         return self
 
@@ -233,7 +238,8 @@ class OtherStepSettings(Settings):
 
 
 def _type_of_step(value: Any) -> str:
-    type_name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+    is_data = isinstance(value, Mapping)
+    type_name = value.get("type") if is_data else getattr(value, "type", None)
     is_known = isinstance(type_name, str) and type_name in STEP_TYPES
     return f"<{type_name}>" if is_known else "<other>"
 

@@ -14,6 +14,7 @@ from graphkit.errors import CheckpointFormatError
 
 VERSION: Final = "1.0"
 _NEWEST: Final = (1, 0)
+_FORM: Final = re.compile(r"(\d{1,6})\.(\d{1,6})")
 _WHERE: Final = "checkpoint data"
 
 
@@ -46,7 +47,8 @@ class CheckpointData:
         for name, cls in _TYPES.items():
             value = getattr(self, name)
             if not isinstance(value, cls):
-                raise CheckpointFormatError(_WHERE, f"{name} must be a {cls.__name__}, not {type(value).__name__}")
+                found = type(value).__name__
+                raise CheckpointFormatError(_WHERE, f"{name} must be a {cls.__name__}, not {found}")
         _check_version(self.version)
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,10 +112,12 @@ _TYPES: Final[Mapping[str, type]] = {
 
 def _check_version(version: object) -> None:
     """Refuse a version that this code does not know."""
-    parts = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version) if isinstance(version, str) else None
+    parts = _FORM.fullmatch(version) if isinstance(version, str) else None
     if parts is None:
         raise CheckpointFormatError(_WHERE, f"version must be text such as {VERSION!r}, not {version!r}")
-    if (int(parts[1]), int(parts[2])) > _NEWEST:
+    major = int(parts[1])
+    minor = int(parts[2])
+    if (major, minor) > _NEWEST:
         raise CheckpointFormatError(_WHERE, f"version {version} is newer than {VERSION}; install a newer graphkit")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from functools import partial
 from traceback import format_exception_only
 from typing import Any, Final, final
 
@@ -43,12 +43,13 @@ class _Hiding:
         """Return what stands for an error; None for None."""
         if error is None:
             return None
-        if id(error) in self._done:
-            return self._done[id(error)]
-        self._done[id(error)] = error
+        key = id(error)
+        if key in self._done:
+            return self._done[key]
+        self._done[key] = error
         self._change_parts(error)
         shown = self._replace_if_needed(error)
-        self._done[id(error)] = shown
+        self._done[key] = shown
         self._change_causes(error, shown)
         return shown
 
@@ -59,8 +60,10 @@ class _Hiding:
         for name, value in attributes.items():
             if name not in _KEPT:
                 attributes[name] = self._hide_in_value(value)
-        if not isinstance(error, OSError):
-            return
+        if isinstance(error, OSError):
+            self._change_parts_of_oserror(error)
+
+    def _change_parts_of_oserror(self, error: OSError) -> None:
         for name in _PARTS_OF_OSERROR:
             value = getattr(error, name)
             hidden = self._hide_in_value(value)
@@ -72,13 +75,13 @@ class _Hiding:
             return self._hide(value)
         if depth == _DEEPEST:
             return value
-        hide_inside = partial(self._hide_in_value, depth=depth + 1)
+        inside = depth + 1
         if type(value) is list:
-            return list(map(hide_inside, value))
+            return [self._hide_in_value(item, inside) for item in value]
         if type(value) is tuple:
-            return tuple(map(hide_inside, value))
+            return tuple(self._hide_in_value(item, inside) for item in value)
         if type(value) is dict:
-            return dict(zip(value, map(hide_inside, value.values()), strict=True))
+            return {name: self._hide_in_value(item, inside) for name, item in value.items()}
         return value
 
     def _replace_if_needed(self, error: BaseException) -> BaseException:
@@ -94,8 +97,9 @@ class _Hiding:
         """Return a group with the errors that stand for those of a group; both are immutable."""
         parts = [self.hide_in(part) for part in group.exceptions]
         message = self._hide(group.message)
-        is_unchanged = all(part is known for part, known in zip(parts, group.exceptions, strict=True))
-        if is_unchanged and message == group.message:
+        is_same_message = message == group.message
+        are_same_parts = all(map(operator.is_, parts, group.exceptions))
+        if is_same_message and are_same_parts:
             return group
         return BaseExceptionGroup(message, parts).with_traceback(group.__traceback__)
 

@@ -78,9 +78,10 @@ class StateSerializer:
                 )
             return pickle.loads(body)  # noqa: S301 - the caller asked for it
         try:
-            return copy.deepcopy(Codec(types).unpack(body))
+            state = Codec(types).unpack(body)
         except MalformedDataError as error:
             raise CheckpointCorruptionError(_BYTES, _HEADER.size, str(error), "use another copy") from error
+        return copy.deepcopy(state)
 
     @staticmethod
     def to_json(state: Any) -> str:
@@ -141,19 +142,22 @@ def _pickle(state: Any) -> bytes:
 
 
 def _frame(encoding: bytes, body: bytes) -> bytes:
-    return _HEADER.pack(_MAGIC, encoding, zlib.crc32(encoding + body)) + body
+    checksum = zlib.crc32(encoding + body)
+    header = _HEADER.pack(_MAGIC, encoding, checksum)
+    return header + body
 
 
 def _unframe(data: bytes) -> tuple[bytes, bytes]:
     """Return the encoding and the body."""
-    if data[: len(_MAGIC)] != _MAGIC:
+    if not data.startswith(_MAGIC):
         raise CheckpointFormatError(_BYTES, "not written by StateSerializer.serialize")
-    if len(data) < _HEADER.size:
+    start = _HEADER.size
+    if len(data) < start:
         raise CheckpointCorruptionError(_BYTES, len(data), "cut short", "use another copy")
     _, encoding, checksum = _HEADER.unpack_from(data)
-    body = data[_HEADER.size :]
+    body = data[start:]
     if zlib.crc32(encoding + body) != checksum:
-        raise CheckpointCorruptionError(_BYTES, _HEADER.size, "wrong checksum", "use another copy")
+        raise CheckpointCorruptionError(_BYTES, start, "wrong checksum", "use another copy")
     if encoding not in {_PACKED, _PICKLED}:
         raise CheckpointFormatError(_BYTES, f"encoding {encoding!r} is of a newer graphkit")
     return encoding, body

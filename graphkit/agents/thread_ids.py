@@ -19,6 +19,8 @@ _MAX_QUOTED: Final = 60
 """How much of a value an error quotes, in characters."""
 _NANOSECONDS: Final = 1_000_000_000
 _SUFFIX_BYTES: Final = 8
+_REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Control characters, halves of surrogate pairs, and separators of lines and paragraphs."""
 _USER_SPECIFIC: Final = re.compile(r"user-([\w.~%-]+)-\d{8}T\d{6}\.\d{9}Z-[0-9a-f]{16}", re.ASCII)
 
 
@@ -87,7 +89,8 @@ class ThreadIDGenerator:
         checked: object = user_id
         if not isinstance(checked, str) or not checked:
             raise ValueError(f"user_id must be a non-empty str, not {_quote(checked)}")
-        encoded = quote_from_bytes(checked.encode("utf-8", "surrogatepass"), safe="")
+        user = checked.encode("utf-8", "surrogatepass")
+        encoded = quote_from_bytes(user, safe="")
         thread_id = f"user-{encoded}-{ThreadIDGenerator.timestamp()}"
         if len(thread_id) > MAX_LENGTH:
             raise ValueError(f"user_id is too long: the thread id would have more than {MAX_LENGTH} characters")
@@ -103,7 +106,8 @@ class ThreadIDGenerator:
         parts = _USER_SPECIFIC.fullmatch(thread_id)
         if parts is None:
             raise ValueError(f"{_quote(thread_id)} is no id of user_specific")
-        return unquote_to_bytes(parts[1]).decode("utf-8", "surrogatepass")
+        user = unquote_to_bytes(parts[1])
+        return user.decode("utf-8", "surrogatepass")
 
     @staticmethod
     def custom(function: Callable[[], str]) -> str:
@@ -156,18 +160,21 @@ class ThreadIDManager:
             ValueError: an option is missing, unknown or wrong.
         """
         given = {**self.options, **self._check_options(options)}
-        name = _OPTION_OF[self.strategy]
-        if name is not None and given.get(name) is None:
-            raise ValueError(f"the thread id strategy {self.strategy!r} needs the option {name}")
         make: Callable[..., str] = getattr(ThreadIDGenerator, self.strategy)
-        return make() if name is None else make(given[name])
+        name = _OPTION_OF[self.strategy]
+        if name is None:
+            return make()
+        option = given.get(name)
+        if option is None:
+            raise ValueError(f"the thread id strategy {self.strategy!r} needs the option {name}")
+        return make(option)
 
     def _check_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         allowed = _OPTION_OF[self.strategy]
-        unknown = [name for name in options if name != allowed]
-        if unknown:
-            takes = f"only {allowed}" if allowed else "none"
-            raise ValueError(f"the thread id strategy {self.strategy!r} has no option {unknown[0]}; it takes {takes}")
+        for name in options:
+            if name != allowed:
+                takes = f"only {allowed}" if allowed else "none"
+                raise ValueError(f"the thread id strategy {self.strategy!r} has no option {name}; it takes {takes}")
         return dict(options)
 
 
@@ -199,7 +206,7 @@ def check_thread_id(thread_id: object) -> str:
     if thread_id != thread_id.strip():
         raise ValueError(f"a thread id must not begin or end with white space: {_quote(thread_id)}")
     for index, character in enumerate(thread_id):
-        if unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}:
+        if unicodedata.category(character) in _REFUSED_CATEGORIES:
             raise ValueError(f"a thread id must have no control character; character {index} is {character!r}")
     return thread_id
 

@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from graphkit._records.config import RunnableConfig
 from graphkit._wording import simplify_message
 
-_REFUSED_KINDS: Final = {
+_REFUSED_KINDS: Final[Mapping[Any, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments",
     inspect.Parameter.VAR_KEYWORD: "takes any keyword",
@@ -71,9 +71,8 @@ class ToolSignature:
             self._model: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
             schema = self._model.model_json_schema(schema_generator=_SchemaWithoutTitles)
         except PydanticUserError as error:
-            raise TypeError(
-                f"the parameters of tool {name!r} have no JSON schema: {error.message.splitlines()[0]}"
-            ) from error
+            reason = error.message.splitlines()[0]
+            raise TypeError(f"the parameters of tool {name!r} have no JSON schema: {reason}") from error
         schema.pop("title", None)
         self.parameters: Mapping[str, Any] = schema
 
@@ -90,11 +89,11 @@ class ToolSignature:
         except ValidationError as error:
             problems = [_describe_problem(problem) for problem in error.errors()]
             raise ToolArgumentsError("; ".join(problems)) from error
-        return {
-            name: getattr(model, field_name)
-            for field_name, name in self._names.items()
-            if field_name in model.model_fields_set
-        }
+        checked: dict[str, Any] = {}
+        for field_name, name in self._names.items():
+            if field_name in model.model_fields_set:
+                checked[name] = getattr(model, field_name)
+        return checked
 
 
 def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -106,9 +105,10 @@ def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Para
         raise TypeError(f"the signature of tool {name!r} cannot be read: {error}") from error
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if parameter.kind in _REFUSED_KINDS:
+        refusal = _REFUSED_KINDS.get(parameter.kind)
+        if refusal is not None:
             raise TypeError(
-                f"tool {name!r}: parameter {parameter.name!r} {_REFUSED_KINDS[parameter.kind]}; "
+                f"tool {name!r}: parameter {parameter.name!r} {refusal}; "
                 f"a model passes arguments by name, so give each argument a parameter of its own"
             )
         annotation = hints.get(parameter.name, Any)
@@ -132,4 +132,5 @@ def _make_field(parameter: inspect.Parameter) -> Any:
 
 def _describe_problem(problem: Any) -> str:
     where = ".".join(map(str, problem["loc"]))
-    return f"{where}: {simplify_message(problem['msg'])}" if where else simplify_message(problem["msg"])
+    message = simplify_message(problem["msg"])
+    return f"{where}: {message}" if where else message

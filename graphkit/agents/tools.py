@@ -63,7 +63,11 @@ class Tool:
     @property
     def schema(self) -> dict[str, Any]:
         """The tool in the form of chat completions."""
-        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": dict(self.parameters),
+        }
         return {"type": "function", "function": function}
 
     def check_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,5 +226,5 @@ def _check_timeout(what: str, timeout: object) -> None:
     if timeout is None:
         return
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not is_number or not timeout > 0 or not math.isfinite(timeout):  # type: ignore[operator,arg-type]
+    if not is_number or not 0 < timeout < math.inf:  # type: ignore[operator]
         raise ValueError(f"the timeout of {what} must be a number of seconds above 0, not {timeout!r}")

@@ -157,9 +157,12 @@ class StreamedCompletion:
         """
         if self._finish_reason is None:
             raise UnreadableAnswerError("the stream ended before the answer did")
-        sent: dict[str, Any] = {name: "".join(pieces) for name, pieces in self._texts.items()}
-        if sent.get("content") == "":
-            del sent["content"]
+        sent: dict[str, Any] = {}
+        for name, pieces in self._texts.items():
+            text = "".join(pieces)
+            is_empty = name == "content" and not text
+            if not is_empty:
+                sent[name] = text
         if self._calls:
             sent["tool_calls"] = [call.finish() for call in self._calls]
         return _finish(sent, self._finish_reason, self._usage)

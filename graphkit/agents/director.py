@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
+from graphkit._build.state_graph import StateGraph
 from graphkit._records.config import END, START
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.agent import Agent, aclose_all, close_all
@@ -195,10 +196,7 @@ class _Assembly:
         graph = GuardedGraph(schema, self.config.variables)
         for step in steps:
             step.add_to(graph)
-        graph.add_edge(START, steps[0].name)
-        for step, following in pairwise(steps):
-            step.connect(graph, following.name)
-        steps[-1].connect(graph, END)
+        _connect(graph, steps)
         return graph
 
     def _open_saver(self, checkpointer: Any) -> BaseCheckpointSaver | None:
@@ -248,6 +246,16 @@ class _Assembly:
         checkpointer = options.pop("checkpointer", None)
         saver = self._open_saver(checkpointer)
         return {**options, "graph": graph, "saver": saver}
+
+
+def _connect(graph: StateGraph, steps: Sequence[Step]) -> None:
+    """Add the edges from START through all steps to END."""
+    first = steps[0]
+    last = steps[-1]
+    graph.add_edge(START, first.name)
+    for step, following in pairwise(steps):
+        step.connect(graph, following.name)
+    last.connect(graph, END)
 
 
 def _find_strategy(type_name: object) -> StepFactory:

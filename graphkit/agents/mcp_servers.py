@@ -261,20 +261,25 @@ def _may_repeat(hints: Any) -> bool:
 def _check_names(server: McpServer, by_name: Mapping[str, Any]) -> None:
     """Check that the server has the tools that its settings name."""
     settings = server.settings
-    named: dict[str, Sequence[str]] = {"tools": settings.tools or ()}
+    if settings.tools is not None:
+        _require_tools(server.name, "tools", settings.tools, by_name)
     if not isinstance(settings.requires_approval, bool):
-        named["requires_approval"] = settings.requires_approval
-    for key, names in named.items():
-        for name in names:
-            if name not in by_name:
-                raise _unknown_tool(server, key, name, known=sorted(by_name))
+        _require_tools(server.name, "requires_approval", settings.requires_approval, by_name)
 
 
-def _unknown_tool(server: McpServer, key: str, name: str, known: Sequence[str]) -> AgentConfigurationError:
-    tools = ", ".join(known) or "none"
-    return AgentConfigurationError(
-        f"the MCP server {server.name!r}: {key} names {name!r}, which is not a tool of the server; it has {tools}"
-    )
+def _require_tools(server: str, key: str, names: Sequence[str], by_name: Mapping[str, Any]) -> None:
+    """Check that a server has the tools that one of its settings names.
+
+    Raises:
+        AgentConfigurationError: it has not.
+    """
+    for name in names:
+        if name in by_name:
+            continue
+        known = ", ".join(sorted(by_name)) or "none"
+        raise AgentConfigurationError(
+            f"the MCP server {server!r}: {key} names {name!r}, which is not a tool of the server; it has {known}"
+        )
 
 
 def _tool_name(name: str) -> str:

@@ -112,9 +112,12 @@ class ChatStep(Step):
         if not len(self.tools):
             return
         calls = ToolCalls(self.tools)
-        action = calls.aexecute if calls.is_async else calls.execute
-        pending = StateItems(find_pending_calls)
-        graph.add_map_node(self.tools_name, action, pending, max_concurrency=self.max_parallel_tools)
+        graph.add_map_node(
+            self.tools_name,
+            calls.aexecute if calls.is_async else calls.execute,
+            StateItems(find_pending_calls),
+            max_concurrency=self.max_parallel_tools,
+        )
         graph.add_edge(self.tools_name, self.name)
 
     def connect(self, graph: StateGraph, target: str) -> None:
@@ -192,9 +195,11 @@ class ChatStep(Step):
         except ValueError as error:
             raise ValueError(f"{the_model} answered with a malformed call: {error}") from error
         if calls and not len(self.tools):
-            names = ", ".join(repr(call.name) for call in calls)
+            called = [repr(call.name) for call in calls]
+            names = ", ".join(called)
             raise ValueError(f"{the_model}, which has no tools, called {names}")
-        return {MESSAGES: [with_id(reply)]}
+        message = with_id(reply)
+        return {MESSAGES: [message]}
 
 
 @final

@@ -51,9 +51,12 @@ class Tool:
 
     def __post_init__(self) -> None:
         _check_name(self.name)
-        what = f"tool {self.name!r}"
         if not callable(self.function):
-            raise TypeError(f"the function of {what} cannot be called: {self.function!r}")
+            raise TypeError(f"the function of tool {self.name!r} cannot be called: {self.function!r}")
+        self._check_options()
+
+    def _check_options(self) -> None:
+        what = f"tool {self.name!r}"
         if self.on_error not in ("model", "raise"):
             raise ValueError(f"on_error of {what} must be 'model' or 'raise', not {self.on_error!r}")
         if not isinstance(self.retry, RetryPolicy | None):

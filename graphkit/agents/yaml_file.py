@@ -181,15 +181,15 @@ class YamlFile:
         """Yield the entries of a mapping, those that it merges first; each key once."""
         own: dict[str, _Entry] = {}
         merged: dict[str, _Entry] = {}
-        inside = (*parents, node)
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
-                for entry in self._merged_entries(value_node, path, inside):
+                for entry in self._merged_entries(value_node, path, (*parents, node)):
                     merged.setdefault(entry.key, entry)
-            else:
-                entry = _Entry(self._read_key(key_node, path), key_node, value_node)
-                self._check_new(entry, own, path)
-                own[entry.key] = entry
+                continue
+            key = self._read_key(key_node, path)
+            entry = _Entry(key, key_node, value_node)
+            self._check_new(entry, own, path)
+            own[key] = entry
         merged.update(own)
         yield from merged.values()
 

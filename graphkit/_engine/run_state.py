@@ -164,7 +164,7 @@ class RunState(NodeRunner, ABC):
             error = self.make_error(
                 MaxIterationsError,
                 f"the run of thread {thread!r} has executed {self.limit} nodes, its max_iterations, and would go on "
-                f"with {node_id!r}: resume it with a higher limit, or send new input, which begins to count anew",
+                f"with {node_id!r}: resume it with a higher limit, or send new input, which starts a new count",
                 node_id,
             )
             error.thread_id = thread

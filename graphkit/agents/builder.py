@@ -121,8 +121,8 @@ class AgentBuilder:
     def with_max_iterations(self, max_iterations: int) -> Self:
         """Limit the loop of models and tools.
 
-        A run that has executed so many nodes and would go on raises MaxIterationsError. What it has done is
-        stored. The next input begins to count anew; a resume goes on if the limit has been raised.
+        A run that has reached the limit and would go on raises MaxIterationsError. What it has done is
+        stored. The next input starts a new count; a resume goes on if the limit has been raised.
 
         Args:
             max_iterations: how many nodes one run executes, at most: each request to a model is one, and

@@ -191,7 +191,7 @@ def check_thread_id(thread_id: object) -> str:
     """Return a thread id for an agent if it is valid.
 
     A valid id has 1 to 4,096 characters, none of them a control character or half of a surrogate
-    pair, and no white space at either end. Savers accept more; ids like these cannot be told apart
+    pair, and no white space at either end. Savers accept more; ids like these look alike
     in a log or a terminal.
 
     Raises:

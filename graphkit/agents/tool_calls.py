@@ -306,7 +306,7 @@ def _describe_failure(call: _ToolCall, error: Exception) -> str:
 
 
 def _note_change(call: _ToolCall) -> str:
-    """Tell the model what was executed if a human has changed the arguments."""
+    """Return a note for the model if a human has changed the arguments."""
     if not call.is_changed:
         return ""
     arguments = json.dumps(dict(call.arguments), ensure_ascii=False)

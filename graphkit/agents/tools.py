@@ -14,7 +14,7 @@ from graphkit._plan.topology import Call
 from graphkit.agents.tool_schema import ToolSignature
 
 OnError = Literal["model", "raise"]
-"""What a failed call does: tell the model, or stop the run."""
+"""What a failed call does: answer the model with the error, or stop the run."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What the protocol of chat completions accepts as the name of a function."""
 

@@ -70,7 +70,7 @@ class RetrySettings(Settings):
     backoff: Annotated[float, Field(ge=1)] = 2.0
     """The factor by which the delay grows."""
     max_delay: Annotated[float, Field(ge=0)] = 128.0
-    """The longest delay, in seconds."""
+    """The longest delay, in seconds. For the requests to a model, `60` by default."""
     jitter: bool = True
     """Whether a random part is added to each delay."""
 
@@ -89,9 +89,9 @@ class ModelTable(Settings):
     api_key_env: str | None = None
     """The environment variable that has the key; `null` if the server needs none. Without it, OPENAI_API_KEY."""
     timeout: _Seconds | None = None
-    """Seconds for a connection, and for each part of an answer."""
+    """Seconds for a connection, and for each part of an answer. Without it, 600."""
     retry: RetrySettings | None = None
-    """When a request is repeated."""
+    """When a request is repeated. Without it, there are 3 attempts, at most 60 seconds apart."""
     temperature: float | None = None
     """Sent with each request."""
     top_p: float | None = None

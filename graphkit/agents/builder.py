@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
-from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.agent import Agent
+from graphkit.agents.checkpointer_config import parse_checkpointer
 from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import DefaultState
 from graphkit.agents.director import AgentBuilderDirector
@@ -151,7 +151,7 @@ class AgentBuilder:
             ValueError: it is none of these, or a field is wrong.
         """
         try:
-            self._checkpointer = _parse_checkpointer(checkpointer)
+            self._checkpointer = parse_checkpointer(checkpointer)
         except Exception as error:
             raise ValueError(f"Invalid checkpointer configuration: {error}") from error
         return self
@@ -185,13 +185,3 @@ class AgentBuilder:
 
 class AgentFactory(AgentBuilder):
     """The name under which applications that come from other systems look for AgentBuilder."""
-
-
-def _parse_checkpointer(checkpointer: Any) -> Any:
-    if isinstance(checkpointer, Mapping):
-        from graphkit.agents.checkpointer_config import CheckpointerConfig
-
-        return CheckpointerConfig(**checkpointer)
-    if checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver) or hasattr(checkpointer, "build"):
-        return checkpointer
-    raise TypeError(f"a checkpointer must be a saver or a CheckpointerConfig, not {checkpointer!r}")

@@ -133,3 +133,22 @@ class CheckpointerConfig(Settings):
             CheckpointerConfigurationError: it is no mapping, or a key is unknown or wrong.
         """
         return cls.from_mapping(mapping)
+
+
+def parse_checkpointer(checkpointer: Any) -> Any:
+    """Return a checkpointer as an agent takes it: a saver, None, or an object whose `build()` returns one of these.
+
+    Args:
+        checkpointer: one of these, such as a CheckpointerConfig; or a mapping of the fields of that class.
+
+    Raises:
+        CheckpointerConfigurationError: it is none of these, or a field is unknown or wrong.
+    """
+    if isinstance(checkpointer, Mapping):
+        return CheckpointerConfig.from_dict(checkpointer)
+    is_saver = checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver)
+    if is_saver or hasattr(checkpointer, "build"):
+        return checkpointer
+    raise CheckpointerConfigurationError(
+        f"a checkpointer must be a saver or a CheckpointerConfig, not {checkpointer!r}"
+    )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self, final
 
 from graphkit._plan.retry import RetryPolicy
-from graphkit.agents.checkpointer_config import CheckpointerConfig
+from graphkit.agents.checkpointer_config import CheckpointerConfig, parse_checkpointer
 from graphkit.agents.default_state import DefaultState
 from graphkit.agents.model_settings import without_key
 from graphkit.agents.references import describe_reference, find_loaded
@@ -64,12 +64,10 @@ class AgentConfig:
             checkpointer: a CheckpointerConfig, a mapping of its fields, a saver, or None.
 
         Raises:
-            CheckpointerConfigurationError: a field of the mapping is unknown or wrong. Nothing was
-                changed.
+            CheckpointerConfigurationError: it is none of these, or a field of the mapping is unknown or
+                wrong. Nothing was changed.
         """
-        if isinstance(checkpointer, Mapping):
-            checkpointer = CheckpointerConfig.from_dict(checkpointer)
-        self.checkpointer = checkpointer
+        self.checkpointer = parse_checkpointer(checkpointer)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as values that JSON and YAML can hold. `from_dict` reads them.

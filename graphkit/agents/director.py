@@ -11,6 +11,7 @@ from graphkit._build.state_graph import StateGraph
 from graphkit._records.config import END, START
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.agent import Agent, aclose_all, close_all
+from graphkit.agents.checkpointer_config import parse_checkpointer
 from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import parse_state_type
 from graphkit.agents.guarded_graph import GuardedGraph, guard_tool
@@ -274,14 +275,12 @@ def build_saver(checkpointer: Any) -> BaseCheckpointSaver | None:
     """Return the saver that a configuration describes; a saver is returned as it is.
 
     Raises:
-        ValueError: it is neither, or the configuration cannot be built.
+        CheckpointerConfigurationError: it is neither, or the configuration cannot be built.
     """
-    if checkpointer is None or isinstance(checkpointer, BaseCheckpointSaver):
-        return checkpointer
-    build = getattr(checkpointer, "build", None)
-    if build is None:
-        raise ValueError(f"a checkpointer must be a saver or a CheckpointerConfig, not {checkpointer!r}")
-    saver: BaseCheckpointSaver | None = build()
+    parsed = parse_checkpointer(checkpointer)
+    if parsed is None or isinstance(parsed, BaseCheckpointSaver):
+        return parsed
+    saver: BaseCheckpointSaver | None = parsed.build()
     return saver
 
 

@@ -152,7 +152,7 @@ def test_p7_a_wrong_checkpointer_is_an_error_with_its_cause(builder):
     building = builder()
     with pytest.raises(ValueError, match="Invalid checkpointer configuration: a checkpointer must be") as raised:
         building.with_checkpointer(7)
-    assert isinstance(raised.value.__cause__, TypeError)
+    assert isinstance(raised.value.__cause__, CheckpointerConfigurationError)
     assert building.with_checkpointer(MemorySaver()) is building
 
 

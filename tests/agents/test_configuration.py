@@ -67,6 +67,8 @@ def test_a_checkpointer_may_be_a_mapping_of_its_fields():
     assert config.checkpointer == CheckpointerConfig("file", {"base_directory": "x"})
     with pytest.raises(CheckpointerConfigurationError, match="redis"):
         config.set_checkpointer({"type": "redis"})
+    with pytest.raises(CheckpointerConfigurationError, match="must be a saver or a CheckpointerConfig, not 'file'"):
+        config.set_checkpointer("file")
     assert config.checkpointer.type == "file"
 
 

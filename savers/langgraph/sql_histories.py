@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, final
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _MAX_KEPT: Final = 64 << 20
 """The bytes of histories that a listing of the whole store keeps until their states are read."""
+_ALL: Final = 1 << 62
+"""More than there are."""
 _MAX_THREADS: Final = 4096
 """Of how many threads is remembered whether they have a namespace of early writes."""
 _FEWEST_OPENED: Final = 16
@@ -159,17 +161,13 @@ class SqlHistories(Histories[SqlSaver]):
         """As in Histories. A few statements read thousands of histories."""
         rows = RowHistories(self._store)
         # A filter for None also accepts metadata without the key.
-        pairs = list_search_terms({key: value for key, value in query.filter.items() if value is not None})
+        known = {key: value for key, value in query.filter.items() if value is not None}
+        pairs = list_search_terms(known)[:_MOST_PAIRS]
         if query.limit is not None and query.before is None and query.checkpoint_id is None:
             selected = _select_newest(rows, query, pairs)
             if selected is not None:
                 return selected
-        histories = rows.list_live()
-        early = {live.thread_id for live in histories if live.namespace.startswith(EARLY)}
-        histories = [live for live in histories if not live.namespace.startswith(EARLY)]
-        for terms in pairs:
-            numbers = rows.find_by_terms(terms)
-            histories = [live for live in histories if live.history in numbers]
+        histories, early = _list_histories(rows, pairs)
 
         def is_only(thread_id: str) -> bool:
             return thread_id not in early
@@ -222,11 +220,25 @@ class SqlHistories(Histories[SqlSaver]):
         return self.saver._database.path  # noqa: SLF001 - a part of the same package
 
 
+def _list_histories(
+    rows: RowHistories, pairs: Sequence[tuple[int, int]]
+) -> tuple[Sequence[LiveHistory], Collection[str]]:
+    """Return the histories that the index finds, and those of their threads that have early writes."""
+    if pairs:
+        # Where few match, this takes a fraction of the time of a row for each history.
+        found = rows.list_newest(_ALL, EARLY, pairs)
+        assert found is not None
+        return found.histories, found.threads_with_aside
+    histories = rows.list_live()
+    early = {live.thread_id for live in histories if live.namespace.startswith(EARLY)}
+    return [live for live in histories if not live.namespace.startswith(EARLY)], early
+
+
 def _select_newest(rows: RowHistories, query: Query, pairs: Sequence[tuple[int, int]]) -> Sequence[Selected] | None:
     """Return the newest checkpoints of the store; None if more histories must be looked at."""
     assert query.limit is not None
     count = max(query.limit, _FEWEST_LISTED) * (_FILTERED if query.filter else 1)
-    newest = rows.list_newest(count + 1, EARLY, pairs[:_MOST_PAIRS])
+    newest = rows.list_newest(count + 1, EARLY, pairs)
     if newest is None:
         return None
 

@@ -117,6 +117,8 @@ def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
     for wanted, histories in [({"step": 4}, 9), ({"step": 4, "group": 4}, 9), ({"step": 4, "group": 1}, 0)]:
         counts = count_reads(saver, monkeypatch, limit=3, filter=wanted)
         assert (counts[0], len(counts)) == (histories, 2 if histories else 1)
+        counts = count_reads(opener.open(name_of(saver)), monkeypatch, filter=wanted)
+        assert (counts[0], len(counts)) == (histories, 2 if histories else 1)
     # Each may have such metadata, and few do: then all are looked at.
     assert len(show(saver, limit=20, filter={"list": [1]})) == 20
 
@@ -239,7 +241,8 @@ def test_early_writes_of_a_copy_of_files(opener):
     other.put({"configurable": {"thread_id": "copied", "checkpoint_ns": ""}}, checkpoint, {"step": 1}, {})
     assert "#early:" in saver.store.namespaces("copied")
     reader = opener.open(name_of(saver))
-    assert next(reader.list(None, limit=1)).pending_writes == [("task", "n", 7)]
+    for query in ({"limit": 1}, {"filter": {"step": 1}}, {"filter": {"step": 1}, "limit": 1}):
+        assert next(opener.open(name_of(saver)).list(None, **query)).pending_writes == [("task", "n", 7)]
     check(reader)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _MAX_KEPT: Final = 64 << 20
 """The bytes of histories that a listing of the whole store keeps until their states are read."""
 _ALL: Final = 1 << 62
-"""More than there are."""
+"""More than any database has, and a number that each of them takes."""
 _MAX_THREADS: Final = 4096
 """Of how many threads is remembered whether they have a namespace of early writes."""
 _FEWEST_OPENED: Final = 16
@@ -238,7 +238,7 @@ def _select_newest(rows: RowHistories, query: Query, pairs: Sequence[tuple[int, 
     """Return the newest checkpoints of the store; None if more histories must be looked at."""
     assert query.limit is not None
     count = max(query.limit, _FEWEST_LISTED) * (_FILTERED if query.filter else 1)
-    newest = rows.list_newest(count + 1, EARLY, pairs)
+    newest = rows.list_newest(min(count + 1, _ALL), EARLY, pairs)
     if newest is None:
         return None
 

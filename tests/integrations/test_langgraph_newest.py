@@ -16,16 +16,8 @@ from savers._wrappers.base import SaverWrapper
 from savers.langgraph import CheckpointSaver, sql_histories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 
-LIMITS = (0, 1, 2, 3, 7, 16, 17, 18, 40, 1000)
-FILTERS = [
-    {},
-    {"group": 3},
-    {"group": 3, "source": "loop"},
-    {"step": 7},
-    {"missing": None},
-    {"missing": 1},
-    {"list": [1]},
-]
+LIMITS = (0, 1, 3, 16, 17, 40, 1 << 70)
+FILTERS = [{}, {"group": 3}, {"step": 7}, {"missing": None}]
 
 
 def put(saver, thread_id, namespace="", parent=None, id=None, n=0):

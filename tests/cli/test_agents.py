@@ -88,16 +88,17 @@ def run(*options, stdin, **extra):
     return graphkit("agents", "run", "shop.yaml", *options, stdin=stdin, **extra)
 
 
-def run_process(*options, stdin, **environment):
+@pytest.fixture
+def run_process(launcher):
     """As `run`, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "graphkit", "agents", "run", "shop.yaml", *options],
-        input=stdin,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+    def run_once(*options, stdin, **environment):
+        environment["PYTHONPATH"] = str(ROOT)
+        return launcher.run(
+            "-m", "graphkit", "agents", "run", "shop.yaml", *options, environment=environment, given=stdin
+        )
+
+    return run_once
 
 
 def calls():
@@ -261,7 +262,7 @@ def test_an_error_after_a_part_of_an_answer_begins_a_line():
     assert done.err.startswith("graphkit: node 'llm_step_0' failed: ")
 
 
-def test_a_killed_conversation_goes_on_where_it_was():
+def test_a_killed_conversation_goes_on_where_it_was(run_process):
     killed = run_process("--thread", "bob", stdin="Hello\ndie\n")
     assert killed.returncode == 9
     assert "You said 'Hello'." in killed.stdout
@@ -295,7 +296,7 @@ def test_ctrl_c_ends_a_conversation_without_a_traceback():
     assert "Traceback" not in err
 
 
-def test_a_provider_and_an_mcp_server_are_used_over_their_protocols(tmp_path, monkeypatch):
+def test_a_provider_and_an_mcp_server_are_used_over_their_protocols(tmp_path, run_process, monkeypatch):
     program = ROOT / "tests" / "agents" / "plain_mcp_server.py"
     monkeypatch.setenv("SHOP_KEY", "sk-0123456789-topsecret")
     with chat_server.start([tool_calls(("add", {"a": 1, "b": 2})), text("It is 3."), text("Bye.")]) as server:

@@ -32,6 +32,18 @@ def process(*args, stdin="", **environment):
     )
 
 
+@pytest.fixture
+def fork(launcher, monkeypatch):
+    """As `process`, for what an interpreter of its own adds nothing to."""
+    for name in ("NO_COLOR", "COLUMNS", "GRAPHKIT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*args, stdin="", **environment):
+        return launcher.run("-m", "graphkit", *args, environment=environment, given=stdin)
+
+    return run
+
+
 def at_a_terminal(*args, **environment):
     """What a process writes to a terminal of its own, of 80 columns."""
     clean = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
@@ -136,20 +148,20 @@ def test_a_reader_that_has_seen_enough(store):
     assert running.returncode == 0
 
 
-def test_completion_knows_the_threads(store):
+def test_completion_knows_the_threads(store, fork):
     words = f"graphkit show {store} order-"
-    done = process(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="3", _TYPER_COMPLETE_ARGS=words)
+    done = fork(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="3", _TYPER_COMPLETE_ARGS=words)
     assert done.stdout.split() == ["order-17", "order-18"]
     words = f"graphkit show {store} order-17 --checkpoint "
-    done = process(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="5", _TYPER_COMPLETE_ARGS=words)
+    done = fork(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="5", _TYPER_COMPLETE_ARGS=words)
     assert "00000000-0000-7000-8000-000000000002" in done.stdout
     for shell in ("bash", "zsh", "fish"):
-        assert process(_GRAPHKIT_COMPLETE=f"source_{shell}").stdout
+        assert fork(_GRAPHKIT_COMPLETE=f"source_{shell}").stdout
 
 
-def test_completion_of_what_is_not_there(tmp_path):
+def test_completion_of_what_is_not_there(tmp_path, fork):
     words = f"graphkit show {tmp_path / 'nothing'} o"
-    done = process(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="3", _TYPER_COMPLETE_ARGS=words)
+    done = fork(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="3", _TYPER_COMPLETE_ARGS=words)
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
@@ -186,19 +198,19 @@ def test_an_input_that_is_no_text(tmp_path, shop):
 
 
 @pytest.mark.parametrize("around", [lambda value: [value], lambda value: {"k": value}])
-def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, around):
+def test_values_so_deep_that_they_can_just_be_stored_can_be_shown(tmp_path, fork, around):
     value = 1
     for _ in range(400):
         value = around(value)
     saver = FileSystemSaver(tmp_path / "runs")
     saver.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
     saver.put(RunnableConfig("t"), checkpoint(2, "a", "b", {"x": value}, 1))
-    shown = process("show", tmp_path / "runs", "t", "--json")
+    shown = fork("show", tmp_path / "runs", "t", "--json")
     assert (shown.returncode, json.loads(shown.stdout)["state"]) == (0, {"x": value})
     for command in ("show", "diff"):
-        assert process(command, tmp_path / "runs", "t").returncode == 0
-    exported = process("export", tmp_path / "runs").stdout
-    assert process("import", tmp_path / "again", "-", stdin=exported).returncode == 0
+        assert fork(command, tmp_path / "runs", "t").returncode == 0
+    exported = fork("export", tmp_path / "runs").stdout
+    assert fork("import", tmp_path / "again", "-", stdin=exported).returncode == 0
     assert FileSystemSaver(tmp_path / "again").get(RunnableConfig("t")).state == {"x": value}
 
 

@@ -14,7 +14,7 @@ from tests.sweeps import FULL_EXAMPLES, Sweep, sampled_items
 COLLECT_INSIDE_TEST = 100_000
 """Objects that a test may make until the collector runs inside it after all, so that memory stays bounded."""
 _TESTS = itertools.count(1)
-TESTS_PER_FULL_COLLECTION = 100
+TESTS_PER_FULL_COLLECTION = 400
 """After how many tests the collector looks at all objects. Older garbage holds descriptors: thousands in a whole run."""
 
 # The same examples on every machine and at every hour; HYPOTHESIS_PROFILE=search looks for new ones.

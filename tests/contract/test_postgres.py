@@ -45,7 +45,7 @@ class TestPostgresSaver(InSchema):
         return self.open_schema(saver._schema)
 
 
-@pytest.mark.sweep(20, of="tests")
+@pytest.mark.sweep(10, of="tests")
 class TestPostgresSaverReopened(InSchema):
     """Every single operation on a saver object of its own, which takes six times as long."""
 
@@ -104,4 +104,4 @@ def fewer(machine, part, steps):
 
 
 TestPostgresMachine = fewer(PostgresMachine, 4, 50)
-TestReopeningMachine = fewer(ReopeningMachine, 16, max(20, examples(50)))
+TestReopeningMachine = fewer(ReopeningMachine, 16, max(10, examples(50)))

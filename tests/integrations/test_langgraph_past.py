@@ -65,11 +65,11 @@ def read(saver, checkpoint_id):
     return saver.get_tuple(name(checkpoint_id))
 
 
-def read_anew(opener, checkpoint_id, way):
+def read_anew(opener, checkpoint_id):
     """Read a checkpoint with a new saver."""
     saver = opener.open("a")
     try:
-        return way(saver, checkpoint_id)
+        return saver.get_tuple(name(checkpoint_id))
     finally:
         saver._close()
 
@@ -101,6 +101,7 @@ def test_each_checkpoint_of_a_history(opener, decoded, is_open):
     assert reader.get_tuple(name("absent")) is None
 
 
+@pytest.mark.sweep(1, of="seed", in_turn=True)
 @pytest.mark.parametrize("seed", range(3))
 @parametrize(*LOGS)
 def test_what_another_saver_has_done_since_is_seen(opener, seed):
@@ -139,14 +140,16 @@ def test_what_another_saver_has_done_since_is_seen(opener, seed):
 
 def check(opener, reader, ids, gone):
     """Check that a saver, and a new one, read what the general way reads."""
+    general = opener.open("a")
     for wanted in ids:
-        expected = read_anew(opener, wanted, read_in_the_general_way)
+        expected = read_in_the_general_way(general, wanted)
         assert expected is not None
         assert reader.get_tuple(name(wanted)) == expected
-        assert read_anew(opener, wanted, read) == expected
+        assert read_anew(opener, wanted) == expected
     for wanted in gone:
         assert reader.get_tuple(name(wanted)) is None
-        assert read_anew(opener, wanted, read) is None
+        assert read_anew(opener, wanted) is None
+    general._close()
 
 
 @pytest.mark.parametrize("is_open", [False, True])

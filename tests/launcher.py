@@ -7,17 +7,18 @@ tests/api/test_examples.py and tests/fresh_process.py.
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
-import atexit, gc, importlib, json, os, runpy, socket, sys, threading, traceback
+import atexit, gc, importlib, json, os, runpy, select, signal, socket, sys, threading, traceback
 
 others = ["langgraph.graph", "mcp", "openai", "psycopg", "typer"]
 for name in [*others, "graphkit.agents", "graphkit.cli.app", "savers.langgraph"]:
@@ -28,20 +29,38 @@ for name in [*others, "graphkit.agents", "graphkit.cli.app", "savers.langgraph"]
 assert threading.active_count() == 1
 gc.freeze()
 requests = socket.socket(fileno=int(sys.argv[1]))
-while request := requests.recv(1_000_000):
-    files = socket.recv_fds(requests, 1, 3)[1]
-    child = os.fork()
-    if child == 0:
-        break
-    for file in files:
-        os.close(file)
-    requests.send(str(child).encode())
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    requests.send(str(code).encode())
-else:
-    requests.close()
-    sys.exit()
+woken, waker = os.pipe()
+os.set_blocking(waker, False)
+signal.set_wakeup_fd(waker)  # The end of a child wakes the loop up.
+signal.signal(signal.SIGCHLD, lambda *_: None)
+ends = {}
+child = None
+while child != 0:
+    ready, _, _ = select.select([requests, woken], [], [])
+    if woken in ready:
+        os.read(woken, 1000)
+        for ended in [*ends]:
+            process, status = os.waitpid(ended, os.WNOHANG)
+            if process:
+                end = ends.pop(process)
+                os.write(end, str(os.waitstatus_to_exitcode(status)).encode())
+                os.close(end)
+    if requests in ready:
+        request = requests.recv(1_000_000)
+        if not request:
+            os._exit(0)
+        *files, end = socket.recv_fds(requests, 1, 4)[1]
+        child = os.fork()
+        if child:
+            ends[child] = end
+            for file in files:
+                os.close(file)
+            requests.send(str(child).encode())
+signal.set_wakeup_fd(-1)
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 requests.close()
+for other in (woken, waker, end, *ends.values()):
+    os.close(other)
 for number, file in enumerate(files):
     os.dup2(file, number)
     os.close(file)
@@ -79,6 +98,57 @@ os._exit(code)
 """
 
 
+class Process:
+    """A process that was started, with the attributes and methods of subprocess.Popen that tests use."""
+
+    def __init__(self, pid, end, stdin=None, stdout=None):
+        self.pid = pid
+        self.stdin = stdin
+        self.stdout = stdout
+        self.returncode = None
+        self._end = end
+
+    def poll(self):
+        if self.returncode is not None:
+            return self.returncode
+        ready, _, _ = select.select([self._end], [], [], 0)
+        return self.wait() if ready else None
+
+    def wait(self, timeout=120):
+        if self.returncode is None:
+            ready, _, _ = select.select([self._end], [], [], timeout)
+            if not ready:
+                self.kill()
+                raise TimeoutError(f"process {self.pid} has not ended")
+            self.returncode = int(os.read(self._end, 100))
+            os.close(self._end)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.returncode is None:
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, text=""):
+        with self.stdin:
+            self.stdin.write(text)
+        with self.stdout:
+            out = self.stdout.read()
+        self.wait()
+        return out, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stdout.close()
+        self.stdin.close()
+        self.wait()
+
+
 class Launcher:
     """A process that forks for each script."""
 
@@ -96,19 +166,30 @@ class Launcher:
             files[0].write(given.encode())
             for file in files:
                 file.seek(0)
-            request = [[str(part) for part in command], str(Path(cwd).resolve()), os.environ | (environment or {})]
-            self.requests.send(json.dumps(request).encode())
-            socket.send_fds(self.requests, [b"."], [file.fileno() for file in files])
-            process_id = int(self.requests.recv(100))
-            try:
-                code = int(self.requests.recv(100))
-            except TimeoutError:
-                os.kill(process_id, signal.SIGKILL)
-                raise
+            pid, end = self._fork(command, cwd, environment, [file.fileno() for file in files])
+            code = Process(pid, end).wait()
             for file in files:
                 file.seek(0)
             _, out, err = (file.read().decode() for file in files)
         return subprocess.CompletedProcess(command, code, out, err)
+
+    def start(self, *command, cwd=".", environment=None):
+        """Start what `run` takes, with pipes of text as its standard input and output."""
+        theirs_in, stdin = os.pipe()
+        stdout, theirs_out = os.pipe()
+        pid, end = self._fork(command, cwd, environment, [theirs_in, theirs_out, 2])
+        os.close(theirs_in)
+        os.close(theirs_out)
+        return Process(pid, end, os.fdopen(stdin, "w", encoding="utf-8"), os.fdopen(stdout, encoding="utf-8"))
+
+    def _fork(self, command, cwd, environment, files):
+        """Return the process id, and a descriptor from which its exit code can be read."""
+        end, theirs = os.pipe()
+        request = [[str(part) for part in command], str(Path(cwd).resolve()), os.environ | (environment or {})]
+        self.requests.send(json.dumps(request).encode())
+        socket.send_fds(self.requests, [b"."], [*files, theirs])
+        os.close(theirs)
+        return int(self.requests.recv(100)), end
 
 
 @contextmanager

@@ -6,7 +6,6 @@
 import gc
 import os
 import signal
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -227,16 +226,8 @@ for n in range(count):
 """
 
 
-def workers(root, fsync, threads, count):
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, root, fsync, str(who), thread, str(count)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for who, thread in enumerate(threads)
-    ]
+def workers(launcher, root, fsync, threads, count):
+    started = [launcher.start("-c", PROGRAM, root, fsync, who, thread, count) for who, thread in enumerate(threads)]
     for worker in started:
         assert worker.stdout.readline() == "ready\n"
     for worker in started:
@@ -253,9 +244,9 @@ def finished(started):
 
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("fsync", ["always", "never"])
-def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, tmp_path):
+def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, tmp_path):
     threads = ["shared"] * 8 + [f"own {who}" for who in range(8)]
-    finished(workers(str(tmp_path / "store"), fsync, threads, 25))
+    finished(workers(launcher, str(tmp_path / "store"), fsync, threads, 25))
     with FileSystemSaver(tmp_path / "store") as saver:
         assert sorted(saver.threads()) == sorted(set(threads))
         history = saver.list(config_of("shared"))
@@ -268,10 +259,10 @@ def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, tmp_path):
             assert [(one.state["who"], one.state["n"]) for one in own] == [(who + 8, n) for n in range(24, -1, -1)]
 
 
-def test_whatever_a_reader_sees_beside_writers_was_put(tmp_path):
+def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
     """L9: each reading shows the history as it was at a moment, and never goes back."""
     with FileSystemSaver(tmp_path / "store") as reader:
-        started = workers(str(tmp_path / "store"), "never", ["t"] * 3, 60)
+        started = workers(launcher, str(tmp_path / "store"), "never", ["t"] * 3, 60)
         seen = []
         while any(worker.poll() is None for worker in started):
             found = [

@@ -3,8 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -24,9 +22,12 @@ def step(n, **state):
 """
 
 
-def start(root, code, *arguments, fsync="never"):
-    command = [sys.executable, "-c", PRELUDE + code, str(root), fsync, *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+@pytest.fixture
+def start(launcher):
+    def start_process(root, code, *arguments, fsync="never"):
+        return launcher.start("-c", PRELUDE + code, root, fsync, *arguments)
+
+    return start_process
 
 
 def test_what_one_saver_puts_another_sees_at_once(opener, disk, config):
@@ -42,7 +43,7 @@ def test_what_one_saver_puts_another_sees_at_once(opener, disk, config):
         assert reader.get_writes(config) == {"n": n}
 
 
-def test_eight_writers_on_one_thread_lose_nothing(opener, config, tmp_path):
+def test_eight_writers_on_one_thread_lose_nothing(opener, config, tmp_path, start):
     code = """
 sys.stdin.readline()
 for n in range(50):
@@ -85,7 +86,7 @@ def test_threads_of_one_process_lose_nothing(opener, disk, config):
     assert all(len(opener().list(RunnableConfig(f"own {number}"))) == 50 for number in range(6))
 
 
-def test_a_reader_beside_a_writer_sees_only_whole_checkpoints_in_order(opener, config, tmp_path):
+def test_a_reader_beside_a_writer_sees_only_whole_checkpoints_in_order(opener, config, tmp_path, start):
     writer = start(tmp_path / "store", "for n in range(400):\n    saver.put(config, step(n, items=['y' * 50] * n))\n")
     reader = opener()
     last = -1
@@ -100,7 +101,7 @@ def test_a_reader_beside_a_writer_sees_only_whole_checkpoints_in_order(opener, c
     assert [one.state["n"] for one in reader.list(config)] == [*range(399, -1, -1)]
 
 
-def test_a_killed_writer_loses_nothing_that_was_acknowledged(opener, disk, config, tmp_path):
+def test_a_killed_writer_loses_nothing_that_was_acknowledged(opener, disk, config, tmp_path, start):
     code = "n = 0\nwhile True:\n    saver.put(config, step(n, text='z' * 3000)); print(n, flush=True); n += 1\n"
     acknowledged = -1
     for turn in range(6):
@@ -199,7 +200,7 @@ def test_a_flusher_that_was_in_use_at_the_fork_does_not_hang_the_child(opener, d
     assert [one.state["n"] for one in opener().list(config)] == [1, 0]
 
 
-def test_the_run_lock_keeps_other_processes_out_and_names_its_holder(opener, config, tmp_path):
+def test_the_run_lock_keeps_other_processes_out_and_names_its_holder(opener, config, tmp_path, start):
     code = "with saver.run_lock(config):\n    print('held', flush=True)\n    sys.stdin.readline()\n"
     holder = start(tmp_path / "store", code)
     assert holder.stdout.readline() == "held\n"
@@ -221,7 +222,7 @@ def test_the_run_lock_keeps_other_processes_out_and_names_its_holder(opener, con
         pass
 
 
-def test_a_dead_holders_run_lock_is_free_at_once(opener, config, tmp_path):
+def test_a_dead_holders_run_lock_is_free_at_once(opener, config, tmp_path, start):
     code = "with saver.run_lock(config):\n    print('held', flush=True)\n    sys.stdin.readline()\n"
     holder = start(tmp_path / "store", code)
     assert holder.stdout.readline() == "held\n"
@@ -252,7 +253,7 @@ def test_two_savers_of_one_process_exclude_each_other(opener, config, tmp_path):
     assert first.run_lock_key(config) == second.run_lock_key(config)
 
 
-def test_release_delete_and_copy_wait_for_a_run_of_somebody_else(opener, disk, config, tmp_path):
+def test_release_delete_and_copy_wait_for_a_run_of_somebody_else(opener, disk, config, tmp_path, start):
     opener().put(config, disk.step(0))
     code = "with saver.run_lock(config):\n    print('held', flush=True)\n    sys.stdin.readline()\n"
     holder = start(tmp_path / "store", code)

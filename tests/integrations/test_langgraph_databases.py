@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 import textwrap
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -331,31 +329,30 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-def start(opener, saver, *arguments):
+def start(launcher, opener, saver, *arguments):
     place = opener.server.connection_string if opener.kind == "postgres" else saver.store.db_file
     schema = getattr(saver.store, "_schema", "")
-    command = [sys.executable, "-c", SCRIPT, opener.kind, place, schema, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return launcher.start("-c", SCRIPT, opener.kind, place, schema, *arguments)
 
 
 @parametrize(*DATABASES)
-def test_early_writes_survive_their_process(opener):
+def test_early_writes_survive_their_process(launcher, opener):
     saver = opener.new()
     checkpoint = empty_checkpoint()
-    process = start(opener, saver, "task", "early", checkpoint["id"])
-    process.communicate(timeout=60)
+    process = start(launcher, opener, saver, "task", "early", checkpoint["id"])
+    process.communicate()
     assert process.returncode == 9
     saver.put(thread(), checkpoint, {"step": -1}, {})
     assert saver.get_tuple(thread()).pending_writes == [("task", "a", "early")]
 
 
 @parametrize(*DATABASES)
-def test_processes_put_to_one_thread(opener):
+def test_processes_put_to_one_thread(launcher, opener):
     saver = opener.new()
     put(saver, thread(), n=0)
     count = 40
-    processes = [start(opener, saver, f"task {number}", "puts", str(count)) for number in range(3)]
-    ids = [process.communicate(timeout=120)[0].split() for process in processes]
+    processes = [start(launcher, opener, saver, f"task {number}", "puts", str(count)) for number in range(3)]
+    ids = [process.communicate()[0].split() for process in processes]
     assert [len(own) for own in ids] == [count] * 3
     found = {one.checkpoint["id"]: one for one in saver.list(thread())}
     assert len(found) == 3 * count + 1

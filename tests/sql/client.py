@@ -7,7 +7,7 @@ from graphkit import Checkpoint, RunnableConfig
 
 
 def main():
-    opener, name, count = pickle.load(sys.stdin.buffer)
+    opener, name, count = pickle.loads(bytes.fromhex(sys.argv[1]))
     with opener() as saver:
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -1,7 +1,9 @@
 """Databases for the tests of the layer below the SQL savers."""
 
+import pickle
 import uuid
 from functools import partial
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -10,6 +12,8 @@ from savers import PostgresSaver
 from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.sqlite_database import SqliteDatabase
 from savers._sql.sqlite_saver import SqliteSaver
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -82,6 +86,16 @@ def open_saver(request):
     yield open_again
     for saver in opened:
         saver.close()
+
+
+@pytest.fixture
+def start_client(launcher):
+    """Starts tests/sql/client.py."""
+
+    def start(opener, name, count):
+        return launcher.start("-m", "tests.sql.client", pickle.dumps((opener, name, count)).hex(), cwd=ROOT)
+
+    return start
 
 
 @pytest.fixture

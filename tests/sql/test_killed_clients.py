@@ -1,8 +1,6 @@
 """A client that is killed at any moment: its transactions are there as a whole or not at all."""
 
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,19 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def start_writer(request, tmp_path, database):
+def start_writer(request, launcher, tmp_path, database):
     def start(history, number):
         if isinstance(database, PostgresDatabase):
             place = request.getfixturevalue("server").connection_string
             kind, options = "postgres", {"schema": database.schema}
         else:
             kind, place, options = "sqlite", str(tmp_path / "test.db"), {}
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.sql.writer", json.dumps([kind, place, options, history, number])],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        return launcher.start("-m", "tests.sql.writer", json.dumps([kind, place, options, history, number]), cwd=ROOT)
 
     return start
 
@@ -47,6 +40,7 @@ def test_what_was_acknowledged_is_there_and_nothing_by_halves(database, start_wr
         told += [int(line) for line in writer.stdout]
         writer.wait()
         writer.stdout.close()
+        writer.stdin.close()
         # The server may not have noticed yet, so the last commit may still be on its way.
         with database.transaction() as transaction:
             if isinstance(database, PostgresDatabase):

@@ -18,7 +18,6 @@ from graphkit.errors import (
 )
 from savers import PostgresSaver, SqliteSaver
 from tests.sql.savers import fill, put, run_sql
-from tests.sql.test_savers import start_client
 
 T = RunnableConfig("t")
 STEPS = 12
@@ -98,18 +97,20 @@ def test_a_run_on_a_server_that_is_gone_ends_with_an_error_and_resumes_without_d
 
 
 @pytest.mark.parametrize("how", ["kill", "immediate"])
-def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_processes(own_server, own_saver, how):
+def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_processes(
+    own_server, own_saver, start_client, how
+):
     opener = partial(PostgresSaver, own_server.connection_string, lock_timeout=60.0)
     own_saver.threads()
     clients = [start_client(opener, f"client {number}", 30) for number in range(8)]
     acknowledged = [client.stdout.readline() for client in clients]
-    assert acknowledged == [b"ready\n"] * 8
+    assert acknowledged == ["ready\n"] * 8
     lines = [[] for _ in clients]
     half = threading.Semaphore(0)
 
     def read(client, into):
         for line in client.stdout:
-            into.append(line.decode().strip())
+            into.append(line.strip())
             half.release()
 
     readers = [threading.Thread(target=read, args=pair) for pair in zip(clients, lines, strict=True)]
@@ -126,6 +127,7 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_
         reader.join()
         client.wait()
         client.stdout.close()
+        client.stdin.close()
     found = [one.id for one in own_saver.list(T)]
     assert len(found) == len({*found})
     acknowledged = {line for client in lines for line in client}
@@ -259,17 +261,18 @@ def test_a_database_that_another_program_has_locked(sqlite_opener):
         assert len(saver.list(T)) == 4
 
 
-def test_a_client_that_is_killed_while_others_put(open_saver):
+def test_a_client_that_is_killed_while_others_put(open_saver, start_client):
     saver = open_saver()
     clients = [start_client(open_saver.opener, f"client {number}", 1000) for number in range(2)]
     for client in clients:
-        assert client.stdout.readline() == b"ready\n"
-    acknowledged = {clients[0].stdout.readline().decode().strip() for _ in range(20)}
+        assert client.stdout.readline() == "ready\n"
+    acknowledged = {clients[0].stdout.readline().strip() for _ in range(20)}
     for client in clients:
         client.send_signal(signal.SIGKILL)
         client.wait()
-        acknowledged |= {line.decode().strip() for line in client.stdout if line.endswith(b"\n")}
+        acknowledged |= {line.strip() for line in client.stdout if line.endswith("\n")}
         client.stdout.close()
+        client.stdin.close()
     found = [one.id for one in saver.list(T)]
     assert acknowledged <= {*found}
     assert len(found) == len({*found})

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,15 +21,8 @@ SOON = 60
 class Holder:
     """A process that holds a run lock."""
 
-    def __init__(self, kind, place, options, thread_id, timeout):
-        arguments = json.dumps([kind, place, options, thread_id, timeout])
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.sql.holder", arguments],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, launcher, *arguments):
+        self.process = launcher.start("-m", "tests.sql.holder", json.dumps(arguments), cwd=ROOT)
 
     def read(self):
         return self.process.stdout.readline().strip()
@@ -52,7 +43,7 @@ class Holder:
 
 
 @pytest.fixture
-def start_holder(request, tmp_path, database):
+def start_holder(request, launcher, tmp_path, database):
     holders = []
 
     def start(thread_id="t", timeout=SOON, **options):
@@ -62,7 +53,7 @@ def start_holder(request, tmp_path, database):
             kind = "postgres"
         else:
             kind, place = "sqlite", str(tmp_path / "test.db")
-        holders.append(Holder(kind, place, options, thread_id, timeout))
+        holders.append(Holder(launcher, kind, place, options, thread_id, timeout))
         return holders[-1]
 
     yield start
@@ -248,10 +239,10 @@ def test_a_lease_is_renewed_while_the_lock_is_held(opened):
     assert expires(database) is None
 
 
-def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(opened, server, schema):
+def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(launcher, opened, server, schema):
     database = opened(lease=0.5)
     history = add_history(database)
-    holder = Holder("postgres", server.connection_string, {"schema": schema, "lease": 0.5}, "t", SOON)
+    holder = Holder(launcher, "postgres", server.connection_string, {"schema": schema, "lease": 0.5}, "t", SOON)
     try:
         assert holder.read() == "held"
         assert holder.put(history, 0) == 1
@@ -267,10 +258,10 @@ def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(opened, se
     assert positions(database, history) == [0, 1, 3]
 
 
-def test_a_paused_holder_that_nobody_has_taken_over_goes_on(opened, server, schema):
+def test_a_paused_holder_that_nobody_has_taken_over_goes_on(launcher, opened, server, schema):
     database = opened(lease=2)
     history = add_history(database)
-    holder = Holder("postgres", server.connection_string, {"schema": schema, "lease": 2}, "t", SOON)
+    holder = Holder(launcher, "postgres", server.connection_string, {"schema": schema, "lease": 2}, "t", SOON)
     try:
         assert holder.read() == "held"
         holder.send(signal.SIGSTOP)
@@ -327,11 +318,11 @@ def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how)
         each.close()
 
 
-def test_a_paused_holder_keeps_its_lock_across_a_restart_of_the_server(own_server):
+def test_a_paused_holder_keeps_its_lock_across_a_restart_of_the_server(launcher, own_server):
     """Its advisory lock is gone, which proves nothing; its lease counts."""
     database = PostgresDatabase(own_server.connection_string, lease=3600, lock_timeout=60)
     history = add_history(database)
-    holder = Holder("postgres", own_server.connection_string, {"lease": 3600, "lock_timeout": 60}, "t", SOON)
+    holder = Holder(launcher, "postgres", own_server.connection_string, {"lease": 3600, "lock_timeout": 60}, "t", SOON)
     try:
         assert holder.read() == "held"
         holder.send(signal.SIGSTOP)

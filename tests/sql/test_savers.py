@@ -4,8 +4,6 @@ import asyncio
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,21 +20,12 @@ from tests.sql.savers import fill, put, run_sql
 T = RunnableConfig("t")
 
 
-def start_client(opener, name, count):
-    client = subprocess.Popen(
-        [sys.executable, "-m", "tests.sql.client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=False
-    )
-    client.stdin.write(pickle.dumps((opener, name, count)))
-    client.stdin.close()
-    return client
-
-
-def test_eight_processes_on_one_thread(saver, open_saver):
+def test_eight_processes_on_one_thread(saver, open_saver, start_client):
     clients = [start_client(open_saver.opener, f"client {number}", 25) for number in range(8)]
     acknowledged = []
     for client in clients:
         with client:
-            lines = client.stdout.read().decode().splitlines()
+            lines = client.stdout.read().splitlines()
         assert client.returncode == 0
         assert lines.pop(0) == "ready"
         acknowledged += lines
@@ -442,12 +431,12 @@ def test_a_saver_works_after_a_fork(saver):
     assert saver.verify().ok
 
 
-def test_the_opener_opens_the_store_in_another_process(saver):
+def test_the_opener_opens_the_store_in_another_process(saver, start_client):
     fill(saver, 3)
     opener = pickle.loads(pickle.dumps(saver.opener()))
     client = start_client(opener, "client", 2)
     with client:
-        assert client.stdout.read().decode().split("\n")[:3] == ["ready", "client 0", "client 1"]
+        assert client.stdout.read().split("\n")[:3] == ["ready", "client 0", "client 1"]
     assert saver.get(T).id == "client 1"
     with opener() as other:
         assert other.get(T).id == "client 1"

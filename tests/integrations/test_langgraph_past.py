@@ -61,10 +61,6 @@ def read_in_the_general_way(saver, checkpoint_id):
         del histories.read_past
 
 
-def read(saver, checkpoint_id):
-    return saver.get_tuple(name(checkpoint_id))
-
-
 def read_anew(opener, checkpoint_id):
     """Read a checkpoint with a new saver."""
     saver = opener.open("a")

@@ -1,8 +1,6 @@
 """Starts processes that run or serve the graphs of tests/sql/flow.py."""
 
 import json
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -11,12 +9,9 @@ PATIENCE = 60.0
 
 
 @contextmanager
-def start_process(*task):
+def start_process(launcher, *task):
     """Start tests/sql/flow.py; kill it in the end, or if it says nothing for too long."""
-    command = [sys.executable, "-m", "tests.sql.flow", json.dumps(task)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-    ) as process:
+    with launcher.start("-m", "tests.sql.flow", json.dumps(task), cwd=Path(__file__).parents[2]) as process:
         killer = Timer(PATIENCE, process.kill)
         killer.start()
         try:

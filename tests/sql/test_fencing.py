@@ -31,8 +31,10 @@ def read_all(saver):
 
 
 @pytest.mark.parametrize("gate", ["first", "inner", "left", "last"])
-def test_a_stopped_run_is_taken_over_and_fenced_off(open_postgres_saver, server, schema, gate):
-    with start_process("run", server.connection_string, {"schema": schema, "lease": 2.0}, "t", gate) as process:
+def test_a_stopped_run_is_taken_over_and_fenced_off(launcher, open_postgres_saver, server, schema, gate):
+    with start_process(
+        launcher, "run", server.connection_string, {"schema": schema, "lease": 2.0}, "t", gate
+    ) as process:
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGSTOP)
         saver = open_postgres_saver(lock_timeout=PATIENCE)
@@ -49,12 +51,14 @@ def test_a_stopped_run_is_taken_over_and_fenced_off(open_postgres_saver, server,
         assert saver.get(CONFIG).next_node_id == END
 
 
-def test_a_branch_in_another_process_is_fenced_off_with_its_run(open_postgres_saver, server, schema, tmp_path):
+def test_a_branch_in_another_process_is_fenced_off_with_its_run(
+    launcher, open_postgres_saver, server, schema, tmp_path
+):
     """The process of the run stays paused; its worker goes on, and finds that the thread was taken over."""
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
     options = {"schema": schema, "lease": 2.0}
-    with start_process("run on workers", server.connection_string, options, "t", "right", pipe) as process:
+    with start_process(launcher, "run on workers", server.connection_string, options, "t", "right", pipe) as process:
         _, worker = process.stdout.readline().split()
         for pid in (process.pid, int(worker)):
             os.kill(pid, signal.SIGSTOP)
@@ -109,9 +113,9 @@ def _open_as_node(saver, config):
         CURRENT_NODE_CONTEXT.reset(token)
 
 
-def test_a_killed_run_is_taken_over_at_once(open_postgres_saver, server, schema):
+def test_a_killed_run_is_taken_over_at_once(launcher, open_postgres_saver, server, schema):
     options = {"schema": schema, "lease": 3600.0}
-    with start_process("run", server.connection_string, options, "t", "left") as process:
+    with start_process(launcher, "run", server.connection_string, options, "t", "left") as process:
         assert process.stdout.readline() == "waiting\n"
         process.kill()
         process.wait(PATIENCE)

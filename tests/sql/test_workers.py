@@ -35,12 +35,12 @@ def read_log(saver, thread_id):
 
 
 @pytest.fixture
-def start(server, schema):
+def start(launcher, server, schema):
     with ExitStack() as stack:
 
         def start_one(what, *arguments, lease=10.0):
             options = {"schema": schema, "lease": lease}
-            process = stack.enter_context(start_process(what, server.connection_string, options, *arguments))
+            process = stack.enter_context(start_process(launcher, what, server.connection_string, options, *arguments))
             if what == "serve":
                 assert process.stdout.readline() == "serving\n"
             return process

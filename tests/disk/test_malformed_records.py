@@ -1,0 +1,79 @@
+"""Records whose checksums are right and one part of which is wrong: each is damage that is named, and repaired.
+
+tests/disk/test_forged.py has them at random; here each check of a part has a record that only this check refuses.
+"""
+
+import msgpack
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointCorruptionError
+from savers import FileSystemSaver
+from savers._log import log
+from tests.disk.conftest import frames_of, log_of
+
+CONFIG = RunnableConfig("t")
+LATE = 1 << 62
+TABLE = []
+
+KEYFRAMES = {
+    "more parts than there are": ["bad", "a", "b", 1, [], TABLE, None, None, None, None, 5, b""],
+    "operations that are no list": ["bad", "a", "b", 1, "ops", TABLE, b""],
+    "data that are no bytes": ["bad", "a", "b", 1, [], TABLE, "data"],
+    "a time that no clock shows": ["bad", "a", "b", LATE, [], TABLE, b""],
+    "a node that is no text": ["bad", 7, "b", 1, [], TABLE, b""],
+    "an id that is no text": [7, "a", "b", 1, [], TABLE, b""],
+    "early writes without a place": ["bad", "a", "b", 1, [], TABLE, None, None, None, [-1, 0], b""],
+}
+OTHERS = {
+    "writes that are no bytes": (log.WRITE, ["good", {"k": 1}]),
+    "writes without a key": (log.WRITE, ["good", {1: b""}]),
+    "writes of an id that is none": (log.WRITE, [7, {"k": b"\1"}]),
+    "writes that are no list": (log.WRITE, "writes"),
+    "writes with one part more": (log.WRITE, ["good", {}, 1]),
+    "tags that are no text": (log.MARK, ["good", [1], []]),
+    "tags that are no list": (log.MARK, ["good", {}, []]),
+}
+ENDINGS = {"no version": [], "a version below 0": [-1], "a version that is no number": ["1"], "no list": "version"}
+RECORDS = {name: (log.CHECKPOINT, parts, log.KEY) for name, parts in KEYFRAMES.items()}
+RECORDS |= {name: (type_, parts, 0) for name, (type_, parts) in OTHERS.items()}
+
+
+def write_log(root, type_, parts, flags=0):
+    """Write a log of a good record and a malformed one."""
+    with FileSystemSaver(root, fsync="never", compression=None) as saver:
+        saver.put(CONFIG, Checkpoint(id="good", node_id="a", next_node_id="b", state={"k": "v"}))
+    path = log_of(root)
+    *_, last = frames_of(path)
+    with path.open("ab") as file:
+        file.write(log.pack_frame(last.end, last.fid, last.seq + 1, type_, msgpack.packb(parts), flags))
+    return path
+
+
+def expect_repair(saver):
+    (problem,) = saver.verify("t").problems
+    assert problem.state == "damaged"
+    assert saver.repair("t").ok
+    assert [one.id for one in saver.list(CONFIG)] == ["good"]
+    assert saver.verify("t").ok
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_with_a_wrong_part_is_damage_and_repaired(tmp_path, name):
+    path = write_log(tmp_path, *RECORDS[name])
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        for read in (saver.list, saver.history, saver.get):
+            with pytest.raises(CheckpointCorruptionError, match=f"{path}"):
+                read(CONFIG)
+        expect_repair(saver)
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_an_end_of_a_history_that_names_no_version_is_damage_and_repaired(tmp_path, name):
+    path = write_log(tmp_path, log.RELEASE, ENDINGS[name])
+    before = path.read_bytes()
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        with pytest.raises(CheckpointCorruptionError, match="it names no version"):
+            saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={}))
+        assert path.read_bytes() == before
+        expect_repair(saver)

@@ -356,6 +356,8 @@ class MemorySaver(BaseCheckpointSaver):
     async def atags_of(self, config: ConfigLike) -> tuple[str, ...]:
         return self.tags_of(config)
 
+    checkOptions = check_options
+
 
 class _StoredCheckpoint:
     """A checkpoint with its pending writes and tags."""

@@ -604,6 +604,8 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    checkOptions = check_options
+
 
 def _choose_new(
     packed: Mapping[str, bytes],

@@ -108,6 +108,8 @@ class PostgresSaver(SqlSaver):
                     tokens[key.thread_id] = token
         return tokens
 
+    checkOptions = check_options
+
 
 def _open_for_runs(open_saver: Callable[[], PostgresSaver], tokens: dict[str, int]) -> PostgresSaver:
     """Open a saver whose writes are fenced with the run locks of another process."""

@@ -79,3 +79,5 @@ class SqliteSaver(SqlSaver):
             types=tuple(self._codec.types.values()),
             compression=self._db_compression,
         )
+
+    checkOptions = check_options

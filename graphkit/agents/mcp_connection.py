@@ -155,14 +155,24 @@ class McpConnection:
         if error is not None and not _says_connection_lost(error):
             raise self._explain(error)
         await self.close()
-        if _says_session_unknown(error):
-            raise ConnectionLostError(str(error), was_sent=False)
         was_sent = self._sent != sent_before
-        # A failure to connect ends all calls alike, so it is this call's only if there was no other.
         was_alone = was_first and self._started == started
+        raise self._explain_loss(error, was_sent=was_sent, was_alone=was_alone)
+
+    def _explain_loss(self, error: BaseException | None, *, was_sent: bool, was_alone: bool) -> ConnectionLostError:
+        """Return the error for a call whose connection broke.
+
+        Args:
+            error: what the client raised, if anything.
+            was_sent: whether the transport has taken a message since the call began.
+            was_alone: whether there was no other call at the same time.
+        """
+        if _says_session_unknown(error):
+            return ConnectionLostError(str(error), was_sent=False)
+        # A failure to connect ends all calls alike, so it is this call's only if there was no other.
         if was_alone and self._could_not_connect():
             was_sent = False
-        raise ConnectionLostError(self._explain_end(), was_sent=was_sent)
+        return ConnectionLostError(self._explain_end(), was_sent=was_sent)
 
     def _explain(self, error: BaseException) -> Exception:
         """Return the error for an operation that failed; the one of the client is not chained."""

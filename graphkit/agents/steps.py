@@ -166,14 +166,14 @@ class ChatStep(Step):
         if self.system_prompt is not None:
             messages.append({"role": "system", "content": self.system_prompt})
         if self.prompt_template is not None:
-            messages.append({"role": "system", "content": self._format_template(state)})
+            content = self._format_template(self.prompt_template, state)
+            messages.append({"role": "system", "content": content})
         conversation = state.get(MESSAGES) or ()
         return messages + complete_results(conversation)
 
-    def _format_template(self, state: Mapping[str, Any]) -> str:
-        assert self.prompt_template is not None
+    def _format_template(self, template: str, state: Mapping[str, Any]) -> str:
         try:
-            return self.prompt_template.format_map(state)
+            return template.format_map(state)
         except KeyError as error:
             key = error.args[0]
             raise ValueError(
@@ -181,7 +181,13 @@ class ChatStep(Step):
             ) from error
 
     def _make_update(self, reply: Any) -> dict[str, Any]:
-        """Return the update that appends a reply.
+        """Return the update that appends a reply."""
+        self._check_reply(reply)
+        message = with_id(reply)
+        return {MESSAGES: [message]}
+
+    def _check_reply(self, reply: Any) -> None:
+        """Check what the model returned.
 
         Raises:
             TypeError: it is not a message.
@@ -198,8 +204,6 @@ class ChatStep(Step):
             called = [repr(call.name) for call in calls]
             names = ", ".join(called)
             raise ValueError(f"{the_model}, which has no tools, called {names}")
-        message = with_id(reply)
-        return {MESSAGES: [message]}
 
 
 @final

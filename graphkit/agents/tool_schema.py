@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from graphkit._records.config import RunnableConfig
 from graphkit._wording import simplify_message
 
+_CONFIG: Final = ConfigDict(extra="forbid")
 _REFUSED_KINDS: Final[Mapping[Any, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments",
@@ -68,13 +69,11 @@ class ToolSignature:
             self._names[field_name] = parameter.name
             fields[field_name] = _make_field(parameter)
         try:
-            self._model: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
-            schema = self._model.model_json_schema(schema_generator=_SchemaWithoutTitles)
+            self._model: type[BaseModel] = create_model(name, __config__=_CONFIG, **fields)
+            self.parameters: Mapping[str, Any] = _make_schema(self._model)
         except PydanticUserError as error:
             reason = error.message.splitlines()[0]
             raise TypeError(f"the parameters of tool {name!r} have no JSON schema: {reason}") from error
-        schema.pop("title", None)
-        self.parameters: Mapping[str, Any] = schema
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments converted to the types of the annotations.
@@ -94,6 +93,12 @@ class ToolSignature:
             if field_name in model.model_fields_set:
                 checked[name] = getattr(model, field_name)
         return checked
+
+
+def _make_schema(model: type[BaseModel]) -> dict[str, Any]:
+    schema = model.model_json_schema(schema_generator=_SchemaWithoutTitles)
+    schema.pop("title", None)
+    return schema
 
 
 def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -284,12 +284,13 @@ class _AgentFile:
         inner = _AgentFile(file, self._environment, self._outer, self._variables)
         self._inner[path] = inner
         config = inner.config
-        if checkpointer is not None:
-            if config.checkpointer is not None:
-                reason = f"{file} has a checkpointer, too; keep one"
-                raise self._file.make_error(reason, (*path, "checkpointer"))
-            config = dataclasses.replace(config, checkpointer=checkpointer)
-        return {**others, "agent": config}
+        if checkpointer is None:
+            return {**others, "agent": config}
+        if config.checkpointer is not None:
+            reason = f"{file} has a checkpointer, too; keep one"
+            raise self._file.make_error(reason, (*path, "checkpointer"))
+        agent = dataclasses.replace(config, checkpointer=checkpointer)
+        return {**others, "agent": agent}
 
     def _resolve_model(self, text: str, path: Path) -> Any:
         """Return the text `provider:model`, or the function that `module:name` stands for."""

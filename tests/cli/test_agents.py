@@ -136,6 +136,25 @@ def test_variables_come_from_the_environment_of_the_command():
     assert "agent lamp" in graphkit("agents", "check", "shop.yaml", AGENT="lamp").out
 
 
+def test_after_the_limit_the_next_message_goes_on():
+    Path("shop.yaml").write_text(agent_file() + "max_iterations: 1\n")
+    stopped = run("--thread", "bob", stdin="cancel it\nhello\n")
+    assert stopped.code == 4
+    assert "has executed 1 nodes, its max_iterations" in stopped.err
+    again = run("--thread", "bob", stdin="hello\n")
+    assert (again.code, "You said 'hello'." in again.out) == (0, True)
+    assert "has executed 1 nodes, its max_iterations" in again.err
+    assert calls() == ["model", "model"]
+
+
+def test_at_a_terminal_the_limit_does_not_end_the_conversation():
+    Path("shop.yaml").write_text(agent_file() + "max_iterations: 1\n")
+    done = run("--thread", "bob", stdin="cancel it\nhello\n", terminal=True)
+    assert (done.code, "You said 'hello'." in done.out) == (0, True)
+    assert done.err.count("has executed 1 nodes, its max_iterations") == 1
+    assert "try again" not in done.err
+
+
 @pytest.mark.parametrize("command", [("resume", "runs", "bob"), ("worker", "runs", "--once")])
 def test_other_commands_take_an_agent_as_the_app(command, monkeypatch):
     Path("shop_app.py").write_text("from graphkit.agents import load_agent\nagent = load_agent('shop.yaml')\n")

@@ -15,7 +15,7 @@ from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, 
 from graphkit.cli.context import CliContext
 from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, pluralize
 from graphkit.cli.views import Message, Text
-from graphkit.errors import CheckpointNotFoundError, GraphKitError
+from graphkit.errors import CheckpointNotFoundError, GraphKitError, MaxIterationsError
 
 if TYPE_CHECKING:
     import asyncio
@@ -208,6 +208,13 @@ class _Conversation:
         while True:
             try:
                 last = yield from self._follow(given)
+            except MaxIterationsError as error:
+                is_resumed = given is None
+                if not is_resumed and not self._is_interactive:
+                    raise
+                # To try again would execute nothing; a message starts a new count.
+                self._context.warn(f"graphkit: {error}")
+                return True
             except GraphKitError as error:
                 if not self._is_interactive:
                     raise

@@ -82,7 +82,7 @@ def check_saver_options(name: str, **options: Any) -> None:
 
     Raises:
         CheckpointerConfigurationError: the name is unknown, or an option is unknown, missing or wrong. A
-            message about the value of an option begins with its name.
+            message about an option that is given begins with its name.
         TypeError, ValueError: as the factory.
         MissingDependencyError: the saver needs a package that is not installed.
     """
@@ -173,13 +173,29 @@ def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: 
         signature = inspect.signature(factory)
     except ValueError:  # a builtin without a signature
         return
+    known = ", ".join(signature.parameters) or "none"
+    for option in keywords:
+        if not _takes(signature, option):
+            raise CheckpointerConfigurationError(
+                f"{option} is not an option of the saver {name!r}; its options are {known} (path= is the first of them)"
+            )
     try:
         signature.bind(*arguments, **keywords)
     except TypeError as error:
-        known = ", ".join(signature.parameters) or "none"
         raise CheckpointerConfigurationError(
             f"the saver {name!r} cannot be made: {error}; its options are {known} (path= is the first of them)"
         ) from error
+
+
+def _takes(signature: inspect.Signature, option: str) -> bool:
+    """Return whether a factory takes an option by name."""
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return True
+        has_keyword = parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
+        if has_keyword and parameter.name == option:
+            return True
+    return False
 
 
 def _load_entry_points() -> Mapping[str, Factory | EntryPoint]:

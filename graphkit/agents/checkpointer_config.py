@@ -90,7 +90,7 @@ class CheckpointerConfig(Settings):
 
         Raises:
             CheckpointerConfigurationError: a key is missing, unknown or wrong. The message names it; it
-                begins with the key if the value is wrong.
+                begins with a key that is unknown or wrong.
             MissingDependencyError: the saver needs a package that is not installed.
         """
         if not self.enabled:

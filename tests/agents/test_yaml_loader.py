@@ -467,7 +467,7 @@ def test_a_check_finds_what_loading_finds_and_makes_no_store(write, tmp_path):
     with pytest.raises(AgentConfigurationError, match=r"line 1: checkpointer: .*base_directory"):
         check_agent_file(path)
     write(f"{STEPS}checkpointer: {{type: file, config: {{base_directory: runs, nope: 1}}}}\n")
-    with pytest.raises(AgentConfigurationError, match=r"line 2: checkpointer: .*nope"):
+    with pytest.raises(AgentConfigurationError, match=r"line 2: checkpointer.config.nope: is not an option"):
         check_agent_file(path)
 
 
@@ -484,6 +484,7 @@ WRONG_OPTIONS = [
     ("sqlite", "db_file", "':memory:'", "lock_timeout: 1"),
     ("postgres", "lease", "-1", "connection_string: host=db"),
     ("memory", "lock_timeout", "soon", ""),
+    ("sqlite", "compresion", "zlib", "db_file: missing/runs.db"),
 ]
 
 

@@ -84,8 +84,20 @@ def test_a_registered_factory_without_a_check_is_checked_by_name_only(monkeypatc
     monkeypatch.setattr("graphkit.registry._SAVERS._registered", {})
     register_saver("redis", lambda url: MemorySaver())
     check_saver_options("redis", url=object())
-    with pytest.raises(CheckpointerConfigurationError, match="missing a required argument"):
+    with pytest.raises(CheckpointerConfigurationError, match=r"^urls is not an option of the saver 'redis'"):
         check_saver_options("redis", urls="x")
+    with pytest.raises(CheckpointerConfigurationError, match="missing a required argument"):
+        check_saver_options("redis")
+
+
+def test_a_factory_that_takes_any_keyword_is_not_asked_for_names(monkeypatch):
+    monkeypatch.setattr("graphkit.registry._SAVERS._registered", {})
+    register_saver("any", lambda **options: MemorySaver())
+    check_saver_options("any", urls="x", path_of="y")
+    register_saver("first", lambda url, /: url)
+    check_saver_options("first", path="x")
+    with pytest.raises(CheckpointerConfigurationError, match=r"^url is not an option"):
+        check_saver_options("first", url="x")
 
 
 @pytest.mark.parametrize("name", ["file", "sqlite"])

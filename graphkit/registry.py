@@ -76,9 +76,9 @@ def get_saver(name: str, **options: Any) -> BaseCheckpointSaver:
 def check_saver_options(name: str, **options: Any) -> None:
     """Check options as `get_saver` does, without making a saver.
 
-    A factory that has a method `check_options`, as the savers of this package do, checks the values with
-    it: it is called with the arguments, raises what the factory raises, and opens nothing. Of other
-    factories, only the names of the options are checked.
+    A factory that defines a method `check_options`, as the savers of this package do, checks the values
+    with it: it is called with the arguments, raises what the factory raises, and opens nothing. A
+    subclass defines its own. Of other factories, only the names of the options are checked.
 
     Raises:
         CheckpointerConfigurationError: the name is unknown, or an option is unknown, missing or wrong. A
@@ -89,8 +89,9 @@ def check_saver_options(name: str, **options: Any) -> None:
     factory = _load_factory(_SAVERS.get(name))
     arguments, keywords = _split_options(options)
     _check_options(name, factory, arguments, keywords)
-    check_values: Callable[..., None] | None = getattr(factory, "check_options", None)
-    if check_values is not None:
+    # An inherited method is for another constructor, and that of a subclass may open something.
+    if "check_options" in getattr(factory, "__dict__", {}):
+        check_values: Callable[..., None] = factory.check_options  # type: ignore[attr-defined]
         check_values(*arguments, **keywords)
 
 

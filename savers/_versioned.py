@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from graphkit import RunnableConfig, Tag
 from graphkit.abc import ConfigLike, HasVersions, ThreadLike, resolve_thread_id
@@ -18,6 +19,11 @@ class VersionedMemorySaver(MemorySaver, HasVersions):
         super().__init__(lock_timeout=lock_timeout)
         self._versions: dict[str, list[Mapping[str, _History]]] = {}
         """The released histories of each thread, by namespace; version 1 comes first."""
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors."""
+        cls(*arguments, **options)
 
     def _keep_version(self, thread: str, released: Mapping[str, _History]) -> int:
         versions = self._versions.setdefault(thread, [])

@@ -90,6 +90,20 @@ def test_a_registered_factory_without_a_check_is_checked_by_name_only(monkeypatc
         check_saver_options("redis")
 
 
+def test_the_constructor_of_a_subclass_is_not_called(monkeypatch, directory):
+    class JournalSaver(MemorySaver):
+        def __init__(self, journal):
+            super().__init__()
+            (directory / journal).touch()
+
+    monkeypatch.setattr("graphkit.registry._SAVERS._registered", {})
+    register_saver("journal", JournalSaver)
+    check_saver_options("journal", journal="made.txt")
+    assert list(directory.iterdir()) == []
+    with pytest.raises(CheckpointerConfigurationError, match=r"^lock_timeout is not an option"):
+        check_saver_options("journal", journal="made.txt", lock_timeout=1)
+
+
 def test_a_factory_that_takes_any_keyword_is_not_asked_for_names(monkeypatch):
     monkeypatch.setattr("graphkit.registry._SAVERS._registered", {})
     register_saver("any", lambda **options: MemorySaver())

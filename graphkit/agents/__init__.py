@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from graphkit._public_names import set_public_module
 from graphkit.agents.agent import Agent as Agent
 from graphkit.agents.builder import AgentBuilder as AgentBuilder, AgentFactory as AgentFactory
@@ -11,7 +13,6 @@ from graphkit.agents.checkpointer_yaml import CheckpointerYAMLHandler as Checkpo
 from graphkit.agents.configuration import AgentConfig as AgentConfig
 from graphkit.agents.default_state import DefaultState as DefaultState
 from graphkit.agents.director import AgentBuilderDirector as AgentBuilderDirector
-from graphkit.agents.mcp_servers import McpServers as McpServers
 from graphkit.agents.messages import Message as Message
 from graphkit.agents.models import Model as Model, make_model as make_model
 from graphkit.agents.state_serializer import StateSerializer as StateSerializer
@@ -24,6 +25,9 @@ from graphkit.agents.thread_ids import (
 from graphkit.agents.tool_schema import ToolArgumentsError as ToolArgumentsError
 from graphkit.agents.tools import Tool as Tool, ToolRegistry as ToolRegistry, tool as tool
 from graphkit.agents.yaml_loader import load_agent as load_agent, load_agent_config as load_agent_config
+
+if TYPE_CHECKING:
+    from graphkit.agents.mcp_servers import McpServers as McpServers
 
 __all__ = [
     "Agent",
@@ -52,5 +56,17 @@ __all__ = [
     "register_step",
     "tool",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import McpServers when it is first used: it needs asyncio, which takes 25 ms to import."""
+    if name != "McpServers":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from graphkit.agents.mcp_servers import McpServers
+
+    set_public_module({"__all__": [name], name: McpServers}, __name__)
+    globals()[name] = McpServers
+    return McpServers
+
 
 set_public_module(globals(), __name__)

@@ -32,7 +32,7 @@ OPENAI = {"provider": "openai", "model": "gpt-4o"}
 def test_importing_the_package_and_making_a_model_loads_no_client():
     code = (
         "import sys, json, graphkit.agents as agents; agents.make_model('openai:gpt-4o');"
-        "print(json.dumps([name for name in ('openai', 'mcp', 'httpx2', 'sqlite3', 'psycopg') if name in sys.modules]))"
+        "print(json.dumps([name for name in ('openai', 'mcp', 'httpx2', 'sqlite3', 'psycopg', 'asyncio') if name in sys.modules]))"
     )
     assert json.loads(fresh_process(code)) == []
 

@@ -86,6 +86,11 @@ class LogWriter(LogReader):
         return log.MAX_PAYLOAD
 
     @property
+    def _most_keyframe_data(self) -> int:
+        """How many bytes of values a keyframe has; more are stored in records before it, of this length each."""
+        return longest_data(self._most_bytes)
+
+    @property
     def max_payload(self) -> int:
         """How many bytes a payload may have before it is sealed."""
         return self._most_bytes if self.key_ring is None else self._most_bytes - MAX_OVERHEAD
@@ -389,7 +394,7 @@ class LogWriter(LogReader):
         data: bytes,
     ) -> bytes | None:
         """Return the payload of a keyframe; None if it would be too long."""
-        if len(data) > longest_data(self._most_bytes):
+        if len(data) > self._most_keyframe_data:
             return None
         payload = payloads.pack_keyframe(
             new.stored,
@@ -445,8 +450,8 @@ class LogWriter(LogReader):
                 continue
             packed = op.data if isinstance(op, delta.Set) else new.pack(name)
             value, body = delta.split_value(packed, opaque=self.serializer is not None)
-            for at in range(0, len(body), longest_data(self._most_bytes)):
-                part = body[at : at + longest_data(self._most_bytes)]
+            for at in range(0, len(body), self._most_keyframe_data):
+                part = body[at : at + self._most_keyframe_data]
                 self._append_record(log.DATA, part)
                 value.pieces += (self.end - log.TRAILER_SIZE - len(part), len(part))
             spilled[name] = value

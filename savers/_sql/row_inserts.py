@@ -22,6 +22,9 @@ NEW: Final = 0
 """Stands for the number of a history that is not inserted yet; numbers begin with 1."""
 _MOST_COMBINED: Final = 8
 """One statement inserts at most so many records."""
+_MOST_COMBINED_SIZE: Final = 16 << 20
+"""Several records that are sent together have fewer bytes than this. PostgreSQL ends the connection at
+1 GB, and what the client library sends slows down long before."""
 
 
 class StaleLogError(Exception):
@@ -70,6 +73,16 @@ class Commit:
         changes_history = self.history == NEW or self.has_new_keyframe or self.has_new_status
         return len(self.rows) == 1 and not changes_history
 
+    @property
+    def size(self) -> int:
+        """The bytes of all records."""
+        return sum(len(row.frame) for row in self.rows)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether one statement can insert all records."""
+        return len(self.rows) <= _MOST_COMBINED and self.size < _MOST_COMBINED_SIZE
+
 
 class RowInserter:
     """Inserts the records of one history."""
@@ -97,7 +110,7 @@ class RowInserter:
         if commit.is_usual and (combines_writes or not commit.rows[0].terms):
             self.insert_one(commit.rows[0], commit.history, commit.last_row, commit.absent, commit.token)
             return commit.history
-        if combines_writes and len(commit.rows) <= _MOST_COMBINED:
+        if combines_writes and commit.is_short:
             return self._insert_combined(commit)
         with self._database.transaction() as transaction:
             if not commit.is_usual:
@@ -201,7 +214,11 @@ class RowInserter:
             if not transaction.row_count:
                 raise StaleLogError
         rows = [(history, *self._list_values(row)) for row in commit.rows]
-        transaction.execute_many(statements.insert_records, rows)
+        if commit.size < _MOST_COMBINED_SIZE:
+            transaction.execute_many(statements.insert_records, rows)
+        else:
+            for values in rows:
+                transaction.execute(statements.insert_records, values)
         self._insert_terms(transaction, commit, history)
         if commit.has_new_status:
             transaction.notify_status(self._thread_id)

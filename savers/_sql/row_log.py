@@ -18,7 +18,7 @@ from graphkit.abc import derive_status
 from graphkit.errors import CheckpointStorageError
 from savers._log import log
 from savers._log.beginning import META_RECORDS, new_header, pack_meta_frames
-from savers._log.log_writer import LogWriter, NewCheckpoint
+from savers._log.log_writer import LogWriter, NewCheckpoint, longest_data
 from savers._log.stored_checkpoint import outline_writes
 from savers._sql.database_errors import HistoryGoneError, OutcomeUnknownError, PositionTakenError
 from savers._sql.encoded_text import encode_id
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _PART_SIZE: Final = 1 << 20
 """A rewrite inserts its records when they have so many bytes."""
+_LONG_ROW: Final = 4 << 20
+"""Values of more bytes are in rows of their own, of this length each. The client library of PostgreSQL
+moves what it has not sent yet with each part that it sends: 100 MB take 2 s in such rows, and 25 in one."""
 MAX_PAYLOAD: Final = 800 << 20
 """The most bytes of a payload in a row: SQLite refuses rows of 1,000,000,000 bytes, and PostgreSQL
 messages of 1 GiB. Longer values take several records."""
@@ -90,6 +93,10 @@ class RowLog(RowLogReader, LogWriter):
     @property
     def _most_bytes(self) -> int:
         return MAX_PAYLOAD
+
+    @property
+    def _most_keyframe_data(self) -> int:
+        return min(longest_data(MAX_PAYLOAD), _LONG_ROW)
 
     def _append_record(
         self,

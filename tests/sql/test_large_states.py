@@ -1,0 +1,60 @@
+"""States that are longer than a statement may be."""
+
+import os
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from savers import PostgresSaver
+from savers._sql import row_inserts, row_log
+from savers._sql.postgres_session import PostgresSession
+
+T = RunnableConfig("t")
+RECORD = 1 << 16
+"""The longest record in this test, in place of 750 MB."""
+STATEMENT = 3 * RECORD
+"""The most that one statement inserts, if it inserts several records."""
+
+
+def count_bytes(values):
+    return sum(len(value) for value in values if isinstance(value, bytes))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(kind, request):
+    open_saver = request.getfixturevalue(f"{kind}_opener")
+    text = "".join(f"{number:08}" for number in range(11 << 17))  # 11 MB
+    with open_saver(compression=None) as saver:
+        for more in ("", "x" * (5 << 20)):
+            saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"text": text + more}))
+        frames = saver._database.read(
+            f"SELECT length(frame) FROM {saver._database.names.records} WHERE position > 0 ORDER BY position"
+        )
+        megabytes = [round(length / (1 << 20)) for (length,) in frames]
+        assert megabytes == [4, 4, 3, 0, 5]
+    with open_saver() as saver:
+        assert [len(one.state["text"]) for one in saver.list(T)] == [16 << 20, 11 << 20]
+        assert saver.get(T).state["text"] == text + more
+        assert saver.verify().ok
+
+
+def test_no_statement_on_postgresql_has_more_bytes_than_the_server_accepts(server, schema, monkeypatch):
+    monkeypatch.setattr(row_log, "MAX_PAYLOAD", RECORD)
+    monkeypatch.setattr(row_inserts, "_MOST_COMBINED_SIZE", STATEMENT)
+    run = PostgresSession.run
+    sent = []
+
+    def note(session, sql, parameters=()):
+        sent.append(count_bytes(parameters))
+        return run(session, sql, parameters)
+
+    monkeypatch.setattr(PostgresSession, "run", note)
+    with PostgresSaver(server.connection_string, schema=schema, compression=None) as saver:
+        states = [{"bytes": os.urandom(records * RECORD)} for records in (1, 2, 5)]
+        for state in states:
+            saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
+        assert 0 < max(sent) < STATEMENT
+        assert [one.state for one in saver.list(T)] == states[::-1]
+        assert saver.verify().ok
+    with PostgresSaver(server.connection_string, schema=schema) as saver:
+        assert [one.state for one in saver.list(T)] == states[::-1]

@@ -11,7 +11,7 @@ from savers._sql.postgres_session import PostgresSession
 
 T = RunnableConfig("t")
 RECORD = 1 << 16
-"""The longest record in this test, in place of 750 MB."""
+"""A long record in these tests, in place of 1 MB or 750 MB."""
 STATEMENT = 3 * RECORD
 """The most that one statement inserts, if it inserts several records."""
 
@@ -21,19 +21,19 @@ def count_bytes(values):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(kind, request):
+def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(kind, request, monkeypatch):
+    monkeypatch.setattr(row_log, "_LONG_ROW", 4 * RECORD)
     open_saver = request.getfixturevalue(f"{kind}_opener")
-    text = "".join(f"{number:08}" for number in range(11 << 17))  # 11 MB
+    text = "".join(f"{number:08}" for number in range(11 * RECORD // 8))
     with open_saver(compression=None) as saver:
-        for more in ("", "x" * (5 << 20)):
+        for more in ("", "x" * (5 * RECORD)):
             saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"text": text + more}))
         frames = saver._database.read(
             f"SELECT length(frame) FROM {saver._database.names.records} WHERE position > 0 ORDER BY position"
         )
-        megabytes = [round(length / (1 << 20)) for (length,) in frames]
-        assert megabytes == [4, 4, 3, 0, 5]
+        assert [round(length / RECORD) for (length,) in frames] == [4, 4, 3, 0, 5]
     with open_saver() as saver:
-        assert [len(one.state["text"]) for one in saver.list(T)] == [16 << 20, 11 << 20]
+        assert [len(one.state["text"]) for one in saver.list(T)] == [16 * RECORD, 11 * RECORD]
         assert saver.get(T).state["text"] == text + more
         assert saver.verify().ok
 

@@ -166,6 +166,18 @@ def test_a_connection_that_is_ended_in_the_middle(postgres_opener, server):
         assert saver.verify().ok
 
 
+def test_a_read_whose_connection_is_lost_meanwhile_is_executed_again(postgres_opener):
+    with postgres_opener() as saver:
+        database = saver._database
+        counter = f'"{database.schema}".ended'
+        database.write(f"CREATE SEQUENCE {counter}")
+        end_once = f"SELECT CASE WHEN nextval('{counter}') < ? THEN pg_terminate_backend(pg_backend_pid()) END"
+        assert database.read(end_once, (2,)) == [(None,)]
+        with pytest.raises(CheckpointStorageError, match="the connection was lost twice"):
+            database.read(end_once, (99,))
+        assert database.read("SELECT 1") == [(1,)]
+
+
 @pytest.mark.parametrize("string", ["host=/nowhere user=test", "postgresql://user@127.0.0.1:1/x", "no dsn at all", ""])
 def test_a_wrong_connection_string(string):
     with pytest.raises((CheckpointStorageError, CheckpointerConfigurationError)) as caught:

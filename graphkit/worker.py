@@ -349,7 +349,8 @@ class Worker:
             outcome = f"the next attempt is in {delay:.3g} s"
             if delay == _NEVER:
                 outcome = "the worker leaves it until its thread changes"
-        _LOG.warning("thread %r failed here %d times; %s: %s", config.thread, candidate.failures, outcome, error)
+        times = "once" if candidate.failures == 1 else f"{candidate.failures} times"
+        _LOG.warning("thread %r failed here %s; %s: %s", config.thread, times, outcome, error)
 
     def _find_failure(self, config: RunnableConfig) -> tuple[str | None, bool]:
         """Return the latest checkpoint of a thread, and whether its status is "failed"."""

@@ -103,7 +103,8 @@ def copy_threads(
         CheckpointSerializationError: a value has a type that is not registered with one of the
             savers; the error names it. All other threads are copied, and what precedes the value.
         CheckpointStorageError: one of the stores cannot be used. The threads before are copied.
-        ThreadBusyError: a run holds a thread. All other threads are copied.
+        ThreadBusyError: a run held a thread until `lock_timeout` of the saver. All other threads are
+            copied; after a wait in vain, no other run is waited for.
     """
     chosen = [*dict.fromkeys(source.threads(released=versions) if threads is None else threads)]
     _check_copy(source, target, chosen, versions=versions, plaintext=plaintext)
@@ -115,7 +116,9 @@ def copy_threads(
     total = CopiedThread()
     for done, thread_id in enumerate(chosen, 1):
         with failed.catch(thread_id):
-            copied = ThreadCopier(source, target, thread_id, versions=versions).copy()
+            # Runs of many threads must not be waited for one after the other.
+            lock_timeout = 0.0 if failed.has_waited else None
+            copied = ThreadCopier(source, target, thread_id, versions=versions).copy(lock_timeout)
             total.add(copied)
             if copied.is_skipped:
                 skipped.append(thread_id)

@@ -113,8 +113,12 @@ class ThreadCopier:
         if not self._versions or not self._source.list_versions():
             raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
 
-    def copy(self) -> CopiedThread:
+    def copy(self, lock_timeout: float | None = None) -> CopiedThread:
         """Copy what is missing, then read everything back and compare it.
+
+        Args:
+            lock_timeout: how long to wait for a run that holds the thread, in seconds. None is the
+                `lock_timeout` of each saver.
 
         Raises:
             CheckpointConflictError: the target differs from the source. If it differed before, it was
@@ -122,7 +126,7 @@ class ThreadCopier:
             ThreadBusyError: a run holds the thread in the source or in the target.
         """
         done = CopiedThread()
-        with self._hold_locks():
+        with self._hold_locks(lock_timeout):
             self._source.check_namespaces_known()
             plan = self._compare()
             done.skipped_checkpoints = plan.skipped
@@ -137,14 +141,14 @@ class ThreadCopier:
         raise make_conflict(self._thread_id, *plan.find_missing())
 
     @contextmanager
-    def _hold_locks(self) -> Iterator[None]:
+    def _hold_locks(self, timeout: float | None) -> Iterator[None]:
         """Hold the thread in both savers, in an order that copies in opposite directions share."""
         config = RunnableConfig(self._thread_id)
         savers = sorted((self._source_saver, self._target_saver), key=lambda saver: repr(saver.run_lock_key(config)))
         with ExitStack() as locks:
             for saver in savers:
                 try:
-                    locks.enter_context(saver.run_lock(config))
+                    locks.enter_context(saver.run_lock(config, timeout))
                 except CheckpointStorageError as error:
                     # No run writes to a store that this process may only read, as far as can be
                     # seen. If one does, the comparison finds out.

@@ -46,6 +46,8 @@ class FailedThreads:
         """
         self._total = total
         self._errors: dict[str, CheckpointerError] = {}
+        self.has_waited = False
+        """Whether a run held a thread until the copy gave up."""
 
     @contextmanager
     def catch(self, thread_id: str) -> Iterator[None]:
@@ -54,6 +56,7 @@ class FailedThreads:
             yield
         except _OF_ONE_THREAD as error:
             self._errors[thread_id] = error
+            self.has_waited = self.has_waited or isinstance(error, ThreadBusyError)
 
     def raise_if_any(self) -> None:
         """Raise the first error; of several threads, its message also says which were not copied."""

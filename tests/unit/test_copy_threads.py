@@ -6,6 +6,7 @@ import gc
 import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from threading import Barrier
 
 import pytest
@@ -314,6 +315,17 @@ def test_a_thread_that_cannot_be_copied_does_not_stop_the_others():
     assert [one.node_id for one in target.list(RunnableConfig("t01"))] == ["z"]
     target.delete("t01")
     assert copy_threads(source, target).skipped_threads == ["t00", "t02", "t04"]
+
+
+def test_the_runs_of_many_threads_are_not_waited_for_one_after_the_other():
+    source, target = make_threads(6), ScriptedSaver(MemorySaver())
+    with ThreadPoolExecutor(1) as pool, ExitStack() as runs:
+        for number in (1, 3, 4):
+            runs.enter_context(source.run_lock(RunnableConfig(f"t{number:02}")))
+        with pytest.raises(ThreadBusyError, match=r"not copied: t01, t03, t04; copied: all others\)$"):
+            pool.submit(copy_threads, source, target).result()
+    timeouts = {call.args[0].thread: call.args[1] for call in target.calls if call.method == "run_lock"}
+    assert {thread: timeouts[thread] for thread in target.threads()} == {"t00": None, "t02": 0, "t05": 0}
 
 
 def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path):

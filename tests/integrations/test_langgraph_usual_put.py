@@ -148,14 +148,35 @@ def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
     assert short == general
 
 
-def run_short(root, long_at=None):
-    """Steps with short values, except for one; return what the saver lists, and the size of the log."""
+def test_metadata_come_back_whatever_changes_with_the_step(tmp_path):
+    given = [
+        {"source": "loop", "step": 1, "parents": {}},
+        {"source": "loop", "step": 2, "parents": {}},
+        {"source": "update", "step": 3, "parents": {}},
+        {"source": "update", "step": 3, "parents": {"": "p"}},
+        {"source": "update", "step": -1, "parents": {"": "p"}},
+        *({"source": "loop", "step": step} for step in (255, 256, 65_535, 65_536, 1 << 64, 0, True, 1, 1.0)),
+        {"source": "loop", "step": 2, "more": None},
+        {"source": "loop", "step": 3, "more": None},
+    ]
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+    config = CONFIG
+    for number, metadata in enumerate(given):
+        checkpoint = empty_checkpoint() | {"id": f"c{number}", "channel_values": {"n": 1}, "channel_versions": {"n": 1}}
+        config = saver.put(config, checkpoint, metadata, {"n": 1})
+    saver.store.close()
+    found = [one.metadata for one in saver.list(CONFIG)]
+    assert [repr(one) for one in reversed(found)] == [repr(one) for one in given]
+
+
+def run_short(root, long_from):
+    """Steps with short values, and a long one from a step on; return what the saver lists, and the size of the log."""
     with fixed("usual"):
         saver = FileSystemCheckpointSaver(root, fsync="never")
         config = CONFIG
         for number in range(100):
             version = f"v{number}"
-            values = {"n": number, "text": "y" * (500 if number == long_at else 9)}
+            values = {"n": number, "text": "y" * (500 if number >= long_from else 9)}
             checkpoint = empty_checkpoint() | {
                 "id": f"c{number}",
                 "ts": f"2026-11-22T18:33:34.{number:06}+00:00",
@@ -172,8 +193,8 @@ def run_short(root, long_at=None):
         return [*saver.list(CONFIG)], log_of(root).stat().st_size
 
 
-@pytest.mark.parametrize("long_at", [None, 30])
-def test_a_keyframe_of_short_values_is_what_comparing_makes(long_at, tmp_path):
+@pytest.mark.parametrize("long_from", [60, 1000])
+def test_a_keyframe_of_short_values_is_what_comparing_makes(long_from, tmp_path):
     original = LogWriter._draft_short_keyframe
     drafts = []
 
@@ -182,11 +203,11 @@ def test_a_keyframe_of_short_values_is_what_comparing_makes(long_at, tmp_path):
         return drafts[-1]
 
     with mock.patch.object(LogWriter, "_draft_short_keyframe", note):
-        short = run_short(tmp_path / "short", long_at)
+        short = run_short(tmp_path / "short", long_from)
     with mock.patch.object(LogWriter, "_draft_short_keyframe", return_value=None):
-        compared = run_short(tmp_path / "compared", long_at)
+        compared = run_short(tmp_path / "compared", long_from)
     made = [draft for draft in drafts if draft is not None]
-    assert len(made) > (1 if long_at else 3), "keyframes of short values are made so"
+    assert len(made) > 1, "keyframes of short values are made so"
     assert short == compared
 
 

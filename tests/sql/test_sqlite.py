@@ -288,3 +288,23 @@ def test_a_checkpoint_is_found_by_its_index(file, monkeypatch):
     assert any("graphkit_records_checkpoint (history=? AND checkpoint=?)" in step for step in plans)
     # Nothing walks through a whole history.
     assert [step for step in plans if step.endswith("records_1 (history=?)")] == []
+
+
+def test_why_a_file_cannot_be_opened_is_explained(tmp_path, monkeypatch):
+    def explain(path):
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorname = "SQLITE_CANTOPEN"
+        return str(translate_error(error, str(path), "open"))
+
+    file = tmp_path / "runs.db"
+    file.touch()
+    assert "it is a directory" in explain(tmp_path)
+    assert f"its directory {tmp_path / 'absent'} does not exist" in explain(tmp_path / "absent" / "runs.db")
+    assert f"may not create files in {tmp_path}" in explain(file)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "may not read the file" in explain(file)
+
+
+def test_a_value_that_is_too_large_for_sqlite_is_explained():
+    error = sqlite3.DataError("string or blob too big")
+    assert "larger than SQLite can store" in str(translate_error(error, "runs.db", "write"))

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from msgpack import Packer, unpackb
 
-from graphkit.errors import CheckpointCorruptionError
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from graphkit.values import FrozenDict
 from savers._log.early_writes import EarlyDistances
 from savers._log.frame import KEY, MAJOR, SEALED, TRAILER_SIZE, TRAILER_SIZE_V1, Frame
@@ -328,10 +328,14 @@ def decode_checkpoint(path: str, frame: Frame, base: StoredCheckpoint | None, un
 
     Raises:
         CheckpointCorruptionError: the content is malformed.
+        CheckpointSerializationError: the metadata hold a type that is not registered.
     """
     parts = unpack_payload(path, frame)
     try:
         return _decode_parts(parts, frame, base, unpack)
+    except CheckpointSerializationError:
+        # The record is whole. Its metadata hold a type that is not registered.
+        raise
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise malformed_error(path, frame, error) from error
 

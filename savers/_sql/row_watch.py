@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit import RunnableConfig
 from graphkit.abc import Change, Watch, is_namespace_inside
-from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerError,
+    CheckpointFormatError,
+    CheckpointSerializationError,
+)
 from savers._log.listed_checkpoints import make_info
 from savers._sql.encoded_text import decode_row, encode_id, encode_text
 
@@ -254,7 +259,7 @@ class RowWatch(Watch):
                 for change in self._read_log(history, mark, replaced):
                     self._changed.add(history.thread_id)
                     yield change
-        except (CheckpointCorruptionError, CheckpointFormatError) as error:
+        except (CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError) as error:
             self._followers.pop(history.number, None)
             if self._find(history.number) is None:
                 # It was deleted meanwhile; the next read reports that.

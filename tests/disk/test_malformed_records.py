@@ -3,11 +3,15 @@
 tests/disk/test_forged.py has them at random; here each check of a part has a record that only this check refuses.
 """
 
+from enum import Enum
+from functools import partial
+
 import msgpack
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.errors import CheckpointCorruptionError
+from graphkit._saver.last_readable import last_good
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers import FileSystemSaver
 from savers._log import log
 from tests.disk.conftest import frames_of, log_of
@@ -48,6 +52,22 @@ def write_log(root, type_, parts, flags=0):
     with path.open("ab") as file:
         file.write(log.pack_frame(last.end, last.fid, last.seq + 1, type_, msgpack.packb(parts), flags))
     return path
+
+
+class Kind(Enum):
+    X = "x"
+
+
+def test_metadata_of_a_type_that_is_not_registered_are_no_damage(tmp_path):
+    with FileSystemSaver(tmp_path, fsync="never", types=[Kind]) as saver:
+        saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={}, metadata={"kind": Kind.X}))
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        for read in (saver.list, saver.history, saver.get, partial(last_good, saver)):
+            with pytest.raises(CheckpointSerializationError, match="its type is not registered"):
+                read(CONFIG)
+        assert saver.verify("t").ok
+        saver.register_types(Kind)
+        assert saver.get(CONFIG).metadata["kind"] is Kind.X
 
 
 def expect_repair(saver):

@@ -1,14 +1,23 @@
 """What verify finds in the tables, and what reading a damaged history says."""
 
 import os
+from enum import Enum
 
 import pytest
 
-from graphkit import RunnableConfig
-from graphkit.errors import CheckpointCorruptionError
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from savers._sql import verify
 from tests.sql.savers import fill, names_of, put, run_sql
 
 T = RunnableConfig("t")
+
+
+class Kind(Enum):
+    """A type that a saver must be told of."""
+
+    X = "x"
+    Y = "y"
 
 
 def find_problems(saver):
@@ -73,6 +82,104 @@ def test_damage_of_a_row_is_found(saver, kind, index):
     ((thread, state, reason),) = find_problems(saver)
     assert (thread, state) == ("t", "damaged"), reason
     assert saver.verify("t").problems[0].reason == reason
+
+
+def test_two_records_in_one_row_are_found(saver):
+    fill(saver, 8)
+    rows = rows_of(saver)
+    (history, first, one), (_, second, other) = rows[3], rows[4]
+    run_sql(saver, "DELETE FROM {records} WHERE history = ? AND position = ?", (history, second))
+    run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (one + other, history, first))
+    saver.close()
+    ((thread, state, reason),) = find_problems(saver)
+    assert (thread, state, reason) == ("t", "damaged", "it does not have a row of its own")
+
+
+def test_a_history_without_its_beginning_is_found(saver):
+    fill(saver, 3)
+    history, position, frame = rows_of(saver)[0]
+    run_sql(
+        saver,
+        "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?",
+        (bytes(len(frame)), history, position),
+    )
+    saver.close()
+    ((thread, state, reason),) = find_problems(saver)
+    assert (thread, state) == ("t", "damaged"), reason
+
+
+def test_many_rows_are_checked_in_parts(saver, monkeypatch):
+    monkeypatch.setattr(verify, "_ROWS_AT_ONCE", 4)
+    fill(saver, 12)
+    saver.close()
+    assert saver.verify().ok
+    _, position, _ = rows_of(saver)[-2]
+    run_sql(
+        saver,
+        "UPDATE {records} SET checkpoint = ? WHERE position = ? AND history = "
+        "(SELECT history FROM {histories} WHERE namespace = '')",
+        (b"x", position),
+    )
+    saver.close()
+    ((_, _, reason),) = find_problems(saver)
+    assert "its row has the checkpoint" in reason
+
+
+def test_progress_of_one_thread_and_of_no_thread_is_told(saver):
+    seen = []
+    assert saver.verify(progress=lambda *done: seen.append(done)).threads == ()
+    assert seen == []
+    fill(saver, 3)
+    fill(saver, 3, thread="other")
+    report = saver.verify("t", progress=lambda *done: seen.append(done))
+    assert [total for _, total, _ in seen] == [report.size] * 2
+    assert seen[-1][0] == report.size < saver.size()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_history_that_is_deleted_during_the_check_is_no_damage(saver, monkeypatch, is_damaged):
+    """Before its columns are read, and after some of its rows are: a rewrite looks like damage."""
+    fill(saver, 3)
+    fill(saver, 3, thread="other")
+    saver.close()
+    read_columns, calls = verify._read_columns, []
+
+    def read_and_delete(store, history):
+        if history.thread_id == "t":
+            calls.append(history)
+            if len(calls) == 1 and is_damaged:
+                found = read_columns(store, history)
+                run_sql(saver, "DELETE FROM {records} WHERE history = ?", (history.number,))
+                return found
+            saver.delete("t")
+        return read_columns(store, history)
+
+    monkeypatch.setattr(verify, "_read_columns", read_and_delete)
+    report = saver.verify()
+    assert report.ok
+    assert [thread.thread_id for thread in report.threads] == ["other"]
+
+
+def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(open_saver, caplog):
+    saver = open_saver(types=[Kind])
+    for kind in (Kind.X, Kind.Y):
+        saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={"kind": kind}, metadata={"kind": kind}))
+    put(saver, {"n": 1}, thread="other")
+    with open_saver.opener() as other:
+        assert other.verify().ok
+        for read in (other.list, other.history, other.get):
+            with pytest.raises(CheckpointSerializationError, match="its type is not registered"):
+                read(T)
+        with other.watch(latest=True) as watch:
+            assert watch.get(60).thread_id == "other"
+            assert watch.get(0) is None
+        assert "changes are not reported here" in caplog.text
+        other.register_types(Kind)
+        assert [one.metadata["kind"] for one in other.list(T)] == [Kind.Y, Kind.X]
+    run_sql(saver, "UPDATE {histories} SET keyframe = keyframe + 1 WHERE thread = 't'")
+    with open_saver.opener() as other:
+        ((thread, state, _),) = find_problems(other)
+        assert (thread, state) == ("t", "damaged")
 
 
 def test_swapped_rows_are_found(saver):

@@ -28,7 +28,7 @@ def parse_fsync(fsync: object) -> Fsync:
         raise CheckpointerConfigurationError(
             f'fsync must be "always", "never" or seconds above zero, not {fsync!r}',
         )
-    return seconds
+    return float(seconds)
 
 
 def parse_lock_timeout(lock_timeout: object) -> float:
@@ -40,7 +40,7 @@ def parse_lock_timeout(lock_timeout: object) -> float:
     seconds = _find_seconds(lock_timeout)
     if seconds is None or not seconds >= 0:
         raise CheckpointerConfigurationError(f"lock_timeout must be seconds, not {lock_timeout!r}")
-    return min(seconds, _LONGEST_WAIT)
+    return float(min(seconds, _LONGEST_WAIT))
 
 
 def parse_lease(lease: object) -> float:
@@ -52,11 +52,11 @@ def parse_lease(lease: object) -> float:
     seconds = _find_seconds(lease)
     if seconds is None or not 0 < seconds <= _LONGEST_WAIT:
         raise CheckpointerConfigurationError(f"lease must be seconds above zero, not {lease!r}")
-    return seconds
+    return float(seconds)
 
 
 def _find_seconds(value: object) -> float | None:
-    """Return a number as it is; None for anything else, such as a text or a truth value."""
+    """Return a number as it is, for an int may be too great for a float; None for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return value
     return None

@@ -125,8 +125,9 @@ class Process:
         return self.returncode
 
     def send_signal(self, number):
-        if self.returncode is None:
-            with suppress(ProcessLookupError):  # it has ended
+        # The launcher waits for its children at once, so that the id of one that has ended may be another's by now.
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it has just ended
                 os.kill(self.pid, number)
 
     def kill(self):

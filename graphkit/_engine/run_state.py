@@ -163,8 +163,8 @@ class RunState(NodeRunner, ABC):
             thread = self.config.thread
             error = self.make_error(
                 MaxIterationsError,
-                f"the run of thread {thread!r} has executed {self.limit} nodes, its max_iterations, and would go on "
-                f"with {node_id!r}: resume it with a higher limit, or send new input, which starts a new count",
+                f"the run of thread {thread!r} has reached its max_iterations, {self.limit}, and would go on with "
+                f"{node_id!r}: resume it with a higher limit, or send new input, which starts a new count",
                 node_id,
             )
             error.thread_id = thread

@@ -140,10 +140,10 @@ def test_after_the_limit_the_next_message_goes_on():
     Path("shop.yaml").write_text(agent_file() + "max_iterations: 1\n")
     stopped = run("--thread", "bob", stdin="cancel it\nhello\n")
     assert stopped.code == 4
-    assert "has executed 1 nodes, its max_iterations" in stopped.err
+    assert "has reached its max_iterations, 1," in stopped.err
     again = run("--thread", "bob", stdin="hello\n")
     assert (again.code, "You said 'hello'." in again.out) == (0, True)
-    assert "has executed 1 nodes, its max_iterations" in again.err
+    assert "has reached its max_iterations, 1," in again.err
     assert calls() == ["model", "model"]
 
 
@@ -151,7 +151,7 @@ def test_at_a_terminal_the_limit_does_not_end_the_conversation():
     Path("shop.yaml").write_text(agent_file() + "max_iterations: 1\n")
     done = run("--thread", "bob", stdin="cancel it\nhello\n", terminal=True)
     assert (done.code, "You said 'hello'." in done.out) == (0, True)
-    assert done.err.count("has executed 1 nodes, its max_iterations") == 1
+    assert done.err.count("has reached its max_iterations, 1,") == 1
     assert "try again" not in done.err
 
 

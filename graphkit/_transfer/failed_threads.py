@@ -45,7 +45,9 @@ class FailedThreads:
             total: how many threads are to be copied.
         """
         self._total = total
-        self._errors: dict[str, CheckpointerError] = {}
+        self._thread_ids: list[str] = []
+        # Of the others no error is kept: the frames of its traceback hold the states of its thread.
+        self._first: CheckpointerError | None = None
         self.has_waited = False
         """Whether a run held a thread until the copy gave up."""
 
@@ -55,14 +57,16 @@ class FailedThreads:
         try:
             yield
         except _OF_ONE_THREAD as error:
-            self._errors[thread_id] = error
+            self._thread_ids.append(thread_id)
+            if self._first is None:
+                self._first = error
             self.has_waited = self.has_waited or isinstance(error, ThreadBusyError)
 
     def raise_if_any(self) -> None:
         """Raise the first error; of several threads, its message also says which were not copied."""
-        if not self._errors:
+        first = self._first
+        if first is None:
             return
-        first = next(iter(self._errors.values()))
         if self._total == 1:
             raise first
         error = copy(first)
@@ -70,9 +74,9 @@ class FailedThreads:
         raise error from first
 
     def _describe(self) -> str:
-        names = ", ".join(f"{thread_id:.80}" for thread_id in list(self._errors)[:_MAX_NAMES])
-        unnamed = len(self._errors) - _MAX_NAMES
+        names = ", ".join(f"{thread_id:.80}" for thread_id in self._thread_ids[:_MAX_NAMES])
+        unnamed = len(self._thread_ids) - _MAX_NAMES
         if unnamed > 0:
             names = f"{names} and {unnamed} more"
-        others = self._total - len(self._errors)
+        others = self._total - len(self._thread_ids)
         return f"not copied: {names}; copied: {'all others' if others else 'none'}"

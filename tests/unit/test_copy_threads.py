@@ -577,6 +577,32 @@ def test_one_state_is_in_memory_at_a_time():
     assert 1 <= most <= 3
 
 
+def test_threads_that_cannot_be_copied_keep_no_states_in_memory():
+    alive = weakref.WeakSet()
+    most = 0
+
+    class Loads(MemorySaver):
+        """Its states hold an object of a type that the target does not know."""
+
+        def list(self, config=None):
+            return [self.load(one) for one in super().list(config)]
+
+        def load(self, one):
+            nonlocal most
+            gc.collect()
+            most = max(most, len(alive))
+            value = Tracked(one.state["n"])
+            alive.add(value)
+            return one.with_state(FrozenDict({"x": value}))
+
+    source = Loads()
+    for number in range(20):
+        source.put(RunnableConfig(f"t{number:02}"), checkpoint(number, START, "a", {"n": number}))
+    with pytest.raises(CheckpointSerializationError, match="copied: none"):
+        copy_threads(source, MemorySaver())
+    assert 1 <= most <= 3
+
+
 # Any history
 
 

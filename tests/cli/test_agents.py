@@ -141,6 +141,9 @@ def test_after_the_limit_the_next_message_goes_on():
     stopped = run("--thread", "bob", stdin="cancel it\nhello\n")
     assert stopped.code == 4
     assert "has reached its max_iterations, 1," in stopped.err
+    for stdin in ("", "\n"):  # a resume without a message
+        resumed = run("--thread", "bob", stdin=stdin)
+        assert (resumed.code, "has reached its max_iterations, 1," in resumed.err) == (4, True)
     again = run("--thread", "bob", stdin="hello\n")
     assert (again.code, "You said 'hello'." in again.out) == (0, True)
     assert "has reached its max_iterations, 1," in again.err

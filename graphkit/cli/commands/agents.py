@@ -209,12 +209,16 @@ class _Conversation:
             try:
                 last = yield from self._follow(given)
             except MaxIterationsError as error:
-                is_resumed = given is None
-                if not is_resumed and not self._is_interactive:
-                    raise
                 # To try again would execute nothing; a message starts a new count.
+                if self._is_interactive:
+                    self._context.warn(f"graphkit: {error}")
+                    return True
+                is_resumed = given is None
+                given = self._read_message() if is_resumed else None
+                if given is None:
+                    raise
                 self._context.warn(f"graphkit: {error}")
-                return True
+                continue
             except GraphKitError as error:
                 if not self._is_interactive:
                     raise

@@ -10,14 +10,14 @@ from graphkit.errors import CheckpointerConfigurationError
 Fsync = Literal["always", "never"] | float
 
 _LONGEST_WAIT: Final = min(TIMEOUT_MAX, (1 << 31) // 1000)
-"""Seconds; PostgreSQL counts milliseconds in 31 bits. Longer waits end after this time."""
+"""Seconds; PostgreSQL counts milliseconds in 31 bits."""
 
 
 def parse_fsync(fsync: object) -> Fsync:
     """Return the option `fsync`, checked.
 
     Raises:
-        CheckpointerConfigurationError: it is neither a mode nor a positive number of seconds.
+        CheckpointerConfigurationError: it is neither a mode nor a positive number of seconds, up to about 24 days.
     """
     if fsync == "always":
         return "always"
@@ -26,7 +26,7 @@ def parse_fsync(fsync: object) -> Fsync:
     seconds = _find_seconds(fsync)
     if seconds is None or not 0 < seconds <= _LONGEST_WAIT:
         raise CheckpointerConfigurationError(
-            f'fsync must be "always", "never" or seconds above zero, not {fsync!r}',
+            f'fsync must be "always", "never" or seconds above zero, at most {_LONGEST_WAIT}, not {fsync!r}',
         )
     return float(seconds)
 
@@ -47,11 +47,13 @@ def parse_lease(lease: object) -> float:
     """Return the option `lease`, checked.
 
     Raises:
-        CheckpointerConfigurationError: it is not a positive number of seconds.
+        CheckpointerConfigurationError: it is not a positive number of seconds, up to about 24 days.
     """
     seconds = _find_seconds(lease)
     if seconds is None or not 0 < seconds <= _LONGEST_WAIT:
-        raise CheckpointerConfigurationError(f"lease must be seconds above zero, not {lease!r}")
+        raise CheckpointerConfigurationError(
+            f"lease must be seconds above zero, at most {_LONGEST_WAIT}, not {lease!r}"
+        )
     return float(seconds)
 
 

@@ -45,6 +45,13 @@ def test_a_wrong_value_is_named_and_leaves_nothing(make, name, option, value, di
     assert list(directory.iterdir()) == []
 
 
+@pytest.mark.parametrize(("name", "option"), [("file", "fsync"), ("sqlite", "fsync"), ("postgres", "lease")])
+def test_the_error_for_too_long_a_time_says_how_long_it_may_be(name, option):
+    check_saver_options(name, **REQUIRED[name] | {option: 2_147_483})
+    with pytest.raises(CheckpointerConfigurationError, match="at most 2147483, not 2147484$"):
+        check_saver_options(name, **REQUIRED[name] | {option: 2_147_484})
+
+
 RIGHT = [
     ("memory", {"lock_timeout": 0}),
     ("versioned_memory", {"lock_timeout": 0.5}),
@@ -124,11 +131,11 @@ def test_an_infinite_lock_timeout_waits_for_the_other_run(name):
     def hold():
         with saver.run_lock(thread):
             is_held.set()
-            may_end.wait()
+            may_end.wait(60)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    is_held.wait()
+    assert is_held.wait(60)
     threading.Timer(0, may_end.set).start()
     with saver.run_lock(thread):
         saver.put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))

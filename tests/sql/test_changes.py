@@ -18,6 +18,8 @@ LONG = 60
 ANY = None
 """What a listener is told where any thread may have changed."""
 MARKS = itertools.count()
+MOST_MARKS = 1000
+"""How many marks are made until one is told by name. Few are needed: when a connection is new, and any thread is told."""
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def threads_told(listener, database):
 
 def _told_until_mark(listener, database):
     told = set()
-    while True:
+    for _ in range(MOST_MARKS):
         mark = f"mark-{next(MARKS)}"
         # PostgreSQL notifies of threads that are watched.
         watching_mark = database.open_listener(mark)
@@ -60,6 +62,7 @@ def _told_until_mark(listener, database):
         # The mark may be one of any: make another one.
         told.add(ANY)
         watching_mark.close()
+    raise AssertionError("told of no thread by name")
 
 
 def put_and_notify(database, history, position, thread="t"):

@@ -121,6 +121,18 @@ def test_a_block_of_another_size_than_it_claims(tmp_path, forge, claimed, method
     expect_refused(tmp_path)
 
 
+@pytest.mark.parametrize("method", [ZLIB, ZSTD], ids=["zlib", "zstd"])
+def test_a_block_that_expands_to_much_more_than_it_claims(tmp_path, forge, method):
+    plain = bytes(200 * MORE)
+    if method == ZSTD:
+        block = pytest.importorskip("zstandard").ZstdCompressor().compress(plain)
+    else:
+        block = zlib.compress(plain, 1)
+    del plain
+    forge(packed(1000, block, method=method), ["k", None], block)
+    expect_refused(tmp_path)
+
+
 def test_a_zstd_frame_that_claims_more_than_it_has(tmp_path, forge):
     zstandard = pytest.importorskip("zstandard")
     block = bytearray(zstandard.ZstdCompressor().compress(bytes(1 << 20)))

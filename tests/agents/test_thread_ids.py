@@ -1,7 +1,6 @@
 """Thread ids by strategy (P20 to P25)."""
 
 import multiprocessing
-import os
 import re
 import time
 import uuid
@@ -14,6 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.agents import ThreadIDGenerator, ThreadIDManager, check_thread_id
 from graphkit.agents.thread_ids import MAX_LENGTH
 from savers import FileSystemSaver
+from tests.forked import run_in_child
 
 HOSTILE = [
     "../",
@@ -86,11 +86,7 @@ def test_a_fork_while_a_thread_makes_an_id_does_not_block_the_child(monkeypatch)
     from graphkit.agents.thread_ids import _INSTANTS
 
     with _INSTANTS._lock:
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if ThreadIDGenerator.timestamp() else 1)
-        _, status = os.waitpid(child, 0)
-    assert status == 0
+        assert run_in_child(ThreadIDGenerator.timestamp)
 
 
 @pytest.mark.parametrize("user_id", HOSTILE, ids=ascii)

@@ -1,7 +1,6 @@
 """Watchers learn of changes: of this object, of others and of other processes; nothing is missed."""
 
 import itertools
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
@@ -12,6 +11,7 @@ from savers._sql.changes import ChangeListener
 from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.sqlite_changes import _Commits
+from tests.forked import run_in_child
 from tests.sql.rows import add_history, put
 
 LONG = 60
@@ -155,11 +155,7 @@ def test_a_wait_can_be_ended(listener):
 
 def test_a_change_in_another_process_is_told(database, listener):
     history = add_history(database)
-    pid = os.fork()
-    if pid == 0:
-        put_and_notify(database, history, 0)
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert run_in_child(lambda: put_and_notify(database, history, 0))
     assert threads_told(listener, database) == {"t"}
 
 

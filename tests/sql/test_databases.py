@@ -11,23 +11,12 @@ from graphkit.testing._values import HOSTILE_IDS
 from savers._sql.database_errors import HistoryGoneError, PositionTakenError
 from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_id, encode_text, is_cut
 from savers._sql.schema import SCHEMA_VERSION
+from tests.forked import run_in_child
 from tests.sql.rows import add_history, positions, put
 
 
 class Stopped(Exception):
     pass
-
-
-def run_in_child(check):
-    """Run a function in a forked process; return whether it returned true."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if check() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_bytes_and_numbers_return_as_they_were_put(database):

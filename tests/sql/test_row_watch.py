@@ -13,6 +13,7 @@ from graphkit.testing._values import made, make_interrupt
 from savers._sql import postgres_changes, postgres_session
 from savers._sql.postgres_saver import PostgresSaver
 from savers._sql.sqlite_saver import SqliteSaver
+from tests.forked import run_in_child
 
 LONG = 60.0
 """No change may wait for the next read of all histories."""
@@ -72,11 +73,7 @@ def test_a_watch_of_a_thread_is_told_of_each_put(saver, open_saver):
 def test_a_put_in_another_process_is_told(saver):
     put(saver)
     with saver.watch("t", interval=LONG) as watch:
-        pid = os.fork()
-        if pid == 0:
-            put(saver, number=1)
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
+        assert run_in_child(lambda: put(saver, number=1))
         assert take(watch).kind == "checkpoint"
 
 

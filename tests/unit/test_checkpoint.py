@@ -10,6 +10,7 @@ import pytest
 
 from graphkit import AgentState, Channels, Checkpoint, CheckpointSerializationError, Tag
 from graphkit.abc import generate_id
+from tests.forked import run_in_child
 
 
 def made(**fields):
@@ -44,11 +45,7 @@ def test_each_id_begins_with_the_time_at_which_it_was_made(monkeypatch):
 def test_the_child_of_a_fork_makes_other_ids_than_its_parent():
     generate_id()
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, random_part(generate_id()).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
+    assert run_in_child(lambda: os.write(writing, random_part(generate_id()).encode()))
     childs = os.read(reading, 100).decode()
     os.close(reading)
     os.close(writing)

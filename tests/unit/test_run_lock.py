@@ -8,6 +8,7 @@ import pytest
 from graphkit import END, START, RunnableConfig, StateGraph
 from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from tests.forked import run_in_child
 
 CONFIG = RunnableConfig("t")
 
@@ -101,14 +102,15 @@ def test_two_runs_inside_the_lock_do_not_run_at_the_same_time(tmp_path):
 def test_the_child_of_a_fork_does_not_hold_what_its_parent_does(tmp_path):
     saver = FileSystemSaver(tmp_path, lock_timeout=0)
     with saver.run_lock(CONFIG):
-        child = os.fork()
-        if child == 0:
-            try:
-                with saver.run_lock(CONFIG, 0):
-                    os._exit(1)
-            except ThreadBusyError:
-                os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert run_in_child(lambda: is_busy(saver))
+
+
+def is_busy(saver):
+    try:
+        with saver.run_lock(CONFIG, 0):
+            return False
+    except ThreadBusyError:
+        return True
 
 
 def test_a_failure_inside_lets_it_go(saver, app):

@@ -87,7 +87,8 @@ def copy_threads(
         versions: also copy released histories. Their pending writes and tags are not copied: the
             contract of savers does not show them.
         plaintext: copy from a saver that seals its records to one that does not, too.
-        progress: called after each thread with how many are done, how many there are, and its id.
+        progress: called after each thread, copied or not, with how many are done, how many there are,
+            and its id.
 
     Raises:
         CheckpointerConfigurationError: source and target are the same store; the target keeps no

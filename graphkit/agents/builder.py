@@ -127,7 +127,7 @@ class AgentBuilder:
         Args:
             max_iterations: how many nodes one run executes, at most: each request to a model is one, and
                 so are the tool calls of one message, and each other step. 1,000 by default. An agent
-                that is a step counts its own nodes, up to the limit of the outer agent.
+                that is a step counts its own nodes, up to the limit of the outer agent, and not to its own.
 
         Raises:
             ValueError: it is no whole number of at least 1.

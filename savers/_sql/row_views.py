@@ -42,7 +42,8 @@ class LiveHistory(NamedTuple):
     last: int
     """The position of the last record: about the length of the history."""
     newest_id: str | None
-    """The id of the checkpoint that was written last; None if the row does not have all of it."""
+    """The id of the newest checkpoint; None if the row does not have all of it, or the checkpoint that was
+    written last replaces another one."""
 
     @property
     def owner(self) -> tuple[str, str]:

@@ -92,10 +92,15 @@ class Statements:
             "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.keyframe,"
             f" (SELECT max(r.position) FROM {records} AS r WHERE r.history = h.history)"
         )
+        # A row that replaces a checkpoint has its id again, and stands behind newer ones. The index of the
+        # checkpoints tells it; the flags of the record would take reading all of it.
+        same_id = f"SELECT count(*) FROM {records} AS q WHERE q.history = r.history AND q.checkpoint = r.checkpoint"
         self._newest = (
-            f"(SELECT r.checkpoint FROM {records} AS r WHERE r.history = h.history AND r.checkpoint IS NOT NULL"
-            " ORDER BY r.position DESC LIMIT 1)"
+            f"(SELECT CASE ({same_id}) WHEN 1 THEN r.checkpoint END FROM {records} AS r"
+            " WHERE r.history = h.history AND r.checkpoint IS NOT NULL ORDER BY r.position DESC LIMIT 1)"
         )
+        """The checkpoint that was written last; NULL if it replaces another one, because that may not be the
+        newest."""
         self.select_frames = f"SELECT frame FROM {records} WHERE history = ? ORDER BY position"
         self.select_by_terms = f"SELECT DISTINCT {self._histories_with_term()}"
 
@@ -242,7 +247,7 @@ class Statements:
     def select_live(self, pair_count: int) -> str:
         """Return the statement that selects the live histories that have a term of each of this many pairs.
 
-        Each comes with the position of its last record and its newest checkpoint.
+        Each comes with the position of its last record and its newest checkpoint, NULL if that is not known.
         """
         histories = self._database.names.histories
         return (
@@ -253,7 +258,7 @@ class Statements:
     def select_newest(self, pair_count: int) -> str:
         """Return the statement that selects some live histories that have a term of each of this many pairs.
 
-        Those whose newest id is no UUID, and then those with the greatest ones. Namespaces between two
+        Those whose newest id is no UUID or not known, and then those with the greatest ones. Namespaces between two
         names are left out; the last column says whether the thread has one. The parameters are the
         terms, the two names, how many histories, and the two names again.
         """

@@ -209,6 +209,20 @@ def test_a_clock_that_goes_back(opener):
     check(saver)
 
 
+@parametrize(*DATABASES)
+def test_a_checkpoint_that_is_replaced_is_not_the_newest(opener):
+    saver = opener.new()
+    ids = fill(saver, 30)
+    for owner, known in [*ids.items()][::2]:
+        put(saver, *owner, None, known[0], 1000)
+    check(saver)
+    newest = max(id for known in ids.values() for id in known)
+    owner = next(owner for owner, known in ids.items() if known[-1] == newest)
+    put(saver, *owner, None, ids[owner][0], 1001)
+    check(saver)
+    assert show(saver, limit=1)[0][1]["id"] == newest
+
+
 @pytest.mark.parametrize("beginning", ["ffffffff-0000-0000-0000", "run"])
 @parametrize(*DATABASES)
 def test_threads_of_graphkit_are_newer(opener, beginning):

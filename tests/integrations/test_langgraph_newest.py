@@ -216,7 +216,7 @@ def test_a_checkpoint_that_is_replaced_is_not_the_newest(opener):
     for owner, known in [*ids.items()][::2]:
         put(saver, *owner, None, known[0], 1000)
     check(saver)
-    newest = max(id for known in ids.values() for id in known)
+    newest = max(one for known in ids.values() for one in known)
     owner = next(owner for owner, known in ids.items() if known[-1] == newest)
     put(saver, *owner, None, ids[owner][0], 1001)
     check(saver)

@@ -14,10 +14,19 @@ from graphkit._transfer.comparison import HistoryComparer, HistoryComparison, ma
 from graphkit._transfer.thread_reader import ThreadReader
 from graphkit._transfer.versions import release_as
 from graphkit._values.json_values import JsonValueCodec
-from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError, CheckpointStorageError
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+    CheckpointStorageError,
+)
 
 _ROUNDS: Final = 5
 """A human may answer an interrupt while its thread is copied, so that something is missing again."""
+_UNREADABLE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError)
+"""What reading a thread raises that is there."""
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 """How a system says that a lock file cannot be made."""
 
@@ -103,14 +112,18 @@ class ThreadCopier:
         self._comparer = HistoryComparer(thread_id)
 
     def check_exists(self) -> None:
-        """Check that the source has the thread.
+        """Check that the source has the thread; it has one that cannot be read, too.
 
         Raises:
             CheckpointNotFoundError: it does not.
         """
-        if self._source.list_namespaces():
-            return
-        if not self._versions or not self._source.list_versions():
+        try:
+            exists = bool(self._source.list_namespaces())
+            if not exists and self._versions:
+                exists = bool(self._source.list_versions())
+        except _UNREADABLE:
+            return  # Its copy raises this error, after which the others are copied.
+        if not exists:
             raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
 
     def copy(self, lock_timeout: float | None = None) -> CopiedThread:

@@ -328,7 +328,8 @@ def test_the_runs_of_many_threads_are_not_waited_for_one_after_the_other():
     assert {thread: timeouts[thread] for thread in target.threads()} == {"t00": None, "t02": 0, "t05": 0}
 
 
-def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path):
+@pytest.mark.parametrize("named", [None, ["b", "c", "a"]])
+def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
     source, target = FileSystemSaver(tmp_path, fsync="never"), MemorySaver()
     for name in "abc":
         for number in range(3):
@@ -340,7 +341,7 @@ def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path):
     data[place : place + 20] = bytes(20)
     log.write_bytes(data)
     with pytest.raises(CheckpointCorruptionError, match=r"\(not copied: b; copied: all others\)$") as caught:
-        copy_threads(source, target)
+        copy_threads(source, target, named)
     assert (caught.value.path, caught.value.offset > 0) == (str(log), True)
     assert sorted(target.threads()) == ["a", "c"]
 

@@ -43,4 +43,9 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def __dir__() -> list[str]:
+    """List the public names, even before their first use."""
+    return sorted({*globals(), *__all__})
+
+
 set_public_module(globals(), __name__)

@@ -69,4 +69,9 @@ def __getattr__(name: str) -> Any:
     return McpServers
 
 
+def __dir__() -> list[str]:
+    """List the public names, even before their first use."""
+    return sorted({*globals(), *__all__})
+
+
 set_public_module(globals(), __name__)

@@ -60,6 +60,11 @@ def test_types_are_published(package):
     assert (Path(package.__file__).parent / "py.typed").is_file()
 
 
+@pytest.mark.parametrize("package", ["graphkit.agents", "savers", "savers.langgraph"])
+def test_names_that_are_imported_late_are_listed(package):
+    assert fresh_process(f"import {package} as package; print({{*package.__all__}} - {{*dir(package)}})") == "set()\n"
+
+
 def test_layers_hold():
     # In a process of its own: it sets up logging for itself, which switches our loggers off.
     code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"

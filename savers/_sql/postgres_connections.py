@@ -20,6 +20,9 @@ _MOST: Final = 10
 """The most connections that are open at the same time."""
 _LONGEST_IDLE: Final = 60.0
 """Seconds after which a connection is closed that nothing has used."""
+_LENT: Final[WeakKeyDictionary[Any, threading.Lock]] = WeakKeyDictionary()
+"""The locks of single connections: one for all savers that were given the same connection."""
+_LENT_GUARD: Final = threading.Lock()
 _FIRST_WAIT: Final = 0.01
 _LONGEST_WAIT: Final = 0.25
 
@@ -200,8 +203,9 @@ class GuestConnection(Connections):
         self._connection = connection
         self._path = path
         self._session: PostgresSession | None = None
-        self._free = threading.Lock()
-        """Held while the connection is lent."""
+        with _LENT_GUARD:
+            self._free = _LENT.setdefault(connection, threading.Lock())
+        """Held while the connection is lent, to this saver or to another one."""
         self._autocommit = True
         """The mode in which the connection was that is lent now."""
 

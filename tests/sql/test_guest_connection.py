@@ -56,6 +56,20 @@ def test_threads_of_execution_take_turns_on_a_single_connection(guest, schema):
     saver.close()
 
 
+def test_savers_take_turns_on_a_single_connection(guest, schema):
+    savers = [PostgresSaver(pool=guest, schema=schema, lock_timeout=60) for _ in range(2)]
+
+    def put(number):
+        thread = RunnableConfig(f"t{number % 4}")
+        savers[number % 2].put(thread, Checkpoint(node_id="a", next_node_id="b", state={"n": number}))
+
+    with ThreadPoolExecutor(8) as workers:
+        list(workers.map(put, range(160)))
+    for saver in savers:
+        assert [len(saver.history(RunnableConfig(thread))) for thread in saver.threads()] == [40] * 4
+        saver.close()
+
+
 def test_the_transaction_of_an_application_is_not_committed_by_a_put(guest, schema):
     saver = PostgresSaver(pool=guest, schema=schema, lock_timeout=0.1)
     assert saver.threads() == []

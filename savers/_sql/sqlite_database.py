@@ -117,6 +117,10 @@ class SqliteDatabase(Database):
                 return self._use_main().run(sql, parameters, "read")[0]
             finally:
                 self._main_lock.release()
+        own = self._main
+        if own is not None and self._main_holder == threading.get_ident():
+            # A rewrite reads rows that its transaction has inserted, which no other connection sees.
+            return own.run(sql, parameters, "read")[0]
         check_may_wait()
         with self._borrow_reader() as connection:
             return connection.run(sql, parameters, "read")[0]

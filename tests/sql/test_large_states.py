@@ -58,3 +58,24 @@ def test_no_statement_on_postgresql_has_more_bytes_than_the_server_accepts(serve
         assert saver.verify().ok
     with PostgresSaver(server.connection_string, schema=schema) as saver:
         assert [one.state for one in saver.list(T)] == states[::-1]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_rewrite_reads_what_its_transaction_has_inserted(kind, request, monkeypatch):
+    monkeypatch.setattr(row_log, "_PART_SIZE", RECORD)
+    open_saver = request.getfixturevalue(f"{kind}_opener")
+    # Each keyframe names the one before it, for the items that it does not repeat.
+    states = [
+        {"items": ["y" * 2 * RECORD] * count, "bytes": os.urandom(size * RECORD)}
+        for count, size in [(1, 1), (1, 5), (3, 9), (4, 9), (4, 13), (4, 13), (2, 12)]
+    ]
+    with open_saver(compression=None) as saver:
+        for state in states:
+            saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
+        saver.copy(T, RunnableConfig("copy"))
+        saver.compact("copy")
+        assert saver.prune("copy", keep_last=5) == 2
+    with open_saver() as saver:
+        assert [one.state for one in saver.list(T)] == states[::-1]
+        assert [one.state for one in saver.list(RunnableConfig("copy"))] == states[:1:-1]
+        assert saver.verify().ok

@@ -104,7 +104,7 @@ class Database(ABC):
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Execute one statement that changes nothing; it sees what was committed last.
 
-        During a transaction of the calling thread of execution, it may also see what this has done.
+        During a transaction of the calling thread of execution, it also sees what this has done.
 
         Raises:
             CheckpointerError: the database cannot be read.

@@ -228,6 +228,8 @@ class GuestConnection(Connections):
         session = self._session
         if session is None or self._connection.closed or not session.is_usable():
             raise self._error("the connection that was passed in is closed; a pool would replace it")
+        if session.is_in_pipeline:
+            raise self._error("the connection that was passed in is in a pipeline; end it, or pass a pool")
         if session.is_in_transaction:
             raise self._error("the connection that was passed in has an open transaction; end it, or pass a pool")
         return session

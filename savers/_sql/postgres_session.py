@@ -18,7 +18,7 @@ try:
     import psycopg_pool
     from psycopg.conninfo import conninfo_to_dict
     from psycopg.generators import execute
-    from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
+    from psycopg.pq import ConnStatus, ExecStatus, Format, PipelineStatus, TransactionStatus
     from psycopg.rows import tuple_row
     from psycopg.types.numeric import Int8BinaryDumper
     from psycopg.types.string import StrDumper
@@ -189,6 +189,11 @@ class PostgresSession:
     def is_in_transaction(self) -> bool:
         """Whether a transaction is open, or was aborted and must be rolled back."""
         return self.connection.pgconn.transaction_status != TransactionStatus.IDLE
+
+    @property
+    def is_in_pipeline(self) -> bool:
+        """Whether the application has begun a pipeline, in which no statement has its result at once."""
+        return self.connection.pgconn.pipeline_status != PipelineStatus.OFF
 
     @property
     def is_reusable(self) -> bool:

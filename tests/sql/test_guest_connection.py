@@ -82,6 +82,17 @@ def test_the_transaction_of_an_application_is_not_committed_by_a_put(guest, sche
     assert saver.threads() == []
 
 
+def test_a_pipeline_of_an_application_is_an_error(guest, schema):
+    guest.autocommit = True
+    saver = PostgresSaver(pool=guest, schema=schema)
+    thread = RunnableConfig("t")
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={})
+    with guest.pipeline(), pytest.raises(CheckpointStorageError, match="is in a pipeline; end it, or pass a pool"):
+        saver.put(thread, checkpoint)
+    saver.put(thread, checkpoint)
+    assert len(saver.list(thread)) == 1
+
+
 def test_a_single_connection_that_is_closed_is_an_error(server, guest, schema):
     saver = PostgresSaver(pool=guest, schema=schema, lock_timeout=0.1)
     assert saver.threads() == []

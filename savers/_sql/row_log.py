@@ -12,6 +12,8 @@ cases the writer reads what is new and makes its record again.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from graphkit.abc import derive_status
@@ -72,6 +74,18 @@ class RowLog(RowLogReader, LogWriter):
         """Terms that the history has, those of records that are not inserted yet included."""
         self._absent: str | None = None
         """An id that the history must not have at the next commit."""
+
+    # Reading what waits
+
+    def read_keyframe(self, position: int) -> log.Frame:
+        rows = self._new_rows
+        if not rows or position < rows[0].position:
+            return super().read_keyframe(position)
+        # A rewrite appends several keyframes before it inserts them, and each names the one before it.
+        number = bisect_left(rows, position, key=attrgetter("position"))
+        if number == len(rows) or rows[number].position != position:
+            return super().read_keyframe(position)
+        return self._parse_keyframe(rows[number].frame, position)
 
     # Appending
 

@@ -86,6 +86,9 @@ class RowLogReader(LogReader):
         data = self._source.read_keyframe(self.fd, position)
         if data is None:
             return super().read_keyframe(position)
+        return self._parse_keyframe(data, position)
+
+    def _parse_keyframe(self, data: bytes, position: int) -> log.Frame:
         frame = self._parse(data, position)
         log.check_known(self.path, frame)
         return frame

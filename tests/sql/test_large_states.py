@@ -79,3 +79,21 @@ def test_a_rewrite_reads_what_its_transaction_has_inserted(kind, request, monkey
         assert [one.state for one in saver.list(T)] == states[::-1]
         assert [one.state for one in saver.list(RunnableConfig("copy"))] == states[:1:-1]
         assert saver.verify().ok
+
+
+def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
+    # Each keyframe names the one before it, and all of them are in one part.
+    items = [f"{number:04}" * 400 for number in range(300)]
+    states = [{"items": items[:count]} for count in range(len(items))]
+    with open_saver() as saver:
+        for state in states:
+            saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
+        saver.put(T.with_check_point_id(saver.get(T).id), Checkpoint(node_id="a", next_node_id="b", state=states[-1]))
+        assert saver.size("t") < row_log._PART_SIZE
+        saver.copy(T, RunnableConfig("copy"))
+        assert saver.compact("t") > 0
+        assert saver.prune("copy", keep_last=200) == 100
+    with open_saver() as saver:
+        assert [one.state for one in saver.list(T)] == states[::-1]
+        assert [one.state for one in saver.list(RunnableConfig("copy"))] == states[:99:-1]
+        assert saver.verify().ok

@@ -123,6 +123,9 @@ class _StateDecoder:
 
     def _decode_grown(self, known: _DecodedValue, value: delta.Value, name: str) -> FrozenList | None:
         """Return a list to which elements were appended; None if something else happened to it."""
+        # A tuple, a set and others are packed as lists, too, with a mark in front.
+        if type(known.decoded) is not FrozenList:
+            return None
         if value.kind != delta.LIST or value.count <= known.size or not _begins_with(value, known):
             return None
         body = b""
@@ -134,6 +137,8 @@ class _StateDecoder:
             return None  # reading it whole finds out what is wrong
         count = value.count - known.size
         items = self._reader.codec.unpack(delta.pack_header(delta.LIST, count) + body, name)
+        if type(items) is not FrozenList:
+            return None  # the list was empty, so that the mark is the first item
         grown: FrozenList = known.decoded + items
         grown.base = None  # it enters a state, and must not keep the list before it alive
         return grown

@@ -98,6 +98,23 @@ def test_a_list_that_grows_is_decoded_once(tmp_path):
     assert replayed[5].state["log"][0] is replayed[-1].state["log"][0]
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    "make",
+    [tuple, frozenset, lambda items: {(item,): item for item in items}],
+    ids=["tuple", "frozenset", "dict"],
+)
+def test_what_is_packed_as_a_list_and_grows(tmp_path, name, make):
+    items = [f"{number:0100}" for number in range(40)]
+    with made(tmp_path, name) as saver:
+        for count in (1, 2, 3, 0, 20, 40):
+            put(saver, {"value": make(items[:count]), "list": items[:count]})
+            put(saver, {"value": [], "list": []})
+        for count in (1, 2, 3, 20, 40):
+            put(saver, {"value": make(items[:count]), "list": items[:count]})
+        assert_replay_is_list(saver)
+
+
 def test_replaced_and_pruned_checkpoints(tmp_path):
     saver = made(tmp_path)
     for n in range(40):

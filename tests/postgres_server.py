@@ -101,3 +101,19 @@ def start(data):
         finally:
             if server.is_running:
                 server.stop()
+
+
+@contextmanager
+def start_standby(primary):
+    """Start a server that follows another one and only reads, and stop it in the end."""
+    with make_directory() as directory:
+        source = ("-h", primary.directory, "-U", "test")
+        run_as_owner(
+            PROGRAMS[-1] / "pg_basebackup", *source, "-D", f"{directory}/data", "-R", "-c", "fast", cwd=directory
+        )
+        standby = PostgresServer(directory)
+        standby.start()
+        try:
+            yield standby
+        finally:
+            standby.stop()

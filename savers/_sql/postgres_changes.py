@@ -5,6 +5,8 @@ disk. So puts notify only those who watch their very thread, and changes of the 
 watch all threads: a table says who watches what, and every statement of a put asks it. An entry
 expires, unless its watcher renews it. A put that has asked before the entry was there still holds
 its lock on the table; a new watcher waits for the end of those puts before it reads.
+
+A standby neither notifies nor accepts entries, so that its watchers read at intervals.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ _LONGEST_PUT: Final = 1.0
 """Seconds to wait for puts that began before. A process that was paused in one would take longer:
 its change is read with the next read of all histories."""
 _PUT_WAIT: Final = 0.002
+_ONLY_READS: Final = {errno.EACCES, errno.EROFS}
+"""The role may only read, or the server is a standby."""
 
 
 class PostgresChanges(ChangeSource):
@@ -38,6 +42,7 @@ class PostgresChanges(ChangeSource):
         self,
         connect: Callable[[], PostgresSession],
         run: Callable[[str, tuple[Any, ...]], Any],
+        translate: Callable[[Exception, str], Exception],
         *,
         channel: str,
         table: str,
@@ -47,12 +52,14 @@ class PostgresChanges(ChangeSource):
         Args:
             connect: opens a connection.
             run: executes a statement as a transaction on another connection, and returns its rows.
+            translate: makes an error for callers of the saver of one of a connection.
             channel: the channel of the notifications.
             table: the table of those who watch.
         """
         super().__init__()
         self._connect = connect
         self._run = run
+        self._translate = translate
         self._channel = channel
         self._table = table
         self._register = (
@@ -68,8 +75,8 @@ class PostgresChanges(ChangeSource):
         try:
             self._add_watcher(listener)
         except BaseException as error:
-            if isinstance(error, CheckpointStorageError) and error.errno == errno.EACCES:
-                # The role may only read. Nothing notifies it, so that the watch reads at intervals.
+            if isinstance(error, CheckpointStorageError) and error.errno in _ONLY_READS:
+                # Nothing notifies the watch, so that it reads at intervals.
                 return listener
             listener.close()
             raise
@@ -79,7 +86,7 @@ class PostgresChanges(ChangeSource):
         """Have the puts notify a listener.
 
         Raises:
-            CheckpointStorageError: the server refuses; with EACCES, the role may not write.
+            CheckpointStorageError: the server refuses; with EACCES or EROFS, nothing can be written.
         """
         # Signed numbers of 64 bits.
         watcher = int.from_bytes(os.urandom(8), "big") >> 1
@@ -113,13 +120,21 @@ class PostgresChanges(ChangeSource):
         self._run("SELECT pg_notify(?, '')", (self._channel,))
 
     def _start_watching(self) -> Callable[[WakeUp], None]:
-        session = self._open_session()
+        session: PostgresSession | None = None
+        try:
+            session = self._open_session()
+        except CheckpointStorageError as error:
+            if error.errno != errno.EROFS:
+                raise
         return lambda stop: self._read_notifications(session, stop)
 
     def _open_session(self) -> PostgresSession:
         session = self._connect()
         try:
             session.run(f"LISTEN {self._channel}")
+        except (LostError, PostgresError) as error:
+            session.close()
+            raise self._translate(error, "watch") from error
         except BaseException:
             session.close()
             raise
@@ -141,7 +156,7 @@ class PostgresChanges(ChangeSource):
                 if monotonic() >= due:
                     self._renew()
                     due = monotonic() + _RENEWAL
-            except (LostError, PostgresError, CheckpointerError):
+            except (LostError, PostgresError, CheckpointerError) as error:
                 for listener in list(self._watchers):
                     listener.hears_all = False
                 if session is not None:
@@ -149,7 +164,9 @@ class PostgresChanges(ChangeSource):
                     session = None
                     # Who reads now gets the error, or waits for the server.
                     self.tell()
-                stop.wait(_RECONNECT_WAIT)
+                # A standby may become the primary.
+                is_standby = isinstance(error, CheckpointStorageError) and error.errno == errno.EROFS
+                stop.wait(_RENEWAL if is_standby else _RECONNECT_WAIT)
         if session is not None:
             session.close()
 

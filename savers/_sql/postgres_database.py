@@ -106,7 +106,11 @@ class PostgresDatabase(Database):
         )
         self.run_locks = self._own_run_locks
         self._changes = PostgresChanges(
-            self.connect, self._read_for_watches, channel=self.channel, table=self.names.watchers
+            self.connect,
+            self._read_for_watches,
+            self._translate_for_session,
+            channel=self.channel,
+            table=self.names.watchers,
         )
         _DATABASES.add(self)
 
@@ -355,13 +359,14 @@ class PostgresDatabase(Database):
             session.run(self._settings)
         except (LostError, PostgresError) as error:
             session.close()
-            raise self._translate_for_connecting(error) from error
+            raise self._translate_for_session(error, "connect to") from error
         return session
 
-    def _translate_for_connecting(self, error: Exception) -> Exception:
+    def _translate_for_session(self, error: Exception, operation: str) -> Exception:
+        """As `translate`, also for the loss of a connection."""
         if isinstance(error, PostgresError):
-            return self.translate(error, "connect to")
-        return CheckpointStorageError(self.path, "connect to", str(error))
+            return self.translate(error, operation)
+        return CheckpointStorageError(self.path, operation, str(error))
 
     @property
     def _lock_milliseconds(self) -> int:

@@ -100,9 +100,11 @@ class PostgresRunLocks(RunLocks):
         self._unlock = "SELECT pg_advisory_unlock(? + ?)"
         self._select_holder = f"SELECT holder FROM {table} WHERE thread = ?"
         # Shared, so that two who ask at the same time do not take each other for the holder.
+        # A standby has no advisory lock of the primary, so that only the lease counts there.
         self._select_held = f"""
             SELECT 1 FROM {table} AS l WHERE thread = ? AND {_EXPIRES} >= {_NOW}
-            AND CASE WHEN l.renewed > {_START} THEN NOT pg_try_advisory_xact_lock_shared(? + l.token) ELSE true END
+            AND CASE WHEN l.renewed > {_START} AND NOT pg_is_in_recovery()
+                THEN NOT pg_try_advisory_xact_lock_shared(? + l.token) ELSE true END
         """
 
     def _reset(self) -> None:

@@ -13,6 +13,7 @@ from graphkit.testing._values import made, make_interrupt
 from savers._sql import postgres_changes, postgres_session
 from savers._sql.postgres_saver import PostgresSaver
 from savers._sql.sqlite_saver import SqliteSaver
+from tests import postgres_server
 from tests.forked import run_in_child
 
 LONG = 60.0
@@ -237,6 +238,29 @@ def test_a_role_that_only_reads_watches_at_intervals(own_server):
             assert not watch._listener.hears_all
             with pytest.raises(CheckpointStorageError, match="permission denied"):
                 put(reading, number=3)
+
+
+@pytest.mark.parametrize("thread", ["t", None])
+def test_a_watch_on_a_standby_reads_at_intervals(own_server, thread):
+    with PostgresSaver(own_server.connection_string, lease=600.0) as saver:
+        put(saver)
+        with postgres_server.start_standby(own_server) as standby, PostgresSaver(standby.connection_string) as reading:
+            with reading.watch(thread, interval=0.01) as watch:
+                with saver.run_lock(RunnableConfig("t")):
+                    assert put(saver, number=1) == take_id(watch)
+                    # The advisory lock of the holder is on the primary only.
+                    assert reading._database.is_held("t")
+                assert not watch._listener.hears_all
+            with pytest.raises(CheckpointStorageError, match="connect to a server that accepts writes"):
+                put(reading, number=3)
+
+
+def test_a_watch_whose_server_refuses_to_notify_is_an_error(server, schema, monkeypatch):
+    with PostgresSaver(server.connection_string, schema=schema) as saver:
+        put(saver)
+        monkeypatch.setattr(saver._database._changes, "_channel", "no name")
+        with pytest.raises(CheckpointStorageError, match="cannot watch"):
+            saver.watch("t")
 
 
 def test_watching_goes_on_after_a_restart_of_the_server(own_server):

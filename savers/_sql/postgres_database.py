@@ -209,11 +209,11 @@ class PostgresDatabase(Database):
         if ident in self._in_transaction:
             raise RuntimeError("a transaction of this thread of execution is open")
         with self._borrow() as session:
-            self._begin(session)
-            self._in_transaction[ident] = session
-            transaction = _PostgresTransaction(self, session)
             try:
-                yield transaction
+                # Inside, because it may fail or be interrupted when BEGIN has been executed.
+                self._begin(session)
+                self._in_transaction[ident] = session
+                yield _PostgresTransaction(self, session)
                 self._commit(session)
             except LostError as error:
                 raise self._lost(error) from error

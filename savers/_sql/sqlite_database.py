@@ -160,18 +160,28 @@ class SqliteDatabase(Database):
         self._acquire_main()
         try:
             connection = self._use_main()
-            connection.run("BEGIN IMMEDIATE", (), "write")
-            self._main_holder = threading.get_ident()
             try:
+                # Inside, because Ctrl-C may come when it has been executed.
+                connection.run("BEGIN IMMEDIATE", (), "write")
+                self._main_holder = threading.get_ident()
                 yield _SqliteTransaction(connection, self.names)
                 connection.run("COMMIT", (), "write")
             finally:
                 self._main_holder = 0
-                connection.roll_back_if_open()
+                self._roll_back_if_open(connection)
         finally:
             self._main_lock.release()
         if self._sync is not None:
             self._sync.mark()
+
+    def _roll_back_if_open(self, connection: SqliteConnection) -> None:
+        try:
+            connection.roll_back_if_open()
+        except BaseException:
+            # Later writes would become part of the transaction. Closing rolls it back, too.
+            self._main = None
+            connection.close()
+            raise
 
     def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
         raise NotImplementedError

@@ -10,7 +10,9 @@ from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
 from savers._sql.database_errors import HistoryGoneError, PositionTakenError
 from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_id, encode_text, is_cut
+from savers._sql.postgres_session import PostgresSession
 from savers._sql.schema import SCHEMA_VERSION
+from savers._sql.sqlite_connection import SqliteConnection
 from tests.forked import run_in_child
 from tests.sql.rows import add_history, positions, put
 
@@ -106,6 +108,30 @@ def test_an_exception_rolls_a_transaction_back(database, error):
     with pytest.raises(error):
         stop()
     assert put(database, history, 0) == 1
+
+
+def test_an_interrupt_from_the_keyboard_during_begin_leaves_no_transaction(database, open_database, monkeypatch):
+    history = add_history(database)
+    interrupt_once_after(monkeypatch, "BEGIN")
+    with pytest.raises(KeyboardInterrupt), database.transaction():
+        pass
+    monkeypatch.undo()
+    assert put(database, history, 0) == 1
+    assert positions(open_database(), history) == [0]
+    assert add_history(database, "another thread") != history
+
+
+def interrupt_once_after(monkeypatch, beginning):
+    """Raise what Ctrl-C raises, when a statement has been executed."""
+    for owner in (SqliteConnection, PostgresSession):
+
+        def run(self, sql, *args, execute=owner.run):
+            result = execute(self, sql, *args)
+            if sql.startswith(beginning):
+                raise KeyboardInterrupt
+            return result
+
+        monkeypatch.setattr(owner, "run", run)
 
 
 def test_a_violated_key_rolls_a_transaction_back(database):

@@ -10,6 +10,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers import PostgresSaver
 from savers._sql.postgres_database import PostgresDatabase
+from savers._sql.postgres_session import PostgresSession
 
 OFTEN = 7
 """So often is a statement executed that psycopg has prepared it, and then the saver."""
@@ -80,6 +81,26 @@ def test_the_transaction_of_an_application_is_not_committed_by_a_put(guest, sche
     assert guest.execute("SELECT to_regclass('of_the_application') AS found").fetchall() == [{"found": None}]
     guest.rollback()
     assert saver.threads() == []
+
+
+def test_a_transaction_that_cannot_begin_leaves_none_open(guest, schema, monkeypatch):
+    database = PostgresDatabase(pool=guest, schema=schema)
+    database.read("SELECT 1")
+    run = PostgresSession.run
+
+    def time_out(session, sql, *args):
+        if sql.startswith("SELECT set_config"):
+            raise psycopg.errors.QueryCanceled
+        return run(session, sql, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresSession, "run", time_out)
+        with pytest.raises(CheckpointStorageError, match="raise statement_timeout"), database.transaction():
+            pass
+    assert guest.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    with database.transaction() as transaction:
+        assert transaction.execute("SELECT 1") == [(1,)]
+    database.close()
 
 
 def test_a_pipeline_of_an_application_is_an_error(guest, schema):

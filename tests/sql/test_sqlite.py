@@ -18,6 +18,7 @@ from graphkit.errors import (
 )
 from graphkit.testing._values import made
 from savers._sql import sqlite_connection, sqlite_database, wal_sync
+from savers._sql.sqlite_connection import SqliteConnection
 from savers._sql.sqlite_database import SqliteDatabase
 from savers._sql.sqlite_errors import translate_error
 from savers._sql.sqlite_saver import SqliteSaver
@@ -185,6 +186,24 @@ def test_a_full_disk_leaves_what_was_there(file):
         write_much()
     database.read("PRAGMA max_page_count = 1000000")
     assert put(database, history, 1, os.urandom(100_000)) == 1
+    database.close()
+
+
+def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch):
+    database = SqliteDatabase(file, fsync="never")
+    history = add_history(database)
+
+    def fail(connection):
+        raise CheckpointStorageError(connection.path, "write", "a fault")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteConnection, "roll_back_if_open", fail)
+        with pytest.raises(CheckpointStorageError, match="a fault"), database.transaction():
+            raise KeyError
+    assert put(database, history, 0) == 1
+    other = SqliteDatabase(file, fsync="never")
+    assert positions(other, history) == [0]
+    other.close()
     database.close()
 
 

@@ -88,7 +88,7 @@ class _Commits:
 
     def __init__(self, connect: Callable[[], SqliteConnection], names: TableNames) -> None:
         self._connect = connect
-        self._connection = connect()
+        self._connection: SqliteConnection | None = connect()
         self._seen: _Seen | None = None
         self._count_rewrites = f"SELECT coalesce(max(value), 0) FROM {names.meta} WHERE name = 'rewrites'"
         self._select_last = f"SELECT rowid, history, position FROM {names.records} ORDER BY rowid DESC LIMIT 1"
@@ -100,8 +100,8 @@ class _Commits:
     def find_threads(self) -> set[str] | None:
         """Return the encoded ids of the threads with new rows since the last call; None: any may have changed."""
         try:
-            if not self._connection.is_at_path():
-                self._connection.close()
+            if self._connection is None or not self._connection.is_at_path():
+                self.close()
                 self._connection = self._connect()
                 self._seen = None
             # First, so that a later commit is seen by the next call.
@@ -133,7 +133,11 @@ class _Commits:
         self._seen = _Seen(commits, rewrites, last[0] if last else None)
 
     def _read(self, sql: str, *parameters: object) -> list[Row]:
+        assert self._connection is not None
         return self._connection.run(sql, parameters, "read")[0]
 
     def close(self) -> None:
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
+            # Even if no other one can be opened, it is never used again.
+            self._connection = None

@@ -360,6 +360,9 @@ class PostgresDatabase(Database):
         except (LostError, PostgresError) as error:
             session.close()
             raise self._translate_for_session(error, "connect to") from error
+        except BaseException:
+            session.close()
+            raise
         return session
 
     def _translate_for_session(self, error: Exception, operation: str) -> Exception:

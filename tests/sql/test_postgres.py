@@ -13,6 +13,7 @@ from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatErro
 from savers._sql import postgres_database
 from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError, PositionTakenError
 from savers._sql.postgres_database import PostgresDatabase
+from savers._sql.postgres_session import PostgresSession
 from tests.sql.rows import add_history, positions, put
 
 PREPARED_AFTER = 5
@@ -339,6 +340,19 @@ def test_a_lost_connection_is_replaced_before_a_statement(server, database):
         end_connections(server)
         with database.transaction() as transaction:
             transaction.execute(f"UPDATE {database.names.histories} SET status = ?", (str(position),))
+
+
+def test_a_connection_whose_opening_is_interrupted_is_closed(database, monkeypatch):
+    opened = []
+
+    def interrupt(session, sql):
+        opened.append(session)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PostgresSession, "run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        database.connect()
+    assert opened[0].connection.closed
 
 
 def test_a_connection_that_was_lent_while_the_others_were_closed_is_closed_when_it_returns(database):

@@ -47,7 +47,7 @@ class OpenLogs:
         self._last: tuple[LogKey, LogReader] | None = None
         """The log that was used last, and its key: a run finds its log without the lock."""
         self._guard = Lock()
-        _ALL_OPEN_LOGS.add(self)
+        _ALL_OPEN_LOGS[id(self)] = self
 
     def find(self, key: LogKey) -> LogReader | None:
         """Return the log with a key, None if there is none."""
@@ -74,11 +74,19 @@ class OpenLogs:
             self._enforce_limit()
             return open_log
 
+    def count(self) -> int:
+        """Return how many logs are kept open."""
+        return len(self._logs)
+
     def _enforce_limit(self) -> None:
-        excess = len(self._logs) - _max_open_logs()
-        if excess <= 0:
+        limit = _max_open_logs()
+        equal_share = limit // max(1, len(_ALL_OPEN_LOGS))
+        if len(self._logs) <= max(FEWEST_OPEN_LOGS, equal_share):
             return
-        for key in list(islice(self._logs, excess)):
+        others = [other.count() for other in _list_all_open_logs() if other is not self]
+        share = find_share(limit, others)
+        excess = len(self._logs) - max(FEWEST_OPEN_LOGS, share)
+        for key in list(islice(self._logs, max(0, excess))):
             # A log that is in use, or must be rewritten first, stays until the next call.
             self._close_if_idle(self._logs[key], partial(self._drop, key))
 
@@ -194,13 +202,37 @@ def _close_all(logs: list[LogReader]) -> None:
             open_log.retire()
 
 
-_ALL_OPEN_LOGS: Final[weakref.WeakSet[OpenLogs]] = weakref.WeakSet()
+_ALL_OPEN_LOGS: Final[weakref.WeakValueDictionary[int, OpenLogs]] = weakref.WeakValueDictionary()
+"""By id of the object."""
+
+
+def _list_all_open_logs() -> list[OpenLogs]:
+    # A list of references is made at once, whatever other threads of execution add meanwhile.
+    alive = (reference() for reference in _ALL_OPEN_LOGS.valuerefs())
+    return [one for one in alive if one is not None]
+
+
+def find_share(limit: int, others: list[int]) -> int:
+    """Return how many logs a saver may keep open.
+
+    A saver that uses less than an equal share leaves the rest of it to those that use more.
+
+    Args:
+        limit: how many logs all savers may keep open together.
+        others: how many each other saver keeps open.
+    """
+    left = limit
+    for number, used in enumerate(sorted(others)):
+        share = left // (len(others) + 1 - number)
+        if used >= share:
+            return share
+        left -= used
+    return left
 
 
 def _max_open_logs() -> int:
-    """Return how many logs a saver may keep open: its share of what the process may have."""
-    limit = min(OPEN_LOGS, _max_descriptors() // 4)
-    return max(FEWEST_OPEN_LOGS, limit // max(1, len(_ALL_OPEN_LOGS)))
+    """Return how many logs the savers of this process may keep open together."""
+    return min(OPEN_LOGS, _max_descriptors() // 4)
 
 
 def _max_descriptors() -> int:

@@ -13,6 +13,7 @@ cases the writer reads what is new and makes its record again.
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -32,10 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from graphkit import Checkpoint
-    from graphkit.codec import Codec
-    from savers._sql.database import Database, Transaction
-    from savers._sql.row_source import RowSource
-    from savers._sql.statements import Statements
+    from savers._sql.database import Transaction
 
 _PART_SIZE: Final = 1 << 20
 """A rewrite inserts its records when they have so many bytes."""
@@ -53,19 +51,13 @@ class RowLog(RowLogReader, LogWriter):
     Records that are appended wait in memory until `commit` inserts them, all or none.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        source: RowSource,
-        statements: Statements,
-        owner: tuple[str, str],
-        codec: Codec,
-        version: int = 0,
-    ) -> None:
-        self._doubted: str | None = None
-        """An id that was taken to be absent when rows were refused last."""
-        super().__init__(database, source, statements, owner, codec, version)
-        self._inserter = RowInserter(database, statements, *owner, version)
+    _doubted: str | None = None
+    """An id that was taken to be absent when rows were refused last."""
+
+    @cached_property
+    def _inserter(self) -> RowInserter:
+        version = self.key[2]
+        return RowInserter(self._database, self._statements, self.thread_id, self.namespace, version)
 
     def _reset(self) -> None:
         super()._reset()
@@ -78,14 +70,12 @@ class RowLog(RowLogReader, LogWriter):
     # Reading what waits
 
     def read_keyframe(self, position: int) -> log.Frame:
-        rows = self._new_rows
-        if not rows or position < rows[0].position:
-            return super().read_keyframe(position)
         # A rewrite appends several keyframes before it inserts them, and each names the one before it.
+        rows = self._new_rows
         number = bisect_left(rows, position, key=attrgetter("position"))
-        if number == len(rows) or rows[number].position != position:
-            return super().read_keyframe(position)
-        return self._parse_keyframe(rows[number].frame, position)
+        if number < len(rows) and rows[number].position == position:
+            return self._parse_keyframe(rows[number].frame, position)
+        return super().read_keyframe(position)
 
     # Appending
 

@@ -23,12 +23,12 @@ def parse_fsync(fsync: object) -> Fsync:
         return "always"
     if fsync == "never":
         return "never"
-    seconds = _find_seconds(fsync)
-    if seconds is None or not 0 < seconds <= _LONGEST_WAIT:
+    seconds = _find_seconds_above_zero(fsync)
+    if seconds is None:
         raise CheckpointerConfigurationError(
             f'fsync must be "always", "never" or seconds above zero, at most {_LONGEST_WAIT}, not {fsync!r}',
         )
-    return float(seconds)
+    return seconds
 
 
 def parse_lock_timeout(lock_timeout: object) -> float:
@@ -49,11 +49,19 @@ def parse_lease(lease: object) -> float:
     Raises:
         CheckpointerConfigurationError: it is not a positive number of seconds, up to about 24 days.
     """
-    seconds = _find_seconds(lease)
-    if seconds is None or not 0 < seconds <= _LONGEST_WAIT:
+    seconds = _find_seconds_above_zero(lease)
+    if seconds is None:
         raise CheckpointerConfigurationError(
             f"lease must be seconds above zero, at most {_LONGEST_WAIT}, not {lease!r}"
         )
+    return seconds
+
+
+def _find_seconds_above_zero(value: object) -> float | None:
+    """Return a number that may be a time to wait; None for anything else."""
+    seconds = _find_seconds(value)
+    if seconds is None or not 0 < seconds <= _LONGEST_WAIT:
+        return None
     return float(seconds)
 
 

@@ -129,6 +129,23 @@ class OwnConnections(Connections):
                 self._idle.pop()[0].close()
 
 
+def _begin_autocommit(connection: psycopg.Connection[Any]) -> bool:
+    """Let each statement be a transaction; return whether it was so before."""
+    before = connection.autocommit
+    if not before:
+        connection.autocommit = True
+    return before
+
+
+def _restore_mode(connection: psycopg.Connection[Any], *, autocommit: bool) -> None:
+    """Put a connection back into the mode in which it was lent."""
+    if autocommit or connection.closed:
+        return
+    # Fails only for a connection that does not work: a pool replaces it, and without one the next call reports it.
+    with suppress(PostgresError):
+        connection.autocommit = False
+
+
 class GuestConnections(Connections):
     """Borrows connections of a pool, and gives them back as they were."""
 
@@ -164,9 +181,7 @@ class GuestConnections(Connections):
             session.close()
             pool.putconn(connection)
             pool.check()
-        self._autocommit[session] = connection.autocommit
-        if not connection.autocommit:
-            connection.autocommit = True
+        self._autocommit[session] = _begin_autocommit(connection)
         return session
 
     def _explain(self, error: Exception) -> CheckpointStorageError:
@@ -180,10 +195,7 @@ class GuestConnections(Connections):
 
     def give_back(self, session: PostgresSession) -> None:
         connection = session.connection
-        if not self._autocommit.pop(session) and not connection.closed:
-            # Fails only for a connection that does not work; the pool replaces it.
-            with suppress(PostgresError):
-                connection.autocommit = False
+        _restore_mode(connection, autocommit=self._autocommit.pop(session))
         self._pool.putconn(connection)
 
     def close(self) -> None:
@@ -214,9 +226,7 @@ class GuestConnection(Connections):
             raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")
         try:
             session = self._find_usable()
-            self._autocommit = self._connection.autocommit
-            if not self._autocommit:
-                self._connection.autocommit = True
+            self._autocommit = _begin_autocommit(self._connection)
         except BaseException:
             self._free.release()
             raise
@@ -239,10 +249,7 @@ class GuestConnection(Connections):
 
     def give_back(self, session: PostgresSession) -> None:
         try:
-            if not self._autocommit and not session.connection.closed:
-                # Fails only for a connection that does not work; the next call reports it.
-                with suppress(PostgresError):
-                    session.connection.autocommit = False
+            _restore_mode(session.connection, autocommit=self._autocommit)
         finally:
             self._free.release()
 

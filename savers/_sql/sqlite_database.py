@@ -145,8 +145,7 @@ class SqliteDatabase(Database):
         return self._write(sql, parameters)[0]
 
     def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
-        if not self._main_lock.acquire(blocking=False):
-            self._wait_for_main()
+        self._acquire_main()
         try:
             written = self._use_main().run(sql, parameters, "write")
         finally:
@@ -199,10 +198,8 @@ class SqliteDatabase(Database):
         return self._changes.open_listener(None if thread_id is None else encode_text(thread_id))
 
     def _acquire_main(self) -> None:
-        if not self._main_lock.acquire(blocking=False):
-            self._wait_for_main()
-
-    def _wait_for_main(self) -> None:
+        if self._main_lock.acquire(blocking=False):
+            return
         if self._main_holder == threading.get_ident():
             raise RuntimeError("a transaction of this thread of execution is open")
         check_may_wait()

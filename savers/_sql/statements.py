@@ -117,7 +117,8 @@ class Statements:
         if database.combines_writes:
             columns += ", terms"
             values = "?, ?, ?::boolean, ?, ?, ?::bigint[]"
-        self._insert_records = f"INSERT INTO {records} ({columns})"
+        self._into_records = f"INTO {records} ({columns})"
+        self._insert_records = f"INSERT {self._into_records}"
         known_history = f"{histories} AS h JOIN {records} AS p ON {known}"
         is_live = f"h.history = ? AND h.version = 0 AND {is_absent}"
         self.insert_record = self._insert_if(values, f"FROM {known_history} WHERE {is_live}{keeps_keys}") + notify
@@ -337,8 +338,7 @@ class Statements:
         # SQLite would put the rows of an INSERT that selects from its own table into a temporary table
         # first, which takes 1.5 us of 12. If no history is found, its column would be NULL: OR IGNORE
         # inserts nothing then, nor if the position is taken.
-        into = self._insert_records.removeprefix("INSERT")
-        return f"INSERT OR IGNORE{into} VALUES ((SELECT h.history {source}), {values})"
+        return f"INSERT OR IGNORE {self._into_records} VALUES ((SELECT h.history {source}), {values})"
 
     def select_frames_of(self, count: int) -> str:
         """Return the statement that selects the bytes of the rows of so many histories."""

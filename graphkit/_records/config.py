@@ -137,18 +137,29 @@ class RunnableConfig(JavaNames):
 
     @property
     def idempotency_key(self) -> str:
-        """A string that identifies this attempt of this execution of the node.
+        """A string that identifies this execution of a node, of an item of a map, or of a tool call.
 
-        It consists of thread, checkpoint, node and attempt. An execution that is repeated after a
-        crash has the same key, and no other execution has it. Pass it to a service that recognises
-        repeated requests.
+        It consists of thread, checkpoint and node. All attempts of the execution have the same key,
+        in every process: those that `retry` makes, and those after a crash or an answered
+        `interrupt()`. No other execution has it. Pass it to a service that recognises repeated
+        requests.
 
         Raises:
             GraphRunnerError: called outside a node.
         """
         context = require_node_context("idempotency_key")
-        execution = context.node_id if context.journal is None else context.journal.idempotency_key(context)
-        return f"{execution}/{context.attempt}"
+        return context.node_id if context.journal is None else context.journal.idempotency_key(context)
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt that is running, from 1.
+
+        It counts what `retry` makes. A resume, after a crash for example, begins with 1 again.
+
+        Raises:
+            GraphRunnerError: called outside a node.
+        """
+        return require_node_context("attempt").attempt
 
     def once(self, key: str, function: Callable[[], T]) -> T:
         """Call a function with a side effect once in this execution of the node.

@@ -1228,7 +1228,6 @@ def test_idempotency_keys_are_the_same_again_and_no_others(saver, go):
     assert len(set(keys["b"])) == 1
     for key in (keys["a"][0], keys["b"][0], keys["e"][0]):
         assert key.startswith("t/")
-        assert key.endswith("/1")
     assert len({keys[name][0] for name in keys}) == 3
     go(graph, {})
     assert keys["a"][-1] != keys["a"][0]

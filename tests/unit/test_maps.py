@@ -406,9 +406,8 @@ def test_idempotency_keys_of_items(saver, go):
         go(graph, {})
     broken.clear()
     go(graph, None)
-    assert [key[-2:] for key in keys[2]] == ["/1", "/2", "/3", "/1"]
-    assert keys[2][0] == keys[2][3]
-    assert len({key for item in keys.values() for key in item}) == 2 + 2 + 3
+    assert len(keys[2]) == 4
+    assert len({key for item in keys.values() for key in item}) == 3
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])

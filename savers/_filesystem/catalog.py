@@ -24,15 +24,19 @@ _SHORT_READ: Final = 1 << 10
 """Nearly all META records end within this many bytes of a log."""
 _LONG_READ: Final = 1 << 20
 """All META records end within this many bytes of a log."""
+DELETED: Final = 0
+"""What stands for a version where a thread is being deleted; versions begin with 1."""
 
 
 def list_versions(store: Store, thread_id: str) -> list[int]:
     """Return the versions of a thread, of all its namespaces, including an unfinished release."""
     # In this order: if the release is finished in between, its version is found as a file.
-    releasing = find_unfinished_release(store, thread_id)
+    ending = find_begun_end(store, thread_id)
+    if ending == DELETED:
+        return []
     versions = _list_version_files(store, store.directory(thread_id))
-    if releasing is not None:
-        versions.add(releasing)
+    if ending is not None:
+        versions.add(ending)
     for directory in _list_namespace_directories(store, store.directory(thread_id)):
         versions |= _list_version_files(store, directory)
     return sorted(versions)
@@ -65,10 +69,15 @@ def _list_version_files(store: Store, directory: str) -> set[int]:
 
 
 def find_unfinished_release(store: Store, thread_id: str) -> int | None:
-    """Return the version that the live logs of a thread become, if a release is unfinished.
+    """Return the version that the live logs of a thread become, if a release is unfinished."""
+    return find_begun_end(store, thread_id) or None
 
-    The RELEASE record at the end of the root's log names it; the process that wrote the record died
-    or failed.
+
+def find_begun_end(store: Store, thread_id: str) -> int | None:
+    """Return the version that the live logs of a thread become, or DELETED, if that was begun and not finished.
+
+    The RELEASE or TOMBSTONE record at the end of the root's log says so; the process that wrote the
+    record died or failed.
     """
     root_log = store.shared_writer(thread_id, "")
     # A log that cannot be read names no version. Reading its history raises the error.
@@ -76,8 +85,9 @@ def find_unfinished_release(store: Store, thread_id: str) -> int | None:
         is_live = root_log.refresh()
         if is_live or root_log.closed_by is None:
             return None
-        if root_log.closed_by.type == log.RELEASE:
-            return root_log.read_closing_version()
+        if root_log.closed_by.type == log.TOMBSTONE:
+            return DELETED
+        return root_log.read_closing_version()
     return None
 
 
@@ -155,8 +165,8 @@ class ThreadDirectories(NamedTuple):
 
     names: list[str]
     """Their names, sorted."""
-    releasing: set[str | None]
-    """The names of those whose thread may be in the middle of a release."""
+    ending: set[str | None]
+    """The names of those whose thread may be in the middle of a release or a delete."""
     others: int
     """How many other directories the root has."""
 
@@ -165,10 +175,10 @@ def find_directories(store: Store) -> ThreadDirectories:
     """Return the directories of the root that may be those of threads; read nothing in them."""
     names: list[str] = []
     others = 0
-    releasing: set[str | None] = set()
+    ending: set[str | None] = set()
     for name, is_directory in store.io.entries(store.root):
         if name.startswith(layout.RELEASING):
-            releasing.add(layout.parse_releasing_name(name))
+            ending.add(layout.parse_releasing_name(name))
         if not is_directory:
             if layout.is_thread(name):
                 path = layout.join(store.root, name)
@@ -178,14 +188,14 @@ def find_directories(store: Store) -> ThreadDirectories:
         else:
             others += 1
     names.sort()
-    return ThreadDirectories(names, releasing, others)
+    return ThreadDirectories(names, ending, others)
 
 
 def list_threads(store: Store, *, released: bool) -> list[str]:
     """Return the threads that have a live log; with `released`, also those with only versions.
 
-    Reads no log of a thread whose id is plain or remembered, and that is not being released. A
-    store may have 10,000 threads.
+    Reads no log of a thread whose id is plain or remembered, and that is not being released or
+    deleted. A store may have 10,000 threads.
     """
     directories = find_directories(store)
     found = [find_thread(store, directories, name, released=released) for name in directories.names]
@@ -193,7 +203,7 @@ def list_threads(store: Store, *, released: bool) -> list[str]:
 
 
 def find_thread(store: Store, directories: ThreadDirectories, name: str, *, released: bool) -> str | None:
-    """Return the thread of a directory; None if there is none, or only one that is being released.
+    """Return the thread of a directory; None if there is none, or one that is being deleted or released.
 
     Args:
         store: the store.
@@ -206,9 +216,11 @@ def find_thread(store: Store, directories: ThreadDirectories, name: str, *, rele
     except PermissionError as error:
         _LOGGER.warning("a thread is not listed: %s", error)
         return None
-    if thread_id is None or released or name not in directories.releasing:
+    if thread_id is None or name not in directories.ending:
         return thread_id
-    return thread_id if find_unfinished_release(store, thread_id) is None else None
+    ending = find_begun_end(store, thread_id)
+    is_listed = ending is None or (released and ending != DELETED)
+    return thread_id if is_listed else None
 
 
 def _find_thread(store: Store, name: str, *, released: bool) -> str | None:

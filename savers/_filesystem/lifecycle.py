@@ -44,14 +44,20 @@ def release(store: Store, thread_id: str) -> int | None:
     for namespace in namespaces:
         if namespace:
             _sync_log(store, thread_id, namespace)
-    # A reader that lists 10,000 threads cannot read the end of each log: this name in the root
-    # shows which ones it must read.
-    store.io.close(store.io.open(_releasing_path(store, thread_id), write=True, create=True))
+    _mark_as_ending(store, thread_id)
     store.io.fsync_dir(store.root)
     store.begun_releases[thread_id] = version
     finish_release(store, thread_id, version)
     del store.begun_releases[thread_id]
     return version
+
+
+def _mark_as_ending(store: Store, thread_id: str) -> None:
+    """Show in the root that the end of a thread's log may say that the thread has ended.
+
+    A reader that lists 10,000 threads cannot read the end of each log.
+    """
+    store.io.close(store.io.open(_ending_path(store, thread_id), write=True, create=True))
 
 
 def _sync_log(store: Store, thread_id: str, namespace: str) -> None:
@@ -67,7 +73,7 @@ def _sync_log(store: Store, thread_id: str, namespace: str) -> None:
         writer.close()
 
 
-def _releasing_path(store: Store, thread_id: str) -> str:
+def _ending_path(store: Store, thread_id: str) -> str:
     return layout.join(store.root, layout.releasing_name(layout.locate_thread(thread_id).name))
 
 
@@ -80,7 +86,7 @@ def finish_release(store: Store, thread_id: str, version: int) -> None:
             _move_log(store, thread_id, namespace, version, is_complete=is_complete)
     # The root's log is last: its RELEASE record decides for the namespaces.
     _move_log(store, thread_id, "", version, is_complete=True)
-    _remove_releasing_name(store, thread_id)
+    _remove_ending_name(store, thread_id)
 
 
 def _move_log(
@@ -101,9 +107,9 @@ def _move_log(
     store.io.fsync_dir(directory)
 
 
-def _remove_releasing_name(store: Store, thread_id: str) -> None:
-    path = _releasing_path(store, thread_id)
-    # The release is finished. If the name stays, listing threads reads the end of this log.
+def _remove_ending_name(store: Store, thread_id: str) -> None:
+    path = _ending_path(store, thread_id)
+    # The end is finished. If the name stays, listing threads reads the end of this log.
     with suppress(OSError):
         if store.io.stat(path) is not None:
             store.io.unlink(path)
@@ -157,6 +163,9 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
         store,
         directory,
     )
+    # Not brought to the disk: after a power loss, the thread is at worst listed, and empty.
+    with suppress(OSError):
+        _mark_as_ending(store, thread_id)
     open_namespaces = _append_tombstones(store, thread_id)
     removed = store.leftovers.choose_path(thread_id)
     store.leftovers.sweep_once()
@@ -165,7 +174,7 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
         _restore_run_lock(store, directory, removed)
     store.io.fsync_dir(store.root)
     _append_late_tombstones(store, thread_id, removed, open_namespaces)
-    _remove_releasing_name(store, thread_id)
+    _remove_ending_name(store, thread_id)
     store.begun_releases.pop(thread_id, None)
     kept_directories = remove_tree(store.io, removed)
     if kept_directories:
@@ -180,16 +189,16 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
 def _append_tombstones(store: Store, thread_id: str) -> set[str]:
     """Append TOMBSTONE to the live logs of a thread, the root's first.
 
-    The next writer that finds a TOMBSTONE deletes the whole thread. Therefore, if there are several
-    logs, the root's TOMBSTONE must be on the disk before the others are written; without a root
-    log, none is written.
+    Readers take a thread for deleted if its root's log ends in TOMBSTONE, and the next writer that
+    finds any TOMBSTONE deletes the whole thread. Therefore, if there are several logs, the root's
+    TOMBSTONE must be on the disk before the others are written; without a root log, none is written.
 
     Returns:
         The namespaces whose logs have none yet.
     """
     namespaces = list_namespaces(store, thread_id)
     open_namespaces = set(namespaces)
-    if "" not in namespaces and len(namespaces) > 1:
+    if "" not in namespaces:
         return open_namespaces
     for namespace in namespaces:
         writer = store.new_writer(thread_id, namespace)

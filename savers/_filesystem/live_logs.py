@@ -23,7 +23,7 @@ def refresh_to_read(store: Store, writer: FileLogWriter) -> bool:
     """
     if not writer.refresh():
         return False
-    return not writer.namespace or catalog.find_unfinished_release(store, writer.thread_id) is None
+    return not writer.namespace or catalog.find_begun_end(store, writer.thread_id) is None
 
 
 def refresh_to_append(store: Store, writer: FileLogWriter) -> None:

@@ -107,17 +107,17 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
         """
         thread_id = config.thread
         namespace = config.checkpoint_ns
-        releasing = catalog.find_unfinished_release(self._store, thread_id)
+        ending = catalog.find_begun_end(self._store, thread_id)
         reader: LogReader
         if version is None:
-            if namespace and releasing is not None:
+            if namespace and ending is not None:
                 return None  # the end of the root's log decides for the namespaces
             reader = self._store.new_writer(thread_id, namespace)
         else:
             if version not in catalog.list_versions(self._store, thread_id):
                 raise CheckpointNotFoundError(thread_id, f"version {version}")
             released = self._store.new_version(thread_id, namespace, version)
-            released.is_ending = version == releasing
+            released.is_ending = version == ending
             reader = released
         if reader.refresh():
             return reader
@@ -171,7 +171,7 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
         config = RunnableConfig.of(config)
         thread_id = config.thread
         namespace = config.checkpoint_ns
-        if namespace and catalog.find_unfinished_release(self._store, thread_id) is not None:
+        if namespace and catalog.find_begun_end(self._store, thread_id) is not None:
             return None
         with self._store.new_summary(thread_id, namespace) as log_summary:
             if log_summary.read():

@@ -11,14 +11,17 @@ from weakref import WeakValueDictionary
 
 from graphkit.errors import ThreadBusyError
 
-_RUN_LOCKS: Final[WeakValueDictionary[object, threading.Lock]] = WeakValueDictionary()
-"""The run locks of this process that are held or waited for, by key."""
+_HELD: Final[dict[object, object]] = {}
+"""The holders of the run locks of this process that are held, by the key of the lock."""
+
+_HELD_CHANGED: Final = threading.Condition()
+"""Guards the holders, and wakes those who wait for a lock."""
 
 _REWRITE_LOCKS: Final[WeakValueDictionary[object, Any]] = WeakValueDictionary()
 """The locks of `lock_for_rewrite` that are held or waited for, by the key of the run lock."""
 
 _REGISTRY_LOCK: Final = threading.Lock()
-"""Guards both registries."""
+"""Guards the registry."""
 
 
 @contextmanager
@@ -33,15 +36,27 @@ def hold_process_lock(key: object, thread_id: str, timeout: float) -> Iterator[N
     Raises:
         ThreadBusyError: another run held the lock until the timeout.
     """
-    with _REGISTRY_LOCK:
-        lock = _RUN_LOCKS.setdefault(key, threading.Lock())
     started = monotonic()
-    if not lock.acquire(timeout=timeout):
-        raise ThreadBusyError(thread_id, "another run in this process", monotonic() - started)
+    holder = object()
     try:
+        with _HELD_CHANGED:
+            if not _HELD_CHANGED.wait_for(lambda: key not in _HELD, timeout=timeout):
+                waited = monotonic() - started
+                raise ThreadBusyError(thread_id, "another run in this process", waited)  # noqa: TRY301 - it is released below
+            _HELD[key] = holder
         yield
-    finally:
-        lock.release()
+        _release(key, holder)
+    except BaseException:
+        _release(key, holder)
+        raise
+
+
+def _release(key: object, holder: object) -> None:
+    """Release a run lock, if a holder has it: an exception may have come before it was taken, or after its release."""
+    with _HELD_CHANGED:
+        if _HELD.get(key) is holder:
+            del _HELD[key]
+        _HELD_CHANGED.notify_all()
 
 
 def lock_for_rewrite(key: object) -> AbstractContextManager[object]:

@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.errors import ThreadBusyError
 
@@ -51,9 +51,10 @@ class WriteLock:
         self._path = path
         self._make_directories = make_directories
         self._timeout = timeout
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
+        """Knows itself which thread of execution has acquired it, whatever interrupted the caller."""
         self._holder = 0
-        """The thread of execution that holds the lock."""
+        """The thread of execution that holds the lock; 0 if none does."""
         self._depth = 0
         """How often it has entered it again."""
         self._lock = io.lock
@@ -65,28 +66,32 @@ class WriteLock:
         if self._holder == holder:
             self._depth += 1
             return
-        self._mutex.acquire()
         try:
+            if not self._mutex.acquire(timeout=self._timeout):
+                raise self._make_timeout_error("another thread of this process")  # noqa: TRY301 - what follows frees the lock
             if self._fd < 0 or not self._lock(self._fd):
                 self._wait()
+            self._holder = holder
         except BaseException:
-            self._mutex.release()
+            self._free()
             raise
-        self._holder = holder
 
     def try_enter(self) -> bool:
         """Enter the lock if that needs no waiting; return whether it was entered."""
-        if not self._mutex.acquire(blocking=False):
+        holder = threading.get_ident()
+        if self._holder == holder:
             return False
-        is_free = False
         try:
-            is_free = self._fd >= 0 and self._lock(self._fd)
-        finally:
-            if not is_free:
-                self._mutex.release()
-        if is_free:
-            self._holder = threading.get_ident()
-        return is_free
+            if not self._mutex.acquire(blocking=False):
+                return False
+            if self._fd >= 0 and self._lock(self._fd):
+                self._holder = holder
+                return True
+        except BaseException:
+            self._free()
+            raise
+        self._free()
+        return False
 
     def __exit__(
         self,
@@ -94,14 +99,39 @@ class WriteLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._depth:
-            self._depth -= 1
-            return
-        self._holder = 0
+        # The first line is the `try`: an exception before it would leave the lock taken.
         try:
-            self._unlock(self._fd)
+            if self._depth:
+                self._depth -= 1
+            elif self._holder:
+                self._holder = 0
+                self._unlock(self._fd)
+                self._mutex.release()
+        except BaseException:
+            self._free()
+            raise
+
+    def _free(self) -> None:
+        """Free what the calling thread of execution has of the lock, wherever it was interrupted.
+
+        If it was interrupted where it left an inner block, the outer ones are left at once, too.
+        """
+        if not self._is_acquired():
+            return
+        self._holder = self._depth = 0
+        try:
+            if self._fd >= 0:
+                self._unlock(self._fd)
         finally:
             self._mutex.release()
+
+    def _is_acquired(self) -> bool:
+        """Whether the calling thread of execution has acquired the mutex."""
+        mutex: Any = self._mutex
+        return bool(mutex._is_owned())  # noqa: SLF001 - as Condition does
+
+    def _make_timeout_error(self, holder: str) -> TimeoutError:
+        return TimeoutError(errno.ETIMEDOUT, f"{holder} kept it for {self._timeout:g} s", self._path)
 
     def _wait(self) -> None:
         started = monotonic()
@@ -113,8 +143,7 @@ class WriteLock:
             if self._io.lock(self._fd):
                 return
             if monotonic() - started > self._timeout:
-                reason = f"another writer kept it for {self._timeout:g} s"
-                raise TimeoutError(errno.ETIMEDOUT, reason, self._path)
+                raise self._make_timeout_error("another writer")
             sleep(pause)
             pause = min(pause * 1.5, _LONGEST_WAIT)
 
@@ -145,18 +174,19 @@ class WriteLock:
 
     def close_if_idle(self) -> bool:
         """Close the descriptor unless a writer uses it; return whether it was closed."""
-        if not self._mutex.acquire(blocking=False):
+        if self._is_acquired():
             return False
         try:
-            return self._close()
+            return self._mutex.acquire(blocking=False) and self._close()
         finally:
-            self._mutex.release()
+            if self._is_acquired():
+                self._mutex.release()
 
     def _close(self) -> bool:
-        if self._fd < 0:
+        fd, self._fd = self._fd, -1
+        if fd < 0:
             return False
-        self._io.close(self._fd)
-        self._fd = -1
+        self._io.close(fd)
         return True
 
 
@@ -220,17 +250,18 @@ class RunLock:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}"
         self.holder_name = f'process {os.getpid()} on host "{platform.node()}" since {now}'
         held = _HELD
-        with held.changed:
-            is_free = held.changed.wait_for(
-                lambda: self._key not in held.owners,
-                timeout=self._timeout,
-            )
-            if not is_free:
-                waited = round(monotonic() - started, 1)
-                raise ThreadBusyError(self._thread_id, held.owners[self._key].holder_name, waited)
-            self.owner_ident = threading.get_ident()
-            held.owners[self._key] = self
         try:
+            with held.changed:
+                is_free = held.changed.wait_for(
+                    lambda: self._key not in held.owners,
+                    timeout=self._timeout,
+                )
+                if not is_free:
+                    waited = round(monotonic() - started, 1)
+                    holder = held.owners[self._key].holder_name
+                    raise ThreadBusyError(self._thread_id, holder, waited)  # noqa: TRY301 - what follows frees the lock
+                self.owner_ident = threading.get_ident()
+                held.owners[self._key] = self
             self._lock(started)
             self._write_holder()
         except BaseException:
@@ -243,7 +274,11 @@ class RunLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._release()
+        try:
+            self._release()
+        except BaseException:
+            self._release()
+            raise
 
     @property
     def is_lost(self) -> bool:
@@ -304,16 +339,18 @@ class RunLock:
 
     def _release(self) -> None:
         try:
-            if self._fd >= 0:
-                fd = self._fd
-                self._fd = -1
-                # Closing alone is not enough: the child of a fork may have a copy of the
-                # descriptor.
-                self._io.unlock(fd)
-                self._io.close(fd)
+            self._close()
         finally:
             held = _HELD
             with held.changed:
                 if held.owners.get(self._key) is self:
                     del held.owners[self._key]
                 held.changed.notify_all()
+
+    def _close(self) -> None:
+        if self._fd < 0:
+            return
+        # Closing alone is not enough: the child of a fork may have a copy of the descriptor.
+        self._io.unlock(self._fd)
+        fd, self._fd = self._fd, -1
+        self._io.close(fd)

@@ -547,20 +547,18 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
     @contextmanager
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> Iterator[None]:
         lock = self._store.run_lock(config.thread, timeout)
-        try:
-            lock.__enter__()
-        except CheckpointerError:
-            raise
-        except OSError as error:
-            raise CheckpointStorageError(
-                error.filename or self._store.root,
-                "lock",
-                error,
-            ) from error
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(lock)
+            except CheckpointerError:
+                raise
+            except OSError as error:
+                raise CheckpointStorageError(
+                    error.filename or self._store.root,
+                    "lock",
+                    error,
+                ) from error
             yield
-        finally:
-            lock.__exit__(None, None, None)
 
     @contextmanager
     def _exclude_runs(self, thread_id: str) -> Iterator[bool]:

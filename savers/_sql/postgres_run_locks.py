@@ -128,8 +128,7 @@ class PostgresRunLocks(RunLocks):
     def hold(self, thread_id: str, timeout: float) -> Iterator[None]:
         started = monotonic()
         held = self._held
-        holder = held.acquire(thread_id, thread_id, timeout)
-        try:
+        with held.hold(thread_id, thread_id, timeout) as holder:
             token = self._acquire(thread_id, holder, started, timeout)
             # The run that has lent one has ended.
             self._lent.pop(thread_id, None)
@@ -138,8 +137,6 @@ class PostgresRunLocks(RunLocks):
             finally:
                 if held is self._held:
                     self._release(thread_id, token)
-        finally:
-            held.release(thread_id)
 
     def token_of(self, thread_id: str) -> int | None:
         token = self._tokens.get(thread_id)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from graphkit.abc import get_held_run_locks
 from savers._compression import Compression, parse_compression
 from savers._options import parse_lease, parse_lock_timeout
-from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.saver import RunLockKey, SqlSaver
 
 if TYPE_CHECKING:
@@ -65,6 +64,9 @@ class PostgresSaver(SqlSaver):
         self._connection_string = connection_string
         self._schema = schema
         self._db_compression = parse_compression(compression)
+        # Here, because it needs psycopg: the class can be imported without it.
+        from savers._sql.postgres_database import PostgresDatabase
+
         database = PostgresDatabase(connection_string, pool=pool, schema=schema, lease=lease, lock_timeout=lock_timeout)
         super().__init__(database, types=types, compression=self._db_compression, lock_timeout=lock_timeout)
 
@@ -113,6 +115,8 @@ class PostgresSaver(SqlSaver):
 
 def _open_for_runs(open_saver: Callable[[], PostgresSaver], tokens: dict[str, int]) -> PostgresSaver:
     """Open a saver whose writes are fenced with the run locks of another process."""
+    from savers._sql.postgres_database import PostgresDatabase
+
     saver = open_saver()
     database = saver._database  # noqa: SLF001 - a part of the same class
     assert isinstance(database, PostgresDatabase)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
-from contextlib import AbstractContextManager
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Final
@@ -67,33 +67,41 @@ class HeldLocks:
         self._holders: dict[Hashable, tuple[int, str]] = {}
         """The thread of execution and the name of each holder."""
 
-    def acquire(self, key: Hashable, thread_id: str, timeout: float) -> str:
-        """Take a lock within this process.
+    @contextmanager
+    def hold(self, key: Hashable, thread_id: str, timeout: float) -> Iterator[str]:
+        """Hold a lock within this process.
 
         Args:
             key: identifies the lock.
             thread_id: the thread, for the error.
             timeout: seconds to wait for another holder.
 
-        Returns:
+        Yields:
             The name of the holder, for other processes.
 
         Raises:
             ThreadBusyError: another holder had the lock until the timeout.
         """
         started = monotonic()
-        name = _describe_process()
-        with self._changed:
-            is_free = self._changed.wait_for(lambda: key not in self._holders, timeout=timeout)
-            if not is_free:
-                raise ThreadBusyError(thread_id, self._holders[key][1], round(monotonic() - started, 1))
-            self._holders[key] = threading.get_ident(), name
-        return name
+        holder = threading.get_ident(), _describe_process()
+        try:
+            with self._changed:
+                is_free = self._changed.wait_for(lambda: key not in self._holders, timeout=timeout)
+                if not is_free:
+                    waited = round(monotonic() - started, 1)
+                    raise ThreadBusyError(thread_id, self._holders[key][1], waited)  # noqa: TRY301 - it is released below
+                self._holders[key] = holder
+            yield holder[1]
+            self._release(key, holder)
+        except BaseException:
+            self._release(key, holder)
+            raise
 
-    def release(self, key: Hashable) -> None:
-        """Release a lock; after a fork, the child releases nothing."""
+    def _release(self, key: Hashable, holder: tuple[int, str]) -> None:
+        """Release a lock, if a holder has it."""
         with self._changed:
-            self._holders.pop(key, None)
+            if self._holders.get(key) is holder:
+                del self._holders[key]
             self._changed.notify_all()
 
     def is_mine(self, key: Hashable) -> bool:

@@ -1,8 +1,13 @@
 """Run locks beside a SQLite file: one byte of a lock file for each thread.
 
 The system releases the byte of a process that has died, and a paused process keeps its own. So
-there is no lease, and no token. POSIX byte-range locks belong to a process, and closing any
-descriptor of the file releases all of them: a process opens the file once.
+there is no lease, and no token.
+
+On Linux, a lock belongs to the open file (F_OFD_SETLK). The locks of POSIX, which other systems have,
+belong to the process: closing any descriptor of the file releases them all, as a node does that copies
+the directory of the database as a backup. A process opens the file once, but cannot keep the
+application from opening it. On Linux, such a lock on another byte says which process holds the
+first one, which the system does not tell of a lock of an open file; only that name can be lost.
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ from savers._sql.run_locks import FIRST_WAIT, HeldLocks, RunLocks, next_wait
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """Linux's struct flock: type, whence, start, length, process."""
+_NAMES: Final = 1 << 62
+"""How far behind the byte of a thread the byte is that says who holds it."""
 
 
 class _LockFile:
@@ -48,9 +55,13 @@ class _LockFile:
         import fcntl
 
         try:
+            if sys.platform == "linux":
+                fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0))
+                offset += _NAMES
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
         except (BlockingIOError, PermissionError):
-            return False
+            # That the byte of the name is taken means nothing: another process may be asking for it.
+            return offset >= _NAMES
         except OSError as error:
             raise CheckpointStorageError(self._path, "lock", error) from error
         return True
@@ -58,7 +69,11 @@ class _LockFile:
     def unlock(self, offset: int) -> None:
         import fcntl
 
-        fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, offset)
+        if sys.platform == "linux":
+            fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, offset + _NAMES)
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
+        else:
+            fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, offset)
 
     def find_holder(self, offset: int) -> int | None:
         """Return the process that holds a byte, 0 for one that this system does not know; None if there is none.
@@ -73,8 +88,12 @@ class _LockFile:
                 return None
             return 0
         question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+        kind, *_ = _FLOCK.unpack(fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, question))
+        if kind == fcntl.F_UNLCK:
+            return None
+        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset + _NAMES, 1, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self.fd, fcntl.F_GETLK, question))
-        return None if kind == fcntl.F_UNLCK else max(pid, 0)
+        return 0 if kind == fcntl.F_UNLCK else max(pid, 0)
 
 
 class _LockFiles:
@@ -153,12 +172,8 @@ class SqliteRunLocks(RunLocks):
         self._make_directories()
         files = _OPEN
         key = self._path, thread_id
-        files.held.acquire(key, thread_id, timeout)
-        try:
-            with self._hold_byte(files, thread_id, started, timeout):
-                yield
-        finally:
-            files.held.release(key)
+        with files.held.hold(key, thread_id, timeout), self._hold_byte(files, thread_id, started, timeout):
+            yield
 
     @contextmanager
     def _hold_byte(self, files: _LockFiles, thread_id: str, started: float, timeout: float) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -183,6 +184,15 @@ def test_a_closed_database_keeps_its_locks(database, open_database):
         assert open_database().is_held("t")
         database.close()
     assert not database.is_held("t")
+
+
+def test_a_copy_of_the_directory_releases_nothing(open_sqlite, launcher, tmp_path):
+    database = open_sqlite()
+    with database.run_lock("t", 1):
+        shutil.copytree(tmp_path, tmp_path.with_name("backup"))  # opens and closes the lock file
+        holder = Holder(launcher, "sqlite", str(tmp_path / "test.db"), {}, "t", 0.1)
+        assert holder.read() == "busy"
+        holder.close()
 
 
 def test_a_lock_file_that_is_removed_is_made_again(open_sqlite, tmp_path):

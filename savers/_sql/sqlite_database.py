@@ -7,7 +7,8 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from types import TracebackType
+from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._options import Fsync
@@ -86,10 +87,11 @@ class SqliteDatabase(Database):
 
     def _reset(self) -> None:
         """Begin without connections."""
-        self._main_lock = threading.Lock()
+        mutex = threading.RLock()
+        self._main_lock = _MainLock(mutex, self.path, self.lock_timeout)
         """Held during a statement or a transaction on the main connection."""
-        self._main_holder = 0
-        """The thread of execution that has an open transaction."""
+        self._main_lock_if_free = _MainLock(mutex, self.path, None)
+        """The same lock, which is not waited for."""
         self._main: SqliteConnection | None = None
         self._idle: list[SqliteConnection] = []
 
@@ -104,24 +106,25 @@ class SqliteDatabase(Database):
         return True
 
     def check_free(self) -> bool:
-        if self._main_lock.locked():
+        if self._main_lock.is_mine():
             raise InUseError
-        return self._main is not None
+        with self._main_lock_if_free:
+            return self._main is not None
 
     # Statements
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         # While another thread of execution opens the main connection, there may be no tables yet.
-        if self._main_lock.acquire(blocking=self._main is None):
-            try:
-                return self._use_main().run(sql, parameters, "read")[0]
-            finally:
-                self._main_lock.release()
         own = self._main
-        if own is not None and self._main_holder == threading.get_ident():
+        if self._main_lock.is_mine():
             # A rewrite reads rows that its transaction has inserted, which no other connection sees.
+            assert own is not None
             return own.run(sql, parameters, "read")[0]
-        check_may_wait()
+        try:
+            with self._main_lock if own is None else self._main_lock_if_free:
+                return self._use_main().run(sql, parameters, "read")[0]
+        except InUseError:
+            check_may_wait()
         with self._borrow_reader() as connection:
             return connection.run(sql, parameters, "read")[0]
 
@@ -145,31 +148,23 @@ class SqliteDatabase(Database):
         return self._write(sql, parameters)[0]
 
     def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
-        self._acquire_main()
-        try:
+        with self._main_lock:
             written = self._use_main().run(sql, parameters, "write")
-        finally:
-            self._main_lock.release()
         if self._sync is not None:
             self._sync.mark()
         return written
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        self._acquire_main()
-        try:
+        with self._main_lock:
             connection = self._use_main()
             try:
                 # Inside, because Ctrl-C may come when it has been executed.
                 connection.run("BEGIN IMMEDIATE", (), "write")
-                self._main_holder = threading.get_ident()
                 yield _SqliteTransaction(connection, self.names)
                 connection.run("COMMIT", (), "write")
             finally:
-                self._main_holder = 0
                 self._roll_back_if_open(connection)
-        finally:
-            self._main_lock.release()
         if self._sync is not None:
             self._sync.mark()
 
@@ -197,22 +192,22 @@ class SqliteDatabase(Database):
     def open_listener(self, thread_id: str | None = None) -> ChangeListener:
         return self._changes.open_listener(None if thread_id is None else encode_text(thread_id))
 
-    def _acquire_main(self) -> None:
-        if self._main_lock.acquire(blocking=False):
-            return
-        if self._main_holder == threading.get_ident():
-            raise RuntimeError("a transaction of this thread of execution is open")
-        check_may_wait()
-        if not self._main_lock.acquire(timeout=self.lock_timeout):
-            raise make_busy_error(self.path, "write", self.lock_timeout)
-
     # Connections
 
     def _use_main(self) -> SqliteConnection:
         """Return the main connection, opened if necessary; the caller holds its lock."""
         connection = self._main
         if connection is not None and connection.is_at_path():
-            return connection
+            if connection.has_log():
+                return connection
+            # Closing copies what the removed log has to the database, unless another process uses it.
+            self._close_connections()
+            raise CheckpointStorageError(
+                f"{self.path}-wal",
+                "use",
+                "it was removed or replaced while the database was in use: end all processes that have the database "
+                "open, so that they store what they still have of it, and start them again",
+            )
         # It is the first use, or the file was removed or replaced.
         self._close_connections()
         connection = self._open_connection()
@@ -225,6 +220,7 @@ class SqliteDatabase(Database):
         except BaseException:
             connection.close()
             raise
+        connection.note_log()
         self._main = connection
         return connection
 
@@ -336,11 +332,8 @@ class SqliteDatabase(Database):
             raise
 
     def _empty_wal(self) -> None:
-        self._acquire_main()
-        try:
+        with self._main_lock:
             rows = self._use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
-        finally:
-            self._main_lock.release()
         self._wal_is_suspect = bool(rows[0][0])
         if self._wal_is_suspect:
             raise CheckpointStorageError(self.path, "sync", "a reader keeps the write-ahead log in use")
@@ -351,11 +344,8 @@ class SqliteDatabase(Database):
         try:
             self.flush()
         finally:
-            self._acquire_main()
-            try:
+            with self._main_lock:
                 self._close_connections()
-            finally:
-                self._main_lock.release()
             self.run_locks.close()
 
     # Fork
@@ -365,6 +355,63 @@ class SqliteDatabase(Database):
         self._sync = self._make_sync()
         self._changes.reset_after_fork()
         self._reset()
+
+
+class _MainLock:
+    """The lock of the main connection, for `with`; not reentrant.
+
+    The mutex knows itself which thread of execution has acquired it. So an exception at any line, as
+    Ctrl-C raises it, leaves nothing locked.
+    """
+
+    def __init__(self, mutex: Any, path: str, timeout: float | None) -> None:
+        """Prepare the lock.
+
+        Args:
+            mutex: an RLock.
+            path: the database, for errors.
+            timeout: seconds to wait for another thread of execution; None to raise InUseError at once.
+        """
+        self._mutex = mutex
+        self._path = path
+        self._timeout = timeout
+
+    def is_mine(self) -> bool:
+        """Return whether the calling thread of execution holds the lock: it has a transaction open."""
+        return bool(self._mutex._is_owned())  # noqa: SLF001 - as Condition does
+
+    def __enter__(self) -> None:
+        if self.is_mine():
+            raise RuntimeError("a transaction of this thread of execution is open")
+        try:
+            if not self._mutex.acquire(blocking=False):
+                self._wait()
+        except BaseException:
+            self._free()
+            raise
+
+    def _wait(self) -> None:
+        if self._timeout is None:
+            raise InUseError
+        check_may_wait()
+        if not self._mutex.acquire(timeout=self._timeout):
+            raise make_busy_error(self._path, "write", self._timeout)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._mutex.release()
+        except BaseException:
+            self._free()
+            raise
+
+    def _free(self) -> None:
+        if self.is_mine():
+            self._mutex.release()
 
 
 class _SqliteTransaction(Transaction):

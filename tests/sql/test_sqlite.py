@@ -23,6 +23,7 @@ from savers._sql.sqlite_database import SqliteDatabase
 from savers._sql.sqlite_errors import translate_error
 from savers._sql.sqlite_saver import SqliteSaver
 from tests.sql.rows import add_history, positions, put
+from tests.sql.savers import put as put_state
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -327,3 +328,20 @@ def test_why_a_file_cannot_be_opened_is_explained(tmp_path, monkeypatch):
 def test_a_value_that_is_too_large_for_sqlite_is_explained():
     error = sqlite3.DataError("string or blob too big")
     assert "larger than SQLite can store" in str(translate_error(error, "runs.db", "write"))
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_removed_write_ahead_log_is_noticed_and_costs_nothing(tmp_path, how):
+    path = tmp_path / "x.db"
+    with SqliteSaver(path) as saver:
+        put_state(saver, {"n": 0})
+        (tmp_path / "x.db-wal").unlink()
+        if how == "replaced":
+            (tmp_path / "x.db-wal").write_bytes(b"")
+        with pytest.raises(CheckpointStorageError, match="removed or replaced"):
+            put_state(saver, {"n": 1})
+        put_state(saver, {"n": 2})
+        assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [2, 0]
+    with SqliteSaver(path) as saver:
+        assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [2, 0]
+        assert saver.verify().ok

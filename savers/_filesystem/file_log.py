@@ -82,13 +82,16 @@ class FileLog(OpenLog):
 
     def close(self) -> None:
         """Close the descriptor, now or after the last sync; the next use opens the file again."""
-        if self.fd >= 0:
+        self.in_doubt = True
+        # First out of reach: the system gives the number of a closed descriptor to other files.
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
             if self.pins:
-                self._fds_to_close.append(self.fd)
+                self._fds_to_close.append(fd)
             else:
-                self.io.close(self.fd)
-            self.fd = -1
+                self.io.close(fd)
         self._reset()
+        self.in_doubt = False
 
     def close_after_fork(self) -> None:
         self.pins = 0
@@ -119,6 +122,8 @@ class FileLog(OpenLog):
             CheckpointFormatError: it needs a newer graphkit, or belongs to another thread. It is
                 closed.
         """
+        if self.in_doubt:
+            self.close()
         if self.fd < 0:
             self.was_removed = False
             return self._open()

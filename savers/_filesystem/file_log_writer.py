@@ -93,6 +93,7 @@ class FileLogWriter(FileLogReader, LogWriter):
         """
         if len(payload) > _SURELY_FITS:
             self._check_length(payload)
+        self.in_doubt = True
         beginning = b""
         if self.fd < 0:
             try:
@@ -274,7 +275,7 @@ class FileLogWriter(FileLogReader, LogWriter):
         """
         if self.fd < 0 or self.closed_by is not None or self.version < log.MAJOR:
             return False
-        if self.suspect or self.read_only_error is not None:
+        if self.in_doubt or self.suspect or self.read_only_error is not None:
             return False
         if self.key_ring is not None and self.must_be_sealed:
             return False

@@ -116,6 +116,8 @@ class LogWriter(LogReader):
     ) -> int:
         """Append a record and return its offset. Begins the log if there is none.
 
+        Leaves the log in doubt: the caller does its own bookkeeping, and then says that it is not.
+
         Raises:
             CheckpointSerializationError: the record would be longer than a reader accepts. Nothing
                 was changed.
@@ -260,6 +262,7 @@ class LogWriter(LogReader):
         self.state = state
         if self.index is not None:
             self._add_to_index(stored, None)
+        self.in_doubt = False
         return True
 
     def store(self, new: NewCheckpoint) -> None:
@@ -279,6 +282,7 @@ class LogWriter(LogReader):
         self.state = None
         if self.index is not None:
             self._add_to_index(stored, new.target)
+        self.in_doubt = False
 
     def _store_change(self, new: NewCheckpoint) -> bool:
         """Append a checkpoint as what changed; return False if a keyframe is needed, or better."""
@@ -559,12 +563,14 @@ class LogWriter(LogReader):
         payload = payloads.pack_writes(stored.id, values)
         offset = self._append_record(log.WRITE, payload, self._flags_about(stored))
         stored.add_writes(values, offset)
+        self.in_doubt = False
 
     def put_early(self, id: str, values: Mapping[str, bytes]) -> None:
         """Record pending writes, packed by `pack_writes`, of a checkpoint that is still to come."""
         payload = payloads.pack_writes(id, values)
         offset = self._append_record(log.WRITE, payload, log.EARLY)
         self.early.add(id, values, offset)
+        self.in_doubt = False
 
     def put_tags(self, stored: StoredCheckpoint, add: Sequence[str], remove: Sequence[str]) -> None:
         """Add tags to a checkpoint, and remove others."""
@@ -574,6 +580,7 @@ class LogWriter(LogReader):
             self._flags_about(stored),
         )
         stored.tags = payloads.merge_tags(stored.tags, add, remove)
+        self.in_doubt = False
 
     def _flags_about(self, stored: StoredCheckpoint) -> int:
         """Return the flags of a record about a checkpoint: SCATTERED unless it is the last one."""

@@ -43,6 +43,15 @@ class OpenLog(TableReader, ABC):
 
     suspect = False
     """Whether what was appended may be lost if the log is closed now."""
+    in_doubt = False
+    """Whether a change of what this object knows has begun and not ended.
+
+    An exception may come at any line: Ctrl-C, a signal handler that raises, a lack of memory. If it
+    comes between a write and the bookkeeping, what is known is no longer what the bytes say, and the
+    next record would be relative to a state that the log does not have. So the first line of each
+    change sets this, and its last line resets it; the next use of a log in doubt closes it and reads
+    it again. Two assignments are all that this costs a put, and no line needs a guard of its own.
+    """
     expects_release = False
     """Whether the caller looks for a released log, which ends in RELEASE."""
 

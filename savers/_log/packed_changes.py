@@ -94,4 +94,5 @@ def append_packed(writer: LogWriter, new: StoredCheckpoint, state: FrozenDict, c
     writer.state = state
     if writer.index is not None:
         writer.index.append(new)
+    writer.in_doubt = False
     return True

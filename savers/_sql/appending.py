@@ -152,7 +152,7 @@ class AppendingMethods(BaseCheckpointSaver):
         token = self._database.token_of(config.thread)
         with log.mutex:
             # If another writer has begun the history meanwhile, the insert is refused.
-            is_fresh = log.fd < 0 and not log.is_known_absent
+            is_fresh = log.in_doubt or (log.fd < 0 and not log.is_known_absent)
             if is_fresh:
                 self._refresh(log)
             refusals = 0

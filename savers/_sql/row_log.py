@@ -112,6 +112,7 @@ class RowLog(RowLogReader, LogWriter):
     ) -> int:
         if len(payload) > MAX_PAYLOAD:
             self._check_length(payload)
+        self.in_doubt = True
         if self.fd < 0:
             self._begin()
         self._located = None
@@ -166,7 +167,7 @@ class RowLog(RowLogReader, LogWriter):
     def discard(self) -> None:
         """Forget the records that were appended and not committed."""
         self._absent = None
-        if self._new_rows:
+        if self._new_rows or self.in_doubt:
             self.close()
 
     # Committing

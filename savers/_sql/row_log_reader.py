@@ -72,7 +72,9 @@ class RowLogReader(LogReader):
         """Whether the history was the only live one of its thread when it was opened."""
 
     def close(self) -> None:
+        self.in_doubt = True
         self._reset()
+        self.in_doubt = False
 
     @property
     def kept_size(self) -> int:
@@ -103,6 +105,8 @@ class RowLogReader(LogReader):
 
         The cost is one statement.
         """
+        if self.in_doubt:
+            self.close()
         is_known = self.fd >= 0
         self._located = None
         try:

@@ -1,0 +1,194 @@
+"""An exception at any line of a writing operation costs nothing that was acknowledged, and leaves no lock behind."""
+
+import datetime as dt
+from functools import partial
+
+import pytest
+
+from graphkit import Checkpoint, HasVersions, RunnableConfig
+from graphkit._values.state import Changes, merge
+from graphkit.values import FrozenDict, freeze
+from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
+from tests.interruptions import FEW, count_events, interrupt
+
+ROOT = RunnableConfig("t")
+CHILD = RunnableConfig("t", checkpoint_ns="child")
+WHEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+LONG = ["item " * 40] * 60
+
+
+def make(number, state, changes=None):
+    return Checkpoint.from_stored(
+        id=f"c{number}",
+        node_id="a",
+        next_node_id="b",
+        parent_id=f"c{number - 1}" if number else None,
+        created_us=int(WHEN.timestamp()) * 1_000_000 + number,
+        metadata=freeze({"step": number}),
+        state=state,
+        changes=changes,
+    )
+
+
+class Thread:
+    """A thread with a version, and three checkpoints, the last of which a run has just put: it knows what changed."""
+
+    def __init__(self, saver):
+        saver.put(ROOT, make(0, freeze({"released": True})))
+        saver.release(ROOT)
+        state = FrozenDict()
+        for number in range(3):
+            state, checkpoint = self.follow(
+                state, number, {"n": number, "items": [*LONG, number], "text": "x" * number}
+            )
+            saver.put(ROOT, checkpoint)
+        self.state = state
+        saver.put(CHILD, make(0, freeze({"child": 1})))
+        saver.put_writes(ROOT, {"answer": 42})
+        saver.add_tags(ROOT, "kept")
+
+    @staticmethod
+    def follow(state, number, update):
+        new, ops = merge(state, update, {})
+        return new, make(number, new, Changes(state, ops))
+
+    def next(self, update):
+        return self.follow(self.state, 3, update)[1]
+
+
+OPERATIONS = {
+    "put": lambda saver, thread: saver.put(ROOT, thread.next({"n": 3})),
+    "put a long value": lambda saver, thread: saver.put(ROOT, thread.next({"more": [str(n) * 50 for n in range(400)]})),
+    "put another key order": lambda saver, thread: saver.put(ROOT, make(3, freeze({"text": "", "n": 1}))),
+    "put the first": lambda saver, thread: saver.put(RunnableConfig("new"), make(0, freeze({"n": 1}))),
+    "replace": lambda saver, thread: saver.put(ROOT.with_check_point_id("c1"), make(1, freeze({"n": -1}))),
+    "put_writes": lambda saver, thread: saver.put_writes(ROOT, {"more": [1, 2]}),
+    "add_tags": lambda saver, thread: saver.add_tags(ROOT.with_check_point_id("c1"), "new"),
+    "remove_tags": lambda saver, thread: saver.remove_tags(ROOT, "kept"),
+    "release": lambda saver, thread: saver.release(ROOT),
+    "delete": lambda saver, thread: saver.delete("t"),
+    "copy": lambda saver, thread: saver.copy("t", "copy"),
+    "prune": lambda saver, thread: saver.prune("t", keep_last=1),
+    "run_lock": lambda saver, thread: hold_run_lock(saver),
+    "compact": lambda saver, thread: getattr(saver, "compact", lambda thread: None)("t"),
+}
+
+
+def hold_run_lock(saver):
+    with saver.run_lock(ROOT):
+        saver.add_tags(ROOT, "in a run")
+
+
+SAVERS = ["file", "file-always", "sqlite", "memory", "versioned"]
+
+
+def observe(saver):
+    """What the saver has, without how it has it."""
+    return {
+        thread: (
+            {
+                namespace: observe_history(saver, RunnableConfig(thread, checkpoint_ns=namespace))
+                for namespace in saver.namespaces(thread)
+            },
+            [
+                [one.id for one in saver.tag(thread_config(thread), version).checkpoints]
+                for version in versions_of(saver, thread)
+            ],
+        )
+        for thread in sorted(saver.threads(released=True))
+    }
+
+
+def thread_config(thread):
+    return RunnableConfig(thread)
+
+
+def versions_of(saver, thread):
+    return saver.versions_by_thread_id(thread) if isinstance(saver, HasVersions) else ()
+
+
+def observe_history(saver, config):
+    listed = []
+    for checkpoint in saver.list(config):
+        at = config.with_check_point_id(checkpoint.id)
+        got = saver.get(at)
+        assert got is not None, f"{checkpoint.id} is listed, and get does not find it"
+        assert got.state == checkpoint.state
+        listed.append((checkpoint.id, dict(checkpoint.state), dict(saver.get_writes(at)), saver.tags_of(at)))
+    return listed
+
+
+class Store:
+    """Opens savers on one new store."""
+
+    def __init__(self, kind, path):
+        self.kind = kind
+        self.path = path
+        self.saver = self.open()
+
+    def open(self):
+        match self.kind:
+            case "file":
+                return FileSystemSaver(self.path / "store", fsync="never", lock_timeout=1)
+            case "file-always":
+                return FileSystemSaver(self.path / "store", lock_timeout=1)
+            case "sqlite":
+                return SqliteSaver(self.path / "store.db", fsync="never", lock_timeout=1)
+            case "memory":
+                return MemorySaver(lock_timeout=1)
+            case "versioned":
+                return VersionedMemorySaver(lock_timeout=1)
+
+    def other(self):
+        """Another saver on the same store; in memory, there is none."""
+        return self.saver if self.kind in {"memory", "versioned"} else self.open()
+
+    def check(self, expected):
+        """Check what the same and another saver read, and that both can write."""
+        found = observe(self.saver)
+        if "" not in found.get("copy", ({"": ()},))[0]:
+            del found["copy"]  # The history of the root comes last: a copy that has not ended has none.
+        assert found in expected
+        other = self.other()
+        assert {thread: had for thread, had in observe(other).items() if thread in found} == found
+        for number, saver in ((8, self.saver), (9, other)):
+            state = freeze({"n": number, "items": [*LONG, number]})
+            saver.put(ROOT, make(number, state))
+            for reader in {self.saver, other}:
+                assert dict(reader.get(ROOT).state) == dict(state)
+        with other.run_lock(ROOT):
+            pass
+        before = [one[0] for one in found.get("t", ({}, []))[0].get("", [])]
+        assert [one.id for one in other.list(ROOT)] == ["c9", "c8", *before]
+        for saver in {self.saver, other}:
+            if hasattr(saver, "verify"):
+                assert saver.verify().ok
+            close = getattr(saver, "close", None)
+            if close is not None:
+                close()
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("kind", SAVERS)
+def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, kind, name):
+    operation = OPERATIONS[name]
+
+    def prepare():
+        store = Store(kind, tmp_path_factory.mktemp("store"))
+        return store, Thread(store.saver)
+
+    store, thread = prepare()
+    operation(store.saver, thread)  # what is imported or noted only once
+    store, thread = prepare()
+    before = observe(store.saver)
+    store, thread = prepare()
+    events = count_events(partial(operation, store.saver, thread))
+    after = observe(store.saver)
+    for at in sweep.some(range(1, events + 1), 4):
+        store, thread = prepare()
+        assert interrupt(partial(operation, store.saver, thread), at) or at > events - FEW
+        try:
+            store.check([before, after])
+        except BaseException as error:
+            error.add_note(f"interrupted at event {at} of {events}")
+            raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import (
@@ -57,8 +57,9 @@ class MemorySaver(BaseCheckpointSaver):
         self._codec = Codec()
         self._holders: dict[str, int] = {}
         """The id of the operating system's thread that holds the run lock, by thread id."""
-        self._threads: dict[str, dict[str, _History]] = {}
-        """The histories, by thread id and namespace. None of them is empty."""
+        self._threads: dict[str, _Thread] = {}
+        """The threads that have a history or a version. Each operation changes one of them by one
+        assignment, so that an exception at any line leaves it as it was or as it shall be."""
 
     @classmethod
     def check_options(cls, *arguments: Any, **options: Any) -> None:
@@ -92,9 +93,11 @@ class MemorySaver(BaseCheckpointSaver):
             if replaced is not None:
                 history.replace(replaced, kept)
                 return config
-            if not history.checkpoints:
-                self._threads.setdefault(config.thread, {})[config.checkpoint_ns] = history
+            is_new = not history.checkpoints
             history.append(_StoredCheckpoint(kept))
+            if is_new:
+                thread = self._get_thread(config.thread)
+                self._threads[config.thread] = thread._replace(live={**thread.live, config.checkpoint_ns: history})
         return config.with_check_point_id(checkpoint.id)
 
     def release(self, config: ConfigLike = None) -> Tag:
@@ -105,21 +108,22 @@ class MemorySaver(BaseCheckpointSaver):
         """
         thread = RunnableConfig.of(config).thread
         with self._exclude_runs(thread), self._lock:
-            released = self._threads.pop(thread, None)
+            released = self._get_thread(thread).live
             if not released:
                 return Tag(thread, ())
             root = released.get("", _History())
-            return Tag(thread, root.newest_first(), self._keep_version(thread, released))
+            return Tag(thread, root.newest_first(), self._end_history(thread))
 
-    def _keep_version(self, thread: str, released: Mapping[str, _History]) -> int | None:  # noqa: ARG002
-        """Keep a released history and return the number of its version. For savers with versions."""
+    def _end_history(self, thread: str) -> int | None:
+        """End the live histories of a thread; return the number of their version, if they are kept."""
+        del self._threads[thread]
         return None
 
     # Methods that are faster here than the defaults
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         with self._lock:
-            return tuple(self._threads.get(resolve_thread_id(thread), ()))
+            return tuple(self._get_thread(resolve_thread_id(thread)).live)
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         config = RunnableConfig.of(config)
@@ -163,9 +167,9 @@ class MemorySaver(BaseCheckpointSaver):
             stored = self._find(config)
             return () if stored is None else stored.tags
 
-    def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - it keeps no versions
+    def threads(self, *, released: bool = False) -> Sequence[str]:
         with self._lock:
-            return tuple(self._threads)
+            return tuple(name for name, thread in self._threads.items() if released or thread.live)
 
     def delete(self, thread: ThreadLike = None) -> bool:
         """Remove a thread with all its namespaces and versions.
@@ -195,12 +199,14 @@ class MemorySaver(BaseCheckpointSaver):
             for thread in sorted({old_thread, new_thread}):
                 locks.enter_context(self._exclude_runs(thread))
             locks.enter_context(self._lock)
-            histories = self._threads.get(old_thread)
-            if histories is None:
+            histories = self._get_thread(old_thread).live
+            if not histories:
                 raise CheckpointNotFoundError(old_thread)
-            if new_thread in self._threads:
+            target_thread = self._get_thread(new_thread)
+            if target_thread.live:
                 raise CheckpointConflictError(new_thread, "not empty; release or delete it before copying into it")
-            self._threads[new_thread] = {namespace: history.copy() for namespace, history in histories.items()}
+            copied = {namespace: history.copy() for namespace, history in histories.items()}
+            self._threads[new_thread] = target_thread._replace(live=copied)
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
         with self._lock:
@@ -227,9 +233,11 @@ class MemorySaver(BaseCheckpointSaver):
 
     def _forget_history(self, config: RunnableConfig) -> None:
         """Forget a history that has become empty; the thread too, if it was the last one."""
-        histories = self._threads[config.thread]
-        del histories[config.checkpoint_ns]
-        if not histories:
+        thread = self._threads[config.thread]
+        live = {namespace: history for namespace, history in thread.live.items() if namespace != config.checkpoint_ns}
+        if live or thread.versions:
+            self._threads[config.thread] = thread._replace(live=live)
+        else:
             del self._threads[config.thread]
 
     def size(self, thread: ThreadLike = None) -> int:
@@ -244,8 +252,10 @@ class MemorySaver(BaseCheckpointSaver):
 
     def _iter_values(self, thread: str) -> Iterator[FrozenDict]:
         """Yield the states, metadata and pending writes of a thread."""
-        for history in self._threads.get(thread, {}).values():
-            yield from history.iter_values()
+        kept = self._get_thread(thread)
+        for histories in (kept.live, *kept.versions):
+            for history in histories.values():
+                yield from history.iter_values()
 
     def _measure(self, value: FrozenDict) -> int:
         return len(self._codec.pack(value)) if value else 0
@@ -256,11 +266,11 @@ class MemorySaver(BaseCheckpointSaver):
     @contextmanager
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> Iterator[None]:
         with super()._run_lock(config, self.lock_timeout if timeout is None else timeout):
-            self._holders[config.thread] = threading.get_ident()
             try:
+                self._holders[config.thread] = threading.get_ident()
                 yield
             finally:
-                del self._holders[config.thread]
+                self._holders.pop(config.thread, None)
 
     def _exclude_runs(self, thread: str) -> AbstractContextManager[object]:
         """Hold the run lock, unless the caller holds it, or is a node of the run that holds it."""
@@ -297,9 +307,12 @@ class MemorySaver(BaseCheckpointSaver):
 
     # Finding
 
+    def _get_thread(self, thread: str) -> _Thread:
+        return self._threads.get(thread, _NO_THREAD)
+
     def _get_history(self, config: RunnableConfig) -> _History:
         """Return the history that a config names; a new one, not stored yet, if there is none."""
-        return self._threads.get(config.thread, {}).get(config.checkpoint_ns) or _History()
+        return self._get_thread(config.thread).live.get(config.checkpoint_ns) or _History()
 
     def _find(self, config: ConfigLike) -> _StoredCheckpoint | None:
         config = RunnableConfig.of(config)
@@ -373,31 +386,39 @@ class _StoredCheckpoint:
 class _History:
     """The checkpoints of one namespace, oldest first, and an index of their ids."""
 
-    __slots__ = ("by_id", "checkpoints")
+    __slots__ = ("_by_id", "_is_indexed", "checkpoints")
 
     def __init__(self, checkpoints: Iterable[_StoredCheckpoint] = ()) -> None:
         self.checkpoints = list(checkpoints)
-        self.by_id = {stored.checkpoint.id: stored for stored in self.checkpoints}
+        self._by_id: dict[str, _StoredCheckpoint] = {}
+        self._is_indexed = False
+        """Whether the index is that of the checkpoints: an exception may come between the changes of both."""
 
     def find(self, id: str | None) -> _StoredCheckpoint | None:
         """Return the checkpoint with this id, or the newest (None)."""
-        if id is not None:
-            return self.by_id.get(id)
-        return self.checkpoints[-1] if self.checkpoints else None
+        if id is None:
+            return self.checkpoints[-1] if self.checkpoints else None
+        if not self._is_indexed:
+            self._by_id = {stored.checkpoint.id: stored for stored in self.checkpoints}
+            self._is_indexed = True
+        return self._by_id.get(id)
 
     def append(self, stored: _StoredCheckpoint) -> None:
+        was_indexed, self._is_indexed = self._is_indexed, False
         self.checkpoints.append(stored)
-        self.by_id[stored.checkpoint.id] = stored
+        if was_indexed:
+            self._by_id[stored.checkpoint.id] = stored
+            self._is_indexed = True
 
     def replace(self, stored: _StoredCheckpoint, checkpoint: Checkpoint) -> None:
         """Replace a checkpoint in place; its pending writes and tags stay."""
-        del self.by_id[stored.checkpoint.id]
+        if checkpoint.id != stored.checkpoint.id:
+            self._is_indexed = False
         stored.checkpoint = checkpoint
-        self.by_id[checkpoint.id] = stored
 
     def remove(self, ids: set[str]) -> None:
+        self._is_indexed = False
         self.checkpoints = [stored for stored in self.checkpoints if stored.checkpoint.id not in ids]
-        self.by_id = {stored.checkpoint.id: stored for stored in self.checkpoints}
 
     def copy(self) -> _History:
         return _History(_StoredCheckpoint(stored.checkpoint, stored.writes, stored.tags) for stored in self.checkpoints)
@@ -412,6 +433,18 @@ class _History:
     def newest_first(self) -> tuple[Checkpoint, ...]:
         """Return the checkpoints for a caller."""
         return tuple(_copy_for_caller(stored.checkpoint) for stored in reversed(self.checkpoints))
+
+
+class _Thread(NamedTuple):
+    """What is stored of a thread."""
+
+    live: Mapping[str, _History] = {}
+    """The histories that have not ended, by namespace. None of them is empty."""
+    versions: tuple[Mapping[str, _History], ...] = ()
+    """The released histories, by namespace; version 1 comes first. For savers with versions."""
+
+
+_NO_THREAD: Final = _Thread()
 
 
 def _make_info(config: RunnableConfig, stored: _StoredCheckpoint) -> CheckpointInfo:

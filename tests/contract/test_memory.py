@@ -13,12 +13,12 @@ class TestMemorySaver(SaverContract):
         # There is no other way into an object than the object: another saver's history is moved in.
         other = MemorySaver()
         other.put(config, checkpoint)
-        entries = other._threads[config.thread][config.checkpoint_ns].checkpoints
-        saver._threads[config.thread][config.checkpoint_ns].append(entries[0])
+        entries = other._threads[config.thread].live[config.checkpoint_ns].checkpoints
+        saver._threads[config.thread].live[config.checkpoint_ns].append(entries[0])
         return True
 
     def peek(self, saver, config):
-        history = saver._threads[config.thread][config.checkpoint_ns]
+        history = saver._threads[config.thread].live[config.checkpoint_ns]
         return [stored.checkpoint.state for stored in reversed(history.checkpoints)]
 
 

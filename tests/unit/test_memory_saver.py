@@ -57,7 +57,7 @@ def test_a_stored_checkpoint_does_not_hold_its_parents_state():
     first = made({"list": [1]})
     saver.put(None, first)
     saver.put(None, derive(first, {"list": [2]}, GROWING))
-    assert all(stored.checkpoint.changes is None for stored in saver._threads["$default"][""].checkpoints)
+    assert all(stored.checkpoint.changes is None for stored in saver._threads["$default"].live[""].checkpoints)
 
 
 def test_a_plain_checkpoint_is_handed_out_as_it_is():

@@ -85,8 +85,9 @@ class EntryFile:
         """Close the descriptor, now or when the last caller has synced it."""
         self._is_closing = True
         if self.fd >= 0 and not self._pins:
-            self.io.close(self.fd)
-            self.fd = -1
+            # First out of reach: the system gives the number of a closed descriptor to other files.
+            fd, self.fd = self.fd, -1
+            self.io.close(fd)
 
     def close_after_fork(self) -> None:
         """Close the descriptor in the child of a fork, whose threads are gone."""

@@ -112,6 +112,9 @@ class EntryLog:
         self._table = EntryTable()
         self._is_suspect = False
         """A sync failed. The log must be rewritten before anything else is stored in it."""
+        self._is_in_doubt = False
+        """Whether an append or a reading has begun and not ended: an exception at any line, as Ctrl-C
+        raises it, may have left the table different from the log. It is read again before it is used."""
         self._next_look = _LEAST_REWRITTEN
         """How long the log must be before a writer looks whether to rewrite it."""
 
@@ -169,6 +172,8 @@ class EntryLog:
 
     def _refresh(self) -> None:
         """Read what other processes have written since; open the file if need be."""
+        if self._is_in_doubt:
+            self._close()
         file = self._file
         if file is not None:
             status = self._io.fstat(file.fd)
@@ -192,13 +197,13 @@ class EntryLog:
             return
         try:
             self._table = file.read_all()
+            self._file = file
         except log.IncompleteLog:
             file.close()
         except BaseException:
+            self._file = None
             file.close()
             raise
-        else:
-            self._file = file
 
     def close(self) -> None:
         """Close the files; the next use opens them again."""
@@ -207,11 +212,13 @@ class EntryLog:
             self._write_lock.close()
 
     def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+        self._is_in_doubt = True
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
         self._table = EntryTable()
         self._next_look = _LEAST_REWRITTEN
+        self._is_in_doubt = False
 
     def close_after_fork(self) -> None:
         """Begin anew in the child of a fork: it shares locks and positions with the parent."""
@@ -281,6 +288,7 @@ class EntryLog:
         if len(payload) > log.MAX_PAYLOAD:
             reason = f"it takes {len(payload)} bytes, and one call stores at most {log.MAX_PAYLOAD}"
             raise CheckpointSerializationError("", "batch", reason)
+        self._is_in_doubt = True
         beginning = b""
         file = self._file
         if file is None:
@@ -297,6 +305,7 @@ class EntryLog:
         # Read back from the payload, so that this process sees what every other one will.
         for change in unpack_changes(payload, start + log.FRAME_SIZE):
             self._table.apply(change)
+        self._is_in_doubt = False
         return start
 
     def _create(self) -> tuple[EntryFile, bytes]:
@@ -379,7 +388,12 @@ class EntryLog:
             self._is_suspect = True
             try:
                 with self._write_lock:
-                    if file.size() == end:
+                    # First what other processes have appended since, or written to another file.
+                    self._refresh()
+                    if self._file is not file:
+                        self._is_suspect = False
+                        return
+                    if file.end == end:
                         self._table = file.read_all(start)
                     self._rewrite(self._table.oldest_first())
             except (OSError, CheckpointerError):

@@ -94,8 +94,13 @@ def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> Ba
         saver = registry.get_saver("file", path=name, **sealed)
         _close_at_the_end(saver)
     else:
+        if sealed and store.kind not in _FILE_KINDS:
+            raise CheckpointerConfigurationError(
+                f"a store of {store.kind} cannot be sealed, and --key-file (or GRAPHKIT_KEYS) asks for it: leave it "
+                f"out, or use a directory; to copy from a sealed store without sealing, add --plaintext"
+            )
         _check_store(store, create=create)
-        options = sealed if store.kind in _FILE_KINDS else {}
+        options = dict(sealed)
         if store.schema is not None:
             options = {"schema": store.schema}
         saver = registry.get_saver(store.kind, path=store.argument, **options)

@@ -147,3 +147,22 @@ def test_a_key_file_is_read_again_when_a_log_is_opened(sealed, keys):
         assert len(saver.rotate().rewritten) == 2
     assert "KeyFile(" in repr(saver.opener())
     assert saver.opener()().get(RunnableConfig("order-17")).state["n"] == 2
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "memory"])
+@pytest.mark.parametrize("way", ["option", "environment"])
+def test_keys_that_a_store_cannot_use_are_refused(sealed, keys, tmp_path, kind, way):
+    target = f"{kind}:{tmp_path / 'plain.db'}" if kind == "sqlite" else "memory:"
+    options = ["--key-file", keys] if way == "option" else []
+    environment = {} if way == "option" else {"GRAPHKIT_KEYS": str(keys)}
+    for command in (["threads", target], ["copy", sealed, "--to", target]):
+        done = graphkit(*command, *options, **environment)
+        assert done.code == 18, command
+        assert "cannot be sealed" in done.err
+    assert not (tmp_path / "plain.db").exists()
+
+
+def test_a_copy_of_a_sealed_store_is_plain_on_request_only(sealed, keys, tmp_path):
+    target = f"sqlite:{tmp_path / 'plain.db'}"
+    assert graphkit("copy", sealed, "--to", target, "--key-file", keys, "--plaintext").code == 0
+    assert SECRET in graphkit("show", target, "order-17").out

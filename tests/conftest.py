@@ -3,7 +3,9 @@
 import gc
 import itertools
 import os
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +18,9 @@ COLLECT_INSIDE_TEST = 100_000
 _TESTS = itertools.count(1)
 TESTS_PER_FULL_COLLECTION = 400
 """After how many tests the collector looks at all objects. Older garbage holds descriptors: thousands in a whole run."""
+
+ROOM_FOR_FILES = 4 << 30
+"""Bytes of memory that must be free for the files of the tests."""
 
 # The same examples on every machine and at every hour; HYPOTHESIS_PROFILE=search looks for new ones.
 SAME_EVERY_TIME = {
@@ -35,9 +40,20 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    _use_memory()
     _share_bytecode(config)
     profile = "full" if config.getoption("full") else "default"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
+
+
+def _use_memory():
+    """Let the tests keep their files in memory, where that can be: they wait half as long as on a disk.
+
+    What a disk may lose is tested with a simulated one. `--basetemp` names another directory.
+    """
+    memory = Path("/dev/shm")
+    if os.access(memory, os.W_OK | os.X_OK) and shutil.disk_usage(memory).free > ROOM_FOR_FILES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def _share_bytecode(config):

@@ -1,26 +1,100 @@
-"""Interrupts an operation at every place where Python may run a signal handler, and before every line besides.
+"""Interrupts an operation at every line and at every call, as Ctrl-C, a signal handler or a lack of memory may.
 
-Ctrl-C raises KeyboardInterrupt between two instructions, and a lack of memory raises at any call. `interrupt` raises at one
-event of the interpreter's tracing inside graphkit and savers: the call of a function, or a line. A sweep counts the
-events of an operation once, and then repeats it with an interruption at each of them.
+`find_places` runs an operation once and notes each line, and each call, of graphkit and savers that it reaches: where it is
+reached first and where it is reached last. `interrupt` runs it again, with an exception at one of these places.
 
-Three places are left out, at which Python runs no handler, or none that code could guard against: the line of a `try` itself,
-which does nothing; the way out of a `with` block that ended well, between its last line and the call of `__exit__`; and
-the way into an `__exit__` that is written in Python.
+Left out are places at which Python runs no signal handler, or none against which code could guard: the line of a `try` itself,
+which does nothing; the way out of a `with` block that ended well, between its last line and the call of `__exit__`; the way
+into an `__exit__` that is written in Python; and what a generator does when it is closed, and a `__del__`, because Python reports
+an exception there and goes on.
 """
 
 import dis
+import inspect
 import sys
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import graphkit
 import savers
 
-FEW = 20
-"""By how many events two runs of one operation may differ: names and times are of other lengths."""
 _PACKAGES = tuple(str(Path(package.__file__).parent) for package in (graphkit, savers))
+
+
+class Place(NamedTuple):
+    """A line or a call of the code, and how often the operation has come there when it is interrupted."""
+
+    file: str
+    function: str
+    line: int
+    event: str
+    occurrence: int
+
+    def __str__(self):
+        return f"{self.file}:{self.line} in {self.function} ({self.event}, time {self.occurrence})"
+
+
+def find_places(operation):
+    """Run an operation; return the places at which it can be interrupted, in the order in which it reaches them first."""
+    tracer = _Tracer(None)
+    with _tracing(tracer):
+        operation()
+    found = []
+    for key, count in tracer.counts.items():
+        found += (Place(*key, occurrence) for occurrence in sorted({1, count}))
+    return found
+
+
+def interrupt(operation, place):
+    """Run an operation that is interrupted at a place; return whether it came there."""
+    tracer = _Tracer(place)
+    try:
+        with _tracing(tracer):
+            operation()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+class _Tracer:
+    """Counts how often a thread of execution comes to each place, and raises at one of them."""
+
+    def __init__(self, place):
+        self.counts = {}
+        self._place = place
+        self._entered = None
+        self._closing = set()
+        """The generators that are being closed."""
+
+    def trace_call(self, frame, event, argument):
+        if not frame.f_code.co_filename.startswith(_PACKAGES) or frame.f_code.co_name == "__del__":
+            return None
+        if frame.f_code.co_name == "__exit__":
+            self._entered = frame  # Its first line is left out, too.
+        elif not frame.f_code.co_flags & inspect.CO_GENERATOR:  # It is called again whenever it goes on.
+            self._note(frame, "call")
+        return self._trace_line
+
+    def _trace_line(self, frame, event, argument):
+        if event == "exception" and issubclass(argument[0], GeneratorExit):
+            self._closing.add(frame)
+        elif event == "return":
+            self._closing.discard(frame)
+        elif event == "line" and frame not in self._closing:
+            if self._entered is frame:
+                self._entered = None
+            elif frame.f_lasti not in _unguarded(frame.f_code):
+                self._note(frame, "line")
+        return self._trace_line
+
+    def _note(self, frame, event):
+        code = frame.f_code
+        key = code.co_filename, code.co_name, frame.f_lineno, event
+        count = self.counts[key] = self.counts.get(key, 0) + 1
+        if self._place == (*key, count):
+            raise KeyboardInterrupt
 
 
 @cache
@@ -36,37 +110,6 @@ def _unguarded(code):
     return offsets
 
 
-class _Tracer:
-    """Counts the events of one thread of execution, and raises at one of them."""
-
-    def __init__(self, at):
-        self.at = at
-        self.count = 0
-        self._entered = None
-
-    def trace_call(self, frame, event, argument):
-        if not frame.f_code.co_filename.startswith(_PACKAGES):
-            return None
-        if frame.f_code.co_name == "__exit__":
-            self._entered = frame  # Its first line is left out, too.
-        else:
-            self._note()
-        return self._trace_line
-
-    def _trace_line(self, frame, event, argument):
-        if event == "line":
-            if self._entered is frame:
-                self._entered = None
-            elif frame.f_lasti not in _unguarded(frame.f_code):
-                self._note()
-        return self._trace_line
-
-    def _note(self):
-        self.count += 1
-        if self.count == self.at:
-            raise KeyboardInterrupt
-
-
 @contextmanager
 def _tracing(tracer):
     before = sys.gettrace()
@@ -75,21 +118,3 @@ def _tracing(tracer):
         yield
     finally:
         sys.settrace(before)
-
-
-def count_events(operation):
-    """Run an operation; return at how many events it can be interrupted."""
-    tracer = _Tracer(at=0)
-    with _tracing(tracer):
-        operation()
-    return tracer.count
-
-
-def interrupt(operation, at):
-    """Run an operation that is interrupted at an event, counted from 1; return whether it came so far."""
-    try:
-        with _tracing(_Tracer(at)):
-            operation()
-    except KeyboardInterrupt:
-        return True
-    return False

@@ -94,53 +94,51 @@ class FileLogWriter(FileLogReader, LogWriter):
         if len(payload) > _SURELY_FITS:
             self._check_length(payload)
         self.in_doubt = True
-        beginning = b""
         if self.fd < 0:
-            try:
-                beginning = self._create()
-            except BaseException:
-                self.close()
-                raise
-        offset = self.end or len(beginning)
-        if self.version < log.MAJOR:
-            # Only the record that ends a log is appended to a log of version 1; all others come
-            # after the upgrade.
-            frame = log.pack_frame_v1(offset, self.fid, self.seq, type, payload, flags, back, key)
-        else:
-            if self.is_scattered or flags & _SCATTERING:
-                self.is_scattered = True
-                flags |= log.SCATTERED
-            if self.seal is not None and type in log.SEALED_TYPES:
-                flags |= log.SEALED
-                place = pack_place(flags, back, key, self.seq, self.fid, type, offset)
-                sealed = self.seal.seal(payload, place)
-                if self.opened_ranges is not None:
-                    end = offset + log.FRAME_SIZE + len(sealed)
-                    self.opened_ranges.note_appended(end, payload)
-                payload = sealed
-            unsynced = 0 if self.is_synced_before_use else offset - self.synced
-            # By position, because this is part of every put.
-            frame = log.pack_frame(
-                offset,
-                self.fid,
-                self.seq,
-                type,
-                payload,
-                flags,
-                back,
-                key,
-                unsynced,
-                self.boot,
-            )
+            return self._append_first(type, payload, flags, back, key)
+        offset = self.end
+        frame = self._pack_record(offset, type, payload, flags, back, key)
+        self._append(frame)
+        self.end = offset + len(frame)
+        self.seq += 1
+        return offset
+
+    def _append_first(self, type: int, payload: bytes, flags: int, back: int, key: int) -> int:
+        """Create the file with its first record; remove it if that fails."""
+        self.begin_seal()
+        self.make_directories()
         try:
-            self._append(beginning + frame if beginning else frame)
+            beginning = self._create()
+            offset = len(beginning)
+            frame = self._pack_record(offset, type, payload, flags, back, key)
+            self._append(beginning + frame)
         except BaseException:
-            if beginning:
-                self._remove_file()
+            self._remove_file()
             raise
         self.end = offset + len(frame)
         self.seq += 1
         return offset
+
+    def _pack_record(self, offset: int, type: int, payload: bytes, flags: int, back: int, key: int) -> bytes:
+        """Return the bytes of the next record, sealed if the log is."""
+        if self.version < log.MAJOR:
+            # Only the record that ends a log is appended to a log of version 1; all others come
+            # after the upgrade.
+            return log.pack_frame_v1(offset, self.fid, self.seq, type, payload, flags, back, key)
+        if self.is_scattered or flags & _SCATTERING:
+            self.is_scattered = True
+            flags |= log.SCATTERED
+        if self.seal is not None and type in log.SEALED_TYPES:
+            flags |= log.SEALED
+            place = pack_place(flags, back, key, self.seq, self.fid, type, offset)
+            sealed = self.seal.seal(payload, place)
+            if self.opened_ranges is not None:
+                end = offset + log.FRAME_SIZE + len(sealed)
+                self.opened_ranges.note_appended(end, payload)
+            payload = sealed
+        unsynced = 0 if self.is_synced_before_use else offset - self.synced
+        # By position, because this is part of every put.
+        return log.pack_frame(offset, self.fid, self.seq, type, payload, flags, back, key, unsynced, self.boot)
 
     def _append(self, data: bytes) -> None:
         start = self.end
@@ -224,8 +222,6 @@ class FileLogWriter(FileLogReader, LogWriter):
 
         An incomplete log is emptied; its bytes are salvaged unless they are zero.
         """
-        self.begin_seal()
-        self.make_directories()
         self.fd = self.io.open(self.path, write=True, create=True)
         status = self.io.fstat(self.fd)
         size = status.st_size
@@ -309,11 +305,12 @@ class FileLogWriter(FileLogReader, LogWriter):
         Otherwise they stay, and the next writer uses them.
         """
         has_zeros = self.is_extended_ahead and self.fd >= 0 and self.file_size > self.end
-        if has_zeros and self.write_lock.try_enter():
+        if has_zeros and not self.write_lock.is_mine:
             try:
-                self._cut_zeros()
+                if self.write_lock.try_enter():
+                    self._cut_zeros()
             finally:
-                self.write_lock.__exit__(None, None, None)
+                self.write_lock.free()
         self.close()
 
     def _cut_zeros(self) -> None:

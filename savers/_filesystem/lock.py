@@ -16,9 +16,10 @@ import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import ThreadBusyError
+from savers._mutex import hold_if_free, is_mine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,25 +74,22 @@ class WriteLock:
                 self._wait()
             self._holder = holder
         except BaseException:
-            self._free()
+            self.free()
             raise
 
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread of execution has entered the lock."""
+        return self._holder == threading.get_ident()
+
     def try_enter(self) -> bool:
-        """Enter the lock if that needs no waiting; return whether it was entered."""
-        holder = threading.get_ident()
-        if self._holder == holder:
-            return False
-        try:
-            if not self._mutex.acquire(blocking=False):
-                return False
-            if self._fd >= 0 and self._lock(self._fd):
-                self._holder = holder
-                return True
-        except BaseException:
-            self._free()
-            raise
-        self._free()
-        return False
+        """Enter the lock if that needs no waiting; return whether it was entered.
+
+        The caller has not entered it, and calls `free` in a `finally` around this call.
+        """
+        if self._mutex.acquire(blocking=False) and self._fd >= 0 and self._lock(self._fd):
+            self._holder = threading.get_ident()
+        return self.is_mine
 
     def __exit__(
         self,
@@ -108,15 +106,15 @@ class WriteLock:
                 self._unlock(self._fd)
                 self._mutex.release()
         except BaseException:
-            self._free()
+            self.free()
             raise
 
-    def _free(self) -> None:
+    def free(self) -> None:
         """Free what the calling thread of execution has of the lock, wherever it was interrupted.
 
         If it was interrupted where it left an inner block, the outer ones are left at once, too.
         """
-        if not self._is_acquired():
+        if not is_mine(self._mutex):
             return
         self._holder = self._depth = 0
         try:
@@ -124,11 +122,6 @@ class WriteLock:
                 self._unlock(self._fd)
         finally:
             self._mutex.release()
-
-    def _is_acquired(self) -> bool:
-        """Whether the calling thread of execution has acquired the mutex."""
-        mutex: Any = self._mutex
-        return bool(mutex._is_owned())  # noqa: SLF001 - as Condition does
 
     def _make_timeout_error(self, holder: str) -> TimeoutError:
         return TimeoutError(errno.ETIMEDOUT, f"{holder} kept it for {self._timeout:g} s", self._path)
@@ -174,13 +167,8 @@ class WriteLock:
 
     def close_if_idle(self) -> bool:
         """Close the descriptor unless a writer uses it; return whether it was closed."""
-        if self._is_acquired():
-            return False
-        try:
-            return self._mutex.acquire(blocking=False) and self._close()
-        finally:
-            if self._is_acquired():
-                self._mutex.release()
+        with hold_if_free(self._mutex) as is_held:
+            return is_held and self._close()
 
     def _close(self) -> bool:
         fd, self._fd = self._fd, -1

@@ -43,6 +43,7 @@ from savers._filesystem.store import Store
 from savers._filesystem.sync import SyncNever, make_sync_mode
 from savers._log.listed_checkpoints import make_info
 from savers._log.log_writer import check_fit, pack_writes
+from savers._mutex import hold_if_free
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 
 if TYPE_CHECKING:
@@ -279,23 +280,21 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         if appends and not isinstance(self._sync_mode, SyncNever):
             return None
         writer = self._store.logs.find((config.thread, config.checkpoint_ns, 0))
-        if not isinstance(writer, FileLogWriter) or not writer.mutex.acquire(blocking=False):
+        if not isinstance(writer, FileLogWriter):
             return None
-        try:
-            if not writer.is_small(SMALL_STATE) or (appends and writer.index is None):
+        with hold_if_free(writer.mutex) as is_held:
+            if not is_held or not writer.is_small(SMALL_STATE) or (appends and writer.index is None):
                 return None
             if not appends:
                 last = writer.last_checkpoint
                 is_last = last is not None and config.checkpoint_id in {None, last.id}
                 return (call(),) if is_last else None
-            if not writer.write_lock.try_enter():
+            if writer.write_lock.is_mine:
                 return None
             try:
-                return (call(),)
+                return (call(),) if writer.write_lock.try_enter() else None
             finally:
-                writer.write_lock.__exit__(None, None, None)
-        finally:
-            writer.mutex.release()
+                writer.write_lock.free()
 
     @wrap_os_errors("release")
     def release(self, config: ConfigLike = None) -> Tag:

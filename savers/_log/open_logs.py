@@ -8,7 +8,9 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from savers._mutex import hold_if_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,18 +95,13 @@ class OpenLogs:
     @staticmethod
     def _close_if_idle(open_log: LogReader, then: Callable[[], object]) -> bool:
         """Close a log that no caller uses, and call a function; return whether it was closed."""
-        mutex: Any = open_log.mutex
-        # The mutex is reentrant, so the calling thread could acquire it although it uses the log.
-        if open_log.suspect or mutex._is_owned():  # noqa: SLF001 - as Condition does
+        if open_log.suspect:
             return False
-        if not mutex.acquire(blocking=False):
-            return False
-        try:
-            open_log.retire()
-            then()
-        finally:
-            mutex.release()
-        return True
+        with hold_if_free(open_log.mutex) as is_held:
+            if is_held:
+                open_log.retire()
+                then()
+            return is_held
 
     def _drop(self, key: LogKey) -> LogReader:
         open_log = self._logs.pop(key)
@@ -161,13 +158,10 @@ class OpenLogs:
                 return
             if open_log is used or not self._sizes.get(open_log):
                 continue
-            mutex: Any = open_log.mutex
-            if mutex._is_owned():  # noqa: SLF001 - as Condition does
-                continue
-            if mutex.acquire(blocking=False):
-                open_log.drop_caches()
-                mutex.release()
-                self._cached -= self._sizes.pop(open_log)
+            with hold_if_free(open_log.mutex) as is_held:
+                if is_held:
+                    open_log.drop_caches()
+                    self._cached -= self._sizes.pop(open_log)
 
     def close_thread(self, thread_id: str) -> None:
         """Close the logs of a thread."""

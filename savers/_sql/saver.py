@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import islice
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
@@ -26,6 +26,7 @@ from graphkit.errors import (
 from savers._log.forward_reader import read_forward
 from savers._log.listed_checkpoints import ListedInfos, make_info
 from savers._log.log import MARK
+from savers._mutex import hold_if_free
 from savers._sql.appending import AppendingMethods
 from savers._sql.database_errors import PositionTakenError
 from savers._sql.encoded_text import encode_text
@@ -298,37 +299,21 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
         if not (database.writes_at_once if appends else database.reads_at_once):
             return None
         try:
-            log = self._lock_free_log(config)
+            # Now, because a put that finds the connection in use leaves the log closed.
+            if not database.check_free():
+                return None
+            log = self._store.shared_log(config.thread, config.checkpoint_ns)
+            with hold_if_free(log.mutex) as is_held:
+                if not is_held:
+                    raise InUseError  # noqa: TRY301 - as from `check_free`
+                with suppress(WouldWaitError), refuse_waiting():
+                    if self._is_short(log, config, appends=appends):
+                        return (call(),)
         except InUseError:
             if database.writes_at_once:
                 raise
             # The other one may wait for the disk. A worker thread reads with another connection.
-            return None
-        if log is None:
-            return None
-        try:
-            with refuse_waiting():
-                if self._is_short(log, config, appends=appends):
-                    return (call(),)
-        except WouldWaitError:
-            pass
-        finally:
-            log.mutex.release()
         return None
-
-    def _lock_free_log(self, config: RunnableConfig) -> RowLog | None:
-        """Return the log of a history, whose mutex the caller releases; None if no connection is open yet.
-
-        Raises:
-            InUseError: another thread of execution uses the log or the connection.
-        """
-        # Now, because a put that finds the connection in use leaves the log closed.
-        if not self._database.check_free():
-            return None
-        log = self._store.shared_log(config.thread, config.checkpoint_ns)
-        if not log.mutex.acquire(blocking=False):
-            raise InUseError
-        return log
 
     def _is_short(self, log: RowLog, config: RunnableConfig, *, appends: bool) -> bool:
         """Return whether a call that uses a history takes only some microseconds; the caller holds the mutex."""

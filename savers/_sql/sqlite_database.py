@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from savers._mutex import is_mine
 from savers._options import Fsync
 from savers._sql.changes import ChangeListener
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
@@ -378,7 +379,7 @@ class _MainLock:
 
     def is_mine(self) -> bool:
         """Return whether the calling thread of execution holds the lock: it has a transaction open."""
-        return bool(self._mutex._is_owned())  # noqa: SLF001 - as Condition does
+        return is_mine(self._mutex)
 
     def __enter__(self) -> None:
         if self.is_mine():

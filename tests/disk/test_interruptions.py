@@ -9,7 +9,7 @@ from graphkit import Checkpoint, HasVersions, RunnableConfig
 from graphkit._values.state import Changes, merge
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
-from tests.interruptions import FEW, count_events, interrupt
+from tests.interruptions import find_places, interrupt
 
 ROOT = RunnableConfig("t")
 CHILD = RunnableConfig("t", checkpoint_ns="child")
@@ -181,14 +181,13 @@ def test_an_interrupted_operation_is_done_or_not_done(tmp_path_factory, sweep, k
     operation(store.saver, thread)  # what is imported or noted only once
     store, thread = prepare()
     before = observe(store.saver)
-    store, thread = prepare()
-    events = count_events(partial(operation, store.saver, thread))
+    places = find_places(partial(operation, store.saver, thread))
     after = observe(store.saver)
-    for at in sweep.some(range(1, events + 1), 4):
+    for place in sweep.some(places, 4):
         store, thread = prepare()
-        assert interrupt(partial(operation, store.saver, thread), at) or at > events - FEW
+        is_interrupted = interrupt(partial(operation, store.saver, thread), place)
         try:
-            store.check([before, after])
+            store.check([before, after] if is_interrupted else [after])
         except BaseException as error:
-            error.add_note(f"interrupted at event {at} of {events}")
+            error.add_note(f"interrupted at {place}, one of {len(places)} places")
             raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from savers._filesystem import layout
 from savers._filesystem.file_log_reader import FileLogReader
+from savers._filesystem.lock import WriteLockIfFree
 from savers._filesystem.salvaged_files import FileRange
 from savers._log import log, payloads
 from savers._log.beginning import META_RECORDS, new_header, pack_meta_frames
@@ -305,12 +306,10 @@ class FileLogWriter(FileLogReader, LogWriter):
         Otherwise they stay, and the next writer uses them.
         """
         has_zeros = self.is_extended_ahead and self.fd >= 0 and self.file_size > self.end
-        if has_zeros and not self.write_lock.is_mine:
-            try:
-                if self.write_lock.try_enter():
+        if has_zeros:
+            with WriteLockIfFree(self.write_lock) as is_entered:
+                if is_entered:
                     self._cut_zeros()
-            finally:
-                self.write_lock.free()
         self.close()
 
     def _cut_zeros(self) -> None:

@@ -85,7 +85,7 @@ class WriteLock:
     def try_enter(self) -> bool:
         """Enter the lock if that needs no waiting; return whether it was entered.
 
-        The caller has not entered it, and calls `free` in a `finally` around this call.
+        For `WriteLockIfFree`, which frees it whatever happens here.
         """
         if self._mutex.acquire(blocking=False) and self._fd >= 0 and self._lock(self._fd):
             self._holder = threading.get_ident()
@@ -176,6 +176,38 @@ class WriteLock:
             return False
         self._io.close(fd)
         return True
+
+
+class WriteLockIfFree:
+    """The write lock of a thread, for `with`: entered if that needs no waiting, and not entered already."""
+
+    def __init__(self, lock: WriteLock) -> None:
+        self._lock = lock
+        self._was_mine = False
+
+    def __enter__(self) -> bool:
+        """Return whether the lock was entered."""
+        self._was_mine = self._lock.is_mine
+        if self._was_mine:
+            return False
+        try:
+            return self._lock.try_enter()
+        except BaseException:
+            self._lock.free()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if not self._was_mine:
+                self._lock.free()
+        except BaseException:
+            self._lock.free()
+            raise
 
 
 class _HeldLocks:

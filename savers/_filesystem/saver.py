@@ -36,6 +36,7 @@ from savers._filesystem import catalog, lifecycle, live_logs, log_copy
 from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.io import FileIO
 from savers._filesystem.listed_checkpoints import FileCheckpointLister
+from savers._filesystem.lock import WriteLockIfFree
 from savers._filesystem.maintenance import MaintenanceMethods
 from savers._filesystem.os_errors import wrap_os_error, wrap_os_errors
 from savers._filesystem.reading import ReadingMethods
@@ -289,12 +290,8 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                 last = writer.last_checkpoint
                 is_last = last is not None and config.checkpoint_id in {None, last.id}
                 return (call(),) if is_last else None
-            if writer.write_lock.is_mine:
-                return None
-            try:
-                return (call(),) if writer.write_lock.try_enter() else None
-            finally:
-                writer.write_lock.free()
+            with WriteLockIfFree(writer.write_lock) as is_entered:
+                return (call(),) if is_entered else None
 
     @wrap_os_errors("release")
     def release(self, config: ConfigLike = None) -> Tag:

@@ -68,9 +68,13 @@ from graphkit.errors import (
     GraphStateError as GraphStateError,
     GraphStateException as GraphStateException,
     MaxIterationsError as MaxIterationsError,
+    McpServerError as McpServerError,
+    McpToolError as McpToolError,
     MissingDependencyError as MissingDependencyError,
+    ModelError as ModelError,
     NodeExecutionError as NodeExecutionError,
     ThreadBusyError as ThreadBusyError,
+    ToolError as ToolError,
 )
 
 __version__ = "0.1.0"
@@ -118,9 +122,12 @@ __all__ = [
     "InterruptableAction",
     "InterruptionMetadata",
     "MaxIterationsError",
+    "McpServerError",
+    "McpToolError",
     "MessagesState",
     "MessagesStateGraph",
     "MissingDependencyError",
+    "ModelError",
     "NodeExecutionError",
     "NodeOutput",
     "Observer",
@@ -137,6 +144,7 @@ __all__ = [
     "StreamingOutput",
     "Tag",
     "ThreadBusyError",
+    "ToolError",
     "WaitingInterrupt",
     "interrupt",
 ]

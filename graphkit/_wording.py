@@ -1,4 +1,4 @@
-"""Rewrites the messages of pydantic so that they say what is wrong and nothing else."""
+"""Words errors for people: those of user code, and those of pydantic without its terms."""
 
 from __future__ import annotations
 
@@ -16,6 +16,21 @@ _SENTENCES: Final = (
     ("Extra inputs are not permitted", "is unknown"),
 )
 """Prefixes of pydantic's messages, and their replacements."""
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an error, also of one whose `__str__` raises: it may be of user code."""
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001 - whatever it is, it must not replace the error
+        return f"its __str__ raised {type(failure).__name__}"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type and message of an error in one line."""
+    name = type(error).__name__
+    message = message_of(error)
+    return f"{name}: {message}" if message else name
 
 
 def simplify_message(message: str) -> str:

@@ -114,7 +114,8 @@ class GraphRunnerError(GraphKitError, RuntimeError):
 class NodeExecutionError(GraphRunnerError):
     """A node or the condition of its outgoing edge raised; the cause is chained.
 
-    Nothing of that step is stored.
+    Nothing of that step is stored. A node that raises an error of a subclass ends the run with that
+    error, so that the caller of the run can catch it by its class.
     """
 
 
@@ -122,7 +123,7 @@ class MaxIterationsError(GraphRunnerError):
     """The run executed `max_iterations` nodes. They are stored; resume it with a higher limit."""
 
 
-class ToolError(GraphRunnerError):
+class ToolError(NodeExecutionError):
     """A tool failed that stops the run when it fails; the cause is chained.
 
     The results of other calls are recorded. A resume executes the failed call again.
@@ -132,6 +133,30 @@ class ToolError(GraphRunnerError):
         self.tool = tool
         self.call_id = call_id
         super().__init__(f"tool {tool!r} failed in call {call_id!r}: {reason}")
+
+
+class ModelError(NodeExecutionError):
+    """A model gave no usable answer. Nothing of it was recorded; a resume asks again.
+
+    No key is in the message, and the error of the client is not chained: it may quote one. A model
+    that is asked outside of a run leaves `node_id`, `thread_id`, `state` and `config` None.
+
+    Attributes:
+        model: the model, as `provider:model`.
+        reason: what went wrong in the last attempt.
+        attempts: how often the model was asked.
+        status: the HTTP status of the last answer; None if there was none.
+    """
+
+    exit_code = 23
+
+    def __init__(self, model: str, reason: str, *, attempts: int = 1, status: int | None = None) -> None:
+        times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        super().__init__(f"the model {model} gave no usable answer after {times}: {reason}")
+        self.model = model
+        self.reason = reason
+        self.attempts = attempts
+        self.status = status
 
 
 class CheckpointerError(GraphKitError):
@@ -353,29 +378,6 @@ class AgentFileSyntaxError(AgentConfigurationError):
     """A configuration file is not YAML, or its root is not a mapping."""
 
     exit_code = 27
-
-
-class ModelError(GraphKitError, RuntimeError):
-    """A model gave no usable answer. Nothing of it was recorded; a resume asks again.
-
-    No key is in the message, and the error of the client is not chained: it may quote one.
-
-    Attributes:
-        model: the model, as `provider:model`.
-        reason: what went wrong in the last attempt.
-        attempts: how often the model was asked.
-        status: the HTTP status of the last answer; None if there was none.
-    """
-
-    exit_code = 23
-
-    def __init__(self, model: str, reason: str, *, attempts: int = 1, status: int | None = None) -> None:
-        self.model = model
-        self.reason = reason
-        self.attempts = attempts
-        self.status = status
-        times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-        super().__init__(f"the model {model} gave no usable answer after {times}: {reason}")
 
 
 class McpServerError(GraphKitError, ConnectionError):

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, final
 from graphkit._engine.requests import Record, Save
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError
 
 _QUEUE_SIZE: Final = 64
@@ -94,7 +95,7 @@ class CheckpointWriter:
         Raises:
             Exception: the error itself, if a failure to store ends a run.
         """
-        self.post_event("checkpoint.fail", {"error": f"{type(error).__name__}: {error}", "what": what})
+        self.post_event("checkpoint.fail", {"error": describe_error(error), "what": what})
         if self.raises:
             raise error
         _LOG.warning("%s was not stored, and the run goes on: %s", what, error)

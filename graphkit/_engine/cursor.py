@@ -22,6 +22,7 @@ from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.writes import well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit._values.state import AgentState, Changes
+from graphkit._wording import describe_error, message_of
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
 
 Steps = Generator[Request, Any, None]
@@ -104,7 +105,7 @@ class GraphCursor:
             data, ops = self.schema.merge(self.data, update)
             packed = pack(self.schema.normalize_update(update, data)) if self.update_listeners else None
         except Exception as error:
-            reason = f"the update of {source or repr(node_id)} cannot be merged: {error}"
+            reason = f"the update of {source or repr(node_id)} cannot be merged: {message_of(error)}"
             raise self.make_error(NodeExecutionError, reason, node_id) from error
         if self.post is not None:
             self.post_event("state.merge", "verbose", node_id, keys=list(ops))
@@ -256,16 +257,18 @@ class GraphCursor:
 
     def make_error(self, kind: type[GraphRunnerError], reason: str, node_id: str | None = None) -> GraphRunnerError:
         """Make an error that describes this run: its thread, state and path."""
-        thread_id = self.config.thread_id if self.saver is None else self.config.thread
+        error = kind(reason)
+        self.add_place(error, node_id)
+        return error
+
+    def add_place(self, error: GraphRunnerError, node_id: str | None) -> None:
+        """Write into an error where this run has failed."""
+        error.node_id = node_id
+        error.thread_id = self.config.thread_id if self.saver is None else self.config.thread
         state: Any = private_copy(self.data)  # the saver may hold the objects in it
-        return kind(
-            reason,
-            node_id=node_id,
-            thread_id=thread_id,
-            state=state,
-            path=self.path(),
-            config=self.config,
-        )
+        error.state = state
+        error.path = tuple(self.path())
+        error.config = self.config
 
     def path(self) -> list[str]:
         """Return the nodes that have finished."""
@@ -373,10 +376,3 @@ def is_update(value: Any) -> bool:
 def _is_collection(target: Any) -> bool:
     """Return whether a condition returned several targets, as other libraries allow."""
     return isinstance(target, (list, tuple, set, frozenset))
-
-
-def describe_error(error: BaseException) -> str:
-    """Return the type and message of an error in one line."""
-    message = str(error)
-    name = type(error).__name__
-    return f"{name}: {message}" if message else name

@@ -16,6 +16,7 @@ from graphkit._records.context import NodeContext
 from graphkit._records.output import ABSENT
 from graphkit._saver.writes import ANSWER, interrupts_in
 from graphkit._values.frozen import freeze
+from graphkit._wording import message_of
 from graphkit.errors import GraphRunnerError
 
 ONCE: Final = "once:"
@@ -93,6 +94,6 @@ def failure_record(error: Exception, node_id: str | None) -> dict[str, Any]:
     return {
         "node_id": node_id,
         "type": type(error).__name__,
-        "message": str(error)[:_MAX_MESSAGE],
+        "message": message_of(error)[:_MAX_MESSAGE],
         "at": datetime.now(UTC),
     }

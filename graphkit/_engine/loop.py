@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from graphkit._engine import subgraph
-from graphkit._engine.cursor import EMPTY, Steps, describe_error
+from graphkit._engine.cursor import EMPTY, Steps
 from graphkit._engine.journal import failure_record
 from graphkit._engine.node_runner import Halt
 from graphkit._engine.requests import Discard, Emit, Finish, Record, Release
@@ -46,6 +46,7 @@ from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutp
 from graphkit._saver.writes import FAILURE, unanswered_interrupts
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, Changes
+from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 

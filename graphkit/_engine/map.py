@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator
 from typing import Any, final
 
-from graphkit._engine.cursor import Steps, describe_error, is_update
+from graphkit._engine.cursor import Steps, is_update
 from graphkit._engine.node_runner import Halt, NodeRunner, describe_node
 from graphkit._engine.requests import Request
 from graphkit._engine.update_codec import pack, unpack
@@ -25,6 +25,7 @@ from graphkit._records.context import GraphInterrupt
 from graphkit._records.output import Command
 from graphkit._saver.writes import ITEMS, TASK
 from graphkit._values.frozen import PLAIN, FrozenDict, freeze, kind_of
+from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 
 

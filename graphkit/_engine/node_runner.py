@@ -22,7 +22,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, Protocol
 
 from graphkit._engine.concurrent import run_concurrently
-from graphkit._engine.cursor import EMPTY, GraphCursor, PostEvent, Steps, describe_error
+from graphkit._engine.cursor import EMPTY, GraphCursor, PostEvent, Steps
 from graphkit._engine.journal import RunJournal
 from graphkit._engine.program import Program
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
@@ -41,6 +41,7 @@ from graphkit._records.output import (
 )
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._values.channels import Channel
+from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionError
 
 _GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
@@ -278,7 +279,10 @@ class NodeRunner(GraphCursor):
         except Exception as error:
             if self.post is not None:
                 run.events.post_node_failed(node.id, error)
-            raise self._action_error(node, item, context, error) from error
+            failure = self._action_error(node, item, context, error)
+            if failure is error:
+                raise
+            raise failure from error
         if context.interrupt_calls or context.attempt > 1 or context.outputs:
             self._finish_action(node, item, context)
         return result
@@ -303,6 +307,10 @@ class NodeRunner(GraphCursor):
             self.dispatched_outputs += self._dispatched_by(node, context)
 
     def _action_error(self, node: Node, item: int | None, context: NodeContext, error: Exception) -> GraphRunnerError:
+        # An error of a subclass, such as ModelError, ends the run itself: callers catch it by its class.
+        if isinstance(error, NodeExecutionError) and type(error) is not NodeExecutionError:
+            self.add_place(error, node.id)
+            return error
         reason = f"{describe_node(node, item)} failed: {describe_error(error)}"
         if context.has_open_interrupt:
             reason += f"; it was raised while interrupt() was stopping the node. {_INTERRUPT_ADVICE}"

@@ -17,6 +17,7 @@ from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
 OpenSaver = Callable[[], BaseCheckpointSaver]
@@ -166,7 +167,7 @@ def _make_picklable(error: BaseException) -> BaseException:
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
     except Exception:  # noqa: BLE001 - pickling may raise anything
-        replacement = RuntimeError(f"{type(error).__name__}: {error}")
+        replacement = RuntimeError(describe_error(error))
         replacement.__notes__ = error.__notes__
         return replacement
     return error

@@ -9,6 +9,7 @@ from typing import Any, Protocol, final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.writes import ANSWER
 from graphkit._values.frozen import FrozenDict
+from graphkit._wording import message_of
 
 
 class _Run(Protocol):
@@ -50,7 +51,7 @@ class RunEvents:
     def post_node_failed(self, node_id: str, error: BaseException) -> None:
         """Post that a node has failed."""
         run = self.run
-        reason = str(error)
+        reason = message_of(error)
         run.post_event("node.complete", "warning", node_id, step=run.step, error=True, reason=reason)
 
     def post_load(self, base: Checkpoint) -> None:

@@ -38,6 +38,7 @@ from graphkit._saver.writes import (
     unanswered_interrupts,
 )
 from graphkit._values.frozen import freeze
+from graphkit._wording import message_of
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
@@ -94,7 +95,7 @@ class RunStart(RunState):
         try:
             data, ops = self.schema.merge_input(self.data, self.absorb_private(run_input))
         except Exception as error:
-            reason = f"the input cannot be merged: {error}"
+            reason = f"the input cannot be merged: {message_of(error)}"
             raise self.make_error(GraphRunnerError, reason, START) from error
         self.set_data(data, ops)
 
@@ -103,7 +104,7 @@ class RunStart(RunState):
         try:
             self.data = self.schema.adopt(outer_state)
         except Exception as error:
-            reason = f"the state of the outer graph does not fit the schema: {error}"
+            reason = f"the state of the outer graph does not fit the schema: {message_of(error)}"
             raise self.make_error(GraphRunnerError, reason, START) from error
 
     # By a resume
@@ -352,7 +353,7 @@ class RunStart(RunState):
             try:
                 self.merge(self.node_id, unpack_if_marked(value))
             except NodeExecutionError as error:
-                reason = f"the value or update of the resume cannot be merged: {error.__cause__}"
+                reason = f"the value or update of the resume cannot be merged: {message_of(error.__cause__ or error)}"
                 raise self.make_error(GraphRunnerError, reason, self.next_node_id) from error.__cause__
 
     # Declared stops, and errors

@@ -43,6 +43,7 @@ from graphkit._plan.events import EVENTS, Level, Outbox
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput
+from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError
 
 Steps = Generator[Request, Any, Any]
@@ -249,7 +250,7 @@ class SyncDriver:
             self._call_outside(request.saver.delete, request.config)
         except (CheckpointerError, OSError) as error:
             # The run has succeeded; a thread that is left over must not cost its result.
-            self._post_event("checkpoint.delete", {"error": f"{type(error).__name__}: {error}"})
+            self._post_event("checkpoint.delete", {"error": describe_error(error)})
             _LOG.warning("thread %r could not be deleted after its run: %s", request.config.thread, error)
         else:
             self._post_event("checkpoint.delete", {})

@@ -16,6 +16,7 @@ from typing import Any, Self, final
 
 from graphkit._java_names import JavaNames
 from graphkit._records.context import CURRENT_NODE_CONTEXT
+from graphkit._wording import message_of
 
 Retryable = type[Exception] | Callable[[Exception], bool]
 """The errors to retry on: a class, or a predicate."""
@@ -251,7 +252,7 @@ class _RetriedCall:
         data: dict[str, Any] = {
             "attempt": self.attempt,
             "error_type": type(error).__name__,
-            "error": str(error),
+            "error": message_of(error),
         }
         if self.attempt >= self.policy.max_attempts:
             _notify("retry.exhausted", data)

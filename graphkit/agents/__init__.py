@@ -25,6 +25,13 @@ from graphkit.agents.thread_ids import (
 from graphkit.agents.tool_schema import ToolArgumentsError as ToolArgumentsError
 from graphkit.agents.tools import Tool as Tool, ToolRegistry as ToolRegistry, tool as tool
 from graphkit.agents.yaml_loader import load_agent as load_agent, load_agent_config as load_agent_config
+from graphkit.errors import (
+    AgentConfigurationError as AgentConfigurationError,
+    McpServerError as McpServerError,
+    McpToolError as McpToolError,
+    ModelError as ModelError,
+    ToolError as ToolError,
+)
 
 if TYPE_CHECKING:
     from graphkit.agents.mcp_servers import McpServers as McpServers
@@ -34,20 +41,25 @@ __all__ = [
     "AgentBuilder",
     "AgentBuilderDirector",
     "AgentConfig",
+    "AgentConfigurationError",
     "AgentFactory",
     "CheckpointData",
     "CheckpointerConfig",
     "CheckpointerYAMLHandler",
     "DefaultState",
+    "McpServerError",
     "McpServers",
+    "McpToolError",
     "Message",
     "Model",
+    "ModelError",
     "StateSerializer",
     "Step",
     "ThreadIDGenerator",
     "ThreadIDManager",
     "Tool",
     "ToolArgumentsError",
+    "ToolError",
     "ToolRegistry",
     "check_thread_id",
     "load_agent",

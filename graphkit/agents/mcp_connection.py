@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from graphkit._wording import describe_error
 from graphkit.agents.mcp_settings import McpServer
 from graphkit.agents.secret import Secret
 from graphkit.errors import McpServerError, McpToolError
@@ -180,7 +181,7 @@ class McpConnection:
 
         if isinstance(error, McpToolError):
             return McpToolError(error.tool, self._hide_secrets(error.reason))
-        text = str(error) if isinstance(error, MCPError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, MCPError) else describe_error(error)
         return RequestFailedError(self._hide_secrets(text))
 
     def _hide_secrets(self, text: str) -> str:
@@ -217,7 +218,7 @@ class McpConnection:
             return f"cannot start {where}: {found.strerror}"
         if _says_connection_lost(found):
             return f"{where} ended the connection without an answer: is it an MCP server?"
-        return self._hide_secrets(f"{where}: {type(found).__name__}: {found}")
+        return self._hide_secrets(f"{where}: {describe_error(found)}")
 
 
 def _take_error(task: asyncio.Future[Any]) -> BaseException | None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from graphkit._wording import describe_error
 from graphkit.agents.completions import UnreadableAnswerError
 from graphkit.agents.model_settings import shown_url
 from graphkit.agents.secret import Secret
@@ -58,7 +59,7 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
         return _explain_status(error, secret)
     reason = _explain_answer(error, client)
     if reason is None:
-        return Failure(reason=secret.hide_in(f"{type(error).__name__}: {error}"), is_temporary=False)
+        return Failure(reason=secret.hide_in(describe_error(error)), is_temporary=False)
     return Failure(reason=secret.hide_in(reason), is_temporary=True)
 
 
@@ -71,7 +72,7 @@ def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | Non
         return f"{where} did not answer within the timeout of {client.timeout} s"
     if isinstance(error, openai.APIConnectionError) or _is_transport_error(error):
         cause = error.__cause__ or error
-        return f"the connection to {where} failed: {type(cause).__name__}: {cause}"
+        return f"the connection to {where} failed: {describe_error(cause)}"
     if isinstance(error, openai.APIError):  # an event of a stream
         return f"the server reported: {error.message}"
     if isinstance(error, UnreadableAnswerError):

@@ -7,6 +7,8 @@ import re
 import sys
 from typing import Any, Final
 
+from graphkit._wording import describe_error
+
 _FORM: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 PATTERN: Final = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 """The form of a reference, for JSON schemas."""
@@ -57,8 +59,7 @@ def _import_module(module_name: str) -> Any:
             raise ValueError(f"there is no module {module_name!r}; modules are searched in PYTHONPATH") from error
         raise ValueError(f"{module_name} needs the module {error.name}, which is not installed") from error
     except Exception as error:  # the code of the application may raise anything
-        reason = f"{type(error).__name__}: {error}"
-        raise ValueError(f"importing {module_name!r} failed: {reason}") from error
+        raise ValueError(f"importing {module_name!r} failed: {describe_error(error)}") from error
 
 
 def describe_reference(thing: Any) -> str:

@@ -19,6 +19,7 @@ from graphkit._engine.call_kinds import call_on_thread
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt
+from graphkit._wording import describe_error
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import parse_tool_call, tool_message
 from graphkit.agents.tool_schema import ToolArgumentsError
@@ -299,9 +300,9 @@ def _describe_failure(call: _ToolCall, error: Exception) -> str:
     """
     if isinstance(error, CheckpointerError):
         raise error
+    reason = describe_error(error)
     if call.tool.on_error == "raise":
-        raise ToolError(call.tool.name, call.call_id, f"{type(error).__name__}: {error}") from error
-    reason = f"{type(error).__name__}: {error}"
+        raise ToolError(call.tool.name, call.call_id, reason) from error
     return f"{_note_change(call)}Error: {reason}"
 
 

@@ -18,7 +18,9 @@ from graphkit import (
     GraphRunnerError,
     GraphStateError,
     MessagesState,
+    ModelError,
     NodeExecutionError,
+    RunnableConfig,
     StateGraph,
     interrupt,
 )
@@ -394,6 +396,33 @@ def test_a_failed_model_call_stores_nothing_and_is_made_again(run):
     assert agent.get_state("t").next == "llm_step_0"
     assert contents(run(agent, None, "t"), "assistant") == ["here"]
     assert attempts == [1, 1]
+
+
+@pytest.mark.parametrize("call_it", ["run", "arun", "stream", "nested", "in a step"])
+def test_the_error_of_a_model_leaves_the_run_as_itself(call_it):
+    def down(messages):
+        raise ModelError("openai:m", "status 500", attempts=3, status=500)
+
+    saver = MemorySaver()
+    agent = AgentBuilder().with_chat(down, name="chat").with_checkpointer(saver).build()
+    if call_it == "nested":
+        inner = AgentBuilder().with_chat(down, name="chat").build()
+        agent = AgentBuilder().with_step("inner", inner).with_checkpointer(saver).build()
+    if call_it == "in a step":
+        inner = agent
+        agent = (
+            AgentBuilder().with_step("ask", lambda state: inner.run("hello", "inner")).with_checkpointer(saver).build()
+        )
+    ways = {"arun": lambda: asyncio.run(agent.arun("hello", "t")), "stream": lambda: list(agent.stream("hello", "t"))}
+    with pytest.raises(ModelError) as raised:
+        ways.get(call_it, lambda: agent.run("hello", "t"))()
+    error = raised.value
+    assert (error.model, error.reason, error.attempts, error.status) == ("openai:m", "status 500", 3, 500)
+    assert error.thread_id == "t"
+    assert error.node_id == ("ask" if call_it == "in a step" else "chat")
+    assert error.__cause__ is None
+    assert isinstance(error, NodeExecutionError)  # what catches the errors of all steps
+    assert saver.summary(RunnableConfig("t")).failure["type"] == "ModelError"
 
 
 # Threads

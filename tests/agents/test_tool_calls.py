@@ -14,8 +14,7 @@ from graphkit import (
     RunnableConfig,
     interrupt,
 )
-from graphkit.agents import AgentBuilder, Tool, tool
-from graphkit.errors import ToolError
+from graphkit.agents import AgentBuilder, Tool, ToolError, tool
 from graphkit.operations import answer
 from savers import FileSystemSaver, MemorySaver
 from tests.agents.scripted import AsyncScript, Script, call, calling, contents, transcript
@@ -157,7 +156,41 @@ def test_a_tool_receives_the_config_and_may_use_it_once():
     assert len(set(keys)) == 2
 
 
+def test_all_attempts_of_a_call_have_one_key_and_no_other_call_has_it(run):
+    keys = {}
+
+    @tool(retry=RetryPolicy(max_attempts=3, initial_delay=0, jitter=False))
+    def pay(item: str, config: RunnableConfig) -> str:
+        keys.setdefault(item, []).append((config.attempt, config.idempotency_key))
+        if config.attempt < 3:
+            raise ConnectionError("busy")
+        return item
+
+    agent = build(calling(call("pay", item="tea"), call("pay", item="rum")), "done", tools=[pay], saver=MemorySaver())
+    run(agent, "go", "t")
+    (tea, rum) = (dict(attempts) for attempts in (keys["tea"], keys["rum"]))
+    assert list(tea) == list(rum) == [1, 2, 3]
+    assert len({*tea.values()}) == len({*rum.values()}) == 1
+    assert tea[1] != rum[1]
+
+
 # Errors
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise KeyError("no text")
+
+
+def test_an_error_without_a_text_goes_back_to_the_model(run):
+    def fail():
+        raise UnprintableError
+
+    content = "Error: UnprintableError: its __str__ raised KeyError"
+    assert contents(run(build(calling(call("fail")), "sorry", tools=[fail]), "go")) == [content]
+    agent = build(calling(call("fail", id="c")), "sorry", tools=[tool(fail, on_error="raise")])
+    with pytest.raises(ToolError, match="'c': UnprintableError: its __str__ raised KeyError"):
+        run(agent, "go")
 
 
 def test_an_error_goes_back_to_the_model(run):
@@ -180,10 +213,12 @@ def test_an_error_that_stops_the_run_names_the_tool_and_repeats_no_other_call(ru
 
     replies = calling(call("add", a=1), call("flaky", id="c2"), call("add", a=2)), "done"
     agent = build(*replies, tools=[till.add, flaky], saver=MemorySaver())
-    with pytest.raises(NodeExecutionError, match="tool 'flaky' failed in call 'c2': ConnectionError: gone") as raised:
+    with pytest.raises(ToolError, match="tool 'flaky' failed in call 'c2': ConnectionError: gone") as raised:
         run(agent, "go", "t")
-    assert isinstance(raised.value.__cause__, ToolError)
-    assert isinstance(raised.value.__cause__.__cause__, ConnectionError)
+    error = raised.value
+    assert (error.tool, error.call_id, error.node_id, error.thread_id) == ("flaky", "c2", "chat_tools", "t")
+    assert isinstance(error, NodeExecutionError)
+    assert isinstance(error.__cause__, ConnectionError)
     assert contents(run(agent, None, "t")) == ["2", "here", "3"]
     assert sorted(till.calls) == [("add", 1, 1), ("add", 2, 1)]
 

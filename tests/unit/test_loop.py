@@ -16,6 +16,7 @@ from graphkit import (
     Command,
     GraphResume,
     InterruptionMetadata,
+    RetryPolicy,
     RunnableConfig,
     StateGraph,
     StateSnapshot,
@@ -1048,6 +1049,52 @@ def test_the_fingerprint_tells_graphs_apart(saver):
     for number, names in enumerate((["a"], ["a", "b"], ["b", "a"])):
         chain(*names)[0].compile(checkpoint_saver=saver).invoke({}, RunnableConfig(str(number)))
     assert len({saver.get(RunnableConfig(str(number))).metadata["graph"] for number in range(3)}) == 3
+
+
+class OrderError(NodeExecutionError):
+    pass
+
+
+class UnprintableError(Exception):
+    def __str__(self):
+        raise KeyError("no text")
+
+
+def failing_graph(error, **options):
+    def fail(state):
+        raise error
+
+    return StateGraph(LOG).add_node("a", fail, **options).add_edge(START, "a").add_edge("a", END)
+
+
+def test_an_error_of_a_subclass_leaves_the_run_as_itself():
+    error = OrderError("no such order")
+    for thread in ("1", "2"):  # the same object twice
+        with pytest.raises(OrderError) as failed:
+            failing_graph(error).compile(checkpoint_saver=MemorySaver()).invoke({"x": 1}, RunnableConfig(thread))
+        assert failed.value is error
+        assert (error.node_id, error.thread_id, error.state["x"], error.config.thread_id) == ("a", thread, 1, thread)
+        assert error.__cause__ is None
+
+
+def test_the_error_of_another_run_is_the_cause():
+    inner = failing_graph(Boom("no")).compile()
+    outer = StateGraph(LOG).add_node("b", lambda state: inner.invoke({})).add_edge(START, "b").add_edge("b", END)
+    with pytest.raises(NodeExecutionError, match=r"'b' failed: NodeExecutionError: .*'a' failed: Boom: no") as failed:
+        outer.compile().invoke({})
+    assert (failed.value.node_id, failed.value.__cause__.node_id) == ("b", "a")
+
+
+def test_an_error_without_a_text_is_reported_and_recorded():
+    events, saver = [], MemorySaver()
+    retry = RetryPolicy(max_attempts=2, initial_delay=0, jitter=False)
+    compiled = failing_graph(UnprintableError(), retry=retry).compile(checkpoint_saver=saver, observers=[events.append])
+    with pytest.raises(NodeExecutionError, match="UnprintableError: its __str__ raised KeyError"):
+        compiled.invoke({}, CONFIG)
+    assert saver.summary(CONFIG).failure["message"].endswith("its __str__ raised KeyError")
+    assert {event.data["error"] for event in events if event.type.startswith("retry.")} == {
+        "its __str__ raised KeyError"
+    }
 
 
 def test_a_failure_pickles():

@@ -11,7 +11,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume, NodeOutput, StateSnapshot
 from graphkit._values.state import AgentState
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import check_messages
+from graphkit.agents.messages import check_messages, make_sendable
 from graphkit.agents.text_stream import IS_TEXT_READ
 from graphkit.agents.variables import Variables
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
@@ -262,7 +262,7 @@ class Agent:
         if isinstance(state, str):
             if MESSAGES not in graph.topology.schema.keys:
                 raise ValueError("the state of this agent has no messages: run it with a mapping instead of a text")
-            return {MESSAGES: [{"role": "user", "content": state}]}
+            return {MESSAGES: [{"role": "user", "content": make_sendable(state)}]}
         if state is None or isinstance(state, GraphResume):
             self._require_checkpointer("a resume")
             return state

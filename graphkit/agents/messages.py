@@ -12,6 +12,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from logging import getLogger
 from typing import Any, Final
 
 Message = dict[str, Any]
@@ -28,6 +29,7 @@ TextHandler = Callable[[str], object]
 
 ROLES: Final = ("assistant", "developer", "system", "tool", "user")
 
+_LOGGER: Final = getLogger("graphkit.agents")
 _NOT_SENT: Final = frozenset({"id", "usage", "finish_reason"})
 
 
@@ -69,7 +71,7 @@ def tool_message(tool_call_id: str, content: str) -> Message:
 
 
 def _new_message(role: str, content: str) -> Message:
-    return {"role": role, "content": content, "id": new_message_id()}
+    return {"role": role, "content": make_sendable(content), "id": new_message_id()}
 
 
 def tool_calls_of(message: Mapping[str, Any]) -> list[ToolCall]:
@@ -221,9 +223,40 @@ def to_request(message: Mapping[str, Any]) -> Message:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value whose mappings and sequences are dicts and lists; states keep them read-only."""
+    """Return a value as it can be sent: with dicts and lists for what states keep read-only, and sendable texts."""
+    if isinstance(value, str):
+        return make_sendable(value)
     if isinstance(value, Mapping):
-        return {str(name): to_plain(item) for name, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        plain: dict[Any, Any] = {}
+        for name, item in value.items():
+            key = make_sendable(name) if isinstance(name, str) else name
+            plain[key] = to_plain(item)
+        return plain
+    if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
     return value
+
+
+def make_sendable(text: str) -> str:
+    """Return a text that can be sent: with an escape in place of each half of a surrogate pair.
+
+    Python makes such halves of file names that are not UTF-8, and of escapes in JSON. UTF-8 has no bytes
+    for them, so one in a conversation would fail every request that contains it. The escape, such as
+    "backslash udce9", shows the model and the readers of the state what was there. Two halves that
+    belong together become their character.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _escape_halves(text)
+    return text
+
+
+def _escape_halves(text: str) -> str:
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    sendable = joined.encode("utf-8", "backslashreplace").decode()
+    halves = sorted({character for character in joined if "\ud800" <= character <= "\udfff"})
+    if halves:
+        replaced = ", ".join(map(ascii, halves))
+        _LOGGER.warning("replaced half of a surrogate pair, which cannot be sent, by its escape: %s", replaced)
+    return sendable

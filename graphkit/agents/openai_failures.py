@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._wording import describe_error
@@ -77,7 +78,7 @@ def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | Non
         return f"the server reported: {error.message}"
     if isinstance(error, UnreadableAnswerError):
         return str(error)
-    if isinstance(error, ValueError):
+    if isinstance(error, JSONDecodeError | UnicodeDecodeError):
         return f"the answer of {where} is not valid JSON"
     return None
 

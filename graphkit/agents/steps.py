@@ -16,7 +16,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import Message, tool_calls_of, with_id
+from graphkit.agents.messages import Message, to_plain, tool_calls_of, with_id
 from graphkit.agents.models import FunctionModel, make_model
 from graphkit.agents.settings import check_limit
 from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
@@ -169,7 +169,8 @@ class ChatStep(Step):
             content = self._format_template(self.prompt_template, state)
             messages.append({"role": "system", "content": content})
         conversation = state.get(MESSAGES) or ()
-        return messages + complete_results(conversation)
+        sendable: list[Message] = to_plain(messages + complete_results(conversation))
+        return sendable
 
     def _format_template(self, template: str, state: Mapping[str, Any]) -> str:
         try:

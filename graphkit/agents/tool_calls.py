@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from graphkit._engine.attempts import compose_call
 from graphkit._engine.call_kinds import call_on_thread
@@ -21,7 +21,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt
 from graphkit._wording import describe_error
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import parse_tool_call, tool_message
+from graphkit.agents.messages import parse_tool_call, to_plain, tool_message
 from graphkit.agents.tool_schema import ToolArgumentsError
 from graphkit.agents.tools import Tool, ToolRegistry
 from graphkit.errors import CheckpointerError, ToolError
@@ -285,10 +285,11 @@ def _describe_result(call: _ToolCall, result: Any) -> str:
 
 def _to_json(result: Any) -> str:
     try:
-        return to_json(result).decode()
+        jsonable = to_jsonable_python(to_plain(result))
     except PydanticSerializationError as error:
         found = type(result).__name__
         raise TypeError(f"the tool was executed, but its result, {found}, has no JSON form: {error}") from error
+    return json.dumps(jsonable, ensure_ascii=False, separators=(",", ":"))
 
 
 def _describe_failure(call: _ToolCall, error: Exception) -> str:

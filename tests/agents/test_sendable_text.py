@@ -1,0 +1,158 @@
+"""Half a surrogate pair in a text, which no request can carry: it is replaced where it enters or is sent."""
+
+import json
+import logging
+import os
+
+import pytest
+
+from graphkit import NodeExecutionError
+from graphkit.agents import AgentBuilder, ModelError
+from savers import FileSystemSaver, MemorySaver
+from tests.agents import chat_server
+from tests.agents.chat_server import calls, text
+
+HALF = "name \udce9"
+ESCAPED = r"name \udce9"
+
+
+@pytest.fixture
+def build(monkeypatch):
+    """Builds an agent whose model is behind a server."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    agents = []
+
+    def build(server, *tools, saver=None, step=None, **options):
+        settings = {"provider": "openai", "model": "m", "base_url": server.base_url, "retry": {"max_attempts": 1}}
+        builder = AgentBuilder()
+        if step is not None:
+            builder = builder.with_step("step", step)
+        builder = builder.with_chat(settings, **options).with_tools(*tools)
+        agents.append(builder.with_checkpointer(saver or MemorySaver()).build())
+        return agents[-1]
+
+    yield build
+    for agent in agents:
+        agent.close()
+
+
+def sent_texts(server):
+    return [message["content"] for message in server.requests[-1]["messages"]]
+
+
+def test_a_text_of_the_user_is_sent_and_the_thread_goes_on(build, caplog):
+    with chat_server.start([text("What?"), text("Hello")]) as server:
+        agent = build(server)
+        state = agent.run(HALF, "t")
+        assert state["messages"][0]["content"] == ESCAPED
+        assert agent.run("hello", "t")["messages"][-1]["content"] == "Hello"
+    assert sent_texts(server) == [ESCAPED, "What?", "hello"]
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("graphkit.agents", logging.WARNING)
+    assert r"'\udce9'" in record.getMessage()
+
+
+@pytest.mark.parametrize("result", [HALF, [HALF], {HALF: 1}, {"sizes": {HALF: [HALF]}}], ids=ascii)
+def test_a_result_of_a_tool_is_sent(build, result):
+    def look() -> object:
+        """Look."""
+        return result
+
+    with chat_server.start([calls(("look", {})), text("done"), text("bye")]) as server:
+        agent = build(server, look)
+        state = agent.run("go", "t")
+        assert agent.run("more", "t")["messages"][-1]["content"] == "bye"
+    content = state["messages"][2]["content"]
+    expected = ESCAPED if isinstance(result, str) else json.loads(json.dumps(result).replace(r"\ud", r"\\ud"))
+    assert (content if isinstance(result, str) else json.loads(content)) == expected
+    json.dumps(state["messages"], ensure_ascii=False).encode()
+
+
+def test_the_name_of_a_file_that_is_not_utf_8_is_sent(build, tmp_path):
+    (tmp_path / os.fsdecode(b"caf\xe9")).touch()
+
+    def look() -> list[str]:
+        """List the files."""
+        return [path.name for path in tmp_path.iterdir()]
+
+    with chat_server.start([calls(("look", {})), text("done")]) as server:
+        state = build(server, look).run("go", "t")
+    assert json.loads(state["messages"][2]["content"]) == [r"caf\udce9"]
+
+
+def test_the_error_of_a_tool_is_sent(build):
+    def look():
+        """Look."""
+        raise ValueError(HALF)
+
+    with chat_server.start([calls(("look", {})), text("done")]) as server:
+        build(server, look).run("go", "t")
+    assert r"\udce9" in sent_texts(server)[2]
+
+
+def test_what_other_steps_and_inputs_store_is_sent(build):
+    message = {"role": "user", "content": [{"type": "text", "text": HALF}]}
+
+    def step(state):
+        return {"file": HALF, "messages": [{"role": "user", "content": HALF}]}
+
+    with chat_server.start([text("one"), text("two")]) as server:
+        agent = build(server, step=step, prompt_template="Read {file}.")
+        agent.run({"messages": [message]}, "t")
+        assert sent_texts(server) == [f"Read {ESCAPED}.", [{"type": "text", "text": ESCAPED}], ESCAPED]
+        agent.update_state("t", {"messages": [{"role": "user", "content": HALF}]})
+        agent.run("more", "t")
+    assert sent_texts(server)[-3:] == [ESCAPED, "more", ESCAPED]  # of update_state, and again of the step
+
+
+def test_a_reply_of_the_model_does_not_stop_the_next_request(build):
+    with chat_server.start([text(HALF), text("two")]) as server:
+        agent = build(server)
+        agent.run("go", "t")
+        assert agent.run("more", "t")["messages"][-1]["content"] == "two"
+    assert sent_texts(server) == ["go", ESCAPED, "more"]
+
+
+def test_a_thread_that_such_a_text_had_stopped_goes_on(build, tmp_path):
+    def fail(messages):
+        raise UnicodeEncodeError("utf-8", HALF, 5, 6, "surrogates not allowed")
+
+    with FileSystemSaver(tmp_path) as saver, chat_server.start([text("Hello"), text("Bye")]) as server:
+        stopped = AgentBuilder().with_chat(fail).with_checkpointer(saver).build()
+        with pytest.raises(NodeExecutionError):
+            stopped.run({"messages": [{"role": "user", "content": HALF}]}, "t")
+        assert stopped.get_state("t").state["messages"][0]["content"] == HALF
+
+        agent = build(server, saver=saver)
+        assert agent.run(None, "t")["messages"][-1]["content"] == "Hello"
+        assert agent.run("again", "t")["messages"][-1]["content"] == "Bye"
+    assert sent_texts(server) == [ESCAPED, "Hello", "again"]
+
+
+def test_a_function_as_a_model_gets_the_same_text():
+    received = []
+
+    def model(messages):
+        received.extend(message["content"] for message in messages)
+        return "done"
+
+    agent = AgentBuilder().with_chat(model).build()
+    agent.run({"messages": [{"role": "user", "content": HALF}]})
+    assert received == [ESCAPED]
+
+
+def test_two_halves_of_one_character_become_it(build, caplog):
+    with chat_server.start([text("done")]) as server:
+        build(server).run("\ud83d\ude00", "t")
+    assert sent_texts(server) == ["\N{GRINNING FACE}"]
+    assert not caplog.records
+
+
+def test_a_request_that_cannot_be_written_is_not_blamed_on_the_server(build):
+    with chat_server.start([]) as server:
+        agent = build(server)
+        with pytest.raises(ModelError) as raised:
+            agent.run({"messages": [{"role": "user", "content": [{"type": "text", "text": float("nan")}]}]}, "t")
+    assert server.requests == []
+    assert "ValueError" in raised.value.reason
+    assert "answer" not in raised.value.reason

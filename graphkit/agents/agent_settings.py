@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, With
 from graphkit.agents.checkpointer_config import CheckpointerConfig
 from graphkit.agents.mcp_settings import McpServerSettings
 from graphkit.agents.references import PATTERN, check_reference
-from graphkit.agents.settings import Settings
+from graphkit.agents.settings import RetrySettings, Seconds, Settings
 from graphkit.agents.thread_ids import ThreadIDManager
 
 STEP_TYPES: Final = ("llm", "function", "agent")
@@ -49,7 +49,6 @@ Reference = Annotated[
 _ModelName = Annotated[
     Any, AfterValidator(_check_model), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+$", "title": "ModelName"})
 ]
-_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 # The tags of unions are parts of the paths of problems; find_problems leaves out those in brackets.
@@ -58,21 +57,6 @@ _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 def _mapping_or_other(value: Any) -> str:
     is_mapping = isinstance(value, Mapping | Settings)
     return "<mapping>" if is_mapping else "<other>"
-
-
-class RetrySettings(Settings):
-    """When something that failed is tried again."""
-
-    max_attempts: Annotated[int, Field(ge=1)] = 3
-    """How many attempts there are, including the first."""
-    initial_delay: Annotated[float, Field(ge=0)] = 0.5
-    """Seconds between the first attempt and the second."""
-    backoff: Annotated[float, Field(ge=1)] = 2.0
-    """The factor by which the delay grows."""
-    max_delay: Annotated[float, Field(ge=0)] = 128.0
-    """The longest delay, in seconds. For the requests to a model, `60` by default."""
-    jitter: bool = True
-    """Whether a random part is added to each delay."""
 
 
 class ModelTable(Settings):
@@ -88,7 +72,7 @@ class ModelTable(Settings):
     """The key. Write `${NAME}`, never the key itself; or use `api_key_env`."""
     api_key_env: str | None = None
     """The environment variable that has the key; `null` if the server needs none. Without it, OPENAI_API_KEY."""
-    timeout: _Seconds | None = None
+    timeout: Seconds | None = None
     """Seconds for a connection, and for each part of an answer. Without it, 600."""
     retry: RetrySettings | None = None
     """When a request is repeated. Without it, there are 3 attempts, at most 60 seconds apart."""
@@ -133,7 +117,7 @@ class ToolSettings(Settings):
     """Whether a human has to approve each call."""
     retry: RetrySettings | None = None
     """When a failed call is executed again. Without it: never."""
-    timeout: _Seconds | None = None
+    timeout: Seconds | None = None
     """Seconds for one attempt."""
     on_error: Literal["model", "raise"] = "model"
     """`model`: the model receives the error; `raise`: the run fails."""

@@ -292,6 +292,8 @@ def _dump_retry(retry: RetryPolicy, path: Path) -> dict[str, Any]:
 def _dump_value(value: Any, path: Path) -> Any:
     if isinstance(value, _PLAIN):
         return value
+    if isinstance(value, RetryPolicy):
+        return _dump_retry(value, path)
     if isinstance(value, Mapping):
         return {name: _dump_value(item, (*path, name)) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -8,27 +8,24 @@ result or for the end of that task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextvars import Context, copy_context
+from typing import Any, Final
+
+import httpx2
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from graphkit._wording import describe_error
 from graphkit.agents.mcp_settings import McpServer
+from graphkit.agents.mcp_traffic import REQUESTS_OF_CALL, McpTraffic, SentRequest
 from graphkit.agents.secret import Secret
 from graphkit.errors import McpServerError, McpToolError
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from mcp import Client
-    from mcp.client import Transport
 
 _CLOSE_TIMEOUT: Final = 10.0
 """How long a server may take to take leave, in seconds, before its connection is cut."""
 _CONNECT_TIMEOUT: Final = 30.0
-_ANSWER_TIMEOUT: Final = 300.0
-"""How long a server may send nothing while it works, in seconds; the client's own default."""
 
 
 class ConnectionLostError(Exception):
@@ -63,28 +60,19 @@ class McpConnection:
         self._token = server.token()
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._waiting = 0
-        """How many calls wait for their result."""
-        self._started = 0
-        """How many calls there have been."""
-        self._sent = 0
-        """How many messages the transport has taken."""
+        self._traffic = McpTraffic()
         # A context of its own: the variables of the node that happened to connect are not the connection's.
         self._task = asyncio.create_task(self._hold(), name=f"mcp {server.name}", context=Context())
 
     async def _hold(self) -> None:
-        from mcp import Client
-
-        transport = _count_messages(self._make_transport(), self._count_sent)
+        transport = self._traffic.watch(self._make_transport())
         async with Client(transport) as client:
             self._ready.set_result(client)
             await self._stop.wait()
 
     def _make_transport(self) -> AbstractAsyncContextManager[Any]:
         if self._settings.url is not None:
-            return _http_transport(self._settings.url, self._token)
-        from mcp import StdioServerParameters, stdio_client
-
+            return _http_transport(self._settings.url, self._token, self._traffic)
         program = StdioServerParameters(
             command=str(self._settings.command),
             args=list(self._settings.args),
@@ -92,9 +80,6 @@ class McpConnection:
             cwd=self._settings.cwd,
         )
         return stdio_client(program)
-
-    def _count_sent(self) -> None:
-        self._sent += 1
 
     @property
     def is_open(self) -> bool:
@@ -123,7 +108,7 @@ class McpConnection:
             raise McpServerError(name, f"{self._server.where} did not answer within {self._settings.timeout:g} s")
         raise McpServerError(name, self._explain_end())
 
-    async def call(self, operation: Callable[[Client], Awaitable[Any]]) -> Any:
+    async def call(self, operation: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
         """Return the result of an operation of the client.
 
         No error shows the token or a variable of the server.
@@ -135,50 +120,31 @@ class McpConnection:
         """
         if not self.is_open:
             raise ConnectionLostError("the connection is closed", was_sent=False)
-        sent_before = self._sent
-        was_first = self._waiting == 0
-        self._waiting += 1
-        self._started += 1
-        started = self._started
-        call = asyncio.ensure_future(operation(self._ready.result()))
+        requests: list[SentRequest] = []
+        context = copy_context()
+        context.run(REQUESTS_OF_CALL.set, requests)
+        call = asyncio.get_running_loop().create_task(operation(self._ready.result()), context=context)
         try:
             await asyncio.wait({call, self._task}, return_when=asyncio.FIRST_COMPLETED)
-            is_answered = call.done() and not call.cancelled()
-            error = call.exception() if is_answered else None
-            if is_answered and error is None:
+            is_over = call.done() and not call.cancelled()
+            error = call.exception() if is_over else None
+            if is_over and error is None:
                 return call.result()
         finally:
-            self._waiting -= 1
             call.cancel()
             await asyncio.wait({call})
             _take_error(call)
 
-        if error is not None and not _says_connection_lost(error):
+        if error is not None and not _is_connection_lost(error, requests):
             raise self._explain(error)
         await self.close()
-        was_sent = self._sent != sent_before
-        was_alone = was_first and self._started == started
-        raise self._explain_loss(error, was_sent=was_sent, was_alone=was_alone)
-
-    def _explain_loss(self, error: BaseException | None, *, was_sent: bool, was_alone: bool) -> ConnectionLostError:
-        """Return the error for a call whose connection broke.
-
-        Args:
-            error: what the client raised, if anything.
-            was_sent: whether the transport has taken a message since the call began.
-            was_alone: whether there was no other call at the same time.
-        """
-        if _says_session_unknown(error):
-            return ConnectionLostError(str(error), was_sent=False)
-        # A failure to connect ends all calls alike, so it is this call's only if there was no other.
-        if was_alone and self._could_not_connect():
-            was_sent = False
-        return ConnectionLostError(self._explain_end(), was_sent=was_sent)
+        for cause in _leaves(_take_error(self._task)):
+            self._traffic.note_error(cause)
+        was_sent = any(not request.is_refused for request in requests)
+        raise ConnectionLostError(self._explain_end(), was_sent=was_sent)
 
     def _explain(self, error: BaseException) -> Exception:
         """Return the error for an operation that failed; the one of the client is not chained."""
-        from mcp import MCPError
-
         if isinstance(error, McpToolError):
             return McpToolError(error.tool, self._hide_secrets(error.reason))
         text = str(error) if isinstance(error, MCPError) else describe_error(error)
@@ -203,11 +169,6 @@ class McpConnection:
         await asyncio.wait({self._task})
         _take_error(self._task)
 
-    def _could_not_connect(self) -> bool:
-        causes = _leaves(_take_error(self._task))
-        names = {type(cause).__name__ for cause in causes}
-        return not names.isdisjoint({"ConnectError", "ConnectTimeout"})
-
     def _explain_end(self) -> str:
         causes = _leaves(_take_error(self._task))
         found = next(causes, None)
@@ -216,7 +177,7 @@ class McpConnection:
             return f"{where} ended the connection"
         if isinstance(found, FileNotFoundError | PermissionError):
             return f"cannot start {where}: {found.strerror}"
-        if _says_connection_lost(found):
+        if isinstance(found, MCPError) and not self._traffic.has_answers:
             return f"{where} ended the connection without an answer: is it an MCP server?"
         return self._hide_secrets(f"{where}: {describe_error(found)}")
 
@@ -237,65 +198,19 @@ def _leaves(error: BaseException | None) -> Iterator[BaseException]:
         yield error
 
 
-def _says_connection_lost(error: BaseException | None) -> bool:
-    from mcp import MCPError
-    from mcp.types import CONNECTION_CLOSED
-
-    if not isinstance(error, MCPError):
-        return False
-    return error.code == CONNECTION_CLOSED or _says_session_unknown(error)
-
-
-def _says_session_unknown(error: BaseException | None) -> bool:
-    """Return whether the server has been restarted and does not know the session: it did nothing."""
-    from mcp import MCPError
-
-    return isinstance(error, MCPError) and error.message == "Session terminated"
+def _is_connection_lost(error: BaseException, requests: Sequence[SentRequest]) -> bool:
+    """Return whether an error of a call is the client's own, and not the answer of the server."""
+    is_answered = bool(requests) and requests[-1].is_answered
+    return isinstance(error, MCPError) and not is_answered
 
 
 @asynccontextmanager
-async def _http_transport(url: str, token: Secret | None) -> AsyncIterator[Any]:
-    import httpx2
-    from mcp.client.streamable_http import streamable_http_client
-
+async def _http_transport(url: str, token: Secret | None, traffic: McpTraffic) -> AsyncIterator[Any]:
     headers = {} if token is None else {"authorization": f"Bearer {token.reveal()}"}
-    timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=_ANSWER_TIMEOUT)
+    timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None)  # each call has a limit of its own
+    hooks = {"response": [traffic.watch_response]}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
+        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks) as client,
         streamable_http_client(url, http_client=client) as streams,
     ):
         yield streams
-
-
-@asynccontextmanager
-async def _count_messages(transport: Transport, on_send: Callable[[], None]) -> AsyncIterator[Any]:
-    """A transport that reports each message which it takes.
-
-    The client refuses a call on a connection that it knows to be closed with the same error that a
-    call gets in whose midst the connection breaks. The difference is whether the transport has got it.
-    """
-    async with transport as (read_stream, write_stream):
-        yield read_stream, _CountedStream(write_stream, on_send)
-
-
-class _CountedStream:
-    """A stream of outgoing messages that reports each."""
-
-    def __init__(self, stream: Any, on_send: Callable[[], None]) -> None:
-        self._stream = stream
-        self._on_send = on_send
-
-    async def send(self, item: Any) -> None:
-        self._on_send()
-        await self._stream.send(item)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()

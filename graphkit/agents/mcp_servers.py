@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from graphkit.agents.mcp_settings import McpServer
+from graphkit.agents.messages import to_plain
 from graphkit.agents.tools import Tool
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 
@@ -126,8 +127,10 @@ class McpServers:
         may_repeat = _may_repeat(described.annotations)
 
         async def call(**arguments: Any) -> Any:
+            sendable = to_plain(arguments)
+
             async def call_tool(client: Client) -> Any:
-                result = await client.call_tool(name, arguments)
+                result = await client.call_tool(name, sendable)
                 return _read_result(name, result)
 
             return await self._call(server, what, call_tool, may_repeat=may_repeat)
@@ -139,13 +142,14 @@ class McpServers:
             function=call,
             is_async=True,
             requires_approval=_needs_approval(server, name),
+            **server.settings.call_options(name),
         )
 
     async def _call(
         self,
         server: McpServer,
         what: str,
-        operation: Callable[[Client], Awaitable[Any]],
+        operation: Callable[[Client], Coroutine[Any, Any, Any]],
         *,
         may_repeat: bool,
         within: float | None = None,
@@ -267,7 +271,7 @@ def _check_names(server: McpServer, by_name: Mapping[str, Any]) -> None:
         _require_tools(server.name, "requires_approval", settings.requires_approval, by_name)
 
 
-def _require_tools(server: str, key: str, names: Sequence[str], by_name: Mapping[str, Any]) -> None:
+def _require_tools(server: str, key: str, names: Iterable[str], by_name: Mapping[str, Any]) -> None:
     """Check that a server has the tools that one of its settings names.
 
     Raises:

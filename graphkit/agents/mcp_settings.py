@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Set as AbstractSet
-from typing import Annotated, Any, Self, final
+from collections.abc import Mapping, Set as AbstractSet
+from typing import Annotated, Any, Final, Literal, Self, final
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
+from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.model_settings import shown_url
 from graphkit.agents.secret import Secret
-from graphkit.agents.settings import Settings
+from graphkit.agents.settings import RetrySettings, Seconds, Settings
 from graphkit.errors import AgentConfigurationError
+
+_CALL_TIMEOUT: Final = 300.0
 
 
 def _check_text(text: str) -> str:
@@ -44,10 +57,41 @@ def _check_url(url: str) -> str:
     return url
 
 
+def _as_policy(value: Any, validate: ValidatorFunctionWrapHandler) -> RetryPolicy | None:
+    if isinstance(value, RetryPolicy):
+        return value
+    settings: RetrySettings | None = validate(value)
+    return None if settings is None else RetryPolicy(**settings.model_dump(exclude_unset=True))
+
+
+def _list_or_mapping(value: Any) -> str:
+    return "<mapping>" if isinstance(value, Mapping) else "<list>"
+
+
 _Text = Annotated[str, AfterValidator(_check_text)]
 _Texts = Annotated[list[_Text], BeforeValidator(_as_list)]
 _Url = Annotated[str, AfterValidator(_check_text), AfterValidator(_check_url)]
 _Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")], Discriminator(_flag_or_names)]
+
+_Retry = Annotated[RetrySettings | None, WrapValidator(_as_policy)]
+"""Holds a RetryPolicy: a file has its settings, code may give one itself."""
+
+
+class McpCallSettings(Settings):
+    """How calls of tools are executed; as the options of `tool()`."""
+
+    timeout: Seconds | None = None
+    """Seconds for one attempt; `null`: no limit. Without it, 300."""
+    retry: _Retry = None
+    """When a failed call is executed again, also one that the server may have executed. Without it: never."""
+    on_error: Literal["model", "raise"] = "model"
+    """`model`: the model receives the error; `raise`: the run fails."""
+
+
+_Tools = Annotated[
+    Annotated[dict[_Text, McpCallSettings | None], Tag("<mapping>")] | Annotated[_Texts, Tag("<list>")],
+    Discriminator(_list_or_mapping),
+]
 
 
 class McpServerSettings(Settings):
@@ -65,13 +109,16 @@ class McpServerSettings(Settings):
     """The address of a server that runs already and speaks streamable HTTP."""
     token_env: _Text | None = None
     """The environment variable that has the bearer token for that server."""
-    tools: _Texts | None = None
-    """The names of the tools that are offered. Without it, all."""
+    tools: _Tools | None = None
+    """The names of the tools that are offered, as a list; or as a mapping of each to how its calls are
+    executed. Without it, all."""
+    calls: McpCallSettings = Field(default_factory=McpCallSettings)
+    """How calls of its tools are executed, where `tools` does not say otherwise."""
     requires_approval: _Approval = False
     """Whether a human has to approve each call: `true` for all tools, or the names of some."""
     prefix: _Text = ""
     """Put before the name of each tool."""
-    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 30.0
+    timeout: Seconds = 30.0
     """Seconds for the server to start, connect and list its tools."""
 
     @field_validator("env")
@@ -91,6 +138,15 @@ class McpServerSettings(Settings):
         else:
             self._refuse("command", {"token_env"})
         return self
+
+    def call_options(self, tool: str) -> dict[str, Any]:
+        """Return how calls of a tool are executed: its own settings, those of all tools, and the defaults."""
+        options: dict[str, Any] = {"timeout": _CALL_TIMEOUT}
+        own = self.tools.get(tool) if isinstance(self.tools, dict) else None
+        for settings in (self.calls, own):
+            if settings is not None:
+                options |= {name: getattr(settings, name) for name in settings.model_fields_set}
+        return options
 
     def _refuse(self, kind: str, keys: AbstractSet[str]) -> None:
         """Refuse keys that are for servers of the other kind."""

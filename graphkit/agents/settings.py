@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from graphkit._wording import simplify_message
 from graphkit.errors import AgentConfigurationError
@@ -77,6 +77,25 @@ class Settings(BaseModel):
             return cls.model_validate(dict(checked))
         except ValidationError as error:
             raise cls.error_class(_describe_problems(error)) from error
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A limit of time."""
+
+
+class RetrySettings(Settings):
+    """When something that failed is tried again."""
+
+    max_attempts: Annotated[int, Field(ge=1)] = 3
+    """How many attempts there are, including the first."""
+    initial_delay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+    """Seconds between the first attempt and the second."""
+    backoff: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
+    """The factor by which the delay grows."""
+    max_delay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 128.0
+    """The longest delay, in seconds. For the requests to a model, `60` by default."""
+    jitter: bool = True
+    """Whether a random part is added to each delay."""
 
 
 def check_limit(option: str, limit: object) -> None:

@@ -15,6 +15,7 @@ SECTIONS = {
     "ModelTable": "Model",
     "ToolSettings": "Tool",
     "McpServerSettings": "MCP server",
+    "McpCallSettings": "MCP calls",
     "CheckpointerConfig": "Checkpointer",
     "ThreadIdSettings": "Thread id",
     "RetrySettings": "Retry",

@@ -7,6 +7,7 @@ do what a library prevents: die in mid-call. Each call is a line in the journal.
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 JOURNAL = Path(sys.argv[1])
@@ -57,13 +58,43 @@ def complain(name, kind):
     raise ValueError(f"bad key {os.environ[name]}")
 
 
+def refuse(code, message):
+    raise RefusalError(code, message)
+
+
+def refuse_and_die(code, message):
+    record("refuse_and_die")
+    raise RefusalError(code, message, is_last=True)
+
+
+def echo(text):
+    return text
+
+
+def stop_reading(filler):
+    time.sleep(60)
+
+
+def listed():
+    record("listed")
+    return os.fsdecode(b"caf\xe9")
+
+
 def malformed():
     return {"content": 3}
 
 
-TOOLS = {
-    function.__name__: function for function in (add, process, environment, die, die_reading, wait, complain, malformed)
-}
+class RefusalError(Exception):
+    def __init__(self, code, message, *, is_last=False):
+        super().__init__(code, message)
+        self.error = {"code": code, "message": message}
+        self.is_last = is_last
+
+
+FUNCTIONS = (
+    add, process, environment, die, die_reading, wait, complain, refuse, refuse_and_die, echo, stop_reading, listed, malformed
+)  # fmt: skip
+TOOLS = {function.__name__: function for function in FUNCTIONS}
 
 
 def describe(name):
@@ -105,15 +136,21 @@ def main():
                 record("cancelled")
             continue
         reply = {"jsonrpc": "2.0", "id": message["id"]}
+        is_last = False
         try:
             reply["result"] = answer(message["method"], message.get("params", {}))
         except KeyError:
             reply["error"] = {"code": -32601, "message": "Method not found"}
         except ValueError as error:
             reply["error"] = {"code": -32602, "message": str(error)}
+        except RefusalError as error:
+            reply["error"] = error.error
+            is_last = error.is_last
         if reply.get("result", reply.get("error")) is not None:
             sys.stdout.write(json.dumps(reply) + "\n")
             sys.stdout.flush()
+        if is_last:
+            return
 
 
 if __name__ == "__main__":

@@ -16,15 +16,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from mcp import MCPError
-from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
 
-from graphkit import END, START, StateGraph
-from graphkit.agents import McpServers
+from graphkit import END, START, RetryPolicy, StateGraph
+from graphkit.agents import AgentBuilder, McpServers, ToolError
 from graphkit.agents.mcp_connection import ConnectionLostError, McpConnection
 from graphkit.agents.mcp_settings import McpServer, McpServerSettings
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
+from tests.agents.scripted import AsyncScript, call, calling, contents
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 PLAIN_SERVER = str(Path(__file__).with_name("plain_mcp_server.py"))
@@ -235,33 +234,31 @@ def test_a_call_in_whose_midst_the_server_dies_is_not_repeated(plain):
     asyncio.run(use())
 
 
-def test_a_call_that_the_transport_did_not_take_was_not_sent(plain):
-    async def use(operation):
+def test_a_call_on_a_closed_connection_was_not_sent(plain):
+    async def use():
         connection = McpConnection(McpServer.from_mapping("test", plain.settings))
         await connection.open()
-        assert connection.is_open
-        with pytest.raises(ConnectionLostError) as caught:
-            await connection.call(operation)
-        assert not connection.is_open
+        await connection.close()
         with pytest.raises(ConnectionLostError) as closed:
-            await connection.call(operation)
-        assert not closed.value.was_sent
-        return caught.value.was_sent
+            await connection.call(lambda client: client.list_tools())
+        return closed.value.was_sent
 
-    async def find_it_closed(client):
-        raise MCPError(CONNECTION_CLOSED, "Connection closed")
+    assert asyncio.run(use()) is False
 
-    async def lose_it(client):
-        await client.list_tools()
-        await find_it_closed(client)
 
-    async def learn_of_a_restart(client):
-        await client.list_tools()
-        raise MCPError(INVALID_REQUEST, "Session terminated")
+@pytest.mark.parametrize("code", [-32000, -32600, -32602, 1])
+def test_an_error_of_the_server_is_its_message_whatever_its_code(plain, code):
+    async def use():
+        async with McpServers({"test": plain.settings}) as servers:
+            call = await tools_of(servers)
+            with pytest.raises(McpServerError) as caught:
+                await call["refuse"](code=code, message="Connection closed")
+            assert str(caught.value) == "the MCP server 'test': could not call refuse: Connection closed"
+            with pytest.raises(McpServerError, match="could not call refuse_and_die: quota used up"):
+                await call["refuse_and_die"](code=code, message="quota used up")
 
-    assert asyncio.run(use(find_it_closed)) is False
-    assert asyncio.run(use(lose_it)) is True
-    assert asyncio.run(use(learn_of_a_restart)) is False
+    asyncio.run(use())
+    assert plain.calls() == ["start", "refuse_and_die"]
 
 
 def test_a_call_that_only_reads_is_repeated_once(plain):
@@ -364,13 +361,12 @@ def test_a_cancelled_call_leaves_the_connection_usable(plain):
     asyncio.run(use())
 
 
-class HangingServer:
-    """A server over HTTP that answers the handshake and the lists, and no call of a tool."""
+class HttpStub:
+    """A server over HTTP that answers the handshake and the lists, and calls of its only tool as a test says."""
 
-    def __init__(self):
-        self.is_called = threading.Event()
-        self.is_over = threading.Event()
-        outer = self
+    def __init__(self, answer_call, session=None):
+        self.calls = 0
+        stub = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -378,19 +374,27 @@ class HangingServer:
             def do_POST(self):
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 if request["method"] == "tools/call":
-                    outer.is_called.set()
-                    outer.is_over.wait(60)
-                    self.close_connection = True
-                    return
-                body = json.dumps(outer.answer(request)).encode()
-                self.send_response(200 if "id" in request else 202)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
+                    stub.calls += 1
+                    answer_call(self, request)
+                else:
+                    self.send("application/json", json.dumps(stub.answer(request)), 200 if "id" in request else 202)
+
+            def send(self, content_type, body, status=200, missing=0):
+                data = body.encode()
+                self.send_response(status)
+                self.send_header("content-type", content_type)
+                self.send_header("content-length", str(len(data) + missing))
+                if session is not None:
+                    self.send_header("mcp-session-id", session)
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(data)
+                self.close_connection = bool(missing)
 
             def do_GET(self):
                 self.send_error(405)
+
+            def do_DELETE(self):
+                self.send("text/plain", "")
 
             def log_message(self, format, *args):
                 pass
@@ -401,15 +405,21 @@ class HangingServer:
         self.thread = threading.Thread(target=self.listener.serve_forever, kwargs={"poll_interval": 0.01})
         self.thread.start()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.refuse_connections()
+
     @staticmethod
     def answer(request):
         results = {
             "initialize": {
                 "protocolVersion": request.get("params", {}).get("protocolVersion"),
                 "capabilities": {"tools": {}},
-                "serverInfo": {"name": "hanging", "version": "1"},
+                "serverInfo": {"name": "stub", "version": "1"},
             },
-            "tools/list": {"tools": [{"name": "hang", "inputSchema": {"type": "object"}}]},
+            "tools/list": {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]},
         }
         reply = {"jsonrpc": "2.0", "id": request.get("id")}
         if request["method"] in results:
@@ -421,31 +431,150 @@ class HangingServer:
         self.thread.join()
         self.listener.socket.close()
 
+    def call(self):
+        """Call its tool; return the error."""
 
-def test_a_call_on_its_way_was_sent_even_if_another_one_could_not_connect():
-    server = HangingServer()
+        async def use():
+            async with McpServers({"web": {"url": self.url}}) as servers:
+                (tool,) = await servers.atools()
+                with pytest.raises(McpServerError) as caught:
+                    await tool.function()
+                return str(caught.value)
+
+        return asyncio.run(use())
+
+
+def as_event(message):
+    return f"event: message\ndata: {json.dumps(message)}\n\n"
+
+
+@pytest.mark.parametrize("form", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_error_of_a_server_over_http_is_its_message_whatever_its_code(form, status):
+    def refuse(handler, request):
+        reply = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32000, "message": "quota used up"}}
+        is_event = form == "text/event-stream" and status == 200
+        handler.send(
+            form if is_event else "application/json", as_event(reply) if is_event else json.dumps(reply), status
+        )
+
+    with HttpStub(refuse) as server:
+        assert server.call() == "the MCP server 'web': could not call act: quota used up"
+        assert server.calls == 1
+
+
+@pytest.mark.parametrize("missing", [0, 10])
+def test_an_answer_over_http_that_breaks_off_is_a_broken_connection(missing):
+    with HttpStub(lambda handler, request: handler.send("text/event-stream", ": busy\n\n", missing=missing)) as server:
+        assert "The server may have executed it; it was not asked again" in server.call()
+        assert server.calls == 1
+
+
+def test_a_call_in_a_session_that_the_server_has_forgotten_is_made_again_in_a_new_one():
+    def forget(handler, request):
+        handler.send("application/json", json.dumps({"error": "what session?"}), 404)
+
+    with HttpStub(forget, session="s1") as server:
+        assert server.call().startswith("the MCP server 'web': could not call act: ")
+        assert server.calls == 2
+
+
+def test_a_call_on_its_way_was_sent_although_another_one_could_not_connect():
+    is_called, is_over = threading.Event(), threading.Event()
+
+    def hang(handler, request):
+        is_called.set()
+        is_over.wait(60)
+        handler.close_connection = True
+
+    server = HttpStub(hang)
 
     async def use():
         connection = McpConnection(McpServer.from_mapping("web", {"url": server.url}))
         await connection.open()
 
-        async def hang(client):
-            return await client.call_tool("hang", {})
+        async def act(client):
+            return await client.call_tool("act", {})
 
-        first = asyncio.create_task(connection.call(hang))
-        await asyncio.to_thread(server.is_called.wait, 60)
+        first = asyncio.create_task(connection.call(act))
+        await asyncio.to_thread(is_called.wait, 60)
         await asyncio.to_thread(server.refuse_connections)
-        second = asyncio.create_task(connection.call(hang))
+        second = asyncio.create_task(connection.call(act))
         return await asyncio.gather(first, second, return_exceptions=True)
 
     try:
         first, second = asyncio.run(use())
     finally:
-        server.is_over.set()
+        is_over.set()
     assert "ConnectError" in first.reason
     assert "ConnectError" in second.reason
     assert first.was_sent
-    assert second.was_sent  # it was not, but this cannot be told
+    assert not second.was_sent
+
+
+# ---------------------------------------------------------------------------------------------- options of calls
+
+
+def run_agent(settings, *replies, tool_calls=(), **changes):
+    """Run an agent that calls tools of a server; return the results of the calls."""
+
+    async def use():
+        servers = {"test": settings}
+        script = AsyncScript(calling(*tool_calls), *replies)
+        agent = await AgentBuilder().with_chat(script, name="chat").with_mcp_servers(servers).abuild()
+        async with agent:
+            return contents(await agent.arun("go"))
+
+    return asyncio.run(use())
+
+
+def test_a_call_has_a_time_limit_unless_the_settings_have_none(plain):
+    def limits(**settings):
+        return {tool.name: tool.timeout for tool in McpServers({"test": plain.settings | settings}).tools()}
+
+    assert set(limits().values()) == {300}
+    assert set(limits(calls={"timeout": None}).values()) == {None}
+    assert limits(tools={"add": {"timeout": 2}, "wait": None}, calls={"timeout": 9}) == {"add": 2, "wait": 9}
+
+
+def test_a_server_that_hangs_is_an_error_for_the_model(plain):
+    settings = plain.settings | {"calls": {"timeout": 0.2, "retry": {"max_attempts": 2, "initial_delay": 0}}}
+    hanging, fast = run_agent(settings, "done", tool_calls=[call("wait"), call("add", a=1, b=2)])
+    assert hanging == "Error: TimeoutError: tool 'wait' took longer than its timeout of 0.2 s"
+    assert fast == "3"
+    assert plain.calls().count("wait") == 2  # two attempts
+    assert plain.calls().count("start") == 1
+
+
+def test_a_server_that_reads_nothing_more_is_an_error_for_the_model(plain):
+    settings = plain.settings | {"calls": {"timeout": 0.2}}
+    (content,) = run_agent(settings, "done", tool_calls=[call("stop_reading", filler="x" * 300_000)])
+    assert content.startswith("Error: TimeoutError: ")
+
+
+def test_a_failed_call_is_made_again_as_the_settings_say(plain):
+    only_lost = RetryPolicy(max_attempts=3, initial_delay=0, jitter=False, retry_on=McpServerError)
+    settings = plain.settings | {"tools": {"die": {"retry": only_lost}, "complain": {"retry": only_lost}}}
+    again, once = run_agent(
+        settings, "done", tool_calls=[call("die", how_often=2), call("complain", name="PATH", kind="tool")]
+    )
+    assert again == "alive in attempt 3"
+    assert once.startswith("Error: McpToolError: ")
+
+
+def test_an_error_stops_the_run_if_the_settings_say_so(plain):
+    with pytest.raises(ToolError, match=r"tool 'refuse' failed in call 'c1': McpServerError: .*: quota") as caught:
+        run_agent(
+            plain.settings | {"calls": {"on_error": "raise"}},
+            tool_calls=[call("refuse", id="c1", code=-32000, message="quota")],
+        )
+    assert isinstance(caught.value.__cause__, McpServerError)
+
+
+def test_half_a_surrogate_pair_stops_neither_a_call_nor_its_connection(plain):
+    results = run_agent(plain.settings, "done", tool_calls=[call("listed"), call("echo", text="a\udce9")])
+    assert results == [r"caf\udce9", r"a\udce9"]
+    assert plain.calls() == ["start", "listed"]
 
 
 def test_p83_a_resume_connects_again_from_stored_settings(plain, tmp_path):

@@ -6,15 +6,17 @@ reference in the documentation are made from them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from graphkit.agents.checkpointer_config import CheckpointerConfig
 from graphkit.agents.mcp_settings import McpServerSettings
+from graphkit.agents.model_settings import MODEL_KEYS, parse_base_url, parse_provider, parse_variable
 from graphkit.agents.references import PATTERN, check_reference
-from graphkit.agents.settings import RetrySettings, Seconds, Settings
+from graphkit.agents.secret import Secret
+from graphkit.agents.settings import KeyProblemError, RetrySettings, Seconds, Settings
 from graphkit.agents.thread_ids import ThreadIDManager
 
 STEP_TYPES: Final = ("llm", "function", "agent")
@@ -42,10 +44,26 @@ def _check_model(value: Any) -> Any:
     return value
 
 
+def _check_state_type(value: Any) -> Any:
+    is_bare_name = isinstance(value, str) and value.isidentifier()
+    return value if is_bare_name else _check_reference(value)
+
+
+def _check_key(value: str) -> str:
+    Secret.parse(value, "it")
+    return value
+
+
 Reference = Annotated[
     Any, AfterValidator(_check_reference), WithJsonSchema({"type": "string", "pattern": PATTERN, "title": "Reference"})
 ]
 """`module:name`, or in code the object itself."""
+_StateType = Annotated[
+    Any,
+    AfterValidator(_check_state_type),
+    WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z_][\w.]*(:[A-Za-z_][\w.]*)?$", "title": "StateType"}),
+]
+_Provider = Annotated[str, AfterValidator(parse_provider)]
 _ModelName = Annotated[
     Any, AfterValidator(_check_model), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+$", "title": "ModelName"})
 ]
@@ -62,15 +80,15 @@ def _mapping_or_other(value: Any) -> str:
 class ModelTable(Settings):
     """Which model answers, and how it is asked."""
 
-    provider: str
+    provider: _Provider
     """`openai`: the protocol of chat completions, which many servers speak."""
     model: str
     """The name of the model at the provider."""
-    base_url: str | None = None
+    base_url: Annotated[str, AfterValidator(parse_base_url)] | None = None
     """The address of the API. Without it, OPENAI_BASE_URL or OpenAI's."""
-    api_key: str | None = Field(None, repr=False)
+    api_key: Annotated[str, AfterValidator(_check_key)] | None = Field(None, repr=False)
     """The key. Write `${NAME}`, never the key itself; or use `api_key_env`."""
-    api_key_env: str | None = None
+    api_key_env: Annotated[str, AfterValidator(parse_variable)] | None = None
     """The environment variable that has the key; `null` if the server needs none. Without it, OPENAI_API_KEY."""
     timeout: Seconds | None = None
     """Seconds for a connection, and for each part of an answer. Without it, 600."""
@@ -156,23 +174,68 @@ ThreadIdEntry = Annotated[
 ]
 
 
-class LlmStepSettings(Settings):
-    """A step in which a model answers the messages; it may call tools before it answers."""
+def _set_fields(settings: Settings) -> Iterator[str]:
+    """Yield the fields that have a value, in the order of the class."""
+    for name in type(settings).model_fields:
+        if name in settings.model_fields_set and getattr(settings, name) is not None:
+            yield name
 
+
+class _LlmStepHead(Settings):
     type: Literal["llm"]
     """`llm`."""
     name: str | None = None
     """The name of the step. Without it, `llm_step_<number>`."""
-    model: ModelEntry
-    """`provider:model`, or a mapping."""
+    model: ModelEntry | None = None
+    """`provider:model`, or a mapping; or `config` describes the model."""
+
+
+class _ChatSettings(Settings):
     system_prompt: str | None = None
     """Sent before everything else."""
     prompt_template: str | None = None
-    """Sent after it; `{city}` stands for the key `city` of the state."""
+    """Sent after it; `{city}` stands for the key `city` of the state, and `{input}`, where the state has no such
+    key, for the newest message of the user."""
     tools: list[ToolEntry] = Field(default_factory=list)
     """What only the model of this step may call."""
     max_parallel_tools: Annotated[int, Field(ge=1)] | None = None
     """How many tool calls of one message run at the same time, at most. Without it: no limit."""
+
+
+class LlmStepConfig(_ChatSettings, ModelTable):
+    """The model of a step of type `llm`, and its other settings. Each key stands here or in the step, not in both."""
+
+    provider: _Provider | None = None  # type: ignore[assignment]
+    """`openai`: the protocol of chat completions, which many servers speak. With it, `model` is the name of
+    the model."""
+    model: str | None = None  # type: ignore[assignment]
+    """The name of the model at the provider."""
+
+
+class LlmStepSettings(_ChatSettings, _LlmStepHead):
+    """A step in which a model answers the messages; it may call tools before it answers."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["model"]}, {"required": ["config"]}]})
+
+    config: LlmStepConfig | None = None
+    """The model and the keys after `model`, in a mapping of their own."""
+
+    @model_validator(mode="after")
+    def _check_places(self) -> LlmStepSettings:
+        """Check that each key stands at one place, and that one place describes the model."""
+        in_config = [] if self.config is None else list(_set_fields(self.config))
+        model_keys = [name for name in in_config if name in MODEL_KEYS]
+        for name in in_config:
+            if name in self.model_fields_set:
+                raise KeyProblemError("is in the step, too; keep one", "config", name)
+        if self.model is not None and model_keys:
+            raise KeyProblemError("belongs to a model, and the step has its model in `model`", "config", model_keys[0])
+        if self.model is None and not model_keys:
+            raise KeyProblemError("is missing", "model")
+        for name in ("provider", "model"):
+            if model_keys and name not in model_keys:
+                raise KeyProblemError("is missing", "config", name)
+        return self
 
 
 class FunctionStepSettings(Settings):
@@ -244,8 +307,9 @@ class AgentSettings(Settings):
 
     name: Annotated[str, Field(min_length=1)] = "agent"
     """The name of the agent, for people."""
-    state_type: Reference | None = None
-    """The class of the state, as `module:name`. Without it, the state is a conversation: `messages`."""
+    state_type: _StateType | None = None
+    """The class of the state: `module:name`; `DefaultState` or another class of graphkit; or the name of a class
+    that `load_agent` is given. Without it, the state is a conversation: `messages`."""
     steps: list[StepEntry] = Field(default_factory=list)
     """The steps, in the order in which they run."""
     checkpointer: CheckpointerConfig | None = None

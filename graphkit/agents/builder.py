@@ -56,7 +56,8 @@ class AgentBuilder:
                 function (messages) -> message, synchronous or asynchronous.
             name: the name of the step; `llm_step_<i>` by default.
             prompt_template: formatted with the state and sent as a system message. `{city}` stands
-                for the key `city` of the state.
+                for the key `city` of the state, and `{input}`, where the state has no such key, for
+                the newest message of the user.
             system_prompt: sent before everything else.
             tools: what only the model of this step may call.
             max_parallel_tools: how many calls of one message run at the same time, at most; None: no

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, final
 from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.checkpointer_config import CheckpointerConfig, parse_checkpointer
 from graphkit.agents.default_state import DefaultState
-from graphkit.agents.model_settings import without_key
+from graphkit.agents.model_settings import MODEL_KEYS, without_key
 from graphkit.agents.references import describe_reference, find_loaded
 from graphkit.agents.settings import Path, Settings, format_path
 from graphkit.agents.tools import Tool, tool
@@ -125,6 +125,8 @@ class AgentConfig:
     @classmethod
     def _of_step(cls, step: dict[str, Any]) -> dict[str, Any]:
         given = _without_none(step)
+        if given["type"] == "llm" and "config" in given:
+            return _merge_config(given)
         if given["type"] != "agent" or "agent" not in given:
             return given
         agent = cls._of_settings(given["agent"])
@@ -133,6 +135,16 @@ class AgentConfig:
         if checkpointer is not None:
             agent.set_checkpointer(checkpointer)
         return {**given, "agent": agent}
+
+
+def _merge_config(step: dict[str, Any]) -> dict[str, Any]:
+    """Return a chat step with what its key `config` holds at the places where a step has it."""
+    merged = dict(step)
+    config = merged.pop("config")
+    model = {name: value for name, value in config.items() if name in MODEL_KEYS}
+    others = {name: value for name, value in config.items() if name not in MODEL_KEYS}
+    merged.setdefault("model", model)
+    return {**merged, **_without_none(others)}
 
 
 def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,6 +23,26 @@ from graphkit.agents.tools import Tool, ToolRegistry
 
 if TYPE_CHECKING:
     from graphkit.agents.mcp_servers import McpServers
+
+
+@final
+class InvalidStepError(ValueError):
+    """A step of an agent is not valid.
+
+    Attributes:
+        reason: why.
+        numbers: the number of the step, after those of the steps whose agents contain it.
+    """
+
+    def __init__(self, reason: str, *numbers: int) -> None:
+        super().__init__(reason, *numbers)
+        self.reason = reason
+        self.numbers = numbers
+
+    def __str__(self) -> str:
+        """Return the reason, after the number of each step."""
+        places = [f"Invalid step {number}: " for number in self.numbers]
+        return "".join(places) + self.reason
 
 
 @final
@@ -50,7 +71,8 @@ class AgentBuilderDirector:
         assembly = _Assembly(self.config)
         try:
             for index, config in _find_nested(self.config):
-                assembly.add_nested(index, AgentBuilderDirector(config).build())
+                with _in_step(index):
+                    assembly.add_nested(index, AgentBuilderDirector(config).build())
             servers = assembly.open_servers()
             tools = [] if servers is None else servers.tools()
             return assembly.finish(tools)
@@ -66,13 +88,23 @@ class AgentBuilderDirector:
         assembly = _Assembly(self.config)
         try:
             for index, config in _find_nested(self.config):
-                assembly.add_nested(index, await AgentBuilderDirector(config).abuild())
+                with _in_step(index):
+                    assembly.add_nested(index, await AgentBuilderDirector(config).abuild())
             servers = assembly.open_servers()
             tools = [] if servers is None else await servers.atools()
             return assembly.finish(tools)
         except BaseException:
             await aclose_all(assembly.resources)
             raise
+
+
+@contextmanager
+def _in_step(number: int) -> Iterator[None]:
+    """Add the number of a step to the errors of the steps of its agent."""
+    try:
+        yield
+    except InvalidStepError as error:
+        raise InvalidStepError(error.reason, number, *error.numbers) from error.__cause__
 
 
 def _refuse_running_loop() -> None:
@@ -108,9 +140,8 @@ def _find_nested(config: AgentConfig) -> list[tuple[int, AgentConfig]]:
 
 def _refuse_own_limit(index: int, agent: AgentConfig) -> None:
     if agent.max_iterations is not None:
-        raise ValueError(
-            f"Invalid step {index}: max_iterations of the agent in it has no effect; set that of the outer agent"
-        )
+        reason = "max_iterations of the agent in it has no effect; set that of the outer agent"
+        raise InvalidStepError(reason, index)
 
 
 @final
@@ -210,12 +241,12 @@ class _Assembly:
         """Make a step from its settings.
 
         Raises:
-            ValueError: the settings are not valid; the message has the number of the step.
+            InvalidStepError: the settings are not valid.
         """
         try:
             return self._parse_step(index, settings, tools)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"Invalid step {index}: {error}") from error
+            raise InvalidStepError(str(error), index) from error
 
     def _parse_step(self, index: int, settings: object, tools: ToolRegistry) -> Step:
         if not isinstance(settings, Mapping):

@@ -213,6 +213,22 @@ def as_reply(reply: Any) -> Message:
     return message
 
 
+def newest_user_text(messages: Sequence[Any]) -> str | None:
+    """Return the text of the newest message of the user; None if there is none."""
+    for message in reversed(messages):
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            return _text_of_content(message.get("content"))
+    return None
+
+
+def _text_of_content(content: Any) -> str:
+    """Return a content as text; of a list of parts, the texts among them."""
+    if isinstance(content, str):
+        return content
+    texts = [part["text"] for part in content or () if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+    return "\n".join(texts)
+
+
 def to_request(message: Mapping[str, Any]) -> Message:
     """Return the message as it is sent to a model: without the keys that only graphkit uses."""
     sent: Message = {}

@@ -37,6 +37,8 @@ RETRY_KEYS: Final = ("backoff", "initial_delay", "jitter", "max_attempts", "max_
 """The settings of `retry`, as in a RetryPolicy."""
 
 _OWN_KEYS: Final = ("api_key", "api_key_env", "base_url", "model", "provider", "retry", "timeout")
+MODEL_KEYS: Final = tuple(sorted((*_OWN_KEYS, *REQUEST_OPTIONS)))
+"""The keys of a mapping that describes a model."""
 
 
 def _show_all(text: str) -> str:
@@ -104,16 +106,16 @@ class ModelSettings:
         """
         _check_keys(settings)
         found: dict[str, Any] = {
-            "provider": _parse_provider(_require_text(settings, "provider")),
+            "provider": parse_provider(_require_text(settings, "provider")),
             "model": _require_text(settings, "model"),
             "options": _parse_options(settings),
         }
         if settings.get("base_url") is not None:
-            found["base_url"] = _parse_base_url(settings["base_url"])
+            found["base_url"] = parse_base_url(settings["base_url"])
         if settings.get("api_key") is not None:
             found["api_key"] = Secret.parse(settings["api_key"], "api_key")
         if "api_key_env" in settings:
-            found["api_key_env"] = _parse_variable(settings["api_key_env"])
+            found["api_key_env"] = parse_variable(settings["api_key_env"])
         if settings.get("timeout") is not None:
             found["timeout"] = _parse_timeout(settings["timeout"])
         if settings.get("retry") is not None:
@@ -159,10 +161,9 @@ def shown_url(url: str) -> str:
 
 
 def _check_keys(settings: Mapping[str, Any]) -> None:
-    known = sorted((*_OWN_KEYS, *REQUEST_OPTIONS))
     for key in settings:
-        if key not in known:
-            names = ", ".join(known)
+        if key not in MODEL_KEYS:
+            names = ", ".join(MODEL_KEYS)
             raise AgentConfigurationError(f"unknown key {key!r} of a model; the keys are {names}")
 
 
@@ -175,7 +176,12 @@ def _require_text(settings: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def _parse_provider(provider: str) -> str:
+def parse_provider(provider: str) -> str:
+    """Return the name of a provider.
+
+    Raises:
+        AgentConfigurationError: it is unknown.
+    """
     if provider not in PROVIDERS:
         known = ", ".join(PROVIDERS)
         raise AgentConfigurationError(
@@ -185,7 +191,12 @@ def _parse_provider(provider: str) -> str:
     return provider
 
 
-def _parse_base_url(url: Any) -> str:
+def parse_base_url(url: Any) -> str:
+    """Return the address of a server.
+
+    Raises:
+        AgentConfigurationError: it is none, or has parts that may be secret.
+    """
     if not isinstance(url, str):
         raise _wrong("base_url", "a text", url)
     try:
@@ -201,7 +212,12 @@ def _parse_base_url(url: Any) -> str:
     return url
 
 
-def _parse_variable(name: Any) -> str | None:
+def parse_variable(name: Any) -> str | None:
+    """Return the name of the environment variable of a key, or None.
+
+    Raises:
+        AgentConfigurationError: it is no such name.
+    """
     if name is None:
         return None
     if not isinstance(name, str):

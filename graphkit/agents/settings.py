@@ -28,6 +28,14 @@ class Problem(NamedTuple):
         return f"{key}: {self.reason}" if key else self.reason
 
 
+class KeyProblemError(ValueError):
+    """What a validator of settings raises about one of their keys; `path` leads from the settings to it."""
+
+    def __init__(self, reason: str, *path: str) -> None:
+        super().__init__(reason)
+        self.path = path
+
+
 class Settings(BaseModel):
     """A part of a configuration: immutable, without unknown keys, without conversions.
 
@@ -124,6 +132,7 @@ def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
         keys = [part for part in problem["loc"] if not _is_tag(part)]
         path = (*prefix, *keys)
         raised = problem.get("ctx", {}).get("error")
+        path = (*path, *getattr(raised, "path", ()))
         # The constructor of nested settings raises one of our errors, whose cause has the details.
         cause = getattr(raised, "__cause__", None)
         if isinstance(cause, ValidationError):

@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from string import Formatter
 from typing import Any, ClassVar, Final, final
 
@@ -16,12 +17,16 @@ from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import Message, to_plain, tool_calls_of, with_id
+from graphkit.agents.messages import Message, newest_user_text, to_plain, tool_calls_of, with_id
 from graphkit.agents.models import FunctionModel, make_model
 from graphkit.agents.settings import check_limit
 from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
 from graphkit.agents.tool_calls import ToolCalls, complete_results, find_pending_calls
 from graphkit.agents.tools import Tool, ToolRegistry
+
+INPUT: Final = "input"
+"""In a prompt template: the newest message of the user, where the state has no key of this name."""
+_CONVERSIONS: Final = (None, "a", "r", "s")
 
 
 class Step(abc.ABC):
@@ -79,7 +84,8 @@ class ChatStep(Step):
             name: the name of its node.
             agent_tools: the tools of the agent; the model may call these, too.
             model: as in `make_model`.
-            prompt_template: formatted with the state and sent as a system message.
+            prompt_template: formatted with the state and sent as a system message. `{input}` is the
+                newest message of the user, where the state has no such key.
             system_prompt: sent as the first message.
             tools: what only the model of this step may call.
             max_parallel_tools: how many calls of one message run at the same time, at most; None:
@@ -174,7 +180,7 @@ class ChatStep(Step):
 
     def _format_template(self, template: str, state: Mapping[str, Any]) -> str:
         try:
-            return template.format_map(state)
+            return template.format_map({**_find_input(state), **state})
         except KeyError as error:
             key = error.args[0]
             raise ValueError(
@@ -286,20 +292,40 @@ def _check_text(option: str, value: object) -> None:
         raise ValueError(f"{option} must be text, not {value!r}")
 
 
+def _find_input(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return what `{input}` stands for in a template whose state has no such key: the newest message of the user."""
+    text = newest_user_text(state.get(MESSAGES) or ())
+    return {} if text is None else {INPUT: text}
+
+
 def _check_template(template: str | None) -> None:
     if template is None:
         return
     try:
-        parts = list(Formatter().parse(template))
+        fields = list(_fields_of(template))
     except ValueError as error:
         raise ValueError(f"the prompt_template is malformed: {error}; write {{{{ and }}}} for braces") from error
-    for _, name, _, _ in parts:
-        if name is None:  # after the last field
-            continue
+    for name, conversion in fields:
         if not name or name[0].isdigit():
             raise ValueError(
                 f"the prompt_template has {{{name}}}: name a key of the state, or write {{{{ and }}}} for braces"
             )
+        if conversion not in _CONVERSIONS:
+            raise ValueError(f"the prompt_template has {{{name}!{conversion}}}: only !r, !s and !a are conversions")
+
+
+def keys_of_template(template: str) -> list[str]:
+    """Return the keys of the state that a prompt template needs, each once."""
+    keys = [re.split(r"[.\[]", name)[0] for name, _ in _fields_of(template)]
+    return list(dict.fromkeys(keys))
+
+
+def _fields_of(template: str) -> Iterator[tuple[str, str | None]]:
+    """Yield the name and the conversion of each field of a template, also of those in format specifications."""
+    for _, name, specification, conversion in Formatter().parse(template):
+        if name is not None:  # None: text after the last field
+            yield name, conversion
+            yield from _fields_of(specification or "")
 
 
 def _choose_edge(state: Mapping[str, Any]) -> str:

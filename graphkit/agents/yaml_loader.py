@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from logging import getLogger
 from pathlib import Path as FilePath
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, Self, final
 
 from pydantic import ValidationError
 
 from graphkit._plan.retry import RetryPolicy
+from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
 from graphkit.agents.checkpointer_config import CheckpointerConfig
 from graphkit.agents.configuration import AgentConfig
-from graphkit.agents.default_state import parse_state_type
-from graphkit.agents.director import AgentBuilderDirector
+from graphkit.agents.default_state import DefaultState, find_declared_keys, parse_state_type
+from graphkit.agents.director import AgentBuilderDirector, InvalidStepError
 from graphkit.agents.model_settings import PROVIDERS
 from graphkit.agents.references import resolve_reference
 from graphkit.agents.settings import Path, Problem, find_problems
-from graphkit.agents.steps import STRATEGIES
+from graphkit.agents.steps import INPUT, STRATEGIES, keys_of_template
 from graphkit.agents.tools import Tool, tool
 from graphkit.agents.variables import Variables
 from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError, GraphStateError
 
-_INVALID_STEP: Final = re.compile(r"Invalid step (\d+):")
+_LOGGER: Final = getLogger("graphkit.agents")
+_OWN_STATE_TYPES: Final = (AgentState, DefaultState, MessagesState)
 _MOST_PROBLEMS: Final = 10
 """How many problems one message lists."""
 
 
-def load_agent(path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None) -> Agent:
+def load_agent(
+    path: str | os.PathLike[str],
+    *,
+    state_types: Iterable[type] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Agent:
     """Build the agent that a YAML file describes.
 
     The file names functions and classes as `module:name`, and these modules are imported. So load
@@ -39,19 +46,27 @@ def load_agent(path: str | os.PathLike[str], *, environment: Mapping[str, str] |
 
     Args:
         path: the file.
+        state_types: classes that the file, and the files of agents in it, may name without their module:
+            `state_type: OrderState`. Those of graphkit, such as `DefaultState`, are known.
         environment: what `${NAME}` in the file stands for; `os.environ` by default.
 
     Raises:
+        ValueError: two state types have the same name, or one is no class.
         AgentFileNotFoundError: there is no such file.
         AgentFileSyntaxError: it is not YAML, or the root is not a mapping.
         AgentConfigurationError: a key is unknown, missing or wrong. The message names the file, the
             line and the key. Nothing was stored.
         MissingDependencyError: a package is not installed that the agent needs.
     """
-    return _AgentFile(path, _environment(environment)).build()
+    return _AgentFile(path, _Names.of(environment, state_types)).build()
 
 
-def load_agent_config(path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None) -> AgentConfig:
+def load_agent_config(
+    path: str | os.PathLike[str],
+    *,
+    state_types: Iterable[type] = (),
+    environment: Mapping[str, str] | None = None,
+) -> AgentConfig:
     """Return what a YAML file describes, with the functions and classes in place of their names.
 
     `AgentBuilderDirector(config).abuild()` builds it on an event loop.
@@ -59,20 +74,46 @@ def load_agent_config(path: str | os.PathLike[str], *, environment: Mapping[str,
     Raises:
         AgentConfigurationError: as `load_agent`.
     """
-    return _AgentFile(path, _environment(environment)).config
+    return _AgentFile(path, _Names.of(environment, state_types)).config
 
 
 def check_agent_file(path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None) -> AgentConfig:
     """Check a file as `load_agent` does, without a store and without connecting to MCP servers.
 
+    A template that needs a key which the declared state type does not have is an error, too. One that
+    needs a key which only the input of a run can have is logged as a warning.
+
     Raises:
         AgentConfigurationError: as `load_agent`.
     """
-    return _AgentFile(path, _environment(environment)).check()
+    return _AgentFile(path, _Names.of(environment, ())).check()
 
 
-def _environment(environment: Mapping[str, str] | None) -> Mapping[str, str]:
-    return os.environ if environment is None else environment
+@final
+class _Names(NamedTuple):
+    """What the names in a file stand for."""
+
+    variables: Mapping[str, str]
+    """The environment variables."""
+    state_types: Mapping[str, type]
+    """The state types that a file may name without their module."""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] | None, state_types: Iterable[type]) -> Self:
+        """Read the arguments of the functions above.
+
+        Raises:
+            ValueError: two state types have the same name, or one is no class.
+        """
+        given: dict[str, type] = {}
+        for state_type in state_types:
+            checked: object = state_type
+            if not isinstance(checked, type):
+                raise ValueError(f"state_types must be classes, not {checked!r}")  # noqa: TRY004 - one kind for all
+            if given.setdefault(checked.__name__, checked) is not checked:
+                raise ValueError(f"two state_types are named {checked.__name__}: name one as module:name in the file")
+        own = {known.__name__: known for known in _OWN_STATE_TYPES}
+        return cls(os.environ if environment is None else environment, {**own, **given})
 
 
 @final
@@ -86,7 +127,7 @@ class _AgentFile:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        environment: Mapping[str, str],
+        names: _Names,
         outer: tuple[FilePath, ...] = (),
         variables: Variables | None = None,
     ) -> None:
@@ -94,14 +135,14 @@ class _AgentFile:
 
         Args:
             path: the file.
-            environment: what `${NAME}` stands for.
+            names: what the names in it stand for.
             outer: the files that contain this one.
             variables: those of these files; all of them share one object, because an error of one
                 may show a value of another.
         """
         self._variables = Variables() if variables is None else variables
-        self._file = YamlFile(path, environment, self._variables)
-        self._environment = environment
+        self._file = YamlFile(path, names.variables, self._variables)
+        self._names = names
         self._outer = (*outer, FilePath(self._file.path).resolve())
         self._inner: dict[Path, _AgentFile] = {}
         """The files of the steps that are agents in files of their own, by the path of the step."""
@@ -124,13 +165,24 @@ class _AgentFile:
 
     def _locate(self, error: Exception) -> AgentConfigurationError:
         """Return the error of a build with the closest place in the file that is known."""
+        if isinstance(error, InvalidStepError):
+            return self._locate_step(error)
         message = str(error)
-        path: Path = ()
         if isinstance(error, CheckpointerConfigurationError) and self.config.checkpointer is not None:
-            path = ("checkpointer",)
-        elif isinstance(error, ValueError):
-            path = _find_step(message)
-        return self._file.make_error(message, path)
+            return self._file.make_error(message, ("checkpointer",))
+        return self._file.make_error(message, ("steps",) if isinstance(error, ValueError) else ())
+
+    def _locate_step(self, error: InvalidStepError) -> AgentConfigurationError:
+        """Return the error of a step, which may be one of an agent in this file, or in a file of its own."""
+        file = self
+        path: Path = ()
+        *outer, number = error.numbers
+        for outer_number in outer:
+            step: Path = (*path, "steps", outer_number)
+            inner = file._inner.get(step)
+            file = inner or file
+            path = (*step, "agent") if inner is None else ()
+        return file._file.make_error(error.reason, (*path, "steps", number))  # noqa: SLF001
 
     def check(self) -> AgentConfig:
         """Build the agent without savers and MCP servers, and check the settings of these."""
@@ -143,12 +195,36 @@ class _AgentFile:
             from graphkit.agents.mcp_servers import McpServers
 
             McpServers(config.mcp_servers)
+        self._check_templates(config)
         self.config = _without_stores(config)
         try:
             self._build()
         finally:
             self.config = config
         return config
+
+    def _check_templates(self, config: AgentConfig) -> None:
+        """Check that the keys which the prompt templates need can be in the state.
+
+        The agents in the agent are left out: their states have what the outer agent's has.
+        """
+        declared = find_declared_keys(config.state_type)
+        can_store_any = False
+        for index, step in enumerate(config.steps):
+            if step["type"] != "llm":
+                can_store_any = True
+                continue
+            for key in keys_of_template(step.get("prompt_template") or ""):
+                if key == INPUT or key in declared.keys:
+                    continue
+                error = self._file.make_error(
+                    f"needs {key!r}, which the state type does not have; it has {', '.join(sorted(declared.keys))}",
+                    self._place_of("prompt_template", ("steps", index)),
+                )
+                if declared.are_all:
+                    raise error
+                if not can_store_any:
+                    _LOGGER.warning("%s. A run with a text fails; run it with a mapping that has this key", error)
 
     def _check_checkpointers(self, config: AgentConfig, path: Path) -> None:
         """Check the checkpointers of an agent of this file, and of the agents in it."""
@@ -258,8 +334,13 @@ class _AgentFile:
         if isinstance(model, str):
             resolved["model"] = self._resolve_model(model, (*path, "model"))
         if "tools" in step:
-            resolved["tools"] = self._resolve_tools(step["tools"], (*path, "tools"))
+            resolved["tools"] = self._resolve_tools(step["tools"], self._place_of("tools", path))
         return resolved
+
+    def _place_of(self, key: str, step: Path) -> Path:
+        """Return the path at which a chat step of this file has a key: in its `config`, or in the step itself."""
+        in_config = (*step, "config", key)
+        return in_config if self._file.has(in_config) else (*step, key)
 
     def _resolve_function(self, step: Mapping[str, Any], path: Path) -> dict[str, Any]:
         function = step["function"]
@@ -281,7 +362,7 @@ class _AgentFile:
         checkpointer = others.pop("checkpointer", None)
         if file.resolve() in self._outer:
             raise self._file.make_error(f"{file} contains itself", (*path, "file"))
-        inner = _AgentFile(file, self._environment, self._outer, self._variables)
+        inner = _AgentFile(file, self._names, self._outer, self._variables)
         self._inner[path] = inner
         config = inner.config
         if checkpointer is None:
@@ -321,12 +402,22 @@ class _AgentFile:
     def _resolve_state_type(self, state_type: Any, path: Path) -> Any:
         if not isinstance(state_type, str):
             return state_type
+        if state_type.isidentifier():
+            return self._find_state_type(state_type, path)
         found = self._import(state_type, path)
         try:
             parse_state_type(found, with_messages=False)
         except GraphStateError as error:
             raise self._file.make_error(str(error), path) from error
         return found
+
+    def _find_state_type(self, name: str, path: Path) -> type:
+        known = self._names.state_types
+        if name not in known:
+            names = ", ".join(sorted(known))
+            reason = f"there is no state type {name!r}; known are {names}. Write module:name, or give the class to "
+            raise self._file.make_error(f"{reason}load_agent(..., state_types=[{name}])", path)
+        return known[name]
 
     def _import_function(self, reference: str, path: Path) -> Any:
         found = self._import(reference, path)
@@ -339,15 +430,6 @@ class _AgentFile:
             return resolve_reference(reference)
         except ValueError as error:
             raise self._file.make_error(str(error), path) from error
-
-
-def _find_step(message: str) -> Path:
-    """Return the path of the step that a message of the director names."""
-    found = _INVALID_STEP.match(message)
-    if found is None:
-        return ("steps",)
-    number = int(found[1])
-    return ("steps", number)
 
 
 def _make_tool(function: Any, options: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ MARK = "<!-- From here on generated from the models: python -m tests.agents.conf
 SECTIONS = {
     "AgentSettings": "Agent",
     "LlmStepSettings": "Step: llm",
+    "LlmStepConfig": "Step: llm, config",
     "FunctionStepSettings": "Step: function",
     "AgentStepSettings": "Step: agent",
     "OtherStepSettings": "Step: another type",
@@ -20,12 +21,16 @@ SECTIONS = {
     "ThreadIdSettings": "Thread id",
     "RetrySettings": "Retry",
 }
-FORMS = {"Reference": "`module:name`", "ModelName": "`provider:model`"}
+REPEATED = {"LlmStepConfig": ("ModelTable", "LlmStepSettings")}
+"""The models that describe keys of another one."""
+NEW = {"LlmStepConfig": ("provider", "model")}
+"""The keys among them that mean something else there."""
+FORMS = {"Reference": "`module:name`", "StateType": "`module:name` or a name", "ModelName": "`provider:model`"}
 SIMPLE = {"string": "text", "integer": "whole number", "number": "number", "boolean": "boolean", "object": "mapping"}
 
 
 def anchor(title):
-    return title.lower().replace(":", "").replace(" ", "-")
+    return title.lower().replace(":", "").replace(",", "").replace(" ", "-")
 
 
 def type_of(schema):  # noqa: PLR0911 - a table of cases
@@ -59,20 +64,32 @@ def default_of(name, schema, required):
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-def make_section(name, model):
+def leave_out_repeated(name, model, definitions):
+    """The keys of a model that are not described elsewhere, and a sentence that says where the others are."""
+    others = REPEATED.get(name, ())
+    elsewhere = {key for other in others for key, schema in definitions[other]["properties"].items()}
+    kept = {
+        key: schema for key, schema in model["properties"].items() if key not in elsewhere or key in NEW.get(name, ())
+    }
+    links = " and ".join(f"[{SECTIONS[other]}](#{anchor(SECTIONS[other])})" for other in others)
+    return kept, f"\nAll other keys are those of {links}.\n" if others else ""
+
+
+def make_section(name, model, definitions):
+    properties, rest = leave_out_repeated(name, model, definitions)
     lines = [f"### {SECTIONS[name]}", "", model["description"].partition("\n\n")[0].replace("\n", " "), ""]
     lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
-    for key, schema in model["properties"].items():
+    for key, schema in properties.items():
         meaning = " ".join(schema["description"].split())
         cells = [f"`{key}`", type_of(schema), default_of(key, schema, model.get("required", ())), meaning]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + rest
 
 
 def make_reference():
     definitions = make_schema()["$defs"]
     assert set(definitions) == set(SECTIONS), "name each model of the configuration in SECTIONS"
-    return "\n".join(make_section(name, definitions[name]) for name in SECTIONS)
+    return "\n".join(make_section(name, definitions[name], definitions) for name in SECTIONS)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from textwrap import dedent
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import RunnableConfig
-from graphkit.agents import AgentBuilderDirector, CheckpointerConfig, load_agent, load_agent_config
+from graphkit import RetryPolicy, RunnableConfig
+from graphkit.agents import AgentBuilderDirector, AgentConfig, CheckpointerConfig, load_agent, load_agent_config
+from graphkit.agents.mcp_settings import McpServer
 from graphkit.agents.steps import STRATEGIES
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
 from graphkit.errors import (
@@ -319,7 +320,7 @@ def test_a_file_that_cannot_be_read_is_the_error_of_the_system(tmp_path):
 @pytest.mark.parametrize(
     ("text", "line", "key", "message"),
     [
-        ("steps:\n  - {type: function, function: 'APP:ship'}\n  - type: llm\n    model: {provider: nobody, model: m}\n", 3, "steps[1]", "unknown provider 'nobody'"),
+        ("steps:\n  - {type: function, function: 'APP:ship'}\n  - type: llm\n    model: {provider: nobody, model: m}\n", 4, "steps[1].model.provider", "unknown provider 'nobody'"),
         ("steps:\n  - type: llm\n    model: 'APP:echo'\n    tools: ['APP:many']\n", 4, "steps[0].tools[0]", "takes any number"),
         ("steps:\n  - type: agent\n    checkpointer: {type: file}\n    agent: {steps: [{type: llm, model: 'APP:echo'}]}\n", 3, "steps[0].checkpointer", "base_directory"),
         ("steps:\n  - type: agent\n    file: inner.yaml\n    checkpointer: {type: memory}\n", 4, "steps[0].checkpointer", "inner.yaml has a checkpointer, too"),
@@ -563,3 +564,18 @@ def test_the_schema_describes_each_key_and_accepts_no_other():
     }  # fmt: skip
     assert all("description" in value for value in schema["properties"].values())
     assert {"LlmStepSettings", "FunctionStepSettings", "AgentStepSettings"} <= set(schema["$defs"])
+
+
+def test_the_calls_of_an_mcp_server_have_the_options_of_tools(write):
+    server = "command: files\n    calls: {timeout: 20, on_error: raise}\n    tools:\n      read:\n        retry: {max_attempts: 2}\n      write:"
+    path = write(f"mcp_servers:\n  files:\n    {server}\n{STEPS}")
+    config = load_agent_config(path)
+    assert AgentConfig.from_dict(json.loads(json.dumps(config.to_dict()))).mcp_servers == config.mcp_servers
+    settings = McpServer.from_mapping("files", config.mcp_servers["files"]).settings
+    assert settings.call_options("write") == {"timeout": 20, "on_error": "raise"}
+    assert settings.call_options("read") == {"timeout": 20, "on_error": "raise", "retry": RetryPolicy(max_attempts=2)}
+
+    wrong = write(f"mcp_servers:\n  files:\n    {server.replace('attempts: 2', 'attempts: 0')}\n{STEPS}")
+    with pytest.raises(AgentConfigurationError, match="must be greater than or equal to 1") as caught:
+        load_agent(wrong)
+    assert (caught.value.line, caught.value.key) == (7, "mcp_servers.files.tools.read.retry.max_attempts")

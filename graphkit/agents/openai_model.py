@@ -6,7 +6,6 @@ repeats neither a stream that broke nor an answer that cannot be read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
 _ONLY_WITH_TOOLS: Final = frozenset({"parallel_tool_calls", "tool_choice"})
 """Options that servers refuse in a request without tools."""
+_USAGE_OPTION: Final = "stream_options"
+_REFUSED: Final = frozenset({400, 422})
+"""How servers answer a request with an option that they do not know."""
 
 
 class OpenAIModel:
@@ -46,6 +48,8 @@ class OpenAIModel:
         _require_package()
         self.settings = settings
         self._clients = Clients(settings)
+        self._asks_for_usage = True
+        """Whether a stream is asked for the usage of tokens; False once the server has refused that."""
 
     def __repr__(self) -> str:
         return f"OpenAIModel({self.settings.name!r})"
@@ -62,12 +66,11 @@ class OpenAIModel:
                 stream broke and the next answer differed from the text that `on_text` had got.
             AgentConfigurationError: there is no key.
         """
-        attempts = _Attempts(self.settings, on_text)
         client = self._clients.sync_client()
-        parameters = self._parameters(messages, tools, on_text)
+        attempts = _Attempts(self.settings, on_text, self._parameters(messages, tools, on_text))
         while True:
             try:
-                return _ask(client, parameters, attempts)
+                return self._take(_ask(client, attempts), attempts)
             except AttemptError as error:
                 failure = error.failure
             # Outside of the handler, so that a ModelError has no context, which may quote the key.
@@ -79,12 +82,11 @@ class OpenAIModel:
         """As `request`, without blocking the event loop. A cancellation closes the connection."""
         from asyncio import sleep
 
-        attempts = _Attempts(self.settings, on_text)
         client = await self._clients.async_client()
-        parameters = self._parameters(messages, tools, on_text)
+        attempts = _Attempts(self.settings, on_text, self._parameters(messages, tools, on_text))
         while True:
             try:
-                return await _ask_async(client, parameters, attempts)
+                return self._take(await _ask_async(client, attempts), attempts)
             except AttemptError as error:
                 failure = error.failure
             await sleep(attempts.prepare_next(failure))
@@ -108,15 +110,26 @@ class OpenAIModel:
             parameters["tools"] = to_plain(tools)
         if on_text is not None:
             parameters["stream"] = True
+            if self._asks_for_usage and _USAGE_OPTION not in parameters.get("extra_body", {}):
+                parameters[_USAGE_OPTION] = {"include_usage": True}
         return parameters
+
+    def _take(self, reply: Message, attempts: _Attempts) -> Message:
+        """Return a reply; learn from it whether the server knows the option for the usage."""
+        if attempts.is_usage_refused:
+            self._asks_for_usage = False
+        return reply
 
 
 class _Attempts:
-    """The attempts of one request: what they have streamed, and whether another one follows."""
+    """The attempts of one request: what they send, what they have streamed, and whether another one follows."""
 
-    def __init__(self, settings: ModelSettings, on_text: TextHandler | None) -> None:
+    def __init__(self, settings: ModelSettings, on_text: TextHandler | None, parameters: dict[str, Any]) -> None:
         self._settings = settings
         self._on_text = on_text
+        self.parameters = parameters
+        self.is_usage_refused = False
+        """Whether a request with the option for the usage was refused."""
         self._number = 1
         self._handed_over = ""
         """The text that `on_text` has got, from all attempts."""
@@ -151,6 +164,11 @@ class _Attempts:
         Raises:
             ModelError: there is no next one.
         """
+        if failure.status in _REFUSED and self.parameters.pop(_USAGE_OPTION, None) is not None:
+            # Perhaps the server does not know the option. A refused request has cost nothing, so the same
+            # one without it shows whether that was the reason.
+            self.is_usage_refused = True
+            return 0.0
         policy = self._settings.retry
         wait = failure.retry_after or 0.0
         delay = max(policy.delay_after(self._number), wait)
@@ -179,11 +197,11 @@ class _Attempts:
         context.post_event("model.retry", "warning", data)
 
 
-def _ask(client: OpenAI, parameters: Mapping[str, Any], attempts: _Attempts) -> Message:
+def _ask(client: OpenAI, attempts: _Attempts) -> Message:
     """Make one attempt; raise AttemptError if it fails. An error of `on_text` passes through."""
     with failures(client):
-        answer: Any = client.chat.completions.create(**parameters)
-        if "stream" not in parameters:
+        answer: Any = client.chat.completions.create(**attempts.parameters)
+        if "stream" not in attempts.parameters:
             return read_completion(_to_dict(answer))
         chunks = iter(answer)
 
@@ -201,11 +219,11 @@ def _ask(client: OpenAI, parameters: Mapping[str, Any], attempts: _Attempts) -> 
         answer.close()
 
 
-async def _ask_async(client: AsyncOpenAI, parameters: Mapping[str, Any], attempts: _Attempts) -> Message:
+async def _ask_async(client: AsyncOpenAI, attempts: _Attempts) -> Message:
     """As `_ask`."""
     with failures(client):
-        answer: Any = await client.chat.completions.create(**parameters)
-        if "stream" not in parameters:
+        answer: Any = await client.chat.completions.create(**attempts.parameters)
+        if "stream" not in attempts.parameters:
             return read_completion(_to_dict(answer))
         chunks = aiter(answer)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import re
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from logging import getLogger
 from string import Formatter
 from typing import Any, ClassVar, Final, final
 
@@ -27,6 +28,12 @@ from graphkit.agents.tools import Tool, ToolRegistry
 INPUT: Final = "input"
 """In a prompt template: the newest message of the user, where the state has no key of this name."""
 _CONVERSIONS: Final = (None, "a", "r", "s")
+_CUT_OFF: Final = {
+    "length": "it reached the limit of tokens; raise max_tokens or max_completion_tokens",
+    "content_filter": "the filter of the provider left out a part",
+}
+"""What a `finish_reason` says of an answer that is not complete."""
+_LOGGER: Final = getLogger("graphkit.agents")
 
 
 class Step(abc.ABC):
@@ -190,6 +197,9 @@ class ChatStep(Step):
     def _make_update(self, reply: Any) -> dict[str, Any]:
         """Return the update that appends a reply."""
         self._check_reply(reply)
+        advice = _CUT_OFF.get(str(reply.get("finish_reason")))
+        if advice is not None:
+            _LOGGER.warning("the answer of the model of step %r is not complete: %s", self.name, advice)
         message = with_id(reply)
         return {MESSAGES: [message]}
 

@@ -73,7 +73,7 @@ def test_it_answers_with_a_message_and_an_id_of_its_own(connect, ask, is_streame
     pieces = []
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     with chat_server.start([text("Hello there!", usage=usage)] * 2) as server:
-        model = connect(server, extra_body={"stream_options": {"include_usage": True}})
+        model = connect(server)
         on_text = pieces.append if is_streamed else None
         first, second = ask(model, on_text), ask(model, on_text)
 
@@ -87,6 +87,42 @@ def test_it_answers_with_a_message_and_an_id_of_its_own(connect, ask, is_streame
     assert first["id"] != second["id"]
     assert "".join(pieces) == ("Hello there!" * 2 if is_streamed else "")
     assert len(pieces) == (6 if is_streamed else 0)
+
+
+@both
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_server_that_refuses_the_option_for_the_usage_is_asked_without_it(connect, ask, status):
+    def answer(request):
+        return failure(status, "what is that?") if "stream_options" in request else text("Hello")
+
+    with chat_server.start(answer) as server:
+        model = connect(server)
+        for _ in range(2):
+            pieces = []
+            assert ask(model, pieces.append)["content"] == "".join(pieces) == "Hello"
+        ask(model)
+    assert ["stream_options" in request for request in server.requests] == [True, False, False, False]
+
+
+def test_another_refusal_is_an_error_and_does_not_cost_the_usage(connect):
+    def answer(request):
+        if request["messages"][-1]["content"] == "forbidden":
+            return failure(400, "forbidden")
+        return text("Hello", usage={"total_tokens": 5})
+
+    with chat_server.start(answer) as server:
+        model = connect(server)
+        with pytest.raises(ModelError, match="after 1 attempt: status 400: forbidden"):
+            model.request([{"role": "user", "content": "forbidden"}], on_text=print)
+        assert model.request(QUESTION, on_text=print)["usage"] == {"total_tokens": 5}
+
+
+def test_the_option_for_the_usage_can_be_set(connect):
+    with chat_server.start([text("Hello"), text("Hello")]) as server:
+        ask_sync(connect(server, extra_body={"stream_options": None}), print)
+        ask_sync(connect(server))
+    assert server.requests[0]["stream_options"] is None
+    assert "stream_options" not in server.requests[1]
 
 
 @both

@@ -114,7 +114,7 @@ class _Group(TyperGroup):
     """The group of all commands.
 
     It accepts `import langgraph-sqlite` for `import-langgraph-sqlite`, and `agents run` for
-    `agents-run`.
+    `agents-run`. A first word that several commands begin with, such as `agents`, is a group of them.
     """
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
@@ -149,8 +149,22 @@ class _Group(TyperGroup):
             args = [f"{args[0]}-{args[1]}", *args[2:]]
             return super().resolve_command(ctx, args)
         if args and not ctx.resilient_parsing:  # which completion uses
+            group = self._find_group(args[0])
+            if group is not None:
+                return group.name, group, args[1:]
             self._check_command(args[0])
         return super().resolve_command(ctx, args)
+
+    def _find_group(self, word: str) -> _Group | None:
+        """Return the commands that begin with a word which is no command itself, without that word."""
+        found: dict[str, Any] = {}
+        for name, command in self.commands.items():
+            head, _, rest = name.partition("-")
+            if head == word:
+                found[rest] = command
+        if word in self.commands or len(found) < 2:  # noqa: PLR2004 - a group
+            return None
+        return _Group(name=word, commands=found, no_args_is_help=True, rich_markup_mode=None)
 
     def _check_command(self, name: str) -> None:
         if name.startswith("-") or name in self.commands:

@@ -106,6 +106,20 @@ def calls():
     return Path("calls").read_text().split("\n")[:-1]
 
 
+@pytest.mark.parametrize("words", [["agents", "--help"], ["agents", "-h"], ["agents"]], ids=" ".join)
+def test_the_help_of_the_group_lists_its_commands(words):
+    done = graphkit(*words)
+    shown = done.out or done.err
+    assert shown.startswith("Usage: graphkit agents [OPTIONS] COMMAND")
+    assert [line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()] == ["schema", "check", "run"]
+    assert done.code == (0 if len(words) == 2 else 2)
+
+
+def test_an_unknown_command_of_the_group_is_a_usage_error():
+    done = graphkit("agents", "rn")
+    assert (done.code, done.err) == (2, "graphkit: there is no command rn; did you mean run?\n")
+
+
 def test_the_schema_is_json():
     schema = graphkit("agents", "schema").json
     assert schema["required"] == ["steps"]
@@ -116,6 +130,13 @@ def test_a_valid_file_is_checked_without_a_store():
     done = graphkit("agents", "check", "shop.yaml")
     assert (done.code, done.out) == (0, "shop.yaml is valid: agent shop, 1 step (llm)\n")
     assert graphkit("agents", "check", "shop.yaml", "--json").json["checkpointer"] == "file"
+
+
+def test_a_check_warns_of_a_template_that_a_text_cannot_fill():
+    Path("shop.yaml").write_text(agent_file("answer', prompt_template: 'In {city}"))
+    done = graphkit("agents", "check", "shop.yaml")
+    assert done.code == 0
+    assert "graphkit: warning: shop.yaml, line 4: steps[0].prompt_template: needs 'city'" in done.err
     assert not Path("runs").exists()
     assert not Path("calls").exists()
 
@@ -194,6 +215,9 @@ def test_without_a_checkpointer_nothing_is_kept():
     assert "it forgets each message" in done.err
     assert "You said 'Hello'." in done.out
     assert run("--thread", "bob", stdin="Hello\n").code == 2
+    done = run(stdin="cancel it\n")
+    assert "a call waits for approval: cancel_order" in done.out
+    assert "no answer can come later, because the agent has no checkpointer" in done.out
 
 
 @pytest.mark.parametrize("thread", ["", "a\nb", " "])
@@ -223,7 +247,9 @@ def test_a_tool_is_approved_changed_or_refused(line, call, result):
 
 def test_an_approval_waits_for_the_next_process_and_no_call_is_repeated():
     first = run("--thread", "bob", stdin="cancel it\n")
-    assert (first.code, "continue with --thread bob" in first.out) == (0, True)
+    assert first.code == 0
+    said = '1 turn; a call waits for approval: cancel_order {"number": 3}; continue with --thread bob'
+    assert first.out.split("\n")[-2] == said
     assert calls() == ["model"]
     second = run("--thread", "bob", stdin="y\nBye\n")
     assert "approve cancel_order" in second.err
@@ -232,7 +258,8 @@ def test_an_approval_waits_for_the_next_process_and_no_call_is_repeated():
 
 
 def test_an_answer_is_kept_when_the_input_ends_before_the_next_one():
-    run("--thread", "bob", stdin="cancel both\ny\n")
+    first = run("--thread", "bob", "--json", stdin="cancel both\ny\n")
+    assert [payload["arguments"] for payload in json.loads(first.lines[-1])["waiting"]] == [{"number": 4}]
     assert calls() == ["model", "cancel 3"]
     done = run("--thread", "bob", stdin="n\n")
     assert done.err.count("approve cancel_order") == 1
@@ -244,6 +271,8 @@ def test_another_question_takes_any_answer():
     Path("shop.yaml").write_text(agent_file(steps="  - {type: function, function: 'agent_shop:ask'}\n"))
     done = run("--thread", "bob", stdin='Hello\nBern\nAgain\n{"zip": 3000}\n')
     assert "Which city?" in done.err
+    assert "a question waits" not in done.out
+    assert "a question waits for an answer: Which city?; " in run("--thread", "eve", stdin="Hello\n").out
     assert "Answer: Bern\n" in done.out
     assert "Answer: {'zip': 3000}\n" in done.out
 

@@ -144,6 +144,8 @@ class _Conversation:
         self._is_interactive = context.input.isatty()
         self._shown = 0
         """How many messages have been shown."""
+        self._waiting: Sequence[InterruptionMetadata] = ()
+        """What waits for an answer when the input has ended."""
 
     def run(self) -> Iterator[Text | Message]:
         """Read messages and yield the answers, until the input ends."""
@@ -231,6 +233,7 @@ class _Conversation:
                 return True
             answers = self._ask(last.interrupts)
             if answers is None:
+                self._waiting = last.interrupts
                 return False
             given = GraphResume(answers)
 
@@ -301,13 +304,12 @@ class _Conversation:
 
     def _ask_one(self, interrupt: InterruptionMetadata) -> Any:
         payload = interrupt.payload
-        is_approval = isinstance(payload, Mapping) and payload.keys() >= _APPROVAL_KEYS
-        if not is_approval:
+        if not _is_approval(payload):
             line = self._read_question(describe_payload(interrupt.reason()))
             return ABSENT if line is None else _parse_answer(line)
         if "error" in payload:
             self._context.warn(escape(str(payload["error"])))
-        question = f"approve {escape(str(payload['tool']))} {abbreviate(payload['arguments'], 400)}? [y/n/JSON]"
+        question = f"approve {_describe_call(payload)}? [y/n/JSON]"
         while True:
             line = self._read_question(question)
             if line is None:
@@ -322,10 +324,27 @@ class _Conversation:
         return self._read_line(f"{question} ")
 
     def _describe_end(self, turns: int) -> Message:
-        text = f"{pluralize(turns, 'turn')}"
+        parts = [pluralize(turns, "turn"), *map(_describe_waiting, self._waiting)]
         if self._thread is not None:
-            text += f"; continue with --thread {escape(self._thread)}"
-        return Message(text, {"thread": self._thread, "turns": turns})
+            parts.append(f"continue with --thread {escape(self._thread)}")
+        elif self._waiting:
+            parts.append("no answer can come later, because the agent has no checkpointer")
+        waiting = [interrupt.payload for interrupt in self._waiting]
+        return Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": waiting})
+
+
+def _is_approval(payload: Any) -> bool:
+    return isinstance(payload, Mapping) and payload.keys() >= _APPROVAL_KEYS
+
+
+def _describe_call(payload: Mapping[str, Any]) -> str:
+    return f"{escape(str(payload['tool']))} {abbreviate(payload['arguments'], 400)}"
+
+
+def _describe_waiting(interrupt: InterruptionMetadata) -> str:
+    if _is_approval(interrupt.payload):
+        return f"a call waits for approval: {_describe_call(interrupt.payload)}"
+    return f"a question waits for an answer: {describe_payload(interrupt.reason())}"
 
 
 def escape_lines(text: str) -> str:

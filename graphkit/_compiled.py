@@ -25,7 +25,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import waiting_interrupts
+from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
@@ -378,7 +378,17 @@ class CompiledGraph(JavaNames):
         return cursor.schema.state_factory(cursor.data)
 
     def _find_waiting_interrupts(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
-        return waiting_interrupts(config, self._find_history(config).saver.get_writes(config))
+        """Return the pending interrupts of a checkpoint, and those in nested graphs for which it waits."""
+        writes = self._find_history(config).saver.get_writes(config)
+        found = waiting_interrupts(config, writes)
+        nested = subgraph_interrupts(well_formed_writes(writes, config.thread))
+        for namespace in dict.fromkeys(nested.values()):
+            if subgraph.find_programs(self.program, namespace) is None:
+                continue  # the graph has changed since
+            latest = self.state_of(config.replace(checkpoint_ns=namespace, checkpoint_id=None))
+            inside = () if latest is None else latest.interrupts
+            found += [interrupt for interrupt in inside if interrupt.id in nested]
+        return found
 
     def _refuse_async(self) -> None:
         if self.topology.asynchronous:

@@ -234,7 +234,8 @@ class StateSnapshot(NodeOutput):
 
     Attributes:
         config: the address of this checkpoint.
-        interrupts: the pending interrupts of this checkpoint.
+        interrupts: the pending interrupts of this checkpoint, and those in nested graphs for which it
+            waits.
     """
 
     __slots__ = ("_checkpoint", "_state_factory", "_waiting", "config", "interrupts")

@@ -13,6 +13,7 @@ from graphkit._values.state import AgentState
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import check_messages, make_sendable
 from graphkit.agents.text_stream import IS_TEXT_READ
+from graphkit.agents.thread_ids import check_thread_id
 from graphkit.agents.variables import Variables
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
@@ -101,7 +102,8 @@ class Agent:
 
         Raises:
             RuntimeError: the agent was not built.
-            ValueError: the thread id is missing or empty, or a message has a wrong form. Nothing was stored.
+            ValueError: the thread id is missing or not valid (see `check_thread_id`), or a message has a wrong
+                form. Nothing was stored.
             CheckpointerConfigurationError: the agent has no checkpointer, and so nothing to resume.
             GraphRunnerError: steps or tools are asynchronous: use `arun`; or a step failed.
         """
@@ -275,7 +277,9 @@ class Agent:
         return state
 
     def _make_config(self, graph: CompiledGraph, thread_id: str | None, checkpoint_id: str | None) -> RunnableConfig:
-        if not thread_id:
+        if thread_id:
+            check_thread_id(thread_id)
+        else:
             if checkpoint_id is not None:
                 raise ValueError(f"checkpoint_id {checkpoint_id!r} needs the thread_id of its thread")
             if graph.compile_config.saver is not None:

@@ -466,6 +466,16 @@ def test_p13_an_agent_with_a_checkpointer_needs_a_thread_id(run):
     assert contents(run(agent, "hello", agent.new_thread_id()), "assistant") == ["1: hello"]
 
 
+@pytest.mark.parametrize("thread_id", ["a\nb", " t", "x" * 4097, "a\udce9", 7], ids=ascii)
+def test_p25_a_thread_id_that_is_not_valid_is_refused(thread_id):
+    saver = MemorySaver()
+    agent = AgentBuilder().with_chat(echo).with_checkpointer(saver).build()
+    for start in (agent.run, agent.stream, agent.astream, lambda *given: asyncio.run(agent.arun(*given))):
+        with pytest.raises(ValueError, match="a thread id"):
+            start("hello", thread_id)
+    assert not saver.threads()
+
+
 def test_p5_without_a_checkpointer_no_thread_id_is_needed(run):
     agent = AgentBuilder().with_chat(echo).build()
     assert contents(run(agent, "hello"), "assistant") == ["1: hello"]

@@ -454,3 +454,19 @@ def test_a_tool_without_a_signature_gets_the_arguments_as_they_are(run):
     assert contents(run(agent, "go")) == ["ok"]
     assert seen == [{"x": 1, "y": [2]}]
     assert transcript(run(agent, "go")) == transcript(run(agent, "go"))
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["saver of its own", "saver of the outer agent"])
+def test_a_call_that_waits_in_a_nested_agent_is_seen_and_approved_through_the_outer_one(run, till, is_own):
+    inner = AgentBuilder().with_chat(Script(calling(call("sell", id="c", item="tea")), "sold"), name="chat")
+    inner = inner.with_tools(tool(till.sell, requires_approval=True)).with_checkpointer(
+        MemorySaver() if is_own else None
+    )
+    outer = AgentBuilder().with_step("clerk", inner.build()).with_checkpointer(MemorySaver()).build()
+    run(outer, "go", "t")
+    (waiting,) = outer.get_state("t").interrupts
+    assert waiting.payload == {"tool": "sell", "arguments": {"item": "tea"}, "id": "c"}
+    assert waiting.checkpoint_ns == "clerk"
+    state = run(outer, GraphResume({waiting.id: True}), "t")
+    assert state["messages"][-1]["content"] == "sold"
+    assert outer.get_state("t").interrupts == ()

@@ -510,10 +510,13 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
     assert (last.is_subgraph, last.node_id, [one.id for one in last.interrupts]) == (True, "p", [last.id])
     assert last.when == ("after" if kind == "before_edge" else kind)
     assert saver.history(CONFIG)[0].status == "interrupted"
+    waiting = graph.get_state(CONFIG).interrupts
+    assert [(one.id, one.checkpoint_ns, one.node_id) for one in waiting] == [(last.id, "s/t" if deep else "s", "p")]
     state = run(graph, GraphResume(answer), how=how)[-1].state
     assert state["log"] == log
     assert saver.history(CONFIG)[0].status == "finished"
     assert saver.interrupts("t") == []
+    assert [one for snapshot in graph.get_state_history(CONFIG) for one in snapshot.interrupts] == []
 
 
 @pytest.mark.parametrize("kind", STOPS)
@@ -686,6 +689,7 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
     last = run(graph, {}, how=how)[-1]
     ids = {stop.payload: stop.id for stop in last.interrupts}
     assert sorted(ids) == ["own", "s1", "s2"]
+    assert {one.payload: one.id for one in graph.get_state(CONFIG).interrupts} == ids
     before = everything(saver)
     for wrong in (GraphResume("x"), GraphResume({ids["s1"]: "A", "unknown": "B"})):
         with pytest.raises(GraphRunnerError, match="several interrupts"):
@@ -693,6 +697,7 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
     assert everything(saver) == before
     last = run(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}), how=how)[-1]
     assert [stop.id for stop in last.interrupts] == [ids["s1"]]
+    assert [one.id for one in graph.get_state(CONFIG).interrupts] == [ids["s1"]]
     assert run(graph, GraphResume("A"), how=how)[-1].state["log"] == ["ps1", "A", "ps2", "B", "O", "j"]
     assert sorted(runs) == ["ps1", "ps2"]
 
@@ -734,6 +739,7 @@ def test_updates_of_either_history_while_it_waits(saver, kind):
     graph.update_state(INSIDE, {"log": "again"})
     if len(saver.namespaces("t")) > 1:
         assert [one.id for one in saver.interrupts("t")] == [last.id]
+    assert [one.id for one in graph.get_state(CONFIG).interrupts] == [last.id]
     at = log.index("p") + 1 if kind in {"after", "before_edge"} else 1
     expected = ["a", "parents", *log[1:at], "childs", "again", *log[at:]]
     assert graph.invoke(GraphResume(answer), CONFIG)["log"] == expected
@@ -744,6 +750,7 @@ def test_where_it_goes_on_inside_can_be_said(saver):
     graph.invoke({}, CONFIG)
     graph.update_state(INSIDE, {"log": "by hand"}, "p")
     assert saver.interrupts("t") == []
+    assert graph.get_state(CONFIG).interrupts == ()
     assert graph.invoke(None, CONFIG)["log"] == ["a", "by hand", "q", "z"]
     graph.invoke({"log": RESET}, CONFIG)
     graph.update_state(INSIDE, {}, goto=END)
@@ -910,6 +917,7 @@ def test_a_saver_of_its_own(saver, how):
     run(graph, {}, how=how)
     assert (stored(saver, INSIDE), stored(own, INSIDE)) == ([], [("__START__", "p")])
     assert [one.checkpoint_ns for one in own.interrupts("t")] == ["s"]
+    assert graph.get_state(CONFIG).interrupts == tuple(own.interrupts("t"))
     graph.update_state(INSIDE, {"log": "u"})
     assert graph.get_state(INSIDE).values["log"] == ["a", "u"]
     assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "u", "ok", "q", "z"]

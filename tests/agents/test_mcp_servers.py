@@ -552,6 +552,23 @@ def test_a_server_that_reads_nothing_more_is_an_error_for_the_model(plain):
     assert content.startswith("Error: TimeoutError: ")
 
 
+def test_a_server_over_http_that_hangs_is_an_error_for_the_model():
+    is_over = threading.Event()
+
+    def hang(handler, request):
+        is_over.wait(60)
+        handler.close_connection = True
+
+    with HttpStub(hang) as server:
+        try:
+            settings = {"url": server.url, "calls": {"timeout": 0.2}}
+            (content,) = run_agent(settings, "done", tool_calls=[call("act")])
+        finally:
+            is_over.set()
+    assert content == "Error: TimeoutError: tool 'act' took longer than its timeout of 0.2 s"
+    assert server.calls == 1
+
+
 def test_a_failed_call_is_made_again_as_the_settings_say(plain):
     only_lost = RetryPolicy(max_attempts=3, initial_delay=0, jitter=False, retry_on=McpServerError)
     settings = plain.settings | {"tools": {"die": {"retry": only_lost}, "complain": {"retry": only_lost}}}

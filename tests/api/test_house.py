@@ -60,6 +60,14 @@ def test_types_are_published(package):
     assert (Path(package.__file__).parent / "py.typed").is_file()
 
 
+def test_p17_types_are_strict_and_coverage_has_a_limit():
+    tools = pyproject()["tool"]
+    assert tools["mypy"]["strict"]
+    assert set(tools["mypy"]["files"]) == set(tools["coverage"]["run"]["source_pkgs"]) == {"graphkit", "savers"}
+    assert tools["coverage"]["run"]["branch"]
+    assert tools["coverage"]["report"]["fail_under"] >= 95
+
+
 @pytest.mark.parametrize("package", ["graphkit.agents", "savers", "savers.langgraph"])
 def test_names_that_are_imported_late_are_listed(package):
     assert fresh_process(f"import {package} as package; print({{*package.__all__}} - {{*dir(package)}})") == "set()\n"

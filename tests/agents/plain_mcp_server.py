@@ -77,6 +77,7 @@ def stop_reading(filler):
 
 def listed():
     record("listed")
+    sys.stdout.write("1 file, which is no message\n")
     return os.fsdecode(b"caf\xe9")
 
 

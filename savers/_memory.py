@@ -412,9 +412,18 @@ class _History:
 
     def replace(self, stored: _StoredCheckpoint, checkpoint: Checkpoint) -> None:
         """Replace a checkpoint in place; its pending writes and tags stay."""
-        if checkpoint.id != stored.checkpoint.id:
-            self._is_indexed = False
+        old_id = stored.checkpoint.id
+        new_id = checkpoint.id
+        if old_id == new_id:
+            stored.checkpoint = checkpoint
+            return
+        # With an id more than once, the index does not tell which is the newest with the old one now.
+        stays_indexed = len(self._by_id) == len(self.checkpoints) and new_id not in self._by_id
+        self._is_indexed = False
         stored.checkpoint = checkpoint
+        if stays_indexed:
+            self._by_id[new_id] = self._by_id.pop(old_id)
+            self._is_indexed = True
 
     def remove(self, ids: set[str]) -> None:
         self._is_indexed = False

@@ -61,6 +61,15 @@ class Index:
         checkpoint.take_over_writes(self.checkpoints[position])
         self.checkpoints[position] = checkpoint
         if target != checkpoint.id:
+            self._renumber(position, target, checkpoint.id)
+        return True
+
+    def _renumber(self, position: int, old_id: str, new_id: str) -> None:
+        """Note that the checkpoint at a position, the newest with its id, has another id now."""
+        if len(self._positions) < self._numbered:
+            # Several have one id: an older one may be the newest with the old id now.
             self._positions = {}
             self._numbered = 0
-        return True
+            return
+        del self._positions[old_id]
+        self._positions[new_id] = max(position, self._positions.get(new_id, 0))

@@ -150,6 +150,19 @@ class SupportsCompact(Protocol):
 
 
 @runtime_checkable
+class SupportsFlush(Protocol):
+    """A saver that can be told to bring everything that was put to the disk."""
+
+    def flush(self) -> None:
+        """Bring everything to the disk that an option lets wait there.
+
+        Raises:
+            CheckpointStorageError: something may not be on the disk.
+        """
+        ...
+
+
+@runtime_checkable
 class SupportsDeleteIdle(Protocol):
     """A saver that deletes threads that no process has written to for a while."""
 

@@ -39,6 +39,15 @@ class CompactMixin:
         return self.delegate.compact(thread, progress=progress)  # type: ignore[no-any-return]
 
 
+class FlushMixin:
+    """Forwards `flush`; see `graphkit.abc.SupportsFlush`."""
+
+    delegate: Any
+
+    def flush(self) -> None:
+        self.delegate.flush()
+
+
 class DeleteIdleMixin:
     """Forwards `delete_idle`; see `graphkit.abc.SupportsDeleteIdle`."""
 

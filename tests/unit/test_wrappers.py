@@ -8,6 +8,7 @@ from graphkit._saver.capabilities import QUALITIES
 from graphkit.abc import (
     SupportsCompact,
     SupportsDeleteIdle,
+    SupportsFlush,
     SupportsRepair,
     SupportsReplay,
     SupportsRotate,
@@ -108,6 +109,9 @@ class Capable(MemorySaver):
     def compact(self, thread=None, *, progress=None):
         return self.called.append(("compact", thread, progress))
 
+    def flush(self):
+        return self.called.append(("flush",))
+
     def delete_idle(self, thread=None, *, idle_since, dry_run=False, progress=None):
         return self.called.append(("delete_idle", thread, idle_since, dry_run, progress))
 
@@ -118,7 +122,15 @@ class Capable(MemorySaver):
         return self.called.append(("replay", config, version))
 
 
-OPTIONAL = [SupportsVerify, SupportsRepair, SupportsCompact, SupportsDeleteIdle, SupportsRotate, SupportsReplay]
+OPTIONAL = [
+    SupportsVerify,
+    SupportsRepair,
+    SupportsCompact,
+    SupportsFlush,
+    SupportsDeleteIdle,
+    SupportsRotate,
+    SupportsReplay,
+]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +146,7 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
     wrapper.verify("t", progress=print)
     wrapper.repair("t", dry_run=True, progress=print)
     wrapper.compact("t", progress=print)
+    wrapper.flush()
     wrapper.delete_idle("t", idle_since="now", dry_run=True, progress=print)
     wrapper.rotate("t", progress=print)
     wrapper.replay("t", version=1)
@@ -141,6 +154,7 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
         ("verify", "t", print),
         ("repair", "t", True, print),
         ("compact", "t", print),
+        ("flush",),
         ("delete_idle", "t", "now", True, print),
         ("rotate", "t", print),
         ("replay", "t", 1),

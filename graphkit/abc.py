@@ -35,6 +35,11 @@ from graphkit._saver.capabilities import (
 )
 from graphkit._saver.checkpoint_info import make_checkpoint_info as make_checkpoint_info
 from graphkit._saver.default_methods import copy_thread as copy_thread
+from graphkit._saver.incomplete import (
+    IncomingThread as IncomingThread,
+    check_complete as check_complete,
+    check_copy as check_copy,
+)
 from graphkit._saver.retention import Retention as Retention
 from graphkit._saver.run_lock import get_held_run_locks as get_held_run_locks
 from graphkit._saver.serializer import StateSerializer as StateSerializer
@@ -53,6 +58,7 @@ from graphkit._saver.writes import (
     derive_status as derive_status,
     find_failure as find_failure,
     find_waiting_interrupts as find_waiting_interrupts,
+    is_incomplete as is_incomplete,
     iter_changes as iter_changes,
 )
 from graphkit._values.channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
@@ -65,6 +71,7 @@ __all__ = [
     "ConfigLike",
     "HasBaseDirectory",
     "HasVersions",
+    "IncomingThread",
     "InterruptableAction",
     "InterruptibleAction",
     "LatestCheckpoint",
@@ -87,6 +94,8 @@ __all__ = [
     "ThreadLike",
     "VerifyReport",
     "Watch",
+    "check_complete",
+    "check_copy",
     "check_tags",
     "check_writes",
     "copy_thread",
@@ -95,6 +104,7 @@ __all__ = [
     "find_waiting_interrupts",
     "generate_id",
     "get_held_run_locks",
+    "is_incomplete",
     "is_namespace_inside",
     "iter_changes",
     "make_checkpoint_info",

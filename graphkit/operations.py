@@ -29,6 +29,7 @@ from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
 from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
 from graphkit._saver.writes import (
     ANSWER,
@@ -84,7 +85,7 @@ def answer(
 
     Raises:
         CheckpointConflictError: no interrupt is pending, or several are and `interrupt` names none
-            of them.
+            of them; or the thread is incomplete.
         CheckpointNotFoundError: the thread has no pending interrupt with this id.
         CheckpointSerializationError: the value cannot be stored, or a declared stop is answered
             with something else than a mapping or None.
@@ -94,6 +95,7 @@ def answer(
     """
     thread_id = resolve_thread_id(thread)
     with saver.run_lock(RunnableConfig(thread_id)):
+        refuse_incomplete(saver, thread_id)
         stop = _find_interrupt(thread_id, saver.interrupts(thread_id), interrupt)
         config = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
         saver.put_writes(config, {ANSWER + stop.id: _prepare_answer(stop, value)})
@@ -118,7 +120,8 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
 
     Raises:
         CheckpointNotFoundError: the thread has no checkpoint in this namespace.
-        CheckpointConflictError: the checkpoint that the config names is not the latest.
+        CheckpointConflictError: the checkpoint that the config names is not the latest; or the
+            thread is incomplete.
         CheckpointSerializationError: the values are not a mapping, or one of them cannot be stored.
         ThreadBusyError: another run holds the thread.
 
@@ -127,6 +130,7 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
     config = _config_of(config)
     recorded = _freeze_update("values", values)
     with saver.run_lock(config):
+        refuse_incomplete(saver, config.thread)
         latest = saver.get(config.with_check_point_id(None))
         if latest is None:
             raise CheckpointNotFoundError(config.thread)
@@ -164,34 +168,41 @@ def fork(
 
     Raises:
         CheckpointNotFoundError: there is no such thread or checkpoint.
-        CheckpointConflictError: the new thread is not empty.
+        CheckpointConflictError: the new thread is not empty; or the other one is incomplete, and the
+            config names none of the checkpoints that led to its latest.
         CheckpointerConfigurationError: the config names the namespace of a nested graph.
+        CheckpointSerializationError: a checkpoint has a value whose type is not registered.
         ThreadBusyError: another run holds the new thread.
 
-        None of them changes the store. If the process dies midway, the new thread has the first of
-        the checkpoints: delete it and fork again.
+        None of them changes the store. If the process dies midway, the new thread is incomplete: no
+        run and no worker takes it, and the next fork to its id replaces it.
     """
     source = _require_root(config)
     new = RunnableConfig(resolve_thread_id(target))
+    if source.checkpoint_id is None:
+        refuse_incomplete(saver, source.thread)
     path = _path_to(saver, source)
     origin = path[-1]
+    check_complete(source.thread, origin.metadata)
     source = source.with_check_point_id(origin.id)
-    with saver.run_lock(new):
-        if saver.namespaces(new):
-            raise CheckpointConflictError(new.thread, "not empty; choose another id for the new thread")
+    # All of it is read before the first put, because most that can go wrong goes wrong here. It is
+    # read again for the copy: together, the states may not fit into memory.
+    for info in path[:-1]:
+        _read_for_fork(saver, info)
+    original = _load(saver, source)
+    head = StoredCheckpoint(
+        _copy_as_fork(original, created_at, id=original.id, parent_id=original.parent_id),
+        writes=_read_interrupts(saver, source),
+    )
+    with (
+        saver.run_lock(new),
+        fill_new_thread(saver, new.thread, source.thread, [""], original.state) as incoming,
+    ):
         for info in path[:-1]:
-            _copy_checkpoint(saver, info, new)
-        original = _load(saver, source)
-        head = _copy_as_fork(
-            original,
-            created_at,
-            id=original.id,
-            parent_id=original.parent_id,
-        )
-        latest = saver.put(new, head)
-        _copy_interrupts(saver, source, latest)
+            incoming.put("", _read_for_fork(saver, info))
+        incoming.put("", head)
 
-    return ForkedThread(config=latest, origin=origin, checkpoints=len(path))
+    return ForkedThread(config=new.with_check_point_id(original.id), origin=origin, checkpoints=len(path))
 
 
 def rollback(
@@ -215,6 +226,7 @@ def rollback(
 
     Raises:
         CheckpointNotFoundError: there is no such checkpoint.
+        CheckpointConflictError: the thread is incomplete.
         CheckpointerConfigurationError: the config names no checkpoint, or the namespace of a nested
             graph.
         ThreadBusyError: another run holds the thread.
@@ -225,11 +237,14 @@ def rollback(
     if config.checkpoint_id is None:
         raise CheckpointerConfigurationError("rollback needs a checkpoint_id: the checkpoint to return to")
     with saver.run_lock(config):
+        refuse_incomplete(saver, config.thread)
         checkpoint = _load(saver, config)
         copy = _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id)
+        interrupts = _read_interrupts(saver, config)
         # At a config with a checkpoint id, put replaces that checkpoint.
         latest = saver.put(config.with_check_point_id(None), copy)
-        _copy_interrupts(saver, config, latest)
+        if interrupts:
+            saver.put_writes(latest, interrupts)
     return latest
 
 
@@ -345,12 +360,11 @@ def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
     return checkpoint
 
 
-def _copy_checkpoint(saver: BaseCheckpointSaver, info: CheckpointInfo, target: RunnableConfig) -> None:
-    """Append a checkpoint with its id, its time and its tags to another thread."""
+def _read_for_fork(saver: BaseCheckpointSaver, info: CheckpointInfo) -> StoredCheckpoint:
+    """Read a checkpoint that led to the one to fork, with its tags."""
     checkpoint = _load(saver, RunnableConfig(info.thread_id, info.id))
-    copied = saver.put(target, checkpoint)
-    if info.tags:
-        saver.add_tags(copied, *info.tags)
+    plain = checkpoint.with_metadata(public_metadata(checkpoint.metadata))
+    return StoredCheckpoint(plain, tags=info.tags)
 
 
 def _copy_as_fork(
@@ -361,8 +375,6 @@ def _copy_as_fork(
     parent_id: str | None,
 ) -> Checkpoint:
     """Return a copy from which a run starts the next node afresh.
-
-    That is what a resume from a past checkpoint does too.
 
     That is what a resume from a past checkpoint does too.
     """
@@ -379,9 +391,7 @@ def _copy_as_fork(
     )
 
 
-def _copy_interrupts(saver: BaseCheckpointSaver, source: RunnableConfig, target: RunnableConfig) -> None:
-    """Record the interrupts of one checkpoint with another, without their answers."""
-    writes = well_formed_writes(saver.get_writes(source), source.thread)
-    interrupts = {key: value for key, value in writes.items() if key.startswith(INTERRUPT)}
-    if interrupts:
-        saver.put_writes(target, interrupts)
+def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:
+    """Return the interrupts of a checkpoint, without their answers."""
+    writes = well_formed_writes(saver.get_writes(config), config.thread)
+    return {key: value for key, value in writes.items() if key.startswith(INTERRUPT)}

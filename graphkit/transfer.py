@@ -17,10 +17,12 @@ writes and with their tags. A value that JSON cannot hold exactly is packed as i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.versions import HasVersions
 from graphkit._transfer.copying import CopiedThread, ThreadCopier
 from graphkit._transfer.exporting import ThreadExporter
@@ -73,8 +75,12 @@ def copy_threads(
     Compares what the target has of a thread with the source, appends what is missing, reads the
     thread back and compares it again. So a call continues where an earlier one was cut short, and
     copies what was added to the source since then. Holds the run lock of a thread in both savers
-    meanwhile, and one checkpoint in memory. A thread that cannot be copied does not stop the others:
+    meanwhile, and two checkpoints in memory. A thread that cannot be copied does not stop the others:
     in the end the first error is raised, and its message names all such threads.
+
+    A thread of the target is incomplete until it equals the source, also if the call fails or the
+    process dies: no run and no worker takes it, and the next copy completes it. An incomplete thread
+    of another source is replaced.
 
     Costs what changed from checkpoint to checkpoint if the savers support `replay` (see
     `graphkit.abc.SupportsReplay`) or share the values that did not change; otherwise what each state
@@ -97,8 +103,9 @@ def copy_threads(
             case the threads before it are copied, otherwise nothing is changed.
         CheckpointNotFoundError: the source has no such thread. Nothing was changed.
         CheckpointConflictError: the target has a thread that differs from the source, and did not
-            change it; or a thread differs after it was copied. The error names the namespace, the
-            checkpoint and what differs. All other threads are copied.
+            change it; a thread differs after it was copied; or a thread of the source is incomplete.
+            The error names the namespace, the checkpoint and what differs. All other threads are
+            copied.
         CheckpointCorruptionError, CheckpointKeyError: a thread of the source is damaged, or cannot be
             opened. All other threads are copied.
         CheckpointSerializationError: a value has a type that is not registered with one of the
@@ -196,6 +203,7 @@ def export_threads(
 
     Raises:
         CheckpointerConfigurationError: the saver seals its records, and `plaintext` is False.
+        CheckpointConflictError: a thread is incomplete.
         CheckpointNotFoundError: there is no such thread.
         CheckpointSerializationError: a value has a type that is not in `types`.
     """
@@ -207,6 +215,7 @@ def export_threads(
     chosen = saver.threads(released=versions) if threads is None else threads
     yield format_line({"graphkit": "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
+        refuse_incomplete(saver, thread_id)
         yield format_line({"thread": thread_id})
         exporter = ThreadExporter(saver, thread_id, JsonValueCodec(types))
         exporter.check_namespaces_known()
@@ -238,7 +247,8 @@ def import_threads(
 ) -> Imported:
     """Store the threads of a file, read each one back, and compare it with the file.
 
-    If an import was cut short, the next import of the same file continues it.
+    A thread is incomplete until all of it is stored: no run and no worker takes it. If an import was
+    cut short, the next import of the same file continues it. Holds the run lock of a thread meanwhile.
 
     Args:
         saver: where to store the threads.
@@ -249,12 +259,14 @@ def import_threads(
 
     Raises:
         CheckpointConflictError: a thread holds other checkpoints, or differs after the import. The
-            threads before it are stored, and its own checkpoints up to the difference.
+            threads before it are stored, and its own checkpoints up to the difference: it is
+            incomplete.
         CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer
             format.
         CheckpointSerializationError: a value has a type that is not in `types`.
         CheckpointerConfigurationError: the file has versions, and the saver keeps none. Nothing of
             that thread is stored.
+        ThreadBusyError: a run holds a thread. The threads before it are stored.
     """
     numbered = enumerate(lines, 1)
     _, head = next(numbered, (1, ""))
@@ -264,21 +276,26 @@ def import_threads(
     stored = 0
     skipped = 0
     thread: ThreadImporter | None = None
-    for number, line in numbered:
-        data = parse_line(line, number)
-        if thread is None:
-            if not isinstance(data.get("thread"), str):
-                raise format_error(f"line {number}: expected a thread")
-            thread = ThreadImporter(saver, rename(data["thread"]), JsonValueCodec(types))
-        elif "end" in data:
-            thread.finish(data["end"], number)
-            imported.append(thread.thread_id)
-            stored += thread.stored
-            skipped += thread.skipped
-            progress(len(imported), 0, thread.thread_id)
-            thread = None
-        else:
-            thread.import_line(data, line, number)
+    with ExitStack() as run_lock:
+        for number, line in numbered:
+            data = parse_line(line, number)
+            if thread is None:
+                source_id = data.get("thread")
+                if not isinstance(source_id, str):
+                    raise format_error(f"line {number}: expected a thread")
+                thread_id = rename(source_id)
+                run_lock.enter_context(saver.run_lock(RunnableConfig(thread_id)))
+                thread = ThreadImporter(saver, source_id, thread_id, JsonValueCodec(types))
+            elif "end" in data:
+                thread.finish(data["end"], number)
+                run_lock.close()
+                imported.append(thread.thread_id)
+                stored += thread.stored
+                skipped += thread.skipped
+                progress(len(imported), 0, thread.thread_id)
+                thread = None
+            else:
+                thread.import_line(data, line, number)
     if thread is not None:
         raise format_error(f"it is cut short within thread {thread.thread_id!r}")
     return Imported(imported, stored, skipped)

@@ -28,7 +28,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.default_methods import find_interrupt_ids
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import ANSWER, UPDATE, derive_status
+from graphkit._saver.writes import ANSWER, UPDATE, derive_status, is_incomplete
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 
 __all__ = ["Worker"]
@@ -68,7 +68,8 @@ class Worker:
     Call `run` in one thread and `stop` from any; a stopped worker cannot be started again.
 
     A thread in the middle of a run whose run lock is free counts as a run whose process died. A
-    stream that was closed early, a copy and a fork look the same. A worker does not notice answers
+    stream that was closed early looks the same, and so does a copy or a fork of such a thread, once
+    it has ended: a worker leaves incomplete threads alone. A worker does not notice answers
     to an interrupt in an embedded graph that has a saver of its own: resume such a run through the
     graph.
     """
@@ -231,7 +232,9 @@ class Worker:
     def _is_resumable(self, config: RunnableConfig, candidate: _Candidate) -> bool:
         """Return whether a thread's run needs no answer and no input, and is not postponed."""
         latest = self.saver.get(config)
-        if latest is None or not self._is_own_graph(config.thread, latest.metadata):
+        if latest is None or is_incomplete(latest.metadata):
+            return False
+        if not self._is_own_graph(config.thread, latest.metadata):
             return False
         if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
             self._postpone(config.thread, candidate, candidate.retry_at)

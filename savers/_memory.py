@@ -18,13 +18,14 @@ from graphkit.abc import (
     ConfigLike,
     Retention,
     ThreadLike,
+    check_copy,
     check_tags,
     check_writes,
     make_checkpoint_info,
     resolve_thread_id,
 )
 from graphkit.codec import Codec
-from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
+from graphkit.errors import CheckpointNotFoundError
 from graphkit.values import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, freeze, kind_of, private_copy
 from savers._options import parse_lock_timeout
 
@@ -189,7 +190,8 @@ class MemorySaver(BaseCheckpointSaver):
 
         Raises:
             CheckpointNotFoundError: the source is empty.
-            CheckpointConflictError: the target is not empty. Nothing was changed.
+            CheckpointConflictError: the target is not empty, or the source is incomplete. Nothing was
+                changed.
             ThreadBusyError: a run holds one of the threads. Nothing was changed.
         """
         old_thread = resolve_thread_id(source)
@@ -199,14 +201,10 @@ class MemorySaver(BaseCheckpointSaver):
             for thread in sorted({old_thread, new_thread}):
                 locks.enter_context(self._exclude_runs(thread))
             locks.enter_context(self._lock)
+            check_copy(self, old_thread, new_thread)
             histories = self._get_thread(old_thread).live
-            if not histories:
-                raise CheckpointNotFoundError(old_thread)
-            target_thread = self._get_thread(new_thread)
-            if target_thread.live:
-                raise CheckpointConflictError(new_thread, "not empty; release or delete it before copying into it")
             copied = {namespace: history.copy() for namespace, history in histories.items()}
-            self._threads[new_thread] = target_thread._replace(live=copied)
+            self._threads[new_thread] = self._get_thread(new_thread)._replace(live=copied)
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
         with self._lock:

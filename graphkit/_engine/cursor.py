@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, Final
 
 from graphkit._engine.program import Program
-from graphkit._engine.requests import Ask, LoadWrites, Request
+from graphkit._engine.requests import Ask, Load, LoadWrites, Request
 from graphkit._engine.subgraph_updates import strip_subgraph_updates
 from graphkit._engine.update_codec import pack
 from graphkit._plan.topology import Call, Condition, Node
@@ -19,6 +19,7 @@ from graphkit._records.context import GraphInterrupt, Journal
 from graphkit._records.output import Command
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.incomplete import check_complete
 from graphkit._saver.writes import well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit._values.state import AgentState, Changes
@@ -305,6 +306,34 @@ class GraphCursor:
 
     # What is stored
 
+    def load_base(
+        self, requested: RunnableConfig, *, is_outermost: bool = True
+    ) -> Generator[Request, Any, tuple[Checkpoint | None, Checkpoint | None]]:
+        """Load the checkpoint to go on from; check that the thread is complete.
+
+        Args:
+            requested: names the checkpoint, or the history.
+            is_outermost: whether no outer run has checked the thread.
+
+        Returns:
+            The checkpoint and the latest one of its history; None if there is none.
+
+        Raises:
+            CheckpointConflictError: the thread is incomplete.
+        """
+        assert self.saver is not None
+        base = yield Load(self.saver, requested)
+        latest = base
+        if requested.checkpoint_id is not None:
+            latest = yield Load(self.saver, requested.with_check_point_id(None))
+        root = None
+        if requested.checkpoint_ns and is_outermost:
+            root = yield Load(self.saver, requested.replace(checkpoint_id=None, checkpoint_ns=""))
+        for checkpoint in (latest, root):
+            if checkpoint is not None:
+                check_complete(requested.thread, checkpoint.metadata)
+        return base, latest
+
     def move_to_checkpoint(self, base: Checkpoint) -> None:
         """Take over the state of a stored checkpoint, migrated to this version of the graph."""
         other_engine = base.metadata.get(MADE_BY)
@@ -338,9 +367,13 @@ class GraphCursor:
         An update takes over the pending writes of its parent. If the process died before it had
         done so, they are loaded from the parent. Malformed writes are left out: a run can neither
         use them nor record them again.
+
+        Raises:
+            CheckpointConflictError: the thread is incomplete: only its release is missing.
         """
         assert self.saver is not None
         writes = dict((yield LoadWrites(self.saver, self.config.replace(checkpoint_id=base.id))))
+        check_complete(self.config.thread, writes)
         taken_from = base.metadata.get(WRITES_TAKEN_FROM)
         if not writes and taken_from is not None:
             parent = self.config.replace(checkpoint_id=taken_from)

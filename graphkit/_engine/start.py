@@ -17,7 +17,7 @@ from graphkit._engine.cursor import (
     Steps,
     checkpoint_not_found,
 )
-from graphkit._engine.requests import Load, Request
+from graphkit._engine.requests import Request
 from graphkit._engine.run_state import RunState
 from graphkit._engine.subgraph_updates import SUBGRAPH_UPDATES, strip_subgraph_updates
 from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
@@ -83,7 +83,7 @@ class RunStart(RunState):
     def _load_and_merge(self, run_input: Mapping[str, Any]) -> Steps:
         """Merge the input into the latest state of the thread, or into an initial state."""
         if self.saver is not None:
-            self.base = yield Load(self.saver, self.requested_config)
+            self.base, _ = yield from self.load_base(self.requested_config)
             if self.base is None and self.requested_config.checkpoint_id is not None:
                 raise self._checkpoint_not_found()
         if self.base is None:
@@ -169,11 +169,11 @@ class RunStart(RunState):
             raise CheckpointerConfigurationError(
                 "a resume needs a saver: compile the graph with checkpoint_saver=..., and checkpoint_interval above 0"
             )
-        base: Checkpoint | None = yield Load(self.saver, self.requested_config)
+        is_outermost = self.outer_execution is None
+        base, latest = yield from self.load_base(self.requested_config, is_outermost=is_outermost)
         if base is None:
             raise self._checkpoint_not_found()
         if self.requested_config.checkpoint_id is not None:
-            latest = yield Load(self.saver, self.config)
             self.is_latest = latest is not None and latest.id == base.id
         return base
 

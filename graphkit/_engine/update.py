@@ -12,7 +12,7 @@ from graphkit._engine.cursor import (
     checkpoint_not_found,
 )
 from graphkit._engine.program import Program
-from graphkit._engine.requests import Load, Record, Request, Save
+from graphkit._engine.requests import Record, Request, Save
 from graphkit._engine.subgraph_updates import SUBGRAPH_UPDATES, SubgraphUpdates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
@@ -63,7 +63,7 @@ class Update(GraphCursor):
         """
         self._check_arguments()
         assert self.saver is not None
-        base = yield Load(self.saver, self.requested_config)
+        base, _ = yield from self.load_base(self.requested_config)
         if base is None:
             raise checkpoint_not_found(self.requested_config)
         self.move_to_checkpoint(base)

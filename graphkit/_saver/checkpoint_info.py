@@ -37,7 +37,7 @@ def make_checkpoint_info(
         next_node_id=checkpoint.next_node_id,
         created_at=checkpoint.created_at,
         size=0,
-        status=derive_status(checkpoint.next_node_id, writes),
+        status=derive_status(checkpoint.next_node_id, writes, checkpoint.metadata),
         tags=tags,
         metadata=public_metadata(checkpoint.metadata),
     )

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.incomplete import (
+    IncomingThread,
+    StoredCheckpoint,
+    fill_new_thread,
+    is_thread_incomplete,
+    refuse_incomplete,
+)
 from graphkit._saver.methods import SaverMethods, VersionMethods
 from graphkit._saver.process_locks import lock_for_rewrite
 from graphkit._saver.retention import Retention
@@ -25,26 +32,7 @@ from graphkit._saver.writes import (
     unanswered_interrupts,
     well_formed_writes,
 )
-from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointNotFoundError
-
-
-class StoredCheckpoint(NamedTuple):
-    """A checkpoint with its pending writes and tags, wherever its saver keeps them."""
-
-    checkpoint: Checkpoint
-    writes: Mapping[str, Any]
-    tags: tuple[str, ...]
-
-    def put(self, saver: SaverMethods, config: RunnableConfig) -> None:
-        """Append the checkpoint to a history."""
-        stored = saver.put(config, self.checkpoint)
-        # Malformed writes, which `put_writes` would refuse, are left out. An error here would lose
-        # the rest of the history: `prune` has released the thread and must put everything back.
-        writes = well_formed_writes(self.writes, config.thread)
-        if writes:
-            saver.put_writes(stored, writes)
-        if self.tags:
-            saver.add_tags(stored, *self.tags)
+from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 
 
 def read_history(saver: SaverMethods, config: RunnableConfig) -> Iterator[StoredCheckpoint]:
@@ -162,26 +150,28 @@ def copy_thread(source: SaverMethods, thread: str, target: SaverMethods, new_thr
 
     Raises:
         CheckpointNotFoundError: the source is empty. Nothing was changed.
-        CheckpointConflictError: the target is not empty. Nothing was changed.
+        CheckpointConflictError: the source is incomplete, or the target is not empty. Nothing was
+            changed.
     """
     namespaces = source.namespaces(thread)
     if not namespaces:
         raise CheckpointNotFoundError(thread)
-    if target.namespaces(new_thread):
-        raise CheckpointConflictError(new_thread, "not empty; release or delete it before copying into it")
-    for namespace in namespaces:
-        origin = RunnableConfig(thread, checkpoint_ns=namespace)
-        goal = RunnableConfig(new_thread, checkpoint_ns=namespace)
-        for stored in read_history(source, origin):
-            stored.put(target, goal)
+    refuse_incomplete(source, thread)
+    first = source.list(RunnableConfig(thread, checkpoint_ns=min(namespaces)))[-1]
+    with fill_new_thread(target, new_thread, thread, namespaces, first.state) as incoming:
+        for namespace in namespaces:
+            for stored in read_history(source, RunnableConfig(thread, checkpoint_ns=namespace)):
+                incoming.put(namespace, stored)
 
 
 def prune_history(saver: SaverMethods, config: RunnableConfig, retention: Retention) -> int:
     """Prune one history: release its thread and put back every checkpoint that stays.
 
+    An incomplete thread is left alone.
+
     The run lock keeps a run from putting between `list` and `release`, and the other lock keeps
     writers from recording pending writes and tags. A crash between releasing and putting back loses
-    the thread.
+    the thread: it is incomplete.
 
     Returns:
         The number of checkpoints that were removed.
@@ -194,19 +184,21 @@ def prune_history(saver: SaverMethods, config: RunnableConfig, retention: Retent
     with saver.run_lock(config), lock_for_rewrite(saver.run_lock_key(config)):
         infos = saver.history(config)
         removable = {info.id for info in retention.select_removable(infos)}
-        if not removable:
+        if not removable or is_thread_incomplete(saver, config.thread):
             return 0
         histories = _read_thread(saver, config.thread)
         saver.release(config)
-        for namespace, history in histories.items():
-            goal = config.replace(checkpoint_ns=namespace)
-            if saver.get(goal) is not None:
-                continue  # the `release` of this saver ends one namespace only
+        incoming = IncomingThread(saver, config.thread, config.thread, extends=True)
+        # The `release` of this saver may end one namespace only.
+        ended = [name for name in histories if saver.get(config.replace(checkpoint_ns=name)) is None]
+        incoming.begin(ended, histories[min(ended)][0].checkpoint.state)
+        for namespace in ended:
             is_pruned = namespace == config.checkpoint_ns
-            for stored in history:
+            for stored in histories[namespace]:
                 if is_pruned and stored.checkpoint.id in removable:
                     continue
-                stored.put(saver, goal)
+                incoming.put(namespace, stored)
+        incoming.finish()
         return len(removable)
 
 

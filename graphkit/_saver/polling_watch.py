@@ -11,7 +11,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.methods import SaverMethods
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.watch import Change, ChangeKind, Watch, is_namespace_inside
-from graphkit._saver.writes import iter_changes
+from graphkit._saver.writes import is_incomplete, iter_changes
 
 _HistoryKey = tuple[str, str]
 """A thread id and a namespace."""
@@ -86,7 +86,7 @@ class PollingWatch(Watch):
             versions = self._read_versions(thread)
             self._bookmarks[key] = _Bookmark(start, writes=frozenset(), versions=versions)
             return
-        history = self._saver.history(_make_config(key))
+        history = [info for info in self._saver.history(_make_config(key)) if not is_incomplete(info.metadata)]
         if latest:
             history = history[1:]
         if history:
@@ -137,6 +137,8 @@ class PollingWatch(Watch):
             bookmark = _Bookmark(checkpoint_id="", writes=frozenset(), versions=None)
         reported = bookmark.writes
         for info in self._read_from(key, bookmark.checkpoint_id):
+            if is_incomplete(info.metadata):
+                return  # It will be replaced: by another checkpoint, or by itself without the mark.
             if info.id != bookmark.checkpoint_id:
                 reported = frozenset()
                 yield Change("checkpoint", thread, namespace, checkpoint=info, at=info.created_at)

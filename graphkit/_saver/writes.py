@@ -42,6 +42,10 @@ that the nested graph is."""
 _INTERRUPTS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT)
 FAILURE: Final = "failure"
 """The key of a failure: why a run ended, {node_id, type, message, at}; None once the run continues."""
+INCOMPLETE: Final = "graphkit:incomplete"
+"""A key in the metadata of the latest checkpoint of a copy, fork or import that has not ended, or in its
+pending writes if only its release is missing; see `graphkit._saver.incomplete`."""
+_NONE: Final[Mapping[str, Any]] = {}
 
 
 # Checks
@@ -280,13 +284,26 @@ def find_failure(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[s
     return None
 
 
-def derive_status(next_node_id: str | None, writes: Mapping[str, Any]) -> str:
-    """Return the status of a run: running, interrupted, failed or finished.
+def is_incomplete(metadata: Mapping[str, Any], writes: Mapping[str, Any] = _NONE) -> bool:
+    """Return whether a thread is a copy, fork or import that has not ended. No run may take it.
+
+    Args:
+        metadata: the metadata of the latest checkpoint of the root.
+        writes: the pending writes of that checkpoint.
+    """
+    return INCOMPLETE in metadata or INCOMPLETE in writes
+
+
+def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> str:
+    """Return the status of a run: incomplete, running, interrupted, failed or finished.
 
     Args:
         next_node_id: the next node of the latest checkpoint of the run.
         writes: the pending writes of that checkpoint.
+        metadata: the metadata of that checkpoint.
     """
+    if is_incomplete(metadata, writes):
+        return "incomplete"
     # Part of each put of pending writes, nearly all of which say nothing about the status.
     for key in writes:
         if key.startswith(_INTERRUPTS):

@@ -10,9 +10,15 @@ from typing import Final, final
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.incomplete import (
+    IncomingThread,
+    StoredCheckpoint,
+    is_thread_incomplete,
+    refuse_incomplete,
+    require_empty,
+)
 from graphkit._transfer.comparison import HistoryComparer, HistoryComparison, make_conflict
 from graphkit._transfer.thread_reader import ThreadReader
-from graphkit._transfer.versions import release_as
 from graphkit._values.json_values import JsonValueCodec
 from graphkit.errors import (
     CheckpointConflictError,
@@ -62,7 +68,6 @@ class _Stage:
 
     version: int | None
     namespaces: Sequence[str]
-    """Those of nested graphs first: a thread whose copy was cut short then looks unfinished."""
 
 
 @dataclass(kw_only=True)
@@ -78,10 +83,15 @@ class _Plan:
     """Checkpoints that are stored, in all stages."""
 
     @property
+    def has_all_checkpoints(self) -> bool:
+        """Whether no checkpoint and no version is missing."""
+        is_last = self.released == len(self.stages) - 1
+        return is_last and not any(found.missing for found in self.active.values())
+
+    @property
     def is_complete(self) -> bool:
         """Whether nothing is missing."""
-        is_last = self.released == len(self.stages) - 1
-        return is_last and not any(found.missing or found.parts for found in self.active.values())
+        return self.has_all_checkpoints and not any(found.parts for found in self.active.values())
 
     def find_missing(self) -> tuple[str, str, str]:
         """Return the namespace and the checkpoint of the first thing that is missing, and what it is."""
@@ -110,6 +120,8 @@ class ThreadCopier:
         self._thread_id = thread_id
         self._versions = versions
         self._comparer = HistoryComparer(thread_id)
+        # Between stores, the thread has the same id.
+        self._incoming = IncomingThread(target, thread_id, thread_id)
 
     def check_exists(self) -> None:
         """Check that the source has the thread; it has one that cannot be read, too.
@@ -129,29 +141,50 @@ class ThreadCopier:
     def copy(self, lock_timeout: float | None = None) -> CopiedThread:
         """Copy what is missing, then read everything back and compare it.
 
+        The target is incomplete meanwhile, and stays so after an error: the next copy continues.
+
         Args:
             lock_timeout: how long to wait for a run that holds the thread, in seconds. None is the
                 `lock_timeout` of each saver.
 
         Raises:
-            CheckpointConflictError: the target differs from the source. If it differed before, it was
-                not changed.
+            CheckpointConflictError: the source is incomplete; or the target differs from the source.
+                If it differed before, it was not changed.
             ThreadBusyError: a run holds the thread in the source or in the target.
         """
         done = CopiedThread()
         with self._hold_locks(lock_timeout):
+            refuse_incomplete(self._source_saver, self._thread_id)
             self._source.check_namespaces_known()
-            plan = self._compare()
+            plan, was_incomplete = self._compare_or_replace()
             done.skipped_checkpoints = plan.skipped
             done.skipped_versions = plan.released
+            if plan.is_complete and not was_incomplete:
+                return done
+            if was_incomplete:
+                self._begin(plan.stages[plan.released])
             for _ in range(_ROUNDS):
-                if plan.is_complete:
-                    return done
                 self._append_missing(plan, done)
                 plan = self._compare()
-            if plan.is_complete:
-                return done
+                if plan.is_complete:
+                    self._incoming.finish()
+                    return done
         raise make_conflict(self._thread_id, *plan.find_missing())
+
+    def _compare_or_replace(self) -> tuple[_Plan, bool]:
+        """Compare; remove an incomplete target that is none of this source.
+
+        Returns:
+            The plan, and whether the target is incomplete.
+        """
+        is_incomplete = is_thread_incomplete(self._target_saver, self._thread_id)
+        try:
+            return self._compare(), is_incomplete
+        except CheckpointConflictError:
+            if not is_incomplete:
+                raise
+            require_empty(self._target_saver, self._thread_id)
+        return self._compare(), False
 
     @contextmanager
     def _hold_locks(self, timeout: float | None) -> Iterator[None]:
@@ -195,9 +228,8 @@ class ThreadCopier:
     def _list_stages(self) -> Iterator[_Stage]:
         if self._versions:
             for version in self._source.list_versions():
-                namespaces = self._source.list_namespaces_of(version)
-                yield _Stage(version=version, namespaces=_root_last(namespaces))
-        yield _Stage(version=None, namespaces=_root_last(self._source.list_namespaces()))
+                yield _Stage(version=version, namespaces=self._source.list_namespaces_of(version))
+        yield _Stage(version=None, namespaces=self._source.list_namespaces())
 
     def _check_versions(self, wanted: Sequence[int | None], stored: Sequence[int]) -> None:
         """Check that the target has the first versions of the source, and can number the others as it does."""
@@ -234,6 +266,11 @@ class ThreadCopier:
     # Copying
 
     def _append_missing(self, plan: _Plan, done: CopiedThread) -> None:
+        stages = plan.stages[plan.released :]
+        # Before the parts: with an answer and without the checkpoints that followed, the thread
+        # would look like one that a worker may resume.
+        if not plan.has_all_checkpoints:
+            self._begin(stages[0])
         for namespace, found in plan.active.items():
             for part in found.parts:
                 config = self._target.config(namespace).with_check_point_id(part.checkpoint_id)
@@ -242,29 +279,27 @@ class ThreadCopier:
                 if part.tags:
                     self._target_saver.add_tags(config, *part.tags)
                 done.parts += 1
-        for number, stage in enumerate(plan.stages[plan.released :]):
+        for number, stage in enumerate(stages):
+            if number > 0:
+                self._begin(stage)
             for namespace in stage.namespaces:
                 stored = plan.active[namespace].stored if number == 0 else 0
                 done.checkpoints += self._append_history(stage, namespace, stored)
             if stage.version is not None:
-                release_as(self._target_saver, self._thread_id, stage.version)
+                self._incoming.release(stage.version)
                 done.versions += 1
+        self._incoming.settle()
+
+    def _begin(self, stage: _Stage) -> None:
+        if stage.namespaces:
+            first = next(self._source.read(min(stage.namespaces), stage.version))
+            self._incoming.begin(stage.namespaces, first.checkpoint.state)
 
     def _append_history(self, stage: _Stage, namespace: str, stored: int) -> int:
         """Append the checkpoints of a history after the first `stored`; return how many."""
-        config = self._target.config(namespace)
         count = 0
         for read in self._source.read(namespace, stage.version):
             count += 1
-            if count <= stored:
-                continue
-            address = self._target_saver.put(config, read.checkpoint)
-            if read.writes:
-                self._target_saver.put_writes(address, read.writes)
-            if read.tags:
-                self._target_saver.add_tags(address, *read.tags)
+            if count > stored:
+                self._incoming.put(namespace, StoredCheckpoint(read.checkpoint, read.writes, read.tags))
         return max(count - stored, 0)
-
-
-def _root_last(namespaces: Sequence[str]) -> Sequence[str]:
-    return [*(name for name in namespaces if name), *(name for name in namespaces if not name)]

@@ -24,8 +24,13 @@ class ThreadExporter:
         """See ThreadReader."""
         self._reader.check_namespaces_known()
 
-    def lines(self, *, versions: bool) -> Iterator[str]:
+    def lines(self, *, versions: bool, order: Sequence[str] = ()) -> Iterator[str]:
         """Yield the lines, the last of them with a digest of the others.
+
+        Args:
+            versions: whether to export released histories.
+            order: namespaces that come first, in this order; the others are sorted, so that the
+                root comes first: an import marks the first history as incomplete.
 
         Raises:
             CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
@@ -36,19 +41,26 @@ class ThreadExporter:
             raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
         digest = blake2b(digest_size=16)
         count = 0
-        for data in self._records(namespaces, numbers):
+        for data in self._records(namespaces, numbers, order):
             line = format_line(data)
             digest.update(line.encode())
             count += 1
             yield line
         yield format_line({"end": digest.hexdigest(), "lines": count})
 
-    def _records(self, namespaces: Sequence[str], versions: Sequence[int]) -> Iterator[Mapping[str, Any]]:
+    def _records(
+        self, namespaces: Sequence[str], versions: Sequence[int], order: Sequence[str]
+    ) -> Iterator[Mapping[str, Any]]:
         for version in versions:
-            for namespace in self._reader.list_namespaces_of(version):
+            for namespace in _sort(self._reader.list_namespaces_of(version), order):
                 for read in self._reader.read(namespace, version):
                     yield {"version": version, **read.record}
             yield {"release": version}
-        for namespace in namespaces:
+        for namespace in _sort(namespaces, order):
             for read in self._reader.read(namespace):
                 yield read.record
+
+
+def _sort(namespaces: Sequence[str], order: Sequence[str]) -> Sequence[str]:
+    first = [name for name in order if name in namespaces]
+    return [*first, *sorted(name for name in namespaces if name not in first)]

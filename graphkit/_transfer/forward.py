@@ -11,6 +11,7 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsReplay
 from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.incomplete import is_placeholder, remove_mark
 from graphkit._saver.versions import HasVersions
 from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of
 from graphkit._values.state import REMOVED, SET, Changes
@@ -23,8 +24,8 @@ def read_forward(
 ) -> Iterator[Checkpoint]:
     """Yield the checkpoints of a history, oldest first, without the metadata of the default methods.
 
-    Holds one state at a time. The `changes` of a checkpoint, where they are known, apply to the
-    state of the one before it.
+    Leaves out what marks a thread as incomplete. Holds one state at a time. The `changes` of a
+    checkpoint, where they are known, apply to the state of the one before it.
 
     Args:
         saver: where the history is.
@@ -36,7 +37,9 @@ def read_forward(
     else:
         checkpoints = _read_list(saver, config, version)
     for checkpoint in checkpoints:
-        yield checkpoint.with_metadata(public_metadata(checkpoint.metadata))
+        if is_placeholder(checkpoint.metadata):
+            return
+        yield checkpoint.with_metadata(remove_mark(public_metadata(checkpoint.metadata)))
 
 
 def _read_list(saver: BaseCheckpointSaver, config: RunnableConfig, version: int | None) -> Iterator[Checkpoint]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple, final
@@ -11,9 +10,14 @@ from typing import Any, NamedTuple, final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.incomplete import (
+    IncomingThread,
+    StoredCheckpoint,
+    is_placeholder,
+    is_thread_incomplete,
+)
 from graphkit._saver.versions import HasVersions
 from graphkit._transfer.exporting import ThreadExporter
-from graphkit._transfer.versions import release_as
 from graphkit._values.json_values import JsonValueCodec, apply_change
 from graphkit.errors import (
     CheckpointConflictError,
@@ -58,25 +62,42 @@ def _require_text_or_none(value: Any) -> str | None:
 
 
 class _ImportedCheckpoint(NamedTuple):
-    """A line of the file: a checkpoint with its pending writes and its tags."""
+    """A line of the file."""
 
     namespace: str
-    checkpoint: Checkpoint
-    writes: Mapping[str, Any]
-    tags: Sequence[str]
+    stored: StoredCheckpoint
 
 
 @final
 class ThreadImporter:
-    """Stores the lines of one thread."""
+    """Stores the lines of one thread, whose run lock the caller holds. The thread is incomplete meanwhile."""
 
-    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, values: JsonValueCodec) -> None:
+    def __init__(self, saver: BaseCheckpointSaver, source_id: str, thread_id: str, values: JsonValueCodec) -> None:
+        """Prepare the import.
+
+        Args:
+            saver: where to store the thread.
+            source_id: the id of the thread in the file.
+            thread_id: its id in the store.
+            values: decodes the values of the file.
+        """
         self.thread_id = thread_id
         self.stored = 0
         self.skipped = 0
         self._saver = saver
         self._values = values
         self._digest = blake2b(digest_size=16)
+        self._incoming = IncomingThread(saver, thread_id, source_id)
+        self._was_incomplete = is_thread_incomplete(saver, thread_id)
+        """Whether an earlier import was cut short, and this one has not continued it yet."""
+        self._namespaces: dict[str, None] = {}
+        """The namespaces of the file, in its order. Earlier versions did not sort them."""
+        self._first_namespace: str | None = None
+        """The namespace of the first line since the last release; the root, if the file has it."""
+        self._is_begun = False
+        """Whether the thread is marked as incomplete since the last release."""
+        self._parts: list[tuple[RunnableConfig, StoredCheckpoint]] = []
+        """Pending writes and tags that checkpoints lack which were stored before this import."""
         self._states: dict[str, dict[str, Any]] = {}
         """The state after the last line, by namespace."""
         self._unmatched: dict[str, list[str]] = {}
@@ -107,19 +128,61 @@ class ThreadImporter:
             raise CheckpointerConfigurationError(
                 f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
             )
+        self._namespaces[record.namespace] = None
         if data.get("version") in self._stored_versions:
             self.skipped += 1  # `finish` compares it
             return
         self._store(record)
 
     def _store(self, record: _ImportedCheckpoint) -> None:
-        config = RunnableConfig(self.thread_id, checkpoint_ns=record.namespace)
-        self._put(record.checkpoint, config)
-        address = config.with_check_point_id(record.checkpoint.id)
-        if record.writes:
-            self._saver.put_writes(address, record.writes)
-        if record.tags:
-            self._saver.add_tags(address, *record.tags)
+        """Store a checkpoint, or what it lacks if it is stored already.
+
+        Nothing is changed before there is a checkpoint to append: a thread that differs from the
+        file stays as it is.
+        """
+        namespace, imported = record
+        if self._first_namespace is None:
+            self._first_namespace = namespace
+        if self._was_incomplete:
+            self._begin(imported.checkpoint)
+        config = RunnableConfig(self.thread_id, checkpoint_ns=namespace)
+        if namespace not in self._unmatched:
+            infos = reversed(self._saver.history(config))
+            self._unmatched[namespace] = [info.id for info in infos if not is_placeholder(info.metadata)]
+        unmatched = self._unmatched[namespace]
+        if not unmatched:
+            self._begin(imported.checkpoint)
+            self._incoming.put(namespace, imported)
+            self.stored += 1
+            return
+        if unmatched.pop(0) != imported.checkpoint.id:
+            raise CheckpointConflictError(
+                self.thread_id, "it already holds other checkpoints; import it under another id, or delete it first"
+            )
+        self.skipped += 1
+        self._note_missing_parts(config.with_check_point_id(imported.checkpoint.id), imported)
+
+    def _begin(self, checkpoint: Checkpoint) -> None:
+        """Mark the thread as incomplete, unless it is; then store what earlier checkpoints lack."""
+        if not self._is_begun:
+            assert self._first_namespace is not None
+            self._incoming.begin([self._first_namespace], checkpoint.state)
+            self._is_begun = True
+            self._was_incomplete = False
+        self._put_parts()
+
+    def _note_missing_parts(self, address: RunnableConfig, imported: StoredCheckpoint) -> None:
+        stored = self._saver.get_writes(address) if imported.writes else {}
+        writes = {key: value for key, value in imported.writes.items() if key not in stored or stored[key] != value}
+        stored_tags = self._saver.tags_of(address) if imported.tags else ()
+        tags = [tag for tag in imported.tags if tag not in stored_tags]
+        if writes or tags:
+            self._parts.append((address, imported._replace(writes=writes, tags=tags)))
+
+    def _put_parts(self) -> None:
+        for address, missing in self._parts:
+            missing.put_parts(self._saver, address)
+        self._parts.clear()
 
     def _parse(self, data: dict[str, Any]) -> _ImportedCheckpoint:
         decode = self._values.decode
@@ -138,39 +201,27 @@ class ThreadImporter:
         )
         writes = data.get("writes", {})
         tags = data.get("tags", ())
-        return _ImportedCheckpoint(
-            namespace=namespace,
-            checkpoint=checkpoint,
+        stored = StoredCheckpoint(
+            checkpoint,
             writes={key: decode(value) for key, value in writes.items()},
             tags=[_require_text(tag) for tag in tags],
         )
-
-    def _put(self, checkpoint: Checkpoint, config: RunnableConfig) -> None:
-        namespace = config.checkpoint_ns
-        if namespace not in self._unmatched:
-            self._unmatched[namespace] = [info.id for info in reversed(self._saver.history(config))]
-        unmatched = self._unmatched[namespace]
-        if not unmatched:
-            self._saver.put(config, checkpoint)
-            self.stored += 1
-        elif unmatched.pop(0) == checkpoint.id:
-            self.skipped += 1
-        else:
-            raise CheckpointConflictError(
-                self.thread_id, "it already holds other checkpoints; import it under another id"
-            )
+        return _ImportedCheckpoint(namespace, stored)
 
     def _release(self, version: Any) -> None:
         if type(version) is not int:
             raise TypeError(f"{version!r} is not a version")
         if version not in self._stored_versions:
-            release_as(self._saver, self.thread_id, version)
+            self._put_parts()
+            self._incoming.release(version)
         self._has_versions = True
+        self._first_namespace = None
+        self._is_begun = False
         self._states = {}
         self._unmatched = {}
 
     def finish(self, digest: str, number: int) -> None:
-        """Check that the lines were complete, and that the stored thread equals them.
+        """Check that the lines were complete, and that the stored thread equals them; then it is complete.
 
         Raises:
             CheckpointFormatError: lines are missing or were changed.
@@ -178,7 +229,10 @@ class ThreadImporter:
         """
         if self._digest.hexdigest() != digest:
             raise format_error(f"line {number}: the lines of thread {self.thread_id!r} were changed")
+        self._put_parts()
+        self._incoming.settle()
         exporter = ThreadExporter(self._saver, self.thread_id, self._values)
-        *_, end = exporter.lines(versions=self._has_versions)
+        *_, end = exporter.lines(versions=self._has_versions, order=[*self._namespaces])
         if json.loads(end)["end"] != digest:
             raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")
+        self._incoming.finish()

@@ -36,6 +36,7 @@ def recover(
 
     Raises:
         CheckpointerConfigurationError: the graph has no saver.
+        CheckpointConflictError: the thread is incomplete: a copy or fork that has not ended.
         CheckpointNotFoundError: the thread is empty.
         CheckpointCorruptionError: no checkpoint of the thread can be read.
     """

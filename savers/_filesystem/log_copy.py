@@ -7,21 +7,18 @@ the write lock of the thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from savers._filesystem import layout
-from savers._filesystem.catalog import has_checkpoints, list_namespaces
+from savers._filesystem.catalog import list_namespaces
 from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.leftovers import remove_temporary_logs
 from savers._log import log
 from savers._log.beginning import META_RECORDS, new_header
-from savers._log.rewriter import replay_states
 from savers._log.sealing import pack_place
 
 if TYPE_CHECKING:
-    from savers import _delta as delta
     from savers._filesystem.store import Store
 
 _BATCH_SIZE: Final = 1 << 20
@@ -142,9 +139,9 @@ def renew(store: Store, writer: FileLogWriter, end: int) -> None:
 
 
 def copy_thread(store: Store, source: str, target: str) -> None:
-    """Copy the live logs of a thread to a thread that has none.
+    """Copy the live logs of a thread to a thread that has none, or only a log that marks it as incomplete.
 
-    The root's log is last, so that a thread with a partial copy is empty.
+    The root's log is last, and takes the place of that one.
     """
     for namespace in sorted(list_namespaces(store, source), reverse=True):
         reader = store.new_writer(source, namespace)
@@ -168,57 +165,3 @@ def _copy_log(store: Store, source: FileLogWriter, target: str) -> None:
         store.sync_directories(target, source.namespace)
     finally:
         new_log.discard()
-
-
-def is_partial_copy(store: Store, source: str, target: str) -> bool:
-    """Return whether a thread holds a copy of another thread that a process did not finish.
-
-    Then it has some of the namespaces, but not yet the last.
-    """
-    copied = _list_histories(store, source)
-    present = _list_histories(store, target)
-    if min(copied) in present or not set(present) <= set(copied):
-        return False
-    return all(_is_beginning(store, source, target, namespace) for namespace in present)
-
-
-def _list_histories(store: Store, thread_id: str) -> list[str]:
-    """Return the namespaces of a thread that have checkpoints."""
-    namespaces = list_namespaces(store, thread_id)
-    return [name for name in namespaces if has_checkpoints(store, thread_id, name)]
-
-
-def _is_beginning(store: Store, source: str, target: str, namespace: str) -> bool:
-    """Return whether the target's history is the beginning of the source's."""
-    whole = store.new_writer(source, namespace)
-    part = store.new_writer(target, namespace)
-    try:
-        if not whole.refresh() or not part.refresh():
-            return False
-        if len(part.load_index().checkpoints) > len(whole.load_index().checkpoints):
-            return False
-        pairs = zip(_describe_checkpoints(part), _describe_checkpoints(whole), strict=False)
-        return all(one == two for one, two in pairs)
-    finally:
-        whole.close()
-        part.close()
-
-
-def _describe_checkpoints(writer: FileLogWriter) -> Iterator[tuple[Any, ...]]:
-    """Yield, for each checkpoint, everything that distinguishes it from another one."""
-    for stored, table in replay_states(writer, writer.load_index().checkpoints, None):
-        yield (
-            stored.id,
-            stored.node,
-            stored.next,
-            stored.parent,
-            stored.created,
-            stored.metadata,
-            stored.tags,
-            writer.read_packed_writes(stored),
-            [_describe_value(name, value) for name, value in table.values.items()],
-        )
-
-
-def _describe_value(name: str, value: delta.Value) -> tuple[Any, ...]:
-    return name, value.kind, value.count, value.length, value.crc

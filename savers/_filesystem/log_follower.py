@@ -22,7 +22,7 @@ class Bookmark(NamedTuple):
     """The file; 0: it was replaced, or cut, since."""
     end: int
     last: str | None = None
-    """The id of the last checkpoint that was read."""
+    """The id of the last checkpoint that was reported."""
     is_over: bool = False
     """Whether the end of this history was reported."""
 
@@ -60,11 +60,10 @@ class LogFollower(ChangeReader, FileLogReader):
 
     def bookmark(self) -> Bookmark:
         """Return a bookmark for the position to which the log was read."""
-        last = self.last_checkpoint
         return Bookmark(
             inode=self.inode,
             end=self.end,
-            last=None if last is None else last.id,
+            last=self.last_reported,
             is_over=self.closed_by is not None,
         )
 

@@ -15,8 +15,10 @@ from graphkit import (
 )
 from graphkit.abc import (
     ConfigLike,
+    IncomingThread,
     StateSerializer,
     ThreadLike,
+    check_copy,
     check_tags,
     check_writes,
     get_held_run_locks,
@@ -24,12 +26,12 @@ from graphkit.abc import (
 )
 from graphkit.codec import Codec
 from graphkit.errors import (
-    CheckpointConflictError,
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointNotFoundError,
     CheckpointStorageError,
 )
+from graphkit.values import FrozenDict
 from savers._cipher import Cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, lifecycle, live_logs, log_copy
@@ -468,21 +470,15 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
         source_id = resolve_thread_id(source)
         target_id = resolve_thread_id(target)
-        if not self.namespaces(source_id):
-            raise CheckpointNotFoundError(source_id)
         with ExitStack() as stack:
             # In one order in all processes, so that two copies cannot wait for each other.
             for thread_id in sorted({source_id, target_id}):
                 stack.enter_context(self._exclude_runs(thread_id))
-            if self.namespaces(target_id) and not log_copy.is_partial_copy(
-                self._store,
-                source_id,
-                target_id,
-            ):
-                raise CheckpointConflictError(
-                    target_id,
-                    "not empty; release or delete it before copying into it",
-                )
+            namespaces = check_copy(self, source_id, target_id)
+            if len(namespaces) > 1:
+                # A log takes its place at once, and several one after the other. The last one takes
+                # the place of the mark.
+                IncomingThread(self, target_id, source_id).begin(namespaces, FrozenDict())
             with self._store.write_lock(target_id):
                 log_copy.copy_thread(self._store, source_id, target_id)
 

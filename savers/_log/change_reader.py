@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from graphkit.abc import Change, ChangeKind, iter_changes
+from graphkit.abc import Change, ChangeKind, is_incomplete, iter_changes
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._log import log, payloads
@@ -23,6 +23,21 @@ Info = Callable[[LogReader, "StoredCheckpoint"], "CheckpointInfo"]
 
 class ChangeReader(LogReader):
     """An open log whose records are reported as changes; it decodes no states."""
+
+    _reported: str | None = None
+    """The id of the checkpoint that was reported last, except those that mark an incomplete thread."""
+
+    @property
+    def last_reported(self) -> str | None:
+        """The id behind which a watch goes on in a rewritten log; None if nothing was reported.
+
+        Not that of a checkpoint that marks its thread as incomplete: another one takes its place, or
+        itself without the mark.
+        """
+        last = self.last_checkpoint
+        if self._reported is None and last is not None and not is_incomplete(last.metadata):
+            return last.id
+        return self._reported
 
     def read_changes_to(self, size: int, info: Info) -> Iterator[Change]:
         """Yield the changes behind the known end.
@@ -90,6 +105,8 @@ class ChangeReader(LogReader):
         yield from self._writes_changes(checkpoint, info)
 
     def _checkpoint_change(self, about: CheckpointInfo) -> Change:
+        if not is_incomplete(about.metadata):
+            self._reported = about.id
         return Change("checkpoint", self.thread_id, self.namespace, about, at=about.created_at)
 
     def _writes_changes(self, checkpoint: StoredCheckpoint, info: Info) -> Iterator[Change]:

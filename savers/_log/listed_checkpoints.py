@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, final, overload
 
 from graphkit import END, Checkpoint, CheckpointInfo
-from graphkit.abc import derive_status
+from graphkit.abc import derive_status, is_incomplete
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 from graphkit.values import PLAIN, FrozenDict, private_copy
 from savers._log.stored_checkpoint import outline_writes
@@ -61,8 +61,8 @@ def _make_info(
     # make, and without the constructor: 0.7 us instead of 2 us.
     next_node = stored.next
     metadata = stored.metadata
-    if writes:
-        status = derive_status(next_node, outline_writes(writes, cleared))
+    if writes or is_incomplete(metadata):
+        status = derive_status(next_node, outline_writes(writes, cleared), metadata)
     else:
         status = "finished" if next_node == END else "running"
     return _new_info(

@@ -327,4 +327,4 @@ class RowLog(RowLogReader, LogWriter):
             last = self.find_latest()
         if last is None:
             return None
-        return derive_status(last.next, outline_writes(last.writes, last.cleared))
+        return derive_status(last.next, outline_writes(last.writes, last.cleared), last.metadata)

@@ -66,7 +66,7 @@ class _Bookmark(NamedTuple):
     namespace: str
     end: int
     last: bytes | None
-    """The encoded id of its last checkpoint."""
+    """The encoded id of the last checkpoint that was reported, or is not to be."""
 
 
 @final
@@ -310,7 +310,12 @@ class RowWatch(Watch):
         return follower
 
     def _set_bookmark(self, thread: str, history: _History) -> None:
-        bookmark = _Bookmark(history.thread_id, history.namespace, history.end, history.last)
+        last = history.last
+        follower = self._followers.get(history.number)
+        if follower is not None and follower.end == history.end:
+            reported = follower.last_reported
+            last = None if reported is None else encode_id(reported)
+        bookmark = _Bookmark(history.thread_id, history.namespace, history.end, last)
         self._bookmarks.setdefault(thread, {})[history.number] = bookmark
 
     def _forget(self, thread: str, number: int) -> None:

@@ -14,6 +14,7 @@ from graphkit.abc import (
     HasVersions,
     ThreadLike,
     Watch,
+    check_copy,
     get_held_run_locks,
     resolve_thread_id,
 )
@@ -370,12 +371,7 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
             # In one order in all processes, so that two copies cannot wait for each other.
             for thread_id in sorted({source_id, target_id}):
                 stack.enter_context(self._exclude_runs(thread_id))
-            namespaces = self.namespaces(source_id)
-            if not namespaces:
-                raise CheckpointNotFoundError(source_id)
-            conflict = CheckpointConflictError(target_id, "not empty; release or delete it before copying into it")
-            if self.namespaces(target_id):
-                raise conflict
+            namespaces = check_copy(self, source_id, target_id)
             try:
                 with self._database.transaction() as transaction:
                     self._lock_token(transaction, target_id)
@@ -383,7 +379,7 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
                         self._copy_history(transaction, source_id, target_id, namespace)
                     transaction.notify(target_id)
             except PositionTakenError:
-                raise conflict from None
+                raise CheckpointConflictError(target_id, "another process has written to it; copy again") from None
 
     def _copy_history(self, transaction: Transaction, source_id: str, target_id: str, namespace: str) -> None:
         source = self._store.shared_log(source_id, namespace)

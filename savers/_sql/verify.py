@@ -271,7 +271,7 @@ class _RowChecker(LogChecker):
         if not checkpoints:
             return None
         last = checkpoints[-1]
-        return derive_status(last.next, outline_writes(last.writes, last.cleared))
+        return derive_status(last.next, outline_writes(last.writes, last.cleared), last.metadata)
 
 
 def _report_orphans(store: RowStore) -> Iterator[ThreadReport]:

@@ -32,6 +32,7 @@ from tests.disk.simfs import Disk, SimFS
 PLACE = "/store"
 THREADS = ("t", "u")
 NAMESPACES = ("", "inner")
+INCOMPLETE = "graphkit:incomplete"
 EARLY = "early"
 """The key of a view under which it keeps early writes, beside its threads: {(thread, namespace, id): writes}."""
 WHEN = datetime(2026, 5, 1, tzinfo=UTC)
@@ -72,13 +73,16 @@ def told(saver, config, checkpoint):
 
 
 def view(saver, threads=THREADS, namespaces=NAMESPACES):
-    """Everything that a saver holds: {thread: {(namespace, version or None): history, newest first}}."""
+    """Everything that a saver holds: {thread: {(namespace, version or None): history, newest first}}.
+
+    Without what only says that a copy has not ended.
+    """
     found = {}
     for thread in threads:
         histories = found[thread] = {}
         for namespace in namespaces:
             config = config_of(thread, namespace)
-            if listed := saver.list(config):
+            if listed := [one for one in saver.list(config) if INCOMPLETE not in one.metadata]:
                 histories[namespace, None] = tuple(told(saver, config, one) for one in listed)
         for version in saver.versions_by_thread_id(thread):
             for namespace in namespaces:
@@ -310,7 +314,7 @@ def copy(run):
     for number in range(3):
         run.put(number, items=["x"] * number)
     run.put(3, namespace="inner", text="y" * 600)
-    # Interrupted, some of the copy's namespaces may be there; its root history never is before they all are.
+    # Interrupted, some of the copy's namespaces may be there, and the root says that it is incomplete.
     half = lambda _, after: {**after, "u": {key: one for key, one in after["u"].items() if key[0]}}  # noqa: E731
     run.do(lambda saver: saver.copy("t", "u"), half=half)
     run.put(4, thread="u", items=["x"] * 4)

@@ -135,7 +135,7 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         "parent": checkpoint.parent_id,
         "node": checkpoint.node_id,
         "next": checkpoint.next_node_id,
-        "status": derive_status(checkpoint.next_node_id, writes),
+        "status": derive_status(checkpoint.next_node_id, writes, checkpoint.metadata),
         "created": checkpoint.created_at,
         "tags": list(saver.tags_of(config)),
         "metadata": public_metadata(checkpoint.metadata),

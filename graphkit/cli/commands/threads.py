@@ -44,6 +44,7 @@ class Status(StrEnum):
     INTERRUPTED = "interrupted"
     FAILED = "failed"
     FINISHED = "finished"
+    INCOMPLETE = "incomplete"
     DAMAGED = "damaged"
     SEALED = "sealed"
 

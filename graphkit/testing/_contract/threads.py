@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit._saver.thread_id import ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing._contract.base import ContractTests, get_ids
@@ -150,6 +151,42 @@ class ThreadTests(ContractTests):
         if not saver.measures_size:
             with self.raises(CheckpointerConfigurationError):
                 saver.size()
+
+    # Incomplete threads
+
+    def test_a_copy_that_has_not_ended_is_incomplete_and_gives_way_to_another(self) -> None:
+        saver = self.open()
+        checkpoints = grow_list(saver, make_config("u"), 4)
+        state = checkpoints[0].state
+        incoming = IncomingThread(saver, "t", "u")
+        incoming.begin([""], state)
+        for reader in (saver, self.open_again(saver)):
+            assert [info.status for info in reader.history(CONFIG)] == ["incomplete"]
+        for checkpoint in checkpoints[:3]:
+            incoming.put("", StoredCheckpoint(checkpoint))
+        for reader in (saver, self.open_again(saver)):
+            assert reader.history(CONFIG)[0].status == "incomplete"
+            assert reader.recent(CONFIG, limit=1)[0].status == "incomplete"
+            summary = reader.summary(CONFIG)
+            assert summary is not None
+            assert summary.latest.status == "incomplete"
+        saver.copy("u", "t")
+        self.assert_history(saver, CONFIG, checkpoints)
+
+    def test_a_copy_that_has_ended_equals_its_source(self) -> None:
+        saver = self.open()
+        checkpoints = grow_list(saver, make_config("u"), 4)
+        incoming = IncomingThread(saver, "t", "u")
+        incoming.begin([""], checkpoints[0].state)
+        for checkpoint in checkpoints:
+            incoming.put("", StoredCheckpoint(checkpoint, {"w": checkpoint.id}, ("tag",)))
+        incoming.finish()
+        self.assert_history(saver, CONFIG, checkpoints)
+        for reader in (saver, self.open_again(saver)):
+            for info in reader.history(CONFIG):
+                address = make_config("t", info.id)
+                assert (info.status, reader.tags_of(address)) == ("running", ("tag",))
+                same(reader.get_writes(address), {"w": info.id})
 
     # Size
 

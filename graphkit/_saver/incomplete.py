@@ -1,0 +1,420 @@
+"""Incomplete threads: what a copy, a fork, an import or a prune has begun and not ended.
+
+The latest checkpoint of such a thread says so, under the key `INCOMPLETE` of its metadata. Therefore
+a run, a worker or a listing finds out from the checkpoint that it reads anyway, at no cost. For this
+to be true at every moment, at which the process may die, the history ends with a *placeholder*:
+
+    [T]  [c1, T']  [c1, c2, T'']  ...  [c1, ..., c(n-1), T]  [c1, ..., cn + mark]  [c1, ..., cn]
+
+Each checkpoint takes the place of the placeholder, after another placeholder was appended. The last
+checkpoint takes its place together with the mark. It loses the mark when everything else is stored: its
+own pending writes, and the histories of all other namespaces.
+
+`put` is all that this takes of a saver: appending and replacing in place. docs/adr/0037 compares it
+with other ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, cast, final
+
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import END, START, RunnableConfig
+from graphkit._records.output import CheckpointInfo
+from graphkit._saver.capabilities import SupportsCompact, SupportsFlush
+from graphkit._saver.methods import SaverMethods
+from graphkit._saver.writes import INCOMPLETE, is_incomplete, well_formed_writes
+from graphkit._values.frozen import FrozenDict, freeze
+from graphkit.errors import CheckpointConflictError, CheckpointerError, CheckpointNotFoundError
+
+_EMPTY: Final = FrozenDict()
+_MOST_PLACEHOLDERS: Final = 2
+
+
+class StoredCheckpoint(NamedTuple):
+    """A checkpoint with its pending writes and tags, wherever its saver keeps them."""
+
+    checkpoint: Checkpoint
+    writes: Mapping[str, Any] = _EMPTY
+    tags: Sequence[str] = ()
+
+    def put(self, saver: SaverMethods, config: RunnableConfig) -> None:
+        """Append the checkpoint to a history, or put it in the place of the one that the config names."""
+        saver.put(config, self.checkpoint)
+        self.put_parts(saver, config.with_check_point_id(self.checkpoint.id))
+
+    def put_parts(self, saver: SaverMethods, address: RunnableConfig) -> None:
+        """Record the pending writes and the tags with the checkpoint, which is stored."""
+        # Malformed writes, which `put_writes` would refuse, are left out. An error here would lose
+        # the rest of the history: `prune` has released the thread and must put everything back.
+        writes = well_formed_writes(self.writes, address.thread)
+        if writes:
+            saver.put_writes(address, writes)
+        if self.tags:
+            saver.add_tags(address, *self.tags)
+
+
+class _Mark(NamedTuple):
+    """What the mark of an incomplete thread says."""
+
+    source: str
+    """The thread that is copied."""
+    extends: bool
+    """Whether the thread was complete before, and gets what was added to the source since then."""
+    is_placeholder: bool
+    """Whether the checkpoint is none of the source."""
+
+    @classmethod
+    def find(cls, values: Mapping[str, Any]) -> _Mark | None:
+        """Return the mark in the metadata or the pending writes of a checkpoint; None if there is none."""
+        if not is_incomplete(values):
+            return None
+        # A caller's metadata may have the key, with any value.
+        stored = values[INCOMPLETE] if isinstance(values[INCOMPLETE], Mapping) else {}
+        return cls(
+            source=str(stored.get("source", "")),
+            extends=stored.get("extends") is not False,
+            is_placeholder=stored.get("placeholder") is True,
+        )
+
+    def add_to(self, metadata: Mapping[str, Any]) -> FrozenDict:
+        """Return metadata with the mark."""
+        return cast("FrozenDict", freeze({**metadata, INCOMPLETE: self.to_json()}))
+
+    def to_json(self) -> Mapping[str, Any]:
+        return {"source": self.source, "extends": self.extends, "placeholder": self.is_placeholder}
+
+
+# Finding
+
+
+def is_placeholder(metadata: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint with these metadata only marks its thread as incomplete."""
+    mark = _Mark.find(metadata)
+    return mark is not None and mark.is_placeholder
+
+
+def remove_mark(metadata: FrozenDict) -> FrozenDict:
+    """Return metadata without the mark of an incomplete thread."""
+    if not is_incomplete(metadata):
+        return metadata
+    return FrozenDict({key: value for key, value in metadata.items() if key != INCOMPLETE})
+
+
+def is_thread_incomplete(saver: SaverMethods, thread_id: str) -> bool:
+    """Return whether a thread is a copy, fork or import that has not ended."""
+    return _find_mark(saver, thread_id) is not None
+
+
+def refuse_incomplete(saver: SaverMethods, thread_id: str) -> None:
+    """Check that a thread is not incomplete.
+
+    Raises:
+        CheckpointConflictError: it is.
+    """
+    mark = _find_mark(saver, thread_id)
+    if mark is not None:
+        raise _make_error(thread_id, mark)
+
+
+def check_complete(thread_id: str, values: Mapping[str, Any]) -> None:
+    """Check that a thread is not incomplete, by its latest checkpoint.
+
+    Args:
+        thread_id: the thread, for the error.
+        values: the metadata or the pending writes of the checkpoint.
+
+    Raises:
+        CheckpointConflictError: the thread is incomplete.
+    """
+    mark = _Mark.find(values)
+    if mark is not None:
+        raise _make_error(thread_id, mark)
+
+
+def require_empty(saver: SaverMethods, thread_id: str) -> None:
+    """Check that a copy or a fork may take a thread id, and remove an incomplete thread that has it.
+
+    Raises:
+        CheckpointConflictError: the thread is not empty; or it is incomplete, and a removal would
+            take along what it had before. Nothing was changed.
+    """
+    if not saver.namespaces(thread_id):
+        return
+    mark = _find_mark(saver, thread_id)
+    if mark is None:
+        raise CheckpointConflictError(thread_id, "not empty; choose another id, or release or delete it first")
+    if mark.extends:
+        raise _make_error(thread_id, mark)
+    if _has_versions(saver, thread_id):
+        raise CheckpointConflictError(
+            thread_id, "it is incomplete, and has released versions, which must stay: release it, or delete the thread"
+        )
+    saver.delete(thread_id)
+
+
+def check_copy(saver: SaverMethods, source_id: str, target_id: str) -> Sequence[str]:
+    """Check that a thread may be copied within a store, and remove an incomplete target.
+
+    Returns:
+        The namespaces of the source.
+
+    Raises:
+        CheckpointNotFoundError: the source is empty. Nothing was changed.
+        CheckpointConflictError: the source is incomplete, or as `require_empty`. Nothing was changed.
+    """
+    namespaces = saver.namespaces(source_id)
+    if not namespaces:
+        raise CheckpointNotFoundError(source_id)
+    refuse_incomplete(saver, source_id)
+    require_empty(saver, target_id)
+    return namespaces
+
+
+def _find_mark(saver: SaverMethods, thread_id: str) -> _Mark | None:
+    config = RunnableConfig(thread_id)
+    # No state is decoded: whoever answers an interrupt need not know the types of the application.
+    latest = saver.recent(config, limit=1)
+    if not latest:
+        namespaces = saver.namespaces(thread_id)
+        if not namespaces:
+            return None
+        latest = saver.recent(config.replace(checkpoint_ns=min(namespaces)), limit=1)
+    return _find_mark_of(saver, latest[0]) if latest else None
+
+
+def _find_mark_of(saver: SaverMethods, latest: CheckpointInfo) -> _Mark | None:
+    mark = _Mark.find(latest.metadata)
+    if mark is None and latest.status == "incomplete":
+        address = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
+        mark = _Mark.find(saver.get_writes(address))
+    return mark
+
+
+def _has_versions(saver: SaverMethods, thread_id: str) -> bool:
+    # Not by isinstance: the class of savers with versions is made of this module.
+    list_versions = getattr(saver, "versions_by_thread_id", None)
+    return list_versions is not None and bool(list_versions(thread_id))
+
+
+def _make_error(thread_id: str, mark: _Mark) -> CheckpointConflictError:
+    what = f"the copy, fork or import of {mark.source!r}" if mark.source else "a copy, fork or import"
+    return CheckpointConflictError(
+        thread_id, f"it is incomplete: {what} to it has not ended. Repeat that to complete it, or delete the thread"
+    )
+
+
+# Filling
+
+
+@final
+class IncomingThread:
+    """Stores a thread that is incomplete until `finish`. The caller holds its run lock, if the saver has others.
+
+    What was begun can be continued by another object of this class, in another process: it finds the
+    placeholders.
+    """
+
+    def __init__(self, saver: SaverMethods, thread_id: str, source: str, *, extends: bool = False) -> None:
+        """Prepare; `begin` is the first to store something.
+
+        Args:
+            saver: where to store the thread.
+            thread_id: the thread.
+            source: the thread that it is a copy of, for messages.
+            extends: whether the thread was there before, so that nothing may take its place.
+        """
+        self._saver = saver
+        self._thread_id = thread_id
+        self._mark = _Mark(source, extends=extends, is_placeholder=False)
+        self._config: RunnableConfig | None = None
+        """Names the history whose end says that the thread is incomplete; None before `begin`."""
+        self._placeholders: list[RunnableConfig] = []
+        """The placeholders at the end of that history, oldest first: one, or two while a checkpoint
+        takes the place of the first; none if the latest checkpoint itself has the mark."""
+        self._held: StoredCheckpoint | None = None
+        """The newest checkpoint of that history, which takes the place of the first placeholder when
+        it is known whether another one follows."""
+        self._state = _EMPTY
+        """The state of the checkpoint before it. The next placeholder has it too: some savers refuse
+        other states, and those that store what changed have nothing to store."""
+
+    def begin(self, namespaces: Sequence[str], state: FrozenDict) -> None:
+        """Mark the thread as incomplete, unless it is.
+
+        Args:
+            namespaces: those of the source. The first of them, in the order of their names, has the
+                mark; so the root has it, if there is one.
+            state: that of the oldest checkpoint of that history.
+        """
+        if not namespaces:
+            return
+        self._config = RunnableConfig(self._thread_id, checkpoint_ns=min(namespaces))
+        self._state = state
+        newest = self._saver.recent(self._config, limit=_MOST_PLACEHOLDERS + 1)
+        if not newest:
+            if self._saver.namespaces(self._thread_id):
+                self._mark = self._mark._replace(extends=True)
+            self._append_placeholder()
+            return
+        mark = _find_mark_of(self._saver, newest[0])
+        if mark is None:
+            self._mark = self._mark._replace(extends=True)
+            latest = self._get_checkpoint()
+            self._replace(latest, self._mark.add_to(latest.metadata))
+            return
+        self._mark = self._mark._replace(extends=mark.extends)
+        self._placeholders = []
+        for info in newest:
+            if is_placeholder(info.metadata):
+                self._placeholders.insert(0, self._config.with_check_point_id(info.id))
+            elif self._placeholders and is_incomplete(info.metadata):
+                # The process died after it had appended a placeholder behind this checkpoint.
+                self._remove_mark(self._get_checkpoint(info.id))
+
+    def put(self, namespace: str, stored: StoredCheckpoint) -> None:
+        """Append a checkpoint to a history of the thread."""
+        config = RunnableConfig(self._thread_id, checkpoint_ns=namespace)
+        if config != self._config:
+            stored.put(self._saver, config)
+            return
+        if self._held is not None:
+            if len(self._placeholders) == 1:
+                self._append_placeholder()
+            self._held.put(self._saver, self._placeholders.pop(0))
+            self._state = self._held.checkpoint.state
+        elif not self._placeholders:
+            marked = self._get_checkpoint()
+            self._state = marked.state
+            self._append_placeholder()
+            self._remove_mark(marked)
+        self._held = stored
+
+    def settle(self) -> None:
+        """Store what is held back, so that everything can be read. The thread stays incomplete.
+
+        Raises:
+            CheckpointConflictError: an earlier copy has stored more than there is.
+        """
+        held = self._held
+        if held is not None:
+            marked = held.checkpoint.with_metadata(self._mark.add_to(held.checkpoint.metadata))
+            held._replace(checkpoint=marked).put(self._saver, self._placeholders.pop(0))
+            self._held = None
+        if self._placeholders:
+            raise _make_error(self._thread_id, self._mark)
+        self._flush()
+
+    def finish(self) -> None:
+        """Store what is held back; from then on the thread is complete.
+
+        Raises:
+            CheckpointConflictError: as `settle`.
+        """
+        self.settle()
+        if self._config is not None:
+            self._remove_mark(self._get_checkpoint())
+            self._compact()
+            self._flush()
+
+    def release(self, version: int) -> None:
+        """Release what was stored as a version, which is never live and complete.
+
+        Args:
+            version: the number that the version must get.
+
+        Raises:
+            CheckpointConflictError: it got another one; or as `settle`.
+        """
+        self.settle()
+        if self._config is not None:
+            # A version must equal that of the source, and readers of versions see metadata, but no
+            # pending writes. So the mark moves there until the history is no longer live.
+            latest = self._get_checkpoint()
+            address = self._config.with_check_point_id(latest.id)
+            self._saver.put_writes(address, {INCOMPLETE: self._mark.to_json()})
+            self._remove_mark(latest)
+            self._compact()
+            self._config = None
+        tag = self._saver.release(RunnableConfig(self._thread_id))
+        if tag.version != version:
+            raise CheckpointConflictError(
+                self._thread_id, f"its history was released as version {tag.version} and should be version {version}"
+            )
+
+    def _append_placeholder(self) -> None:
+        assert self._config is not None
+        placeholder = Checkpoint(
+            node_id=START,
+            # A saver of somebody else that derives the status without the metadata says "finished".
+            next_node_id=END,
+            state=self._state,
+            metadata=self._mark._replace(is_placeholder=True).add_to({}),
+        )
+        self._placeholders.append(self._saver.put(self._config, placeholder))
+
+    def _get_checkpoint(self, checkpoint_id: str | None = None) -> Checkpoint:
+        """Return a checkpoint of the history that has the mark, by default the latest."""
+        assert self._config is not None
+        found = self._saver.get(self._config.with_check_point_id(checkpoint_id))
+        if found is None:
+            raise CheckpointNotFoundError(self._thread_id, hint="it was deleted while it was copied")
+        return found
+
+    def _remove_mark(self, marked: Checkpoint) -> None:
+        self._replace(marked, remove_mark(marked.metadata))
+
+    def _replace(self, checkpoint: Checkpoint, metadata: FrozenDict) -> None:
+        """Replace the metadata of a checkpoint as it was read: the default methods keep writes and tags there."""
+        assert self._config is not None
+        self._saver.put(self._config.with_check_point_id(checkpoint.id), checkpoint.with_metadata(metadata))
+
+    def _flush(self) -> None:
+        """Bring everything to the disk: without its mark, a thread must not lack what it had before."""
+        if isinstance(self._saver, SupportsFlush):
+            self._saver.flush()
+
+    def _compact(self) -> None:
+        """Free what was replaced: savers read a history that has nothing of it faster."""
+        if isinstance(self._saver, SupportsCompact):
+            self._saver.compact(self._thread_id)
+
+
+@contextmanager
+def fill_new_thread(
+    saver: SaverMethods, thread_id: str, source: str, namespaces: Sequence[str], state: FrozenDict
+) -> Iterator[IncomingThread]:
+    """Make a thread in the block: complete at its end, or gone after an exception.
+
+    Args:
+        saver: where to make it.
+        thread_id: the thread. The caller holds its run lock, if the saver has others.
+        source: the thread that it is a copy of.
+        namespaces: those of the source; see `IncomingThread.begin`.
+        state: that of the oldest checkpoint of the first of them.
+
+    Raises:
+        CheckpointConflictError: the thread is not empty. Nothing was changed.
+    """
+    require_empty(saver, thread_id)
+    incoming = IncomingThread(saver, thread_id, source)
+    try:
+        incoming.begin(namespaces, state)
+        yield incoming
+        incoming.finish()
+    except BaseException as error:
+        _remove_failed(saver, thread_id, error)
+        raise
+
+
+def _remove_failed(saver: SaverMethods, thread_id: str, error: BaseException) -> None:
+    """Remove a thread that could not be made; if that is not possible, the error says so."""
+    try:
+        if _has_versions(saver, thread_id):
+            error.add_note(f"thread {thread_id!r} has released versions, so it stays, and is incomplete: release it")
+        else:
+            saver.delete(thread_id)
+    except CheckpointerError as second:
+        error.add_note(f"thread {thread_id!r} stays, and is incomplete: {second}")

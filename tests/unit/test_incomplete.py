@@ -1,0 +1,580 @@
+"""A copy, fork or import that has not ended: no run and no worker takes it, every listing says so, and the next one replaces or ends it.
+
+The process dies at each call that stores something. In this process: from then on, every such call raises. The target is a
+store in memory, one that has only what a saver must have, one in files, one in a database.
+"""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypedDict
+
+import pytest
+
+from graphkit import END, START, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt, operations
+from graphkit.errors import CheckpointConflictError, CheckpointSerializationError, CheckpointStorageError
+from graphkit.recovery import recover
+from graphkit.transfer import copy_threads, export_threads, import_threads
+from graphkit.worker import Worker
+from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
+from tests.contract.test_minimal import Lists
+from tests.threads import TYPES, assert_same, everything
+
+T = RunnableConfig("t")
+NEW = RunnableConfig("new")
+STORING = ("put", "put_writes", "add_tags", "remove_tags", "release", "delete", "compact")
+
+
+class State(TypedDict):
+    n: int
+    answer: str
+
+
+class Effects(list):
+    """What nodes have done to the world."""
+
+    def node(self, name):
+        def act(state):
+            self.append(name)
+            return {"n": state.get("n", 0) + 1}
+
+        return act
+
+
+def ask(state):
+    return {"answer": interrupt("go on?")}
+
+
+def make_app(saver, effects):
+    """first -> inner (one -> two) -> ask (waits) -> last."""
+    inner = StateGraph(State).add_node("one", effects.node("one")).add_node("two", effects.node("two"))
+    inner.add_edge(START, "one").add_edge("one", "two").add_edge("two", END)
+    graph = StateGraph(State).add_node("first", effects.node("first")).add_node("inner", inner.compile())
+    graph.add_node("ask", ask).add_node("last", effects.node("last"))
+    graph.add_edge(START, "first").add_edge("first", "inner").add_edge("inner", "ask")
+    graph.add_edge("ask", "last").add_edge("last", END)
+    return graph.compile(checkpoint_saver=saver)
+
+
+def run_until(saver, thread, stop):
+    """Run a thread until it has finished, waits, or is left as by a process that died after the first node."""
+    app = make_app(saver, Effects())
+    config = RunnableConfig(thread)
+    if stop == "crashed":
+        for output in app.stream({"n": 0}, config):
+            if output.node == "first":
+                return
+    app.invoke({"n": 0}, config)
+    saver.add_tags(config, "kept")
+    if stop == "finished":
+        app.invoke(GraphResume("yes"), config)
+
+
+class Store:
+    """A store that can be opened again, as after the death of a process."""
+
+    def __init__(self, kind, path):
+        self.kind = kind
+        self.path = path
+        self.in_memory = {"memory": VersionedMemorySaver, "wrapped": wrapped_memory, "lists": Lists}.get(kind)
+        self.opened = self.open()
+
+    def open(self):
+        if self.kind == "files":
+            return FileSystemSaver(self.path, fsync="never")
+        if self.kind == "sqlite":
+            return SqliteSaver(f"{self.path}.db", fsync="never")
+        return self.in_memory()
+
+    def reopen(self):
+        """Return a saver that knows nothing of what the one before was about to do."""
+        if self.in_memory is None:
+            self.opened.close()
+            self.opened = self.open()
+        return self.opened
+
+    @property
+    def has_versions(self):
+        return self.kind != "lists"
+
+
+def wrapped_memory():
+    """Refuses checkpoints without a state."""
+    return ValidatingSaver(VersionedMemorySaver())
+
+
+@pytest.fixture(params=["memory", "wrapped", "lists", "files", "sqlite"])
+def store(request, tmp_path):
+    made = Store(request.param, tmp_path / "store")
+    yield made
+    if made.in_memory is None:
+        made.opened.close()
+
+
+class DeathError(BaseException):
+    """The process is gone: nothing that it still had to do is done."""
+
+
+class Calls:
+    """Counts the calls that store something, and lets the process die before or after one of them, counted from 1."""
+
+    def __init__(self, last=0, when="after"):
+        self.last = last
+        self.when = when
+        self.count = 0
+
+    def watch(self, method):
+        def stores(*arguments, **options):
+            self.count += 1
+            if self.last and (self.count > self.last or (self.count == self.last and self.when == "before")):
+                raise DeathError
+            result = method(*arguments, **options)
+            if self.count == self.last:
+                raise DeathError
+            return result
+
+        return stores
+
+    def during(self, action, saver):
+        """Call an action; return whether it survived."""
+        for name in STORING:
+            if hasattr(saver, name):
+                setattr(saver, name, self.watch(getattr(saver, name)))
+        try:
+            action(saver)
+        except DeathError:
+            return False
+        finally:
+            for name in STORING:
+                saver.__dict__.pop(name, None)
+        return True
+
+
+def status_of(saver, thread):
+    summary = saver.summary(RunnableConfig(thread))
+    return None if summary is None else summary.latest.status
+
+
+def is_same(source, target, thread, other):
+    try:
+        assert_same(source, target, thread, other)
+    except AssertionError:
+        return False
+    return True
+
+
+def assert_not_run(saver, thread, caplog):
+    """No worker takes the thread, and none makes a noise about it; a resume is refused."""
+    effects = Effects()
+    app = make_app(saver, effects)
+    with caplog.at_level(logging.INFO, "graphkit"):
+        assert Worker(app).run(once=True) == 0
+    assert caplog.messages == []
+    if saver.get(RunnableConfig(thread)) is not None:
+        with pytest.raises(CheckpointConflictError, match="it is incomplete"):
+            app.resume(thread)
+    assert effects == []
+
+
+def sweep_deaths(store, thread, action, is_whole, sweep, caplog, prepare=lambda saver: None):
+    """Let the process die at each call of an action; return how many there are."""
+    saver = store.reopen()
+    prepare(saver)
+    calls = Calls()
+    assert calls.during(action, saver)
+    assert is_whole(saver)
+    for call in sweep.some(range(1, calls.count + 1), 5):
+        for when in ("before", "after"):
+            saver = store.reopen()
+            saver.delete(thread)
+            prepare(saver)
+            assert not Calls(call, when).during(action, saver)
+            saver = store.reopen()
+            if not is_whole(saver):
+                assert status_of(saver, thread) in {None, "incomplete"}, (call, when)
+                if saver.namespaces(thread):
+                    assert thread in saver.threads()
+                assert_not_run(saver, thread, caplog)
+                action(saver)
+            assert is_whole(saver), (call, when)
+    return calls.count
+
+
+def lines_of(saver, thread="t"):
+    return [*export_threads(saver, [thread])]
+
+
+@pytest.mark.parametrize("stop", ["finished", "waiting", "in the middle"])
+def test_no_moment_of_a_fork_leaves_a_thread_that_runs(store, stop, sweep, caplog):
+    run_until(store.opened, "t", "waiting" if stop == "waiting" else "finished")
+    history = store.opened.history(T)
+    info = history[2 if stop == "in the middle" else 0]
+    at = T.with_check_point_id(info.id)
+    operations.fork(store.opened, at, "whole", created_at=info.created_at)
+    expected = lines_of(store.opened, "whole")[2:]
+    store.opened.delete("whole")
+
+    def fork(saver):
+        operations.fork(saver, at, "new", created_at=info.created_at)
+
+    def is_whole(saver):
+        return status_of(saver, "new") not in {None, "incomplete"} and lines_of(saver, "new")[2:] == expected
+
+    assert sweep_deaths(store, "new", fork, is_whole, sweep, caplog) >= 8
+
+
+@pytest.mark.parametrize("stop", ["finished", "waiting"])
+def test_no_moment_of_a_savers_own_copy_leaves_a_thread_that_runs(store, stop, sweep, caplog):
+    run_until(store.opened, "t", stop)
+
+    def is_whole(saver):
+        return status_of(saver, "new") != "incomplete" and is_same(saver, saver, "t", "new")
+
+    calls = sweep_deaths(store, "new", lambda saver: saver.copy("t", "new"), is_whole, sweep, caplog)
+    # A store that copies at once calls no method of its own; tests/disk lets the file saver die at each system call.
+    assert calls >= {"lists": 14, "files": 1}.get(store.kind, 0)
+
+
+def make_source(store, stop):
+    """Thread t, with a version if the store has versions; its run has stopped in some way."""
+    source = VersionedMemorySaver() if store.has_versions else Lists()
+    if store.has_versions:
+        run_until(source, "t", "waiting")
+        source.release(T)
+    run_until(source, "t", stop)
+    return source
+
+
+def has_same_versions(source, target):
+    if not isinstance(source, VersionedMemorySaver):
+        return True
+    return [*target.versions_by_thread_id("t")] == [1] and all(
+        [*target.tag(at, 1).checkpoints] == [*source.tag(at, 1).checkpoints]
+        for at in (T, T.replace(checkpoint_ns="inner"))
+    )
+
+
+@pytest.mark.parametrize("stop", ["finished", "waiting", "crashed"])
+@pytest.mark.parametrize("way", ["copy", "import"])
+def test_no_moment_of_a_copy_to_another_store_leaves_a_thread_that_runs(store, way, stop, sweep, caplog):
+    source = make_source(store, stop)
+    lines = lines_of(source)
+
+    def bring(saver):
+        if way == "copy":
+            copy_threads(source, saver)
+        else:
+            import_threads(saver, lines)
+
+    def is_whole(saver):
+        if status_of(saver, "t") in {None, "incomplete"}:
+            return False
+        return is_same(source, saver, "t", "t") and has_same_versions(source, saver)
+
+    assert sweep_deaths(store, "t", bring, is_whole, sweep, caplog) >= 5
+
+
+@pytest.mark.parametrize("way", ["copy", "import"])
+def test_no_moment_of_bringing_what_is_new_leaves_a_thread_that_runs(store, way, sweep, caplog):
+    """A thread was copied after its run had crashed. The run was resumed, and the thread is copied again."""
+    source = Lists()
+    run_until(source, "t", "crashed")
+    early = VersionedMemorySaver()
+    copy_threads(source, early, ["t"])
+    early_lines = lines_of(source)
+    make_app(source, Effects()).invoke(None, T)
+    source.add_tags(T.with_check_point_id(source.history(T)[-1].id), "late")
+    lines = lines_of(source)
+
+    def bring(saver):
+        if way == "copy":
+            copy_threads(source, saver)
+        else:
+            import_threads(saver, lines)
+
+    def is_whole(saver):
+        if status_of(saver, "t") in {None, "incomplete"}:
+            return False
+        return is_same(source, saver, "t", "t") or is_same(early, saver, "t", "t")
+
+    def prepare(saver):
+        import_threads(saver, early_lines)
+
+    assert sweep_deaths(store, "t", bring, is_whole, sweep, caplog, prepare) >= 10
+
+
+def make_incomplete(store, call):
+    """Let a copy of a waiting thread with a version die after a call; return the store that has the half."""
+    source = make_source(store, "waiting")
+    assert not Calls(call).during(lambda saver: copy_threads(source, saver), store.opened)
+    saver = store.reopen()
+    assert status_of(saver, "t") == "incomplete"
+    return saver
+
+
+def list_refused(saver, app):
+    """What no incomplete thread accepts."""
+    oldest = T.with_check_point_id(saver.history(T)[-1].id)
+    return {
+        "resume": lambda: app.invoke(None, T),
+        "resume of a past checkpoint": lambda: app.resume(oldest),
+        "input": lambda: app.invoke({"n": 7}, T),
+        "input to a past checkpoint": lambda: app.invoke({"n": 7}, oldest),
+        "update_state": lambda: app.update_state(T, {"n": 7}),
+        "update_state of a past checkpoint": lambda: app.update_state(oldest, {"n": 7}),
+        "recover": lambda: recover(app, "t"),
+        "answer": lambda: operations.answer(saver, "t", "yes"),
+        "update": lambda: operations.update(saver, "t", {"n": 7}),
+        "rollback": lambda: operations.rollback(saver, oldest),
+        "fork": lambda: operations.fork(saver, "t", "new"),
+        "copy": lambda: saver.copy("t", "new"),
+        "copy to another store": lambda: copy_threads(saver, VersionedMemorySaver(), ["t"], versions=False),
+        "export": lambda: lines_of(saver),
+    }
+
+
+@pytest.mark.parametrize("call", [1, 5])
+def test_an_incomplete_thread_accepts_nothing(store, call):
+    saver = make_incomplete(store, call)
+    effects = Effects()
+    before = [*saver.history(T)]
+    for attempt in list_refused(saver, make_app(saver, effects)).values():
+        with pytest.raises(CheckpointConflictError, match=r"'t': it is incomplete: .* of 't' .* delete the thread$"):
+            attempt()
+    assert effects == []
+    assert [*saver.history(T)] == before
+    assert [*saver.threads()] == ["t"]
+
+
+def test_the_history_of_a_nested_graph_is_incomplete_with_its_thread(store):
+    saver = make_incomplete(store, 1)
+    inner = T.replace(checkpoint_ns="inner")
+    saver.put(inner, Checkpoint(node_id="one", next_node_id="two", state={"n": 1}))
+    app = make_app(saver, Effects())
+    for attempt in (lambda: app.update_state(inner, {"n": 7}), lambda: app.invoke({"n": 7}, inner)):
+        with pytest.raises(CheckpointConflictError, match="it is incomplete"):
+            attempt()
+
+
+def test_every_listing_says_that_a_thread_is_incomplete(store):
+    saver = make_incomplete(store, 5)
+    assert saver.history(T)[0].status == "incomplete"
+    assert [info.status for info in saver.recent(T, limit=1)] == ["incomplete"]
+    assert saver.summary(T).latest.status == "incomplete"
+    assert [info.status for info in saver.history(T)].count("incomplete") == 1
+    assert [*saver.interrupts("t")] == []
+
+
+def test_a_version_that_only_has_to_be_released_does_not_run(store, caplog):
+    """A version equals that of the source from then on, so its mark is a pending write."""
+    if not store.has_versions:
+        pytest.skip("keeps no versions")
+    source = make_source(store, "finished")
+
+    def dies_before_the_release(saver):
+        def die(*_):
+            raise DeathError
+
+        saver.release = die
+        with pytest.raises(DeathError):
+            copy_threads(source, saver)
+
+    dies_before_the_release(store.opened)
+    store.opened.__dict__.pop("release")
+    saver = store.reopen()
+    assert "graphkit:incomplete" not in saver.get(T).metadata
+    assert status_of(saver, "t") == "incomplete"
+    assert_not_run(saver, "t", caplog)
+    refused = list_refused(saver, make_app(saver, Effects()))
+    # A moment later there is no history, which accepts these too.
+    for name in (
+        "input",
+        "input to a past checkpoint",
+        "resume of a past checkpoint",
+        "update_state of a past checkpoint",
+    ):
+        del refused[name]
+    for attempt in refused.values():
+        with pytest.raises(CheckpointConflictError, match="it is incomplete"):
+            attempt()
+    copy_threads(source, saver)
+    assert_same(source, saver)
+    assert has_same_versions(source, saver)
+
+
+def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog):
+    source = Lists()
+    run_until(source, "t", "waiting")
+    calls = Calls()
+    assert calls.during(lambda saver: saver.prune("t", keep_last=1), source)
+    for call in sweep.some(range(1, calls.count + 1), 5):
+        run_until(saver := Lists(), "t", "waiting")
+        before = [*saver.history(T)]
+        assert not Calls(call, "before").during(lambda saver: saver.prune("t", keep_last=1), saver)
+        if [*saver.history(T)] != before:
+            assert status_of(saver, "t") in {None, "incomplete"}
+            assert_not_run(saver, "t", caplog)
+        run_until(saver, "whole", "finished")
+        if status_of(saver, "t") == "incomplete":
+            with pytest.raises(CheckpointConflictError, match="it is incomplete"):
+                operations.fork(saver, "whole", "t")
+
+
+# What takes the place of an incomplete thread
+
+
+def test_a_fork_and_a_copy_take_the_place_of_an_incomplete_thread(store):
+    saver = store.opened
+    run_until(saver, "whole", "finished")
+    for bring in (lambda: operations.fork(saver, "whole", "t"), lambda: saver.copy("whole", "t")):
+        run_until(half := Lists(), "t", "finished")
+        assert not Calls(5).during(lambda target, half=half: copy_threads(half, target, ["t"]), saver)
+        bring()
+        assert status_of(saver, "t") == "finished"
+        assert {info.id for info in saver.history(T)} == {info.id for info in saver.history(RunnableConfig("whole"))}
+        saver.delete("t")
+
+
+def test_a_copy_takes_the_place_of_half_a_copy_of_another_thread(store):
+    make_incomplete(store, 5)
+    other = make_source(store, "finished")
+    copy_threads(other, store.opened)
+    assert_same(other, store.opened)
+    assert has_same_versions(other, store.opened)
+
+
+def test_a_thread_that_was_complete_is_never_removed(store):
+    """Half of what is new was added to it: only the same source can add the rest."""
+    saver = store.opened
+    run_until(source := Lists(), "t", "crashed")
+    copy_threads(source, saver, ["t"])
+    make_app(source, Effects()).invoke(None, T)
+    assert not Calls(4).during(lambda target: copy_threads(source, target, ["t"]), saver)
+    before = [*saver.history(T)]
+    run_until(saver, "whole", "finished")
+    run_until(other := Lists(), "t", "finished")
+    for bring in (
+        lambda: operations.fork(saver, "whole", "t"),
+        lambda: saver.copy("whole", "t"),
+        lambda: copy_threads(other, saver, ["t"]),
+    ):
+        with pytest.raises(CheckpointConflictError, match="it is incomplete"):
+            bring()
+    assert [*saver.history(T)] == before
+    copy_threads(source, saver, ["t"])
+    assert_same(source, saver)
+
+
+def test_if_the_source_is_lost_a_checkpoint_of_the_half_can_be_forked(store):
+    saver = make_incomplete(store, 5)
+    latest, *others = saver.history(T)
+    with pytest.raises(CheckpointConflictError, match="it is incomplete"):
+        operations.fork(saver, T.with_check_point_id(latest.id), "saved")
+    forked = operations.fork(saver, T.with_check_point_id(others[0].id), "saved")
+    assert forked.checkpoints == len(others)
+    assert make_app(saver, effects := Effects()).resume("saved") is not None
+    assert effects[:1] in (["first"], ["one"])
+
+
+# Failures
+
+
+def test_a_fork_that_fails_leaves_no_thread(store):
+    saver = store.opened
+    run_until(saver, "t", "finished")
+    calls = Calls()
+    assert calls.during(lambda target: operations.fork(target, "t", "counted"), saver)
+    for call in range(1, calls.count):
+        fails = ScriptedFailure(saver, call)
+        with pytest.raises(CheckpointStorageError, match="disk is full"):
+            fails.during(lambda target: operations.fork(target, "t", "new"))
+        assert [*saver.namespaces("new")] == []
+    operations.fork(saver, "t", "new")
+
+
+class ScriptedFailure:
+    """Lets one put fail, as a full disk does; what is removed makes room."""
+
+    def __init__(self, saver, call):
+        self.saver = saver
+        self.left = call
+
+    def during(self, action):
+        def fails(method):
+            def stores(*arguments, **options):
+                self.left -= 1
+                if self.left == 0:
+                    raise CheckpointStorageError("store", "write to", "the disk is full")
+                return method(*arguments, **options)
+
+            return stores
+
+        names = [name for name in STORING if name != "delete" and hasattr(self.saver, name)]
+        for name in names:
+            setattr(self.saver, name, fails(getattr(self.saver, name)))
+        try:
+            action(self.saver)
+        finally:
+            for name in names:
+                self.saver.__dict__.pop(name, None)
+
+
+def test_a_fork_that_cannot_read_a_type_changes_nothing(tmp_path):
+    everything(FileSystemSaver(tmp_path, fsync="never", types=TYPES))
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    with pytest.raises(CheckpointSerializationError, match=r"Colour|Pair|Point"):
+        operations.fork(saver, "t", "new")
+    assert [*saver.threads()] == ["t"]
+
+
+def test_a_fork_into_a_thread_with_versions_keeps_them_when_it_fails(tmp_path):
+    saver = VersionedMemorySaver()
+    run_until(saver, "t", "finished")
+    run_until(saver, "new", "finished")
+    saver.release(NEW)
+    with pytest.raises(CheckpointStorageError) as caught:
+        ScriptedFailure(saver, 3).during(lambda target: operations.fork(target, "t", "new"))
+    assert "has released versions" in "".join(caught.value.__notes__)
+    assert [*saver.versions_by_thread_id("new")] == [1]
+    assert status_of(saver, "new") == "incomplete"
+    with pytest.raises(CheckpointConflictError, match="has released versions, which must stay"):
+        operations.fork(saver, "t", "new")
+
+
+def test_a_watch_sees_a_copy_end_and_nothing_deleted(store):
+    source = Lists()
+    run_until(source, "t", "finished")
+    saver = store.opened
+    with saver.watch("t", interval=0.001) as changes:
+        copy_threads(source, saver, ["t"])
+        latest_id = source.get(T).id
+        seen = [changes.get(60)]
+        while seen[-1].checkpoint is None or (seen[-1].checkpoint.id, seen[-1].checkpoint.status) != (
+            latest_id,
+            "finished",
+        ):
+            seen.append(changes.get(60))
+    assert {change.kind for change in seen} <= {"checkpoint", "interrupt", "answer", "idle", "progress"}
+    assert {change.checkpoint.id for change in seen if change.checkpoint} >= {info.id for info in source.history(T)}
+
+
+def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
+    """The worker is there first, as the migration to another store allows; the copy ends while it watches."""
+    source = Lists()
+    run_until(source, "t", "crashed")
+    effects = Effects()
+    worker = Worker(
+        make_app(store.opened, effects),
+        on_output=lambda _, output: ended.set() if output.node == "ask" else None,
+        interval=0.01,
+    )
+    ended = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(worker.run)
+        try:
+            copy_threads(source, store.opened, ["t"])
+            assert ended.wait(60)
+        finally:
+            worker.stop()
+        assert running.result(60) == 1
+    assert effects == ["one", "two"]

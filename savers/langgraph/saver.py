@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
+from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, check_complete
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.values import FrozenDict
 from savers._log.history_view import SharedLogView
@@ -142,7 +142,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         Raises:
             CheckpointSerializationError: a value cannot be stored; the error names its channel.
                 Nothing was changed.
-            CheckpointConflictError: the thread holds a run of graphkit. Nothing was changed.
+            CheckpointConflictError: the thread holds a run of graphkit, or is a copy that has not ended.
+                Nothing was changed.
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
         names = config["configurable"]
@@ -277,7 +278,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         Raises:
             CheckpointSerializationError: the serializer may not create a type of a value; the error
                 names the channel and the type.
-            CheckpointConflictError: the thread holds a run of graphkit.
+            CheckpointConflictError: the thread holds a run of graphkit, or is a copy that has not ended.
         """
         history = parse_config(config)
         names = config["configurable"]
@@ -559,9 +560,12 @@ def _check_made_by(history: RunnableConfig, checkpoint: _Stored | None) -> _Stor
     """Return a checkpoint of LangGraph.
 
     Raises:
-        CheckpointConflictError: the checkpoint is one of graphkit.
+        CheckpointConflictError: the checkpoint is one of graphkit, or marks its thread as incomplete.
     """
-    if checkpoint is not None and checkpoint.metadata.get(MADE_BY) != LANGGRAPH:
+    if checkpoint is None:
+        return None
+    check_complete(history.thread, checkpoint.metadata)
+    if checkpoint.metadata.get(MADE_BY) != LANGGRAPH:
         raise CheckpointConflictError(
             history.thread, "it holds a run of graphkit's own; give LangGraph another thread id"
         )

@@ -1,0 +1,94 @@
+"""Half a copy of LangGraph's thread is neither resumed nor overwritten by LangGraph, and listings go past it."""
+
+from typing import TypedDict
+
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langgraph.graph import END as LANGGRAPH_END, START as LANGGRAPH_START, StateGraph
+from langgraph.types import Command, interrupt
+
+from graphkit import CheckpointConflictError, RunnableConfig
+from graphkit.transfer import copy_threads
+from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from savers.langgraph import CheckpointSaver
+from tests.threads import assert_same
+
+T = {"configurable": {"thread_id": "t"}}
+OTHER = {"configurable": {"thread_id": "other"}}
+MAKERS = {
+    "files": lambda path: FileSystemSaver(path / "store", fsync="never"),
+    "sqlite": lambda path: SqliteSaver(path / "store.db", fsync="never"),
+    "memory": lambda _: MemorySaver(),
+}
+
+
+class State(TypedDict):
+    n: int
+
+
+def make_graph(saver, effects):
+    def count(state):
+        effects.append("count")
+        return {"n": state["n"] + 1}
+
+    def ask(state):
+        return {"n": interrupt("go on?")}
+
+    inner = StateGraph(State).add_node("count", count)
+    inner.add_edge(LANGGRAPH_START, "count").add_edge("count", LANGGRAPH_END)
+    graph = StateGraph(State).add_node("inner", inner.compile(checkpointer=True)).add_node("ask", ask)
+    graph.add_edge(LANGGRAPH_START, "inner").add_edge("inner", "ask").add_edge("ask", LANGGRAPH_END)
+    return graph.compile(checkpointer=CheckpointSaver(saver))
+
+
+class FullError(Exception):
+    """No room for another checkpoint."""
+
+
+def copy_half(source, target, puts):
+    """Let the copy fail after some puts."""
+    put = target.put
+    left = puts
+
+    def fill(*arguments):
+        nonlocal left
+        if not left:
+            raise FullError
+        left -= 1
+        return put(*arguments)
+
+    target.put = fill
+    try:
+        with pytest.raises(FullError):
+            copy_threads(source, target, ["t"])
+    finally:
+        del target.put
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("puts", [1, 3, 4])
+def test_langgraph_leaves_half_a_copy_alone_and_goes_on_with_the_whole(tmp_path, kind, puts):
+    source, target = MemorySaver(), MAKERS[kind](tmp_path)
+    make_graph(source, []).invoke({"n": 1}, T)
+    effects = []
+    graph = make_graph(target, effects)
+    graph.invoke({"n": 5}, OTHER)
+    effects.clear()
+    copy_half(source, target, puts)
+    assert target.history(RunnableConfig("t"))[0].status == "incomplete"
+    for attempt in (
+        lambda: graph.invoke(None, T),
+        lambda: graph.invoke(Command(resume=7), T),
+        lambda: graph.invoke({"n": 1}, T),
+        lambda: graph.get_state(T),
+        lambda: graph.update_state(T, {"n": 3}),
+    ):
+        with pytest.raises(CheckpointConflictError, match="it is incomplete"):
+            attempt()
+    assert effects == []
+    assert {found.config["configurable"]["thread_id"] for found in graph.checkpointer.list(None)} >= {"other"}
+    copy_threads(source, target, ["t"])
+    assert_same(source, target)
+    assert graph.invoke(Command(resume=7), T) == {"n": 7}

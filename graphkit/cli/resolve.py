@@ -51,6 +51,8 @@ KEY_FILE: Final[ContextVar[str | None]] = ContextVar("KEY_FILE", default=None)
 """The path of the file with the keys of sealed directories."""
 _OPENED: Final[ContextVar[ExitStack | None]] = ContextVar("_OPENED", default=None)
 """Closes the stores that a command has opened."""
+SECONDS_UNTIL_SYNC: Final = 5.0
+"""For stores to which threads are copied: the copy brings each thread to the disk before it is complete."""
 _FILE_KINDS: Final = frozenset({"file", "disk", "filesystem"})
 """The names of the saver that has keys."""
 
@@ -63,13 +65,16 @@ _ARGUMENTS: Final = {SQLITE: "a file", POSTGRES: "a connection string"}
 # Stores
 
 
-def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> BaseCheckpointSaver:
+def open_store(
+    name: str, *, create: bool = False, is_sealed: bool = True, fsync: float | None = None
+) -> BaseCheckpointSaver:
     """Open a store: a directory, `kind:argument` for an installed saver, or a PostgreSQL URL.
 
     Args:
         name: what the user typed.
         create: whether a directory or a database file may be missing or empty.
         is_sealed: whether to use the keys of the key file.
+        fsync: how many seconds a put may wait for the disk, if the saver has the option; None is none.
 
     Raises:
         UsageError: the name is empty.
@@ -91,7 +96,7 @@ def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> Ba
             _check_directory(Path(name), kinds)
         elif not Path(name).exists():
             _check_spelling(name, kinds)
-        saver = registry.get_saver("file", path=name, **sealed)
+        saver = registry.get_saver("file", **_add_fsync("file", {"path": name, **sealed}, fsync))
         _close_at_the_end(saver)
     else:
         if sealed and store.kind not in _FILE_KINDS:
@@ -100,15 +105,29 @@ def open_store(name: str, *, create: bool = False, is_sealed: bool = True) -> Ba
                 f"out, or use a directory; to copy from a sealed store without sealing, add --plaintext"
             )
         _check_store(store, create=create)
-        options = dict(sealed)
+        options = {"path": store.argument, **sealed}
         if store.schema is not None:
-            options = {"schema": store.schema}
-        saver = registry.get_saver(store.kind, path=store.argument, **options)
+            options = {"path": store.argument, "schema": store.schema}
+        saver = registry.get_saver(store.kind, **_add_fsync(store.kind, options, fsync))
         _close_at_the_end(saver)
         if not create and isinstance(saver, SupportsExists) and not saver.exists():
             raise CheckpointFormatError(escape(hide_passwords(name)), _explain_no_tables(store))
     saver.register_types(*PLACEHOLDER_TYPES.get())
     return saver
+
+
+def _add_fsync(kind: str, options: dict[str, Any], fsync: float | None) -> dict[str, Any]:
+    """Return the options of a saver with `fsync`, if it has that option and the caller asks for it."""
+    if fsync is None:
+        return options
+    from graphkit import registry
+
+    with_fsync = {**options, "fsync": fsync}
+    try:
+        registry.check_saver_options(kind, **with_fsync)
+    except CheckpointerConfigurationError:
+        return options  # What else is wrong with the options is found when the saver is made.
+    return with_fsync
 
 
 def _explain_no_tables(store: StoreName) -> str:

@@ -5,7 +5,9 @@ from importlib import import_module
 import pytest
 
 from graphkit import RunnableConfig
+from graphkit.abc import IncomingThread
 from savers import FileSystemSaver
+from savers._filesystem.io import FileIO
 from tests.cli.terminal import checkpoint, graphkit
 from tests.threads import assert_same
 
@@ -108,3 +110,41 @@ def test_a_sealed_directory_is_copied_sealed_or_in_plain_on_request(store, tmp_p
     done = graphkit("copy", sealed, "--to", plain, "--key-file", key_file, "--plaintext")
     assert (done.code, done.err) == (0, "")
     assert b"lamp" in b"".join(path.read_bytes() for path in plain.rglob("log"))
+
+
+@pytest.mark.parametrize("command", ["copy", "import"])
+def test_threads_wait_for_the_disk_once_and_not_at_each_checkpoint(tmp_path, monkeypatch, command):
+    source = FileSystemSaver(tmp_path / "long", fsync="never")
+    for number in range(60):
+        source.put(RunnableConfig("long"), checkpoint(number, "a", "b", {"n": number}))
+    graphkit("export", tmp_path / "long", "--output", tmp_path / "lines")
+    synced = []
+    original = FileIO.fdatasync
+    monkeypatch.setattr(FileIO, "fdatasync", lambda io, fd: synced.append(fd) or original(io, fd))
+    if command == "copy":
+        done = graphkit("copy", tmp_path / "long", "--to", tmp_path / "b")
+    else:
+        done = graphkit("import", tmp_path / "b", tmp_path / "lines")
+    assert done.code == 0
+    assert 1 <= len(synced) <= 5
+
+
+def test_half_a_copy_is_listed_as_incomplete_and_nothing_takes_it(store, saver, tmp_path):
+    target = FileSystemSaver(tmp_path / "b", fsync="never")
+    IncomingThread(target, "order-17", "order-17").begin([""], saver.get(RunnableConfig("order-17")).state)
+    (row,) = graphkit("threads", tmp_path / "b", "--json").json
+    assert (row["thread"], row["status"]) == ("order-17", "incomplete")
+    assert graphkit("threads", tmp_path / "b", "--status", "incomplete", "--json").json == [row]
+    assert graphkit("show", tmp_path / "b", "order-17", "--json").json["status"] == "incomplete"
+    assert graphkit("history", tmp_path / "b", "order-17", "--json").json[0]["status"] == "incomplete"
+    assert "1 incomplete" in graphkit("stats", tmp_path / "b").out
+    for command in (
+        ["fork", "order-17", "new"],
+        ["copy", "order-17", "new"],
+        ["export", "order-17"],
+    ):
+        name, *arguments = command
+        done = graphkit(name, tmp_path / "b", *arguments)
+        assert (done.code, "it is incomplete" in done.err) == (16, True), command
+    assert graphkit("copy", store, "--to", tmp_path / "b").code == 0
+    assert_same(saver, target, "order-17", "order-17")

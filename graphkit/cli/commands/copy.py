@@ -12,7 +12,7 @@ from graphkit.cli.commands.maintain import count_checkpoints
 from graphkit.cli.commands.transfer import types_of
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeApp, complete_thread
-from graphkit.cli.resolve import find_thread, join_some, open_store
+from graphkit.cli.resolve import SECONDS_UNTIL_SYNC, find_thread, join_some, open_store
 from graphkit.cli.store_names import hide_passwords
 from graphkit.cli.values import UsageError, escape, pluralize
 from graphkit.cli.views import Message
@@ -114,7 +114,7 @@ def _copy_to(
     chosen = [find_thread(source, name, released=versions) for name in names] or None
     if dry_run:
         return _dry_copy(source, chosen, to, versions=versions)
-    target = open_store(to, create=True, is_sealed=not plaintext)
+    target = open_store(to, create=True, is_sealed=not plaintext, fsync=SECONDS_UNTIL_SYNC)
     target.register_types(*types)
     with context.progress("copying") as progress:
         done = copy_threads(source, target, chosen, versions=versions, plaintext=plaintext, progress=progress)

@@ -15,7 +15,7 @@ import typer
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.cli.context import CliContext, Progress
 from graphkit.cli.options import Directory, DryRun, MaybeApp
-from graphkit.cli.resolve import find_thread, join_some, load_app, open_store
+from graphkit.cli.resolve import SECONDS_UNTIL_SYNC, find_thread, join_some, load_app, open_store
 from graphkit.cli.values import UsageError, escape, pluralize
 from graphkit.cli.views import Message
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
@@ -182,7 +182,7 @@ def import_(
         lines: Iterator[str] = chain((header,), file_lines)
         if dry_run:
             return _dry_import(lines)
-        saver = open_store(directory, create=True)
+        saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
         if is_raw:
             return _import_logs(saver, lines, progress)
         if rename is not None:

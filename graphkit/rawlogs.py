@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, final
@@ -39,6 +39,7 @@ _CHUNK: Final = 48 << 10
 """How many bytes of a log one line holds."""
 _DIRECTORY: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _NAMESPACE: Final = re.compile(r"n-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
+_ROOT_LOG: Final = "log"
 _FILE: Final = re.compile(r"(n-[a-z0-9-]{0,40}-[a-z2-7]{24}/)?(log|v\d{6,}\.log|(torn|damaged)-[a-z0-9-]+\.bin)\Z")
 """The files of a thread that hold data. An import creates no other file: the names come from an
 untrusted file."""
@@ -190,27 +191,41 @@ def import_logs(
 
 def _import_files(source: _LineReader, directory: Path, thread_id: str) -> None:
     _check_directory(directory)
-    while "end" not in (data := source.read_required()):
-        name = data.get("file")
-        if not isinstance(name, str) or not _FILE.match(name):
-            raise source.error("expected a log")
-        path = directory / name
-        with suppress(FileExistsError):
-            path.parent.mkdir(mode=0o700)
-        _check_directory(path.parent)
-        temporary = path.with_name(f"tmp-{path.name}")
-        _write_file(source, temporary)
-        if os.path.lexists(path):
-            _check_file(path)
-            if path.read_bytes() != temporary.read_bytes():
-                temporary.unlink()
-                raise CheckpointConflictError(
-                    thread_id, "it already holds other data; delete it first, or import elsewhere"
-                )
-        temporary.replace(path)
-        _sync(path.parent)
+    with ExitStack() as stack:
+        root_log: tuple[Path, Path] | None = None
+        while "end" not in (data := source.read_required()):
+            name = data.get("file")
+            if not isinstance(name, str) or not _FILE.match(name):
+                raise source.error("expected a log")
+            path = directory / name
+            with suppress(FileExistsError):
+                path.parent.mkdir(mode=0o700)
+            _check_directory(path.parent)
+            temporary = path.with_name(f"tmp-{path.name}")
+            _write_file(source, temporary)
+            if name == _ROOT_LOG and not os.path.lexists(path):
+                root_log = temporary, path
+                stack.callback(temporary.unlink, missing_ok=True)
+            else:
+                _move_log(temporary, path, thread_id)
+        # Last: without the histories of its nested graphs, a run would repeat what they have done.
+        if root_log is not None:
+            _move_log(*root_log, thread_id)
     # An import that died may have created the directory of a namespace without syncing its name.
     _sync(directory)
+
+
+def _move_log(temporary: Path, path: Path, thread_id: str) -> None:
+    """Move a log to its place, unless other data are there."""
+    if os.path.lexists(path):
+        _check_file(path)
+        if path.read_bytes() != temporary.read_bytes():
+            temporary.unlink()
+            raise CheckpointConflictError(
+                thread_id, "it already holds other data; delete it first, or import elsewhere"
+            )
+    temporary.replace(path)
+    _sync(path.parent)
 
 
 def _write_file(source: _LineReader, path: Path) -> None:

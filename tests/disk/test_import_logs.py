@@ -48,6 +48,20 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
     assert opener(root).get(X).state["n"] == 2
 
 
+def test_the_log_of_the_root_takes_its_place_last(opener, disk, tmp_path):
+    old = opener(tmp_path / "old")
+    old.put(X, disk.step(0))
+    old.put(INNER, disk.step(1))
+    lines = [*export_logs(old)]
+    for cut in range(2, len(lines)):
+        target = opener(tmp_path / str(cut))
+        with pytest.raises(CheckpointFormatError, match="cut short"):
+            import_logs(target, lines[:cut])
+        assert target.get(X) is None
+        assert import_logs(target, lines) == ["x"]
+        assert [target.get(at).state["n"] for at in (X, INNER)] == [0, 1]
+
+
 def test_an_import_into_the_directory_of_another_thread_is_refused(lines, opener, disk, tmp_path):
     target = opener(tmp_path / "new")
     target.put(RunnableConfig("victim"), disk.step(0))

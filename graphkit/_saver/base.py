@@ -90,30 +90,40 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         The thread is empty afterwards.
         """
 
-    # Capabilities: `graphkit.abc` has the protocols for methods that only some savers have
+    # Capabilities: `graphkit.abc` has the protocols for methods that only some savers have. A subclass declares one by
+    # a line (`isolates_values = True`) or by a property. pyright accepts the line only if the base class has no `def`
+    # of that name; therefore each name is assigned here, below its property.
 
     @property
-    def is_durable(self) -> bool:
+    def _is_durable(self) -> bool:
         """Whether the checkpoints outlive this process. A run without a thread id on such a saver warns."""
         return False
 
+    is_durable = _is_durable
+
     @property
-    def lists_threads(self) -> bool:
+    def _lists_threads(self) -> bool:
         """Whether `threads` works, and so does what reads all threads. By default, whether it is overridden."""
         return type(self).threads is not BaseCheckpointSaver.threads
 
+    lists_threads = _lists_threads
+
     @property
-    def lists_namespaces(self) -> bool:
+    def _lists_namespaces(self) -> bool:
         """Whether `namespaces` finds every namespace. By default, whether it is overridden."""
         return type(self).namespaces is not BaseCheckpointSaver.namespaces
 
+    lists_namespaces = _lists_namespaces
+
     @property
-    def measures_size(self) -> bool:
+    def _measures_size(self) -> bool:
         """Whether `size` works. By default, whether it is overridden."""
         return type(self).size is not BaseCheckpointSaver.size
 
+    measures_size = _measures_size
+
     @property
-    def refuses_unstorable_values(self) -> bool:
+    def _refuses_unstorable_values(self) -> bool:
         """Whether `put` and `put_writes` refuse values that graphkit's codec cannot store, and change nothing.
 
         Such a saver raises a `CheckpointSerializationError` that names the path of the value, even if
@@ -122,8 +132,10 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         """
         return False
 
+    refuses_unstorable_values = _refuses_unstorable_values
+
     @property
-    def isolates_values(self) -> bool:
+    def _isolates_values(self) -> bool:
         """Whether the saver shares no mutable object of the application with its callers.
 
         Such a saver copies these objects when it stores them, and again when it returns them. A
@@ -131,18 +143,24 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         """
         return False
 
+    isolates_values = _isolates_values
+
     @property
-    def seals_records(self) -> bool:
+    def _seals_records(self) -> bool:
         """Whether the saver encrypts states, pending writes, metadata and tags. False unless declared.
 
         An export in plain must then be asked for.
         """
         return False
 
+    seals_records = _seals_records
+
     @property
-    def waits_for_runs(self) -> bool:
+    def _waits_for_runs(self) -> bool:
         """Whether `release`, `delete` and `copy` wait for the run that holds the thread. False unless declared."""
         return False
+
+    waits_for_runs = _waits_for_runs
 
     # Reading
 

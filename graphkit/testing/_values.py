@@ -10,12 +10,13 @@ from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet
 from graphkit._values.state import Changes, merge
@@ -59,39 +60,83 @@ HOSTILE_IDS: Final = (
 )
 """Thread ids and namespaces that a saver must keep apart from each other and within the store."""
 
+V = TypeVar("V")
+_MAX_SHOWN: Final = 1_000
+"""Characters of a value in a message: enough for a list of ids, not for a hostile one."""
+
+# --- assertions -----------------------------------------------------------------------------------------------------
+#
+# pytest explains a bare `assert` only in modules that it rewrites, and unittest never does. The tests of the contract
+# therefore call these functions, whose messages say under both what was expected and what was found.
+
+
+def expect(condition: bool, otherwise: str) -> None:
+    """Assert a condition; `otherwise` says what was found in its place."""
+    if not condition:
+        raise AssertionError(otherwise)
+
+
+def equal(got: object, expected: object, what: str = "value") -> None:
+    """Assert that two values are equal by `==`, where `same` would be too strict."""
+    expect(got == expected, f"{what}: {_show(got)} instead of {_show(expected)}")
+
+
+def at_least(number: float, least: float) -> None:
+    """Assert that a number is not below another."""
+    expect(number >= least, f"{number} instead of at least {least}")
+
+
+def present(value: V | None) -> V:
+    """Assert that a value is not None, and return it."""
+    if value is None:
+        raise AssertionError("None instead of a value")
+    return value
+
+
+def is_a(value: object, kind: type) -> None:
+    """Assert that a value is of a type."""
+    expect(isinstance(value, kind), f"{_show(value)} instead of a {kind.__name__}")
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
+
+
 # --- equality, strict in type and order -------------------------------------------------------------------------------
 
 _READ_ONLY: Final[dict[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
 
 
-def same(got: object, expected: object) -> None:
+def same(got: object, expected: object, what: str = "value") -> None:
     """Assert that two values are equal in type and order, including NaN, -0.0 and time zones.
 
     Read-only lists, dicts and sets count as the builtins.
 
     Raises:
-        AssertionError: the values differ; the message says where.
+        AssertionError: the values differ; the message says where, and calls the whole value `what`.
     """
-    message = find_difference(got, expected)
-    assert message is None, message
+    message = find_difference(got, expected, what)
+    if message is not None:
+        raise AssertionError(message)
 
 
 def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
     """Return a message that says where and how two values differ; None if they are equal."""
     kind = _READ_ONLY.get(type(expected), type(expected))
     if _READ_ONLY.get(type(got), type(got)) is not kind:
-        return f"{path}: {type(got).__name__} {got!r} instead of {kind.__name__} {expected!r}"
+        return f"{path}: {type(got).__name__} {_show(got)} instead of {kind.__name__} {_show(expected)}"
 
     expected_parts = _split(expected)
     if expected_parts is None:
         if _normalize_scalar(got) == _normalize_scalar(expected):
             return None
-        return f"{path}: {got!r} instead of {expected!r}"
+        return f"{path}: {_show(got)} instead of {_show(expected)}"
 
     got_parts = _split(got) or []
     if len(got_parts) != len(expected_parts):
         counts = f"{len(got_parts)} parts instead of {len(expected_parts)}"
-        return f"{path}: {counts}: {got!r} instead of {expected!r}"
+        return f"{path}: {counts}: {_show(got)} instead of {_show(expected)}"
     for number, (got_part, expected_part) in enumerate(zip(got_parts, expected_parts, strict=True)):
         message = find_difference(got_part, expected_part, f"{path}[{number}]")
         if message is not None:
@@ -131,14 +176,11 @@ def same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
     Raises:
         AssertionError: the checkpoints differ; the message says where.
     """
-    assert got is not None, "there is no such checkpoint"
+    got = present(got)
     for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "state"):
-        message = find_difference(getattr(got, name), getattr(expected, name), name)
-        assert message is None, message
+        same(getattr(got, name), getattr(expected, name), name)
     # A saver of four methods keeps pending writes and tags in the metadata.
-    metadata = {key: value for key, value in got.metadata.items() if not str(key).startswith("graphkit:")}
-    message = find_difference(metadata, dict(expected.metadata), "metadata")
-    assert message is None, message
+    same(public_metadata(got.metadata), expected.metadata, "metadata")
 
 
 # --- values of every type ---------------------------------------------------------------------------------------------

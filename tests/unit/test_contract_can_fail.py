@@ -1,14 +1,21 @@
-"""Each promise broken once: the contract must notice."""
+"""Each promise broken once: the contract must notice, and say what it expected and what it found."""
 
+import ast
+import copy
+import subprocess
+import sys
 import unittest
 from contextlib import nullcontext
+from pathlib import Path
 from unittest import SkipTest
 
 import pytest
 from hypothesis import Phase, settings
 
-from graphkit import BaseCheckpointSaver, Checkpoint, RunnableConfig, Tag
+from graphkit import BaseCheckpointSaver, Checkpoint, RunnableConfig, Tag, testing
 from graphkit._values.frozen import FrozenDict
+from graphkit.abc import resolve_thread_id
+from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
 from savers import MemorySaver, VersionedMemorySaver
@@ -239,6 +246,8 @@ class Declares(BaseCheckpointSaver):
 
     def put(self, config, checkpoint):
         config = RunnableConfig.of(config)
+        if config.checkpoint_id is not None and self.get(config) is None:
+            raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id}")
         history = self.histories.setdefault((config.thread, config.checkpoint_ns), [])
         if config.checkpoint_id is None:
             history.append(checkpoint)
@@ -247,14 +256,30 @@ class Declares(BaseCheckpointSaver):
         return config
 
     def release(self, config=None):
-        tag = Tag(RunnableConfig.of(config).thread, self.list(config))
-        self.histories.clear()
-        return tag
+        thread = RunnableConfig.of(config).thread
+        released = {where: self.histories.pop(where) for where in list(self.histories) if where[0] == thread}
+        return Tag(thread, released.get((thread, ""), [])[::-1])
 
 
 @breaks("test_changing_what_was_put_changes_nothing", "test_changing_what_was_read_changes_nothing")
 class DeclaresIsolation(Declares):
     isolates_values = True
+
+
+class CopiesValues(DeclaresIsolation):
+    """Keeps what it declares; its default `put_writes` and `add_tags` keep theirs in the metadata."""
+
+    def list(self, config=None):
+        return copy.deepcopy(super().list(config))
+
+    def put(self, config, checkpoint):
+        return super().put(config, copy.deepcopy(checkpoint))
+
+    def threads(self, *, released=False):
+        return list({thread for thread, _ in self.histories})
+
+    def namespaces(self, thread=None):
+        return [namespace for owner, namespace in self.histories if owner == resolve_thread_id(thread)]
 
 
 @breaks(
@@ -347,6 +372,66 @@ def test_the_state_machine_notices_too(saver):
     result = unittest.TestResult()
     Machine.TestCase("runTest").run(result)
     assert result.failures or result.errors
+
+
+@pytest.mark.parametrize("test", BROKEN[DeclaresIsolation])
+def test_a_saver_with_the_default_put_writes_may_declare_isolation(test):
+    class Contract(SaverContract):
+        def make_saver(self):
+            return CopiesValues(lock_timeout=1)
+
+    getattr(Contract(), test)()
+
+
+def test_a_saver_with_the_default_methods_passes_the_state_machine():
+    class Machine(SaverMachine):
+        def make_saver(self):
+            return CopiesValues(lock_timeout=1)
+
+    Machine.TestCase.settings = settings(max_examples=10, stateful_step_count=30)
+    result = unittest.TestResult()
+    Machine.TestCase("runTest").run(result)
+    assert result.wasSuccessful(), result.failures + result.errors
+
+
+PROGRAM = """
+import unittest
+
+from graphkit.testing import SaverContract
+from tests.unit.test_contract_can_fail import SortsByClock
+
+
+class TestSorted(SaverContract, unittest.TestCase):
+    def make_saver(self):
+        return SortsByClock(lock_timeout=1)
+"""
+ORDER = "test_the_order_is_that_of_writing_not_of_clocks_or_ids"
+
+
+@pytest.mark.parametrize(
+    "command", [["unittest", f"test_sorted.TestSorted.{ORDER}"], ["pytest", "-pno:cacheprovider", "-k", ORDER]]
+)
+def test_a_failure_says_what_was_expected_and_what_was_found(tmp_path, command):
+    tmp_path.joinpath("test_sorted.py").write_text(PROGRAM)
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=tmp_path,
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    found = ["id 9", "id 8", "id 7", "id 6", "id 5"]
+    assert f"AssertionError: the ids of list: {found} instead of {found[::-1]}" in done.stdout + done.stderr
+
+
+def test_no_assertion_of_the_contract_is_bare():
+    files = Path(testing.__file__).parent.rglob("*.py")
+    trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    assert len(trees) > 10
+    assert [file for file, tree in trees.items() if any(isinstance(node, ast.Assert) for node in ast.walk(tree))] == []
 
 
 def test_the_contract_runs_under_unittest():

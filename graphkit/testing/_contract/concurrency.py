@@ -16,10 +16,13 @@ from graphkit.testing._values import (
     CONFIG,
     GROWING,
     derive,
+    equal,
+    expect,
     grow_list,
     made,
     make_config,
     make_interrupt,
+    present,
     same,
     same_checkpoint,
 )
@@ -42,20 +45,20 @@ class ConcurrencyTests(ContractTests):
                 stored = savers[number].put(CONFIG, made({"who": [number, n], "text": "x" * n}))
                 ids.append(stored.checkpoint_id or "")
                 states = {checkpoint.id: checkpoint.state for checkpoint in savers[number].list(CONFIG)}
-                assert ids[-1] in states
+                expect(ids[-1] in states, f"{ids[-1]} was put, and the history does not have it: {[*states]}")
                 same(states[ids[-1]]["who"], [number, n])
             return ids
 
         written = _run_concurrently(write, len(savers))
         for reader in (saver, self.open_again(saver)):
             order = get_ids(reversed(reader.list(CONFIG)))
-            assert len(order) == len(set(order)) == 60  # noqa: PLR2004
+            equal(len(order), 60)
+            equal(len(set(order)), 60)
             for number, ids in enumerate(written):
                 own_order = [id_ for id_ in order if id_ in ids]
-                assert own_order == ids, "the checkpoints of one writer are out of order"
+                equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
                 for n, id_ in enumerate(ids):
-                    loaded = reader.get(make_config("t", id_))
-                    assert loaded is not None
+                    loaded = present(reader.get(make_config("t", id_)))
                     same(loaded.state, {"who": [number, n], "text": "x" * n})
 
     def test_nothing_is_mixed_up_when_many_write_many_threads(self) -> None:
@@ -78,8 +81,8 @@ class ConcurrencyTests(ContractTests):
 
         _run_concurrently(write, 6)
         expected = sorted(f"{number} {n}" for number in range(6) for n in range(5))
-        assert sorted(self.open_again(saver).get_writes(CONFIG)) == expected
-        assert sorted(self.open_again(saver).tags_of(CONFIG)) == expected
+        equal(sorted(self.open_again(saver).get_writes(CONFIG)), expected)
+        equal(sorted(self.open_again(saver).tags_of(CONFIG)), expected)
 
     # Another object, another process
 
@@ -94,7 +97,7 @@ class ConcurrencyTests(ContractTests):
             same_checkpoint(reader.get(CONFIG), checkpoints[-1])
             writer.put_writes(CONFIG, {"w": number})
             same(reader.get_writes(CONFIG), {"w": number})
-            assert len(reader.list(CONFIG)) == number + 1
+            equal(len(reader.list(CONFIG)), number + 1)
         following = derive(checkpoints[-1], {"list": ["x"]}, GROWING)
         saver.put(CONFIG, following)
         last = derive(following, {"list": ["y"]}, GROWING)
@@ -103,8 +106,8 @@ class ConcurrencyTests(ContractTests):
         checkpoints[0] = made({"list": "replaced"}, id=checkpoints[0].id)
         other.put(make_config("t", checkpoints[0].id), checkpoints[0])
         same_checkpoint(saver.get(make_config("t", checkpoints[0].id)), checkpoints[0])
-        assert len(other.release(CONFIG).checkpoints) == 8  # noqa: PLR2004
-        assert saver.get(CONFIG) is None
+        equal(len(other.release(CONFIG).checkpoints), 8)
+        same(saver.get(CONFIG), None)
         fresh = made({"list": "fresh"})
         saver.put(CONFIG, fresh)
         same_checkpoint(other.get(CONFIG), fresh)
@@ -124,7 +127,7 @@ class ConcurrencyTests(ContractTests):
         states = self.peek(saver, CONFIG)
         if states is None:
             self.skip("`peek` is not implemented")
-        assert [state["list"] for state in states] == [[0, 1, 2], [0, 1], [0]]
+        equal([state["list"] for state in states], [[0, 1, 2], [0, 1], [0]])
 
     # Async
 
@@ -135,42 +138,42 @@ class ConcurrencyTests(ContractTests):
         first = made({"n": 1}, metadata={"k": 1})
         second = made({"n": 2})
         stored = await saver.aput(CONFIG, first)
-        assert stored == make_config("t", first.id)
+        equal(stored, make_config("t", first.id))
         await saver.aput(CONFIG, second)
-        assert get_ids(await saver.alist(CONFIG)) == [second.id, first.id]
+        equal(get_ids(await saver.alist(CONFIG)), [second.id, first.id])
         same_checkpoint(await saver.aget(stored), first)
         same_checkpoint(await saver.aget(CONFIG), second)
-        assert get_ids(await saver.ahistory(CONFIG)) == [second.id, first.id]
-        assert [*await saver.anamespaces("t")] == [""]
+        equal(get_ids(await saver.ahistory(CONFIG)), [second.id, first.id])
+        equal([*await saver.anamespaces("t")], [""])
         await saver.aput_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
         same(await saver.aget_writes(CONFIG), {INTERRUPT + "i": make_interrupt()})
-        assert get_ids(await saver.ainterrupts("t")) == ["i"]
+        equal(get_ids(await saver.ainterrupts("t")), ["i"])
         await saver.aadd_tags(stored, "one", "two")
         await saver.aremove_tags(stored, "one")
-        assert await saver.atags_of(stored) == ("two",)
-        assert get_ids(await saver.asearch({"k": 1}, thread_id="t", limit=5)) == [first.id]
+        equal(await saver.atags_of(stored), ("two",))
+        equal(get_ids(await saver.asearch({"k": 1}, thread_id="t", limit=5)), [first.id])
         await saver.acopy("t", "u")
-        assert await saver.aprune("t", keep_last=1, keep_tags=("two",)) == 0
-        assert await saver.aprune("t", keep_last=1) == 1
+        equal(await saver.aprune("t", keep_last=1, keep_tags=("two",)), 0)
+        equal(await saver.aprune("t", keep_last=1), 1)
         with self.raises(ValueError):
             await saver.aprune("t")
         with self.raises(CheckpointNotFoundError):
             await saver.aput(make_config("t", "unknown"), second)
         tag = await saver.arelease(CONFIG)
-        assert get_ids(tag.checkpoints) == [second.id]
-        assert await saver.adelete("u") is True
-        assert await saver.aget(make_config("u")) is None
+        equal(get_ids(tag.checkpoints), [second.id])
+        same(await saver.adelete("u"), True)
+        same(await saver.aget(make_config("u")), None)
 
     def test_async_twins_of_what_needs_a_list_of_threads(self) -> None:
         saver = self.open("lists_threads", "measures_size")
 
         async def check() -> None:
             await saver.aput(CONFIG, made({"n": 1}))
-            assert [*await saver.athreads()] == ["t"]
-            assert [*await saver.athreads(released=True)] == ["t"]
-            assert await saver.asize("t") > 0
-            assert await saver.asize() > 0
-            assert [*await saver.ainterrupts()] == []
+            equal([*await saver.athreads()], ["t"])
+            equal([*await saver.athreads(released=True)], ["t"])
+            expect(await saver.asize("t") > 0, "the size of a thread with a checkpoint is 0")
+            expect(await saver.asize() > 0, "the size of a store with a checkpoint is 0")
+            equal([*await saver.ainterrupts()], [])
 
         _run_coroutine(check())
 

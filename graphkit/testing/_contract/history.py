@@ -7,7 +7,20 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._contract.base import ContractTests, get_ids
-from graphkit.testing._values import CONFIG, GROWING, derive, grow_list, made, make_config, same, same_checkpoint
+from graphkit.testing._values import (
+    CONFIG,
+    GROWING,
+    derive,
+    equal,
+    expect,
+    grow_list,
+    is_a,
+    made,
+    make_config,
+    present,
+    same,
+    same_checkpoint,
+)
 
 
 class HistoryTests(ContractTests):
@@ -17,24 +30,22 @@ class HistoryTests(ContractTests):
 
     def test_an_unknown_thread_is_empty(self) -> None:
         saver = self.open()
-        assert [*saver.list(CONFIG)] == []
-        assert saver.get(CONFIG) is None
-        assert saver.get(make_config("t", "some id")) is None
-        assert [*saver.history(CONFIG)] == []
-        assert dict(saver.get_writes(CONFIG)) == {}
-        assert saver.tags_of(CONFIG) == ()
-        assert [*saver.namespaces("t")] == []
+        equal([*saver.list(CONFIG)], [])
+        same(saver.get(CONFIG), None)
+        same(saver.get(make_config("t", "some id")), None)
+        equal([*saver.history(CONFIG)], [])
+        equal(dict(saver.get_writes(CONFIG)), {})
+        equal(saver.tags_of(CONFIG), ())
+        equal([*saver.namespaces("t")], [])
 
     def test_put_returns_the_config_with_the_new_id_and_all_else_as_it_was(self) -> None:
         saver = self.open()
         config = RunnableConfig("t", checkpoint_ns="n", stream_mode=StreamMode.SNAPSHOTS, metadata={"user": 7})
         checkpoint = made({"x": 1})
         stored = saver.put(config, checkpoint)
-        assert stored.checkpoint_id == checkpoint.id
-        assert stored.replace(checkpoint_id=None) == config
-        loaded = saver.get(stored)
-        assert loaded is not None
-        same_checkpoint(loaded, checkpoint)
+        equal(stored.checkpoint_id, checkpoint.id)
+        equal(stored.replace(checkpoint_id=None), config)
+        same_checkpoint(saver.get(stored), checkpoint)
 
     def test_the_order_is_that_of_writing_not_of_clocks_or_ids(self) -> None:
         saver = self.open()
@@ -58,9 +69,9 @@ class HistoryTests(ContractTests):
         saver.put(CONFIG, first)
         saver.put(make_config("other"), second)
         same_checkpoint(saver.get(make_config("t", first.id)), first)
-        assert saver.get(make_config("t", second.id)) is None
-        assert saver.get(make_config("t", first.id, "elsewhere")) is None
-        assert saver.get(make_config("t", "")) is None
+        same(saver.get(make_config("t", second.id)), None)
+        same(saver.get(make_config("t", first.id, "elsewhere")), None)
+        same(saver.get(make_config("t", "")), None)
 
     def test_every_field_survives(self) -> None:
         saver = self.open()
@@ -74,24 +85,23 @@ class HistoryTests(ContractTests):
         for checkpoint in checkpoints:
             saver.put(CONFIG, checkpoint)
         self.assert_history(saver, CONFIG, checkpoints)
-        loaded = saver.get(CONFIG)
-        assert loaded is not None
+        loaded = present(saver.get(CONFIG))
         same(loaded.metadata, metadata)
-        assert (loaded.node_id, loaded.next_node_id) == ("last", END)
+        equal((loaded.node_id, loaded.next_node_id), ("last", END))
 
     def test_a_missing_thread_id_is_the_default_thread(self) -> None:
         saver = self.open()
         checkpoint = made({"x": 1})
         saver.put(None, checkpoint)
-        assert saver.THREAD_ID_DEFAULT == "$default"
+        equal(saver.THREAD_ID_DEFAULT, "$default")
         ways: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, make_config("$default")]
         for config in ways:
-            assert get_ids(saver.list(config)) == [checkpoint.id], config
-            assert saver.get(config) is not None
+            equal(get_ids(saver.list(config)), [checkpoint.id], f"the ids of the history of {config!r}")
+            present(saver.get(config))
         second = made({"x": 2})
         saver.put({"configurable": {}}, second)
         self.assert_history(saver, make_config("$default"), [checkpoint, second])
-        assert saver.get(make_config("default")) is None
+        same(saver.get(make_config("default")), None)
 
     def test_a_config_may_be_langgraphs(self) -> None:
         saver = self.open()
@@ -100,7 +110,7 @@ class HistoryTests(ContractTests):
         second = made({"n": 2})
         stored = saver.put({"configurable": where}, first)
         saver.put({"configurable": where}, second)
-        assert stored["configurable"]["checkpoint_id"] == first.id
+        equal(stored["configurable"]["checkpoint_id"], first.id)
         same_checkpoint(saver.get({"configurable": {**where, "checkpoint_id": first.id}}), first)
         same_checkpoint(saver.get({"configurable": where}), second)
         same_checkpoint(saver.get(make_config("t", namespace="n")), second)
@@ -118,7 +128,7 @@ class HistoryTests(ContractTests):
                 saver.put(CONFIG, checkpoint)
             config = make_config("t", checkpoints[position].id)
             checkpoints[position] = made({"n": "replaced"}, id=checkpoints[position].id, node_id="r")
-            assert saver.put(config, checkpoints[position]) == config
+            equal(saver.put(config, checkpoints[position]), config)
             self.assert_history(saver, CONFIG, checkpoints)
 
     def test_replacing_may_change_the_id(self) -> None:
@@ -128,9 +138,9 @@ class HistoryTests(ContractTests):
             saver.put(CONFIG, checkpoint)
         old, checkpoints[1] = checkpoints[1], made({"n": "new"})
         config = make_config("t", old.id)
-        assert saver.put(config, checkpoints[1]) == config
+        equal(saver.put(config, checkpoints[1]), config)
         self.assert_history(saver, CONFIG, checkpoints)
-        assert saver.get(config) is None
+        same(saver.get(config), None)
         with self.raises(CheckpointNotFoundError):
             saver.put(config, made({"n": "again"}))
 
@@ -151,11 +161,11 @@ class HistoryTests(ContractTests):
         saver.put(CONFIG, made({"n": 1}))
         with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointNotFoundError) as caught:
             saver.put(make_config("t", "unknown"), made({"n": 2}))
-        assert isinstance(caught.error, LookupError)
-        assert caught.error.thread_id == "t"
+        is_a(caught.error, LookupError)
+        equal(caught.error.thread_id, "t")
         with self.raises(CheckpointNotFoundError):
             saver.put(make_config("never used", "unknown"), made({"n": 2}))
-        assert saver.get(make_config("never used")) is None
+        same(saver.get(make_config("never used")), None)
 
     # History
 
@@ -171,11 +181,11 @@ class HistoryTests(ContractTests):
         for reader in (saver, self.open_again(saver)):
             infos = reader.history(make_config("t", namespace="n"))
             for info, checkpoint in zip(infos, reversed(checkpoints), strict=True):
-                assert (info.thread_id, info.checkpoint_ns, info.tags) == ("t", "n", ())
-                assert (info.id, info.parent_id) == (checkpoint.id, checkpoint.parent_id)
-                assert (info.node_id, info.next_node_id) == (checkpoint.node_id, checkpoint.next_node_id)
+                equal((info.thread_id, info.checkpoint_ns, info.tags), ("t", "n", ()))
+                equal((info.id, info.parent_id), (checkpoint.id, checkpoint.parent_id))
+                equal((info.node_id, info.next_node_id), (checkpoint.node_id, checkpoint.next_node_id))
                 same(info.created_at, checkpoint.created_at)
                 same(info.metadata, checkpoint.metadata)
-                assert isinstance(info.size, int)
-                assert info.size >= 0
-            assert [info.status for info in infos] == ["finished", "running", "running"]
+                is_a(info.size, int)
+                expect(info.size >= 0, f"a checkpoint has the size {info.size}")
+            equal([info.status for info in infos], ["finished", "running", "running"])

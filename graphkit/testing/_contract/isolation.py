@@ -6,9 +6,22 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.versions import HasVersions
 from graphkit.testing._contract.base import ContractTests, call_in_thread, get_ids
-from graphkit.testing._values import CONFIG, Note, derive, grow_list, made, make_config, same, same_checkpoint
+from graphkit.testing._values import (
+    CONFIG,
+    Note,
+    derive,
+    equal,
+    expect,
+    grow_list,
+    made,
+    make_config,
+    present,
+    same,
+    same_checkpoint,
+)
 
 
 class IsolationTests(ContractTests):
@@ -25,10 +38,9 @@ class IsolationTests(ContractTests):
         saver.put_writes(CONFIG, writes)
         _modify_all(items, note, *metadata.values(), *writes.values())
         _modify_all(*_list_mutables(checkpoint))
-        loaded = saver.get(CONFIG)
-        assert loaded is not None
+        loaded = present(saver.get(CONFIG))
         same(loaded.state, {"items": [1, [2]], "note": Note("n", ["a"]), "notes": [Note("n", ["a"])]})
-        same(loaded.metadata, {"deep": [1], "note": Note("m")})
+        same(public_metadata(loaded.metadata), {"deep": [1], "note": Note("m")})
         same(saver.get_writes(CONFIG), {"w": [1], "note": Note("w")})
 
     def test_changing_what_was_read_changes_nothing(self) -> None:
@@ -45,10 +57,9 @@ class IsolationTests(ContractTests):
             lambda: saver.list(CONFIG)[0],
         ]
         for read in [*reads, *reads]:
-            loaded = read()
-            assert loaded is not None
+            loaded = present(read())
             same(loaded.state, {"items": [1, {"k": [2]}], "note": Note("n"), "notes": [Note("o"), (Note("p"),)]})
-            same(loaded.metadata, {"note": Note("m")})
+            same(public_metadata(loaded.metadata), {"note": Note("m")})
             same(saver.get_writes(CONFIG), {"note": Note("w")})
             same(saver.history(CONFIG)[0].metadata, {"note": Note("m")})
             _modify_all(
@@ -73,7 +84,7 @@ class IsolationTests(ContractTests):
         saver.put(CONFIG, made({"list": "later"}))
         tag = saver.release(CONFIG)
         saver.put(CONFIG, made({"list": "fresh"}))
-        assert get_ids(listed) == get_ids(history)
+        equal(get_ids(listed), get_ids(history))
         for loaded, expected in zip(listed, reversed(checkpoints), strict=True):
             same_checkpoint(loaded, expected)
         same_checkpoint(newest, checkpoints[-1])
@@ -84,11 +95,11 @@ class IsolationTests(ContractTests):
         checkpoints = grow_list(saver, CONFIG, 4)
         for read in (saver.list, saver.history):
             iterator: Iterator[Any] = iter(read(CONFIG))
-            assert next(iterator).id == checkpoints[-1].id
+            equal(next(iterator).id, checkpoints[-1].id)
             other = self.open_again(saver)
             checkpoints.append(made({"list": []}))
             call_in_thread(other.put, CONFIG, checkpoints[-1])
-            assert len([*iterator]) == len(checkpoints) - 2
+            equal(len([*iterator]), len(checkpoints) - 2)
         call_in_thread(self.open_again(saver).release, CONFIG)
 
 
@@ -123,4 +134,4 @@ def _modify_all(*values: Any) -> None:
             else:
                 value["modified"] = True
         except TypeError as error:
-            assert "read-only" in str(error)
+            expect("read-only" in str(error), f"the error of a read-only value does not say so: {error}")

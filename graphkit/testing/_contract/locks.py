@@ -16,7 +16,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit.errors import GraphRunnerError, ThreadBusyError
 from graphkit.testing._contract.base import TIMEOUT, ContractTests, call_in_thread
-from graphkit.testing._values import CONFIG, made, make_config
+from graphkit.testing._values import CONFIG, equal, expect, is_a, made, make_config, present, same
 
 
 class LockTests(ContractTests):
@@ -30,10 +30,11 @@ class LockTests(ContractTests):
             with saver.run_lock(CONFIG):
                 with self.raises(ThreadBusyError) as caught:
                     call_in_thread(_take_lock, other, config, 0.05)
-                assert isinstance(caught.error, TimeoutError)
-                assert caught.error.thread_id == "t"
-                assert caught.error.holder
-                assert caught.error.waited >= 0.04  # noqa: PLR2004 - clocks are coarse
+                is_a(caught.error, TimeoutError)
+                equal(caught.error.thread_id, "t")
+                expect(bool(caught.error.holder), "the error does not name the holder of the run lock")
+                waited = caught.error.waited
+                expect(waited >= 0.04, f"waited {waited} s for the run lock instead of 0.05 s")  # noqa: PLR2004 - clocks are coarse
                 call_in_thread(_take_lock, other, make_config("u"), 0)
             call_in_thread(_take_lock, other, config, 0)
 
@@ -54,8 +55,8 @@ class LockTests(ContractTests):
         with ThreadPoolExecutor(1) as pool:
             with saver.run_lock(CONFIG):
                 waiter = pool.submit(wait)
-                assert waiting.wait(TIMEOUT)
-                assert not waiter.done()
+                expect(waiting.wait(TIMEOUT), "the other thread did not start")
+                expect(not waiter.done(), "another thread got the run lock while it was held")
             waiter.result(TIMEOUT)
 
     def test_the_nodes_of_a_run_may_enter_its_lock_again(self) -> None:
@@ -67,8 +68,9 @@ class LockTests(ContractTests):
             _take_lock(other, CONFIG, 0)
             with self.raises(ThreadBusyError):
                 call_in_thread(_take_lock, other, CONFIG, 0)
-            assert len(saver.release(CONFIG).checkpoints) == 1
-            assert other.delete("t") is False or isinstance(saver, HasVersions)
+            equal(len(saver.release(CONFIG).checkpoints), 1)
+            existed = other.delete("t")
+            expect(not existed or isinstance(saver, HasVersions), "delete of a released thread returned True")
             with self.raises(ThreadBusyError):
                 call_in_thread(_take_lock, other, CONFIG, 0)
 
@@ -77,15 +79,15 @@ class LockTests(ContractTests):
         saver.put(CONFIG, made({"n": 1}))
         with saver.run_lock(CONFIG):
             saver.copy("t", "u")
-            assert len(saver.release(CONFIG).checkpoints) == 1
+            equal(len(saver.release(CONFIG).checkpoints), 1)
             saver.put(CONFIG, made({"n": 2}))
-            assert saver.delete("t") is True
+            same(saver.delete("t"), True)
             with self.raises(ThreadBusyError):
                 call_in_thread(_take_lock, saver, CONFIG, 0)
-        assert saver.get(CONFIG) is None
-        assert saver.get(make_config("u")) is not None
+        same(saver.get(CONFIG), None)
+        present(saver.get(make_config("u")))
         if saver.lists_threads:
-            assert [*saver.threads()] == ["u"]
+            equal([*saver.threads()], ["u"])
 
     def test_whoever_holds_the_run_lock_may_take_it_again(self) -> None:
         saver = self.open()
@@ -101,12 +103,12 @@ class LockTests(ContractTests):
         saver = self.open()
         app = _make_counter(saver)
         with saver.run_lock(CONFIG):
-            assert dict(app.invoke({"n": 1}, CONFIG) or {}) == {"n": 2}
+            equal(dict(app.invoke({"n": 1}, CONFIG) or {}), {"n": 2})
             app.update_state(CONFIG, {"n": 5})
-            assert asyncio.run(_run_async(app, CONFIG)) == {"n": 8}
+            equal(asyncio.run(_run_async(app, CONFIG)), {"n": 8})
             with self.raises(ThreadBusyError):
                 call_in_thread(_take_lock, saver, CONFIG, 0)
-        assert call_in_thread(lambda: dict(app.invoke({"n": 1}, CONFIG) or {})) == {"n": 2}
+        equal(call_in_thread(lambda: dict(app.invoke({"n": 1}, CONFIG) or {})), {"n": 2})
 
     def test_a_run_does_not_give_its_lock_to_the_code_that_goes_through_its_stream(self) -> None:
         saver = self.open()
@@ -130,23 +132,25 @@ class LockTests(ContractTests):
         app = StateGraph({}).add_node("a", node).add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
         with saver.run_lock(CONFIG):
             app.invoke({}, CONFIG)
-        assert seen == [GraphRunnerError]
+        equal(seen, [GraphRunnerError])
 
     def test_the_key_of_the_run_lock_tells_threads_apart_not_objects(self) -> None:
         saver = self.open()
         other = self.open_again(saver)
-        assert saver.run_lock_key(CONFIG) == other.run_lock_key(make_config("t", "id", "n"))
-        assert saver.run_lock_key(CONFIG) != saver.run_lock_key(make_config("u"))
-        assert saver.run_lock_key(None) == saver.run_lock_key(make_config("$default"))
-        assert self.make_saver().run_lock_key(CONFIG) != saver.run_lock_key(CONFIG)
+        equal(saver.run_lock_key(CONFIG), other.run_lock_key(make_config("t", "id", "n")))
+        is_shared = saver.run_lock_key(CONFIG) == saver.run_lock_key(make_config("u"))
+        expect(not is_shared, "two threads have the same run lock")
+        equal(saver.run_lock_key(None), saver.run_lock_key(make_config("$default")))
+        is_shared = self.make_saver().run_lock_key(CONFIG) == saver.run_lock_key(CONFIG)
+        expect(not is_shared, "two stores have the same run lock")
 
     def test_readers_and_puts_do_not_wait_for_a_run(self) -> None:
         saver = self.open()
         with saver.run_lock(CONFIG):
             other = self.open_again(saver)
             call_in_thread(lambda: other.put(CONFIG, made({"n": 1})))
-            assert call_in_thread(lambda: len(other.list(CONFIG))) == 1
-            assert call_in_thread(lambda: other.get(CONFIG)) is not None
+            equal(call_in_thread(lambda: len(other.list(CONFIG))), 1)
+            present(call_in_thread(lambda: other.get(CONFIG)))
             call_in_thread(lambda: other.put_writes(CONFIG, {"w": 1}))
 
     def test_release_delete_and_copy_wait_for_a_run(self) -> None:
@@ -166,7 +170,7 @@ class LockTests(ContractTests):
                     waiter = pool.submit(call, self.open_again(saver))
                     with self.raises(TimeoutError):
                         waiter.result(0.1)
-                    assert len(saver.list(CONFIG)) == (call is not calls[-1])
+                    equal(len(saver.list(CONFIG)), call is not calls[-1])
                 waiter.result(TIMEOUT)
 
 

@@ -13,7 +13,18 @@ from graphkit._saver.versions import HasVersions
 from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing._contract.base import ContractTests, get_ids
-from graphkit.testing._values import CONFIG, GROWING, Note, derive, grow_list, made, make_config, make_interrupt, same
+from graphkit.testing._values import (
+    CONFIG,
+    GROWING,
+    Note,
+    derive,
+    equal,
+    grow_list,
+    made,
+    make_config,
+    make_interrupt,
+    same,
+)
 
 
 class MaintenanceTests(ContractTests):
@@ -35,7 +46,7 @@ class MaintenanceTests(ContractTests):
         if saver.lists_namespaces:
             self.assert_history(saver, make_config("u", namespace="n"), [inner])
         same(saver.get_writes(make_config("u", checkpoints[1].id)), {"w": (1,)})
-        assert saver.tags_of(make_config("u", checkpoints[2].id)) == ("tag",)
+        equal(saver.tags_of(make_config("u", checkpoints[2].id)), ("tag",))
         following = derive(checkpoints[-1], {"list": ["copy"]}, GROWING)
         saver.put(make_config("u"), following)
         saver.put_writes(make_config("u", checkpoints[1].id), {"w": 2})
@@ -55,7 +66,7 @@ class MaintenanceTests(ContractTests):
                 saver.copy("t", "u")
             with self.raises(CheckpointConflictError):
                 saver.copy("t", "t")
-        assert saver.get(make_config("new")) is None
+        same(saver.get(make_config("new")), None)
 
     # Search
 
@@ -72,44 +83,44 @@ class MaintenanceTests(ContractTests):
             all_numbers.append(5)
         for reader in (saver, self.open_again(saver)):
             infos = reader.search({"user": "u"}, thread_id="t")
-            assert sorted(_get_numbers(infos)) == all_numbers
-            assert _get_numbers(info for info in infos if not info.checkpoint_ns) == [3, 2, 1, 0]
-            assert _get_numbers(reader.search({"deep": {"a": [1]}}, thread_id="t")) == [3, 1]
-            assert _get_numbers(reader.search({"n": 2, "user": "u"}, thread_id="t")) == [2]
-            assert len(reader.search({"none": None}, thread_id="t")) == 4  # noqa: PLR2004
-            assert [*reader.search({"missing": None}, thread_id="t")] == []
-            assert [*reader.search({"n": 2, "user": "v"}, thread_id="t")] == []
-            assert [*reader.search({"user": "u"}, thread_id="u")] == []
+            equal(sorted(_get_numbers(infos)), all_numbers)
+            equal(_get_numbers(info for info in infos if not info.checkpoint_ns), [3, 2, 1, 0])
+            equal(_get_numbers(reader.search({"deep": {"a": [1]}}, thread_id="t")), [3, 1])
+            equal(_get_numbers(reader.search({"n": 2, "user": "u"}, thread_id="t")), [2])
+            equal(len(reader.search({"none": None}, thread_id="t")), 4)
+            equal([*reader.search({"missing": None}, thread_id="t")], [])
+            equal([*reader.search({"n": 2, "user": "v"}, thread_id="t")], [])
+            equal([*reader.search({"user": "u"}, thread_id="u")], [])
 
     def test_search_stops_at_the_limit(self) -> None:
         saver = self.open()
         for number in range(4):
             saver.put(CONFIG, made({}, metadata={"user": "u", "n": number}))
-        assert _get_numbers(saver.search({"user": "u"}, thread_id="t", limit=2)) == [3, 2]
-        assert [*saver.search({"user": "u"}, thread_id="t", limit=0)] == []
-        assert len(saver.search({}, thread_id=CONFIG, limit=9)) == 4  # noqa: PLR2004
+        equal(_get_numbers(saver.search({"user": "u"}, thread_id="t", limit=2)), [3, 2])
+        equal([*saver.search({"user": "u"}, thread_id="t", limit=0)], [])
+        equal(len(saver.search({}, thread_id=CONFIG, limit=9)), 4)
 
     def test_search_in_all_threads(self) -> None:
         saver = self.open("lists_threads")
         for thread in ("t", "u"):
             saver.put(make_config(thread), made({}, metadata={"user": "u"}))
         saver.put(make_config("v"), made({}))
-        assert sorted(info.thread_id for info in saver.search({"user": "u"})) == ["t", "u"]
-        assert len(saver.search({"user": "u"}, limit=1)) == 1
+        equal(sorted(info.thread_id for info in saver.search({"user": "u"})), ["t", "u"])
+        equal(len(saver.search({"user": "u"}, limit=1)), 1)
 
     # Prune
 
     def test_prune_keeps_the_last(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 6)
-        assert saver.prune("t", keep_last=2) == 4  # noqa: PLR2004
+        equal(saver.prune("t", keep_last=2), 4)
         self.assert_history(saver, CONFIG, checkpoints[4:])
-        assert saver.prune("t", keep_last=2) == 0
+        equal(saver.prune("t", keep_last=2), 0)
         following = derive(checkpoints[-1], {"list": ["next"]}, GROWING)
         saver.put(CONFIG, following)
         self.assert_history(saver, CONFIG, [*checkpoints[4:], following])
         if isinstance(saver, HasVersions):
-            assert [*saver.versions_by_thread_id("t")] == []
+            equal([*saver.versions_by_thread_id("t")], [])
 
     def test_prune_goes_by_age(self) -> None:
         now = datetime(2026, 1, 10, tzinfo=UTC)
@@ -119,9 +130,9 @@ class MaintenanceTests(ContractTests):
         for checkpoint in checkpoints:
             saver.put(CONFIG, checkpoint)
         before = now - timedelta(days=5)
-        assert saver.prune("t", older_than=before, keep_last=3) == 1
+        equal(saver.prune("t", older_than=before, keep_last=3), 1)
         self.assert_history(saver, CONFIG, checkpoints[1:])
-        assert saver.prune("t", older_than=before) == 1
+        equal(saver.prune("t", older_than=before), 1)
         # The latest checkpoint always stays. One exactly at the limit is not older than it.
         self.assert_history(saver, CONFIG, [checkpoints[1], checkpoints[2], checkpoints[4]])
 
@@ -135,13 +146,13 @@ class MaintenanceTests(ContractTests):
         saver.put_writes(make_config("t", answered.id), {**interrupt, ANSWER + "i": 1})
 
         removed = [other, answered, untouched]
-        assert saver.prune("t", keep_last=1, keep_tags=["keep"]) == len(removed)
+        equal(saver.prune("t", keep_last=1, keep_tags=["keep"]), len(removed))
         self.assert_history_ids(saver, [tagged, interrupted, latest])
-        assert saver.tags_of(make_config("t", tagged.id)) == ("keep",)
+        equal(saver.tags_of(make_config("t", tagged.id)), ("keep",))
         same(saver.get_writes(make_config("t", interrupted.id)), interrupt)
 
         removed = [tagged, interrupted]
-        assert saver.prune("t", keep_last=1, keep_interrupted=False) == len(removed)
+        equal(saver.prune("t", keep_last=1, keep_interrupted=False), len(removed))
         self.assert_history_ids(saver, [latest])
 
     def assert_history_ids(self, saver: BaseCheckpointSaver, oldest_first: Sequence[Checkpoint]) -> None:
@@ -149,7 +160,7 @@ class MaintenanceTests(ContractTests):
         newest_first = oldest_first[::-1]
         for reader in (saver, self.open_again(saver)):
             listed = reader.list(CONFIG)
-            assert get_ids(listed) == get_ids(newest_first)
+            equal(get_ids(listed), get_ids(newest_first))
             for checkpoint, expected in zip(listed, newest_first, strict=True):
                 same(checkpoint.state, expected.state)
 
@@ -157,15 +168,15 @@ class MaintenanceTests(ContractTests):
         saver = self.open("lists_namespaces")
         root = grow_list(saver, CONFIG, 3)
         inner = grow_list(saver, make_config("t", namespace="n"), 4)
-        assert saver.prune(CONFIG, keep_last=2) == 3  # noqa: PLR2004
+        equal(saver.prune(CONFIG, keep_last=2), 3)
         self.assert_history(saver, CONFIG, root[1:])
         self.assert_history(saver, make_config("t", namespace="n"), inner[2:])
 
     def test_prune_covers_every_thread(self) -> None:
         saver = self.open("lists_threads")
         histories = {thread: grow_list(saver, make_config(thread), 3) for thread in ("t", "u")}
-        assert saver.prune("unknown", keep_last=1) == 0
-        assert saver.prune(keep_last=1) == 4  # noqa: PLR2004
+        equal(saver.prune("unknown", keep_last=1), 0)
+        equal(saver.prune(keep_last=1), 4)
         for thread, history in histories.items():
             self.assert_history(saver, make_config(thread), history[2:])
 
@@ -179,7 +190,7 @@ class MaintenanceTests(ContractTests):
                 saver.prune(thread, keep_last=0)
             with self.raises(ValueError):
                 saver.prune(thread, keep_tags=["tag"])
-            assert len(saver.list(CONFIG)) == 2  # noqa: PLR2004
+            equal(len(saver.list(CONFIG)), 2)
 
     # Delete idle threads
 
@@ -187,20 +198,19 @@ class MaintenanceTests(ContractTests):
         saver = self.open("lists_threads")
         if not isinstance(saver, SupportsDeleteIdle):
             self.skip("the saver does not declare delete_idle")
-        assert isinstance(saver, BaseCheckpointSaver)
         now = datetime.now(UTC)
         saver.put(CONFIG, made({"n": 1}, created_at=now - timedelta(days=9)))  # the write counts, not this time
         saver.put(make_config("u"), made({"n": 2}))
-        assert [*saver.delete_idle(idle_since=now - timedelta(days=1))] == []
+        equal([*saver.delete_idle(idle_since=now - timedelta(days=1))], [])
         later = now + timedelta(days=1)
-        assert [*saver.delete_idle(idle_since=later, dry_run=True)] == ["t", "u"]
-        assert len(saver.threads()) == 2  # noqa: PLR2004
-        assert [*saver.delete_idle("u", idle_since=later)] == ["u"]
+        equal([*saver.delete_idle(idle_since=later, dry_run=True)], ["t", "u"])
+        equal(len(saver.threads()), 2)
+        equal([*saver.delete_idle("u", idle_since=later)], ["u"])
         with saver.run_lock(CONFIG):
-            assert [*saver.delete_idle(idle_since=later)] == []
-        assert len(saver.list(CONFIG)) == 1
-        assert [*saver.delete_idle(idle_since=later)] == ["t"]
-        assert [*saver.threads()] == []
+            equal([*saver.delete_idle(idle_since=later)], [])
+        equal(len(saver.list(CONFIG)), 1)
+        equal([*saver.delete_idle(idle_since=later)], ["t"])
+        equal([*saver.threads()], [])
 
 
 def _get_numbers(infos: Iterable[CheckpointInfo]) -> list[int]:

@@ -8,7 +8,19 @@ from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit._saver.thread_id import ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing._contract.base import ContractTests, get_ids
-from graphkit.testing._values import CONFIG, HOSTILE_IDS, grow_list, made, make_config, same, same_checkpoint
+from graphkit.testing._values import (
+    CONFIG,
+    HOSTILE_IDS,
+    at_least,
+    equal,
+    grow_list,
+    is_a,
+    made,
+    make_config,
+    present,
+    same,
+    same_checkpoint,
+)
 
 
 class ThreadTests(ContractTests):
@@ -21,13 +33,13 @@ class ThreadTests(ContractTests):
         checkpoints = grow_list(saver, CONFIG, 4)
         saver.put(make_config("other"), made({"n": 1}))
         tag = saver.release(CONFIG)
-        assert isinstance(tag, Tag)
-        assert tag.thread_id == "t"
-        assert len(tag.checkpoints) == len(checkpoints)
+        is_a(tag, Tag)
+        equal(tag.thread_id, "t")
+        equal(len(tag.checkpoints), len(checkpoints))
         for loaded, expected in zip(tag.checkpoints, reversed(checkpoints), strict=True):
             same_checkpoint(loaded, expected)
         self.assert_history(saver, CONFIG, [])
-        assert len(saver.list(make_config("other"))) == 1
+        equal(len(saver.list(make_config("other"))), 1)
         fresh = made({"n": "fresh"})
         saver.put(CONFIG, fresh)
         self.assert_history(saver, CONFIG, [fresh])
@@ -37,8 +49,8 @@ class ThreadTests(ContractTests):
         saver = self.open()
         for _ in range(2):
             tag = saver.release(CONFIG)
-            assert (tag.thread_id, [*tag.checkpoints], tag.version) == ("t", [], None)
-        assert saver.get(CONFIG) is None
+            equal((tag.thread_id, [*tag.checkpoints], tag.version), ("t", [], None))
+        same(saver.get(CONFIG), None)
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
         saver = self.open()
@@ -47,10 +59,10 @@ class ThreadTests(ContractTests):
         saver.put(CONFIG, root)
         saver.put(make_config("t", namespace="n/m"), inner)
         tag = saver.release(make_config("t", namespace="n/m"))
-        assert get_ids(tag.checkpoints) == [root.id]
+        equal(get_ids(tag.checkpoints), [root.id])
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, make_config("t", namespace="n/m"), [])
-        assert [*saver.namespaces("t")] == []
+        equal([*saver.namespaces("t")], [])
 
     # Threads and namespaces
 
@@ -82,9 +94,9 @@ class ThreadTests(ContractTests):
         for namespace in ("n/m", "", "n"):
             saver.put(make_config("t", namespace=namespace), made({"n": namespace}))
         for reader in (saver, self.open_again(saver)):
-            assert sorted(reader.namespaces("t")) == ["", "n", "n/m"]
-            assert sorted(reader.namespaces(make_config("t", namespace="n"))) == ["", "n", "n/m"]
-            assert [*reader.namespaces("u")] == []
+            equal(sorted(reader.namespaces("t")), ["", "n", "n/m"])
+            equal(sorted(reader.namespaces(make_config("t", namespace="n"))), ["", "n", "n/m"])
+            equal([*reader.namespaces("u")], [])
 
     def test_any_string_is_a_thread_id(self) -> None:
         saver = self.open()
@@ -94,11 +106,11 @@ class ThreadTests(ContractTests):
             for thread in HOSTILE_IDS:
                 (loaded,) = reader.list(make_config(thread))
                 same(loaded.state, {"id": thread})
-                assert reader.history(make_config(thread))[0].thread_id == thread
+                equal(reader.history(make_config(thread))[0].thread_id, thread)
         for thread in HOSTILE_IDS[::2]:
-            assert len(saver.release(make_config(thread)).checkpoints) == 1
+            equal(len(saver.release(make_config(thread)).checkpoints), 1)
         for number, thread in enumerate(HOSTILE_IDS):
-            assert len(saver.list(make_config(thread))) == number % 2
+            equal(len(saver.list(make_config(thread))), number % 2)
 
     def test_any_string_is_a_namespace(self) -> None:
         saver = self.open()
@@ -111,14 +123,14 @@ class ThreadTests(ContractTests):
 
     def test_threads_lists_those_that_hold_checkpoints(self) -> None:
         saver = self.open("lists_threads")
-        assert [*saver.threads()] == []
+        equal([*saver.threads()], [])
         for thread in HOSTILE_IDS:
             saver.put(make_config(thread), made({"n": 1}))
         saver.put(make_config("only inside", namespace="n"), made({"n": 1}))
         saver.release(make_config("a"))
         saver.delete("A")
         for reader in (saver, self.open_again(saver)):
-            assert sorted(reader.threads()) == sorted({*HOSTILE_IDS, "only inside"} - {"a", "A"})
+            equal(sorted(reader.threads()), sorted({*HOSTILE_IDS, "only inside"} - {"a", "A"}))
 
     def test_delete_removes_every_namespace(self) -> None:
         saver = self.open("lists_namespaces", "lists_threads")
@@ -129,16 +141,16 @@ class ThreadTests(ContractTests):
         saver.put(make_config("only inside", namespace="n"), made({"n": 1}))
         named: list[ThreadLike] = ["t", make_config("only inside"), None]
         for thread in named:
-            assert saver.delete(thread) is True
-            assert saver.delete(thread) is False
-        assert [*self.open_again(saver).threads()] == ["u"]
-        assert len(saver.list(make_config("u"))) == 3  # noqa: PLR2004
+            same(saver.delete(thread), True)
+            same(saver.delete(thread), False)
+        equal([*self.open_again(saver).threads()], ["u"])
+        equal(len(saver.list(make_config("u"))), 3)
         for namespace in ("", "n"):
             self.assert_history(saver, make_config("t", namespace=namespace), [])
         fresh = made({"n": "fresh"})
         saver.put(CONFIG, fresh)
         self.assert_history(saver, CONFIG, [fresh])
-        assert dict(saver.get_writes(CONFIG)) == {}
+        equal(dict(saver.get_writes(CONFIG)), {})
 
     # Capabilities
 
@@ -161,15 +173,13 @@ class ThreadTests(ContractTests):
         incoming = IncomingThread(saver, "t", "u")
         incoming.begin([""], state)
         for reader in (saver, self.open_again(saver)):
-            assert [info.status for info in reader.history(CONFIG)] == ["incomplete"]
+            equal([info.status for info in reader.history(CONFIG)], ["incomplete"])
         for checkpoint in checkpoints[:3]:
             incoming.put("", StoredCheckpoint(checkpoint))
         for reader in (saver, self.open_again(saver)):
-            assert reader.history(CONFIG)[0].status == "incomplete"
-            assert reader.recent(CONFIG, limit=1)[0].status == "incomplete"
-            summary = reader.summary(CONFIG)
-            assert summary is not None
-            assert summary.latest.status == "incomplete"
+            equal(reader.history(CONFIG)[0].status, "incomplete")
+            equal(reader.recent(CONFIG, limit=1)[0].status, "incomplete")
+            equal(present(reader.summary(CONFIG)).latest.status, "incomplete")
         saver.copy("u", "t")
         self.assert_history(saver, CONFIG, checkpoints)
 
@@ -185,22 +195,22 @@ class ThreadTests(ContractTests):
         for reader in (saver, self.open_again(saver)):
             for info in reader.history(CONFIG):
                 address = make_config("t", info.id)
-                assert (info.status, reader.tags_of(address)) == ("running", ("tag",))
+                equal((info.status, reader.tags_of(address)), ("running", ("tag",)))
                 same(reader.get_writes(address), {"w": info.id})
 
     # Size
 
     def test_size(self) -> None:
         saver = self.open("measures_size")
-        assert saver.size("t") == 0
+        equal(saver.size("t"), 0)
         saver.put(CONFIG, made({"text": "x" * 5_000}))
-        assert saver.size("t") >= 5_000  # noqa: PLR2004
+        at_least(saver.size("t"), 5_000)
         saver.put(CONFIG, made({"text": "y" * 5_000}))
         size = saver.size("t")
-        assert size >= 10_000  # noqa: PLR2004
+        at_least(size, 10_000)
         saver.put(make_config("t", namespace="n"), made({"text": "z" * 5_000}))
-        assert saver.size(CONFIG) >= size + 5_000
+        at_least(saver.size(CONFIG), size + 5_000)
         saver.put(make_config("u"), made({"text": "u" * 5_000}))
-        assert saver.size() >= saver.size("t") + saver.size("u")
+        at_least(saver.size(), saver.size("t") + saver.size("u"))
         saver.delete("t")
-        assert saver.size("t") == 0
+        equal(saver.size("t"), 0)

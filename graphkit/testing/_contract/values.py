@@ -15,9 +15,13 @@ from graphkit.testing._values import (
     UnknownType,
     Unregistered,
     derive,
+    equal,
+    expect,
     grow_list,
+    is_a,
     made,
     make_config,
+    present,
     same,
     sample_values,
 )
@@ -55,8 +59,7 @@ class ValueTests(ContractTests):
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 40)
         self.assert_history(saver, CONFIG, checkpoints)
-        loaded = saver.get(make_config("t", checkpoints[24].id))
-        assert loaded is not None
+        loaded = present(saver.get(make_config("t", checkpoints[24].id)))
         same(loaded.state, {"list": [*range(25)], "fixed": "f" * 100, "last": 24})
 
     def test_a_state_that_grew_from_another_than_the_newest(self) -> None:
@@ -69,16 +72,14 @@ class ValueTests(ContractTests):
         back = derive(trunk[4], {"list": ["d"]}, GROWING)
         saver.put(CONFIG, back)
         self.assert_history(saver, CONFIG, [*trunk, *branch, back])
-        loaded = saver.get(make_config("t", branch[1].id))
-        assert loaded is not None
+        loaded = present(saver.get(make_config("t", branch[1].id)))
         same(loaded.state, {"list": [0, 1, "b", "c"], "fixed": None, "last": 1})
 
     def test_a_state_that_grew_from_what_was_read_or_stored_elsewhere(self) -> None:
         saver = self.open()
         first = made({"list": [1], "note": Note("a")})
         saver.put(CONFIG, first)
-        read = saver.get(CONFIG)
-        assert read is not None
+        read = present(saver.get(CONFIG))
         second = derive(read, {"list": [2]}, GROWING)
         saver.put(CONFIG, second)
         saver.put(make_config("other"), second)
@@ -95,8 +96,7 @@ class ValueTests(ContractTests):
             saver.put(CONFIG, made(state, metadata={"m": value}))
             saver.put_writes(CONFIG, {"w": value})
             for reader in (saver, self.open_again(saver)):
-                loaded = reader.get(CONFIG)
-                assert loaded is not None
+                loaded = present(reader.get(CONFIG))
                 same(loaded.state, state)
                 same(loaded.metadata["m"], value)
                 same(reader.get_writes(CONFIG), {"w": value})
@@ -124,9 +124,10 @@ class ValueTests(ContractTests):
         """Assert that the saver refuses a checkpoint by the path of a value and changes nothing."""
         with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
             saver.put(CONFIG, checkpoint)
-        assert isinstance(caught.error, TypeError)
-        assert caught.error.path == path
-        assert caught.error.type_name.endswith(type_name)
+        is_a(caught.error, TypeError)
+        equal(caught.error.path, path)
+        named = caught.error.type_name
+        expect(named.endswith(type_name), f"the error names the type {named} instead of {type_name}")
 
     def test_a_value_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
         saver = self.open("refuses_unstorable_values")
@@ -137,7 +138,7 @@ class ValueTests(ContractTests):
         self.assert_refused(saver, made({"x": Unregistered()}), "x", "Unregistered")
         self.assert_refused(saver, made({"x": (1, UnknownType)}), "x[1]", "type")
         saver.put(CONFIG, made({"messages": [1, 2]}))
-        assert len(saver.list(CONFIG)) == 2  # noqa: PLR2004
+        equal(len(saver.list(CONFIG)), 2)
 
     def test_a_change_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
         saver = self.open("refuses_unstorable_values")
@@ -170,15 +171,15 @@ class ValueTests(ContractTests):
         with self.assert_unchanged(saver, CONFIG):
             with self.raises(CheckpointSerializationError) as caught:
                 saver.put(CONFIG, made({"n": 2}, metadata={"who": UnknownType()}))
-            assert "who" in caught.error.path
+            expect("who" in caught.error.path, f"the error names the path {caught.error.path!r} instead of who")
             with self.raises(CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, {"fine": 1, "bad": [UnknownType()]})
-            assert "bad[0]" in caught.error.path
+            expect("bad[0]" in caught.error.path, f"the error names the path {caught.error.path!r} instead of bad[0]")
 
     def test_a_refused_checkpoint_makes_no_thread(self) -> None:
         saver = self.open("refuses_unstorable_values")
         with self.raises(CheckpointSerializationError):
             saver.put(CONFIG, made({"n": UnknownType()}))
-        assert saver.get(CONFIG) is None
+        same(saver.get(CONFIG), None)
         if saver.lists_threads:
-            assert [*saver.threads()] == []
+            equal([*saver.threads()], [])

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from graphkit._saver.versions import HasVersions
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._contract.base import ContractTests
-from graphkit.testing._values import CONFIG, HOSTILE_IDS, grow_list, made, make_config, same, same_checkpoint
+from graphkit.testing._values import (
+    CONFIG,
+    HOSTILE_IDS,
+    at_least,
+    equal,
+    grow_list,
+    is_a,
+    made,
+    make_config,
+    same,
+    same_checkpoint,
+)
 
 
 class VersionTests(ContractTests):
@@ -14,39 +27,40 @@ class VersionTests(ContractTests):
     def test_a_release_keeps_a_version(self) -> None:
         saver = self.open_versioned()
         first = grow_list(saver, CONFIG, 3)
-        assert saver.release(CONFIG).version == 1
+        equal(saver.release(CONFIG).version, 1)
         second = made({"n": "second"})
         saver.put(CONFIG, second)
         saver.put(make_config("t", namespace="n"), made({"n": "inner"}))
-        assert saver.release(CONFIG).version == 2  # noqa: PLR2004
-        for reader in (saver, self.open_again(saver)):
-            assert isinstance(reader, HasVersions)
-            assert [*reader.versions_by_thread_id("t")] == [1, 2]
-            assert [*reader.versions_by_thread_id(CONFIG)] == [1, 2]
-            assert reader.last_version_by_thread_id("t") == 2  # noqa: PLR2004
-            assert reader.get_version(CONFIG) == "2"
+        equal(saver.release(CONFIG).version, 2)
+        readers: list[Any] = [saver, self.open_again(saver)]
+        for reader in readers:
+            is_a(reader, HasVersions)
+            equal([*reader.versions_by_thread_id("t")], [1, 2])
+            equal([*reader.versions_by_thread_id(CONFIG)], [1, 2])
+            equal(reader.last_version_by_thread_id("t"), 2)
+            equal(reader.get_version(CONFIG), "2")
             tag = reader.tag(CONFIG, 1)
-            assert (tag.thread_id, tag.version, len(tag.checkpoints)) == ("t", 1, 3)
+            equal((tag.thread_id, tag.version, len(tag.checkpoints)), ("t", 1, 3))
             for loaded, expected in zip(tag.checkpoints, reversed(first), strict=True):
                 same_checkpoint(loaded, expected)
             for version in (2, None):
                 tag = reader.tag(CONFIG, version)
-                assert (tag.version, len(tag.checkpoints)) == (2, 1)
+                equal((tag.version, len(tag.checkpoints)), (2, 1))
                 same_checkpoint(tag.checkpoints[0], second)
 
     def test_an_empty_release_makes_no_version(self) -> None:
         saver = self.open_versioned()
-        assert saver.release(CONFIG).version is None
+        same(saver.release(CONFIG).version, None)
         saver.put(CONFIG, made({"n": 1}))
         saver.release(CONFIG)
-        assert saver.release(CONFIG).version is None
-        assert [*self.open_again(saver).versions_by_thread_id("t")] == [1]  # type: ignore[attr-defined]
+        same(saver.release(CONFIG).version, None)
+        equal([*self.open_again(saver).versions_by_thread_id("t")], [1])  # type: ignore[attr-defined]
 
     def test_an_unknown_version_is_an_error(self) -> None:
         saver = self.open_versioned()
-        assert [*saver.versions_by_thread_id("t")] == []
-        assert saver.last_version_by_thread_id("t") is None
-        assert saver.get_version(CONFIG) is None
+        equal([*saver.versions_by_thread_id("t")], [])
+        same(saver.last_version_by_thread_id("t"), None)
+        same(saver.get_version(CONFIG), None)
         with self.raises(CheckpointNotFoundError):
             saver.tag(CONFIG)
         saver.put(CONFIG, made({"n": 1}))
@@ -63,9 +77,9 @@ class VersionTests(ContractTests):
             saver.put(make_config(thread), made({"id": thread}))
             saver.release(make_config(thread))
         for thread in HOSTILE_IDS:
-            assert [*saver.versions_by_thread_id(thread)] == [1]
+            equal([*saver.versions_by_thread_id(thread)], [1])
             same(saver.tag(make_config(thread), 1).checkpoints[0].state, {"id": thread})
-            assert saver.get(make_config(thread)) is None
+            same(saver.get(make_config(thread)), None)
 
     def test_released_threads_are_listed_on_demand_until_deleted(self) -> None:
         saver = self.open_versioned("lists_threads", "measures_size")
@@ -74,17 +88,17 @@ class VersionTests(ContractTests):
         saver.release(make_config("released"))
         saver.release(make_config("both"))
         saver.put(make_config("both"), made({"n": 2}))
-        assert sorted(saver.threads()) == ["both", "live"]
-        assert sorted(self.open_again(saver).threads(released=True)) == ["both", "live", "released"]
-        assert saver.size("released") > 0
-        assert saver.delete("released") is True
-        assert saver.delete("released") is False
-        assert [*saver.versions_by_thread_id("released")] == []
-        assert sorted(saver.threads(released=True)) == ["both", "live"]
+        equal(sorted(saver.threads()), ["both", "live"])
+        equal(sorted(self.open_again(saver).threads(released=True)), ["both", "live", "released"])
+        at_least(saver.size("released"), 1)
+        same(saver.delete("released"), True)
+        same(saver.delete("released"), False)
+        equal([*saver.versions_by_thread_id("released")], [])
+        equal(sorted(saver.threads(released=True)), ["both", "live"])
         with self.raises(CheckpointNotFoundError):
             saver.tag(make_config("released"), 1)
         saver.put(make_config("released"), made({"n": 3}))
-        assert saver.release(make_config("released")).version == 1
+        equal(saver.release(make_config("released")).version, 1)
 
     def test_copy_takes_no_versions_along_and_leaves_those_of_the_target(self) -> None:
         saver = self.open_versioned()
@@ -95,14 +109,14 @@ class VersionTests(ContractTests):
         saver.release(CONFIG)
         saver.put(CONFIG, made({"n": 3}))
         saver.copy("t", "u")
-        assert [*saver.versions_by_thread_id("u")] == [1]
+        equal([*saver.versions_by_thread_id("u")], [1])
         same(saver.tag(make_config("u")).checkpoints[0].state, {"n": "u"})
-        assert saver.release(make_config("u")).version == 2  # noqa: PLR2004
+        equal(saver.release(make_config("u")).version, 2)
 
     def test_the_old_names_of_versions(self) -> None:
         saver = self.open_versioned()
         saver.put(CONFIG, made({"n": 1}))
         saver.release(CONFIG)
-        assert [*saver.versionsByThreadId("t")] == [1]
-        assert saver.lastVersionByThreadId("t") == 1
-        assert saver.getVersion(CONFIG) == "1"
+        equal([*saver.versionsByThreadId("t")], [1])
+        equal(saver.lastVersionByThreadId("t"), 1)
+        equal(saver.getVersion(CONFIG), "1")

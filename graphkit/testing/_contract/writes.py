@@ -12,7 +12,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, ITEMS, OUTER_EXECUTION, SUBGRAPH_INTERRUPT, TASK, UPDATE
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.testing._contract.base import ContractTests, get_ids
-from graphkit.testing._values import CONFIG, made, make_config, make_interrupt, same
+from graphkit.testing._values import CONFIG, equal, expect, is_a, made, make_config, make_interrupt, present, same
 
 
 class WriteTests(ContractTests):
@@ -37,34 +37,30 @@ class WriteTests(ContractTests):
         saver.put(CONFIG, first)
         saver.put_writes(CONFIG, {"w": "of the first"})
         saver.put(CONFIG, second)
-        assert dict(saver.get_writes(CONFIG)) == {}
+        equal(dict(saver.get_writes(CONFIG)), {})
         saver.put_writes(CONFIG, {"w": "of the second"})
         saver.put_writes(first_config, {"x": 1})
         for reader in (saver, self.open_again(saver)):
             same(reader.get_writes(first_config), {"w": "of the first", "x": 1})
             same(reader.get_writes(make_config("t", second.id)), {"w": "of the second"})
             same(reader.get_writes(CONFIG), {"w": "of the second"})
-            assert dict(reader.get_writes(make_config("t", "unknown"))) == {}
-            assert [info.id for info in reader.history(CONFIG)] == [second.id, first.id]
+            equal(dict(reader.get_writes(make_config("t", "unknown"))), {})
+            equal([info.id for info in reader.history(CONFIG)], [second.id, first.id])
             same([checkpoint.state for checkpoint in reader.list(CONFIG)], [{"n": 2}, {"n": 1}])
 
     def test_writes_stay_when_their_checkpoint_is_updated_in_place(self) -> None:
         saver = self.open()
         saver.put(CONFIG, made({"n": 1}))
         saver.put(CONFIG, made({"n": 2}))
-        stored = saver.get(CONFIG)
-        assert stored is not None
+        stored = present(saver.get(CONFIG))
         saver.put_writes(CONFIG, {"w": 1})
         saver.add_tags(CONFIG, "kept")
-        stored = saver.get(CONFIG)
-        assert stored is not None
+        stored = present(saver.get(CONFIG))
         saver.put(make_config("t", stored.id), stored.update_state({"n": 3}, {}))
         for reader in (saver, self.open_again(saver)):
             same(reader.get_writes(CONFIG), {"w": 1})
-            assert reader.tags_of(CONFIG) == ("kept",)
-            newest = reader.get(CONFIG)
-            assert newest is not None
-            same(newest.state, {"n": 3})
+            equal(reader.tags_of(CONFIG), ("kept",))
+            same(present(reader.get(CONFIG)).state, {"n": 3})
 
     def test_writes_beside_no_checkpoint_are_refused(self) -> None:
         saver = self.open()
@@ -81,8 +77,8 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {"w": 1})
         saver.release(CONFIG)
         saver.put(CONFIG, made({"n": 1}, id=checkpoint.id))
-        assert dict(saver.get_writes(CONFIG)) == {}
-        assert dict(self.open_again(saver).get_writes(make_config("t", checkpoint.id))) == {}
+        equal(dict(saver.get_writes(CONFIG)), {})
+        equal(dict(self.open_again(saver).get_writes(make_config("t", checkpoint.id))), {})
 
     def test_malformed_writes_are_refused(self) -> None:
         saver = self.open()
@@ -92,12 +88,11 @@ class WriteTests(ContractTests):
         for key, value in make_malformed_writes():
             with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, {"fine": 1, key: value})
-            assert str(key) in caught.error.path, f"the error does not name {key!r}"
+            expect(str(key) in caught.error.path, f"the error does not name {key!r}: {caught.error}")
         for reader in (saver, self.open_again(saver)):
-            assert get_ids(reader.interrupts("t")) == ["i"]
-            summary = reader.summary(CONFIG)
-            assert summary is not None
-            assert [interrupt.payload for interrupt in summary.waiting] == ["why?"]
+            equal(get_ids(reader.interrupts("t")), ["i"])
+            summary = present(reader.summary(CONFIG))
+            equal([interrupt.payload for interrupt in summary.waiting], ["why?"])
 
     def test_other_writes_may_be_anything(self) -> None:
         saver = self.open()
@@ -106,8 +101,8 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, plain)
         for reader in (saver, self.open_again(saver)):
             same(reader.get_writes(CONFIG), plain)
-            assert [*reader.interrupts("t")] == []
-            assert [info.status for info in reader.history(CONFIG)] == ["running"]
+            equal([*reader.interrupts("t")], [])
+            equal([info.status for info in reader.history(CONFIG)], ["running"])
 
     # Interrupts
 
@@ -124,28 +119,28 @@ class WriteTests(ContractTests):
         )
         for reader in (saver, self.open_again(saver)):
             first, second = reader.interrupts("t")
-            assert isinstance(first, WaitingInterrupt)
-            assert (first.thread_id, first.checkpoint_ns, first.checkpoint_id) == ("t", namespace, checkpoint.id)
-            assert (first.node_id, first.when, first.id) == ("x", "inside", "i1")
+            is_a(first, WaitingInterrupt)
+            equal((first.thread_id, first.checkpoint_ns, first.checkpoint_id), ("t", namespace, checkpoint.id))
+            equal((first.node_id, first.when, first.id), ("x", "inside", "i1"))
             same(first.payload, {"q": (1,)})
             same(first.created_at, make_interrupt()["created_at"])
-            assert second.id == "i2"
-            assert [info.status for info in reader.history(inner)] == ["interrupted"]
-            assert len(reader.interrupts(CONFIG)) == 2  # noqa: PLR2004
+            equal(second.id, "i2")
+            equal([info.status for info in reader.history(inner)], ["interrupted"])
+            equal(len(reader.interrupts(CONFIG)), 2)
         saver.put_writes(make_config("t", checkpoint.id, namespace), {ANSWER + "i1": None})
-        assert get_ids(self.open_again(saver).interrupts("t")) == ["i2"]
+        equal(get_ids(self.open_again(saver).interrupts("t")), ["i2"])
         saver.put_writes(make_config("t", checkpoint.id, namespace), {ANSWER + "i2": "yes"})
-        assert [*self.open_again(saver).interrupts("t")] == []
-        assert [info.status for info in saver.history(inner)] == ["running"]
+        equal([*self.open_again(saver).interrupts("t")], [])
+        equal([info.status for info in saver.history(inner)], ["running"])
 
     def test_only_the_latest_checkpoint_waits(self) -> None:
         saver = self.open()
         saver.put(CONFIG, made({"n": 1}))
         saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
-        assert len(saver.interrupts("t")) == 1
+        equal(len(saver.interrupts("t")), 1)
         saver.put(CONFIG, made({"n": 2}))
-        assert [*saver.interrupts("t")] == []
-        assert [info.status for info in saver.history(CONFIG)] == ["running", "interrupted"]
+        equal([*saver.interrupts("t")], [])
+        equal([info.status for info in saver.history(CONFIG)], ["running", "interrupted"])
 
     def test_what_waits_is_found_in_all_threads(self) -> None:
         saver = self.open("lists_threads")
@@ -153,9 +148,9 @@ class WriteTests(ContractTests):
             saver.put(make_config(thread), made({"n": 1}))
         for thread in ("t", "v"):
             saver.put_writes(make_config(thread), {INTERRUPT + thread: make_interrupt()})
-        assert sorted(interrupt.thread_id for interrupt in self.open_again(saver).interrupts()) == ["t", "v"]
+        equal(sorted(interrupt.thread_id for interrupt in self.open_again(saver).interrupts()), ["t", "v"])
         saver.release(CONFIG)
-        assert get_ids(saver.interrupts()) == ["v"]
+        equal(get_ids(saver.interrupts()), ["v"])
 
     # Tags
 
@@ -170,17 +165,17 @@ class WriteTests(ContractTests):
         saver.add_tags(first_config, "good", "last")
         saver.add_tags(CONFIG, "newest")
         for reader in (saver, self.open_again(saver)):
-            assert reader.tags_of(first_config) == ("good", "best", "last")
-            assert reader.tags_of(CONFIG) == ("newest",)
+            equal(reader.tags_of(first_config), ("good", "best", "last"))
+            equal(reader.tags_of(CONFIG), ("newest",))
             newest, oldest = reader.history(CONFIG)
-            assert (newest.tags, oldest.tags) == (("newest",), ("good", "best", "last"))
+            equal((newest.tags, oldest.tags), (("newest",), ("good", "best", "last")))
             same(oldest.metadata, {"k": 1})
         saver.remove_tags(first_config, "best", "never there")
         saver.remove_tags(CONFIG, "newest")
         for reader in (saver, self.open_again(saver)):
-            assert reader.tags_of(first_config) == ("good", "last")
-            assert reader.tags_of(CONFIG) == ()
-            assert reader.tags_of(make_config("t", "unknown")) == ()
+            equal(reader.tags_of(first_config), ("good", "last"))
+            equal(reader.tags_of(CONFIG), ())
+            equal(reader.tags_of(make_config("t", "unknown")), ())
         same([checkpoint.state for checkpoint in saver.list(CONFIG)], [{"n": 2}, {"n": 1}])
 
     def test_tags_of_no_checkpoint_are_refused(self) -> None:
@@ -190,7 +185,7 @@ class WriteTests(ContractTests):
                 saver.add_tags(config, "tag")
             with self.raises(CheckpointNotFoundError):
                 saver.remove_tags(config, "tag")
-        assert saver.get(CONFIG) is None
+        same(saver.get(CONFIG), None)
 
     def test_tags_that_are_no_strings_are_refused(self) -> None:
         saver = self.open()
@@ -200,16 +195,16 @@ class WriteTests(ContractTests):
         for tag in tags:
             with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
                 saver.add_tags(CONFIG, "fine", tag)
-            assert "tags" in caught.error.path
+            expect("tags" in caught.error.path, f"the error names the path {caught.error.path!r} instead of tags")
             with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError):
                 saver.remove_tags(CONFIG, "kept", tag)
-        assert self.open_again(saver).tags_of(CONFIG) == ("kept",)
+        equal(self.open_again(saver).tags_of(CONFIG), ("kept",))
 
     # Summaries
 
     def test_a_summary_says_what_history_and_interrupts_say(self) -> None:
         saver = self.open()
-        assert saver.summary(CONFIG) is None
+        same(saver.summary(CONFIG), None)
         config = saver.put(CONFIG, made({"n": 1}, metadata={"user": "anna"}))
         self.assert_summary(saver, CONFIG)
         saver.put(CONFIG, made({"n": 2}, next_node_id=END))
@@ -221,8 +216,8 @@ class WriteTests(ContractTests):
         )
         saver.put_writes(CONFIG, {ANSWER + "q2": "yes"})
         summary = self.assert_summary(saver, CONFIG)
-        assert [interrupt.payload for interrupt in summary.waiting] == ["really?"]
-        assert self.assert_summary(saver, make_config("t", namespace="n")).checkpoints == 1
+        equal([interrupt.payload for interrupt in summary.waiting], ["really?"])
+        equal(self.assert_summary(saver, make_config("t", namespace="n")).checkpoints, 1)
 
     def test_a_summary_tells_what_waits_in_an_embedded_graph_and_why_a_run_failed(self) -> None:
         saver = self.open()
@@ -232,15 +227,15 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": "sub"})
         summary = self.assert_summary(saver, CONFIG)
         # Also if the saver does not list namespaces.
-        assert summary.waiting == tuple(saver.interrupts("t"))
-        assert summary.latest.status == "interrupted"
+        equal(summary.waiting, tuple(saver.interrupts("t")))
+        equal(summary.latest.status, "interrupted")
         failure = {"node_id": "a", "type": "ValueError", "message": "no", "at": datetime(2026, 1, 1, tzinfo=UTC)}
         saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": None, FAILURE: failure})
         summary = self.assert_summary(saver, CONFIG)
-        assert summary.latest.status == "failed"
+        equal(summary.latest.status, "failed")
         same(summary.failure, failure)
         saver.put_writes(CONFIG, {FAILURE: None})
-        assert self.assert_summary(saver, CONFIG).failure is None
+        same(self.assert_summary(saver, CONFIG).failure, None)
 
     def test_a_summary_has_every_tag_once_and_counts_what_took_the_place_of_another_once(self) -> None:
         saver = self.open()
@@ -249,29 +244,27 @@ class WriteTests(ContractTests):
         saver.put(CONFIG, first)
         saver.put(CONFIG, second)
         saver.put(make_config("t", first.id), made({"n": 1.5}))
-        assert self.assert_summary(saver, CONFIG).latest.id == second.id
+        equal(self.assert_summary(saver, CONFIG).latest.id, second.id)
         saver.put(CONFIG, made({"n": 3}))
         self.assert_summary(saver, CONFIG)
         saver.add_tags(make_config("t", second.id), "good", "best")
         saver.add_tags(CONFIG, "new", "good")
-        assert self.assert_summary(saver, CONFIG).tags == ("new", "good", "best")
+        equal(self.assert_summary(saver, CONFIG).tags, ("new", "good", "best"))
         saver.remove_tags(CONFIG, "new", "good")
-        assert self.assert_summary(saver, CONFIG).tags == ("good", "best")
+        equal(self.assert_summary(saver, CONFIG).tags, ("good", "best"))
 
     def assert_summary(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> HistorySummary:
         """Assert that the summary of a history agrees with the history; return it."""
         for reader in (self.open_again(saver), saver):
-            summary = reader.summary(config)
+            summary = present(reader.summary(config))
             infos = reader.history(config)
-            assert summary is not None
             same(summary.latest, infos[0])
-            assert summary.checkpoints == len(infos)
-            assert summary.tags == tuple(dict.fromkeys(tag for info in infos for tag in info.tags))
+            equal(summary.checkpoints, len(infos))
+            equal(summary.tags, tuple(dict.fromkeys(tag for info in infos for tag in info.tags)))
             same([*reader.recent(config, limit=2)], [*infos[:2]])
         with self.raises(ValueError):
             saver.recent(config, limit=0)
-        assert summary is not None
-        return summary
+        return present(summary)
 
 
 def make_malformed_writes() -> Iterator[tuple[Any, Any]]:

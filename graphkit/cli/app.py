@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -274,7 +274,7 @@ def _to_typer_function(function: Callable[..., Any]) -> Callable[..., None]:
         context = dataclasses.replace(ctx.obj, as_json=as_json, debug=debug, passwords=passwords)
         token = KEY_FILE.set(key_file)
         try:
-            code = _run_command(context, lambda: function(context, **arguments))
+            code = _run_command(context, lambda: function(context, **arguments), arguments)
         finally:
             KEY_FILE.reset(token)
         if code:
@@ -285,10 +285,10 @@ def _to_typer_function(function: Callable[..., Any]) -> Callable[..., None]:
     return command
 
 
-def _run_command(context: CliContext, call: Callable[[], Any]) -> int:
+def _run_command(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, Any]) -> int:
     """Call a command and show its views as they come; return the exit code.
 
-    An error is printed as one sentence.
+    An error is printed as one sentence, with advice that depends on the command's arguments.
     """
     try:
         with _redirect_warnings(context), close_stores():
@@ -299,7 +299,7 @@ def _run_command(context: CliContext, call: Callable[[], Any]) -> int:
     except (GraphKitError, OSError) as error:
         if context.debug:
             context.warn("".join(traceback.format_exception(error)).rstrip())
-        context.warn(f"graphkit: {simplify_text(str(error))}{_advice(error)}")
+        context.warn(f"graphkit: {simplify_text(str(error))}{_advice(error, arguments)}")
         return error.exit_code if isinstance(error, GraphKitError) else 1
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -331,10 +331,13 @@ def _redirect_warnings(context: CliContext) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _advice(error: Exception) -> str:
+def _advice(error: Exception, arguments: Mapping[str, Any]) -> str:
     """Return advice that applies to the command line only, as the end of a sentence."""
-    if isinstance(error, CheckpointSerializationError) and error.raw is not None:  # a type is not registered
-        return "; here --app module:object registers the types of that graph"
+    if isinstance(error, CheckpointSerializationError) and error.raw is not None and "app" in arguments:
+        # A type is not registered.
+        if arguments["app"] is None:
+            return "; here --app MODULE:OBJECT registers the types in the annotations of that graph's state"
+        return f"; here --app {arguments['app']} has registered the types in the annotations of its state"
     if isinstance(error, CheckpointKeyError):
         return "; here --key-file names the keys"
     return ""

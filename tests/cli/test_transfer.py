@@ -389,7 +389,7 @@ def test_types_of_a_graph(tmp_path, shop):
     graphkit("run", tmp_path / "a", "--app", shop, "-t", "t", "--input", '{"item": "lamp"}')
     graphkit("resume", tmp_path / "a", "t", "--app", shop, "--value", "1")
     refused = graphkit("export", tmp_path / "a")  # a stand-in would not be what is stored
-    assert (refused.code, "here --app module:object registers the types" in refused.err) == (14, True)
+    assert (refused.code, "here --app MODULE:OBJECT registers the types" in refused.err) == (14, True)
     lines = graphkit("export", tmp_path / "a", "--app", shop).out
     assert graphkit("import", tmp_path / "b", "-", "--app", shop, stdin=lines).code == 0
 

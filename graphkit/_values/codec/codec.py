@@ -11,11 +11,11 @@ from typing import Any, Final, NoReturn, final
 from msgpack import Packer, packb, unpackb
 
 from graphkit._values.codec.reader import Reader, read_dict
-from graphkit._values.codec.type_registry import TypeEntry, describe_type, find_annotated_types, flavour_of, type_name
+from graphkit._values.codec.type_registry import TypeRegistry, describe_type, type_name
 from graphkit._values.codec.unstorable import UnstorableError
 from graphkit._values.codec.writer import MAX_DEPTH, PLAIN_CONTAINERS, Writer
 from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList
-from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
+from graphkit.errors import CheckpointSerializationError
 
 
 class MalformedDataError(ValueError):
@@ -101,19 +101,17 @@ class Codec:
     Threads may share a codec; registering is atomic.
     """  # noqa: E501 - tables
 
-    __slots__ = ("_by_name", "_by_type", "_lock")
+    __slots__ = ("_registry",)
 
     def __init__(self, types: Iterable[type] = ()) -> None:
         """Make a codec for these application types, and those that their fields name."""
-        self._by_name: dict[str, TypeEntry] = {}
-        self._by_type: dict[type, TypeEntry] = {}
-        self._lock = threading.RLock()
+        self._registry = TypeRegistry()
         self.register(*types)
 
     @property
     def types(self) -> Mapping[str, type]:
         """The registered types, by the names in stored data; a snapshot."""
-        return MappingProxyType({name: entry.cls for name, entry in self._by_name.copy().items()})
+        return MappingProxyType(self._registry.list_types())
 
     def register(self, *types: type, names: Mapping[type, str] | None = None) -> None:
         """Make application types storable, and those that their fields name. May be repeated.
@@ -142,28 +140,7 @@ class Codec:
             CheckpointerConfigurationError: another class has the name, or the name of a type in the
                 annotations of a field. Types that were registered before that remain registered.
         """
-        flavour = flavour_of(cls)
-        if flavour is None:
-            raise TypeError(
-                f"{describe_type(cls)} cannot be registered: only Enums, dataclasses, NamedTuples and pydantic models "
-                f"can, and not those that extend a builtin such as dict"
-            )
-        with self._lock:
-            known = self._by_name.get(name)
-            if known is not None:
-                if known.cls is not cls:
-                    raise CheckpointerConfigurationError(
-                        f"two classes are called {name!r}, {known.cls!r} and {cls!r}; give one of them another name"
-                    )
-                return
-            entry = TypeEntry(name, cls, flavour)
-            self._by_name[name] = entry
-            if cls in self._by_type:
-                return
-            self._by_type[cls] = entry
-            for nested in find_annotated_types(cls):
-                if nested not in self._by_type and flavour_of(nested) is not None:
-                    self.register_as(type_name(nested), nested)
+        self._registry.register_as(name, cls)
 
     # --- packing ------------------------------------------------------------------------------------------------------
 
@@ -231,11 +208,11 @@ class Codec:
     def _pack_tree(self, value: object, path: str) -> bytes:
         try:
             try:
-                writer = Writer(self._by_type, checks_scalars=False)
+                writer = Writer(self._registry.by_type, checks_scalars=False)
                 return _packed(writer.build_tree(value, MAX_DEPTH))
             except (OverflowError, UnicodeEncodeError, TypeError):
                 # TypeError: a datetime among plain values, from msgpack's own timestamp.
-                writer = Writer(self._by_type, checks_scalars=True)
+                writer = Writer(self._registry.by_type, checks_scalars=True)
                 return _packed(writer.build_tree(value, MAX_DEPTH))
         except UnstorableError as error:
             location = path + "".join(reversed(error.steps))
@@ -280,7 +257,7 @@ class Codec:
             raise MalformedDataError(f"not a packed value: {str(error) or type(error).__name__}") from error
 
     def _unpack_rich(self, data: bytes) -> Any:
-        reader = Reader(self._by_name)
+        reader = Reader(self._registry)
         value = unpackb(
             data,
             ext_hook=reader.read_ext,

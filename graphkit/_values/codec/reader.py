@@ -18,8 +18,8 @@ from graphkit._values.codec.type_codes import (
     SET,
     TUPLE,
 )
-from graphkit._values.codec.type_registry import TypeEntry, current_type_name
-from graphkit._values.codec.unstorable import HOW_TO_REGISTER
+from graphkit._values.codec.type_registry import ApplicationType, FieldsError, TypeRegistry
+from graphkit._values.codec.unstorable import explain_ambiguous, explain_unknown
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, kind_of
 from graphkit.errors import CheckpointSerializationError
 
@@ -42,10 +42,10 @@ _FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "datacl
 class Reader:
     """The hooks of one call of unpackb. msgpack calls them for inner arrays first."""
 
-    __slots__ = ("_by_name", "open_marks")
+    __slots__ = ("_types", "open_marks")
 
-    def __init__(self, by_name: dict[str, TypeEntry]) -> None:
-        self._by_name = by_name
+    def __init__(self, types: TypeRegistry) -> None:
+        self._types = types
         # The marks that were read, minus the arrays that began with one. If it is not 0 at the end,
         # a mark was not the first element of an array.
         self.open_marks = 0
@@ -83,33 +83,32 @@ class Reader:
     def _read_record(self, number: int, name: str, value: Any, *more: Any) -> Any:
         if type(name) is not str or len(more) != (3 if number == PYDANTIC else 0):
             raise ValueError("a record without a name, or of the wrong length")
-        entry = self._by_name.get(name) or self._by_name.get(current_type_name(name))
         raw = (name, value, *more)
-        if entry is None:
-            raise CheckpointSerializationError("", name, HOW_TO_REGISTER.format(name="..."), raw)
+        entry = self._types.get(name) or self._find_renamed(name, raw)
         if entry.flavour != _FLAVOUR_OF[number]:
             raise CheckpointSerializationError("", name, "it is another kind of type now", raw)
         if number == ENUM:
             return _read_enum(entry, value, raw)
         if type(value) is not FrozenDict:
             raise ValueError("a record without fields")
-        if number == NAMEDTUPLE:
-            fields = dict(value)
-            _fill_defaults(entry, fields, raw)
-            return tuple.__new__(entry.cls, [fields[field] for field in entry.fields])
-        fields = {field: _thaw(item) for field, item in value.items()}
-        _fill_defaults(entry, fields, raw)
-        new: Any = object.__new__(entry.cls)
-        if number == DATACLASS:
-            for field, item in fields.items():
-                object.__setattr__(new, field, item)
-        else:
+        try:
+            if number == NAMEDTUPLE:
+                return entry.make(dict(value))
+            fields = {field: _thaw(item) for field, item in value.items()}
+            if number == DATACLASS:
+                return entry.make(fields)
             fields_set, extra, private = more
-            object.__setattr__(new, "__dict__", fields)
-            object.__setattr__(new, "__pydantic_fields_set__", set(fields_set))
-            object.__setattr__(new, "__pydantic_extra__", _thaw(extra))
-            object.__setattr__(new, "__pydantic_private__", _thaw(private))
-        return new
+            return entry.make_model(fields, fields_set, _thaw(extra), _thaw(private))
+        except FieldsError as error:
+            raise CheckpointSerializationError("", name, str(error), raw) from error
+
+    def _find_renamed(self, name: str, raw: object) -> ApplicationType:
+        found = self._types.find_renamed(name)
+        if not found:
+            raise CheckpointSerializationError("", name, explain_unknown(name), raw)
+        if len(found) > 1:
+            raise CheckpointSerializationError("", name, explain_ambiguous(found), raw)
+        return found[0]
 
 
 def read_dict(mapping: dict[Any, Any]) -> FrozenDict:
@@ -133,50 +132,10 @@ def _thaw(value: Any) -> Any:
     return value
 
 
-def _read_enum(entry: TypeEntry, value: Any, raw: object) -> Any:
+def _read_enum(entry: ApplicationType, value: Any, raw: tuple[str, object]) -> Any:
     try:
         if type(value) is int and issubclass(entry.cls, Flag):
             return entry.cls(value)
         return entry.cls.__members__[value]  # type: ignore[attr-defined]
     except (KeyError, ValueError) as error:
-        raise CheckpointSerializationError("", entry.name, f"it has no member {value!r} now", raw) from error
-
-
-def _fill_defaults(entry: TypeEntry, fields: dict[str, Any], raw: object) -> None:
-    """Add the defaults of the fields that the data lack; refuse fields that the class lacks."""
-    unknown = [name for name in fields if name not in entry.fields]
-    if unknown:
-        raise CheckpointSerializationError("", entry.name, f"it has no field {unknown[0]!r} now", raw)
-    for name in entry.fields:
-        if name not in fields:
-            try:
-                fields[name] = _get_default(entry, name)
-            except LookupError as error:
-                if name in entry.optional:
-                    continue
-                reason = f"the stored data lack its field {name!r}, which has no default"
-                raise CheckpointSerializationError("", entry.name, reason, raw) from error
-
-
-def _get_default(entry: TypeEntry, name: str) -> Any:
-    """Return the default of a field.
-
-    Raises:
-        LookupError: it has none.
-    """
-    cls: Any = entry.cls
-    if entry.flavour == "namedtuple":
-        return cls._field_defaults[name]
-    if entry.flavour == "pydantic":
-        field = cls.model_fields[name]
-        if field.is_required():
-            raise LookupError(name)
-        return field.get_default(call_default_factory=True)
-    from dataclasses import MISSING
-
-    field = cls.__dataclass_fields__[name]
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    if field.default is not MISSING:
-        return field.default
-    raise LookupError(name)
+        raise CheckpointSerializationError("", raw[0], f"it has no member {value!r} now", raw) from error

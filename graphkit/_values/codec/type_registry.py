@@ -1,18 +1,27 @@
-"""The application types of a codec: which classes qualify, and what the codec knows of each."""
+"""The application types of a codec: which classes qualify, their names, and how their objects are made again."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import Final, Literal, TypeAlias, final
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Literal, TypeAlias, final
+
+from graphkit.errors import CheckpointerConfigurationError
 
 Flavour: TypeAlias = Literal["enum", "namedtuple", "dataclass", "pydantic"]
 
 
+class FieldsError(ValueError):
+    """An object has more than fields, or stored fields do not fit a class. The message says why."""
+
+
 @final
-class TypeEntry:
-    """A registered type.
+class ApplicationType:
+    """A class that is stored by its fields or members.
 
     Attributes:
         name: the name in stored data.
@@ -43,6 +52,174 @@ class TypeEntry:
             self.fields = tuple(field.name for field in fields)
             self.optional = frozenset(field.name for field in fields if not field.init)
             self.slots = tuple(_find_extra_slots(cls, self.fields))
+
+    def get_fields(self, value: Any) -> dict[str, Any]:
+        """Return the fields of an object that is no Enum.
+
+        Raises:
+            FieldsError: a field has no value, or the object has other attributes, which would be lost.
+        """
+        if self.flavour == "namedtuple":
+            if getattr(value, "__dict__", None):
+                raise FieldsError("it has attributes that are not fields, which would be lost")
+            return dict(zip(self.fields, tuple.__iter__(value), strict=True))
+        fields: dict[str, Any] = {}
+        for name in self.fields:
+            try:
+                fields[name] = getattr(value, name)
+            except AttributeError:
+                if name not in self.optional:
+                    raise FieldsError(f"its field {name!r} has no value") from None
+        attributes = getattr(value, "__dict__", {})
+        others = [name for name in attributes if name not in fields and not _is_cache(type(value), name)]
+        others += [name for name in self.slots if hasattr(value, name)]
+        if others:
+            raise FieldsError(f"its attribute {others[0]!r} is not a field, and would be lost; make it a field")
+        return fields
+
+    def make(self, fields: dict[str, Any]) -> Any:
+        """Make an object of a dataclass or NamedTuple, without its constructor; add the defaults of missing fields.
+
+        Raises:
+            FieldsError: the class has no such field, or a field is missing that has no default.
+        """
+        self._fill_defaults(fields)
+        if self.flavour == "namedtuple":
+            return tuple.__new__(self.cls, [fields[field] for field in self.fields])
+        new: Any = object.__new__(self.cls)
+        for field, item in fields.items():
+            object.__setattr__(new, field, item)
+        return new
+
+    def make_model(
+        self,
+        fields: dict[str, Any],
+        fields_set: Iterable[str],
+        extra: dict[str, Any] | None,
+        private: dict[str, Any] | None,
+    ) -> Any:
+        """Make a pydantic model, without its constructor and its validators; otherwise as `make`.
+
+        Args:
+            fields: the values of its fields.
+            fields_set: the names of the fields that were set.
+            extra: the values that are not of a field, of a model that allows them.
+            private: its private attributes.
+        """
+        self._fill_defaults(fields)
+        new: Any = object.__new__(self.cls)
+        object.__setattr__(new, "__dict__", fields)
+        object.__setattr__(new, "__pydantic_fields_set__", set(fields_set))
+        object.__setattr__(new, "__pydantic_extra__", extra)
+        object.__setattr__(new, "__pydantic_private__", private)
+        return new
+
+    def _fill_defaults(self, fields: dict[str, Any]) -> None:
+        """Add the defaults of the fields that the data lack; refuse fields that the class lacks."""
+        unknown = [name for name in fields if name not in self.fields]
+        if unknown:
+            raise FieldsError(f"it has no field {unknown[0]!r} now")
+        for name in self.fields:
+            if name not in fields:
+                try:
+                    fields[name] = self._get_default(name)
+                except LookupError as error:
+                    if name in self.optional:
+                        continue
+                    raise FieldsError(f"the stored data lack its field {name!r}, which has no default") from error
+
+    def _get_default(self, name: str) -> Any:
+        """Return the default of a field.
+
+        Raises:
+            LookupError: it has none.
+        """
+        cls: Any = self.cls
+        if self.flavour == "namedtuple":
+            return cls._field_defaults[name]
+        if self.flavour == "pydantic":
+            field = cls.model_fields[name]
+            if field.is_required():
+                raise LookupError(name)
+            return field.get_default(call_default_factory=True)
+        from dataclasses import MISSING
+
+        field = cls.__dataclass_fields__[name]
+        if field.default_factory is not MISSING:
+            return field.default_factory()
+        if field.default is not MISSING:
+            return field.default
+        raise LookupError(name)
+
+
+@final
+class TypeRegistry:
+    """The application types that a codec knows. Threads may share it; registering is atomic."""
+
+    __slots__ = ("_by_name", "_lock", "_renamed", "by_type")
+
+    def __init__(self) -> None:
+        self.by_type: dict[type, ApplicationType] = {}
+        """Each registered class, with the first name under which it was registered."""
+        self._by_name: dict[str, ApplicationType] = {}
+        self._renamed: dict[str, ApplicationType] = {}
+        """What `find_renamed` found."""
+        self._lock = threading.RLock()
+
+    def list_types(self) -> dict[str, type]:
+        """Return the registered types, by the names in stored data."""
+        return {name: entry.cls for name, entry in self._by_name.copy().items()}
+
+    def register_as(self, name: str, cls: type) -> None:
+        """Register a class under a name, and the classes in the annotations of its fields under theirs.
+
+        Raises:
+            TypeError: the type is not an Enum, dataclass, NamedTuple or pydantic model.
+            CheckpointerConfigurationError: another class has the name, or the name of a type in the
+                annotations of a field. Types that were registered before that remain registered.
+        """
+        flavour = flavour_of(cls)
+        if flavour is None:
+            raise TypeError(
+                f"{describe_type(cls)} cannot be registered: only Enums, dataclasses, NamedTuples and pydantic models "
+                f"can, and not those that extend a builtin such as dict"
+            )
+        with self._lock:
+            known = self._by_name.get(name)
+            if known is not None:
+                if known.cls is not cls:
+                    raise CheckpointerConfigurationError(
+                        f"two classes are called {name!r}, {known.cls!r} and {cls!r}; give one of them another name"
+                    )
+                return
+            entry = ApplicationType(name, cls, flavour)
+            self._by_name[name] = entry
+            self._renamed.clear()
+            if cls in self.by_type:
+                return
+            self.by_type[cls] = entry
+            for nested in find_annotated_types(cls):
+                if nested not in self.by_type and flavour_of(nested) is not None:
+                    self.register_as(type_name(nested), nested)
+
+    def get(self, name: str) -> ApplicationType | None:
+        """Return the type that is registered under a stored name, or was found under it by `find_renamed`."""
+        return self._by_name.get(name) or self._renamed.get(name)
+
+    def find_renamed(self, name: str) -> Sequence[ApplicationType]:
+        """Return the types that a stored name may mean although none is registered under it.
+
+        One type is the answer, and `get` finds it from now on; several are ambiguous.
+        """
+        with self._lock:
+            public = self._by_name.get(make_public_name(name))
+            if public is not None:
+                found = [public]
+            else:
+                found = [entry for cls, entry in self.by_type.items() if is_renamed(name, cls)]
+            if len(found) == 1:
+                self._renamed[name] = found[0]
+            return found
 
 
 _BUILTINS: Final = (list, dict, set, frozenset, str, bytes, bytearray, int, float, complex, BaseException, type)
@@ -100,14 +277,95 @@ def _find_extra_slots(cls: type, fields: tuple[str, ...]) -> Iterable[str]:
                 yield name
 
 
+# --- names ------------------------------------------------------------------------------------------------------------
+#
+# The module that a program runs is called `__main__` there, whatever its file is. Every other process that imports the
+# file knows the same class under the file's name. `python -m app` knows this name, and stores it. `python app.py` does
+# not know it; what it stores as `__main__.Item` is given to the registered class Item, if there is only one.
+
+_MAIN: Final = frozenset({"__main__", "__mp_main__"})
+"""The names of the module that a program runs: there, and in a process that `multiprocessing` has spawned from it."""
+
+
 def type_name(cls: type) -> str:
     """Return the default name of a type: `module.qualname`, without the module for builtins."""
     if cls.__module__ == "builtins":
         return cls.__qualname__
-    return f"{cls.__module__}.{cls.__qualname__}"
+    return f"{get_module_name(cls)}.{cls.__qualname__}"
 
 
-def current_type_name(name: str) -> str:
+def get_module_name(cls: type) -> str:
+    """Return the name of the module of a class in other processes; `__main__` if it is not known."""
+    module = cls.__module__
+    if module not in _MAIN:
+        return module
+    # Not always that of `__main__`: multiprocessing gives a spawned process its main module only when it has run.
+    name = _find_main_name(module)
+    # A class may claim to be of the main module although it is not: code that `exec` runs, such as doctests. And a
+    # program may import its own file again: its classes exist twice then, and the second ones have the name.
+    if name is None or name in sys.modules or find_class(module, cls.__qualname__) is not cls:
+        return "__main__"
+    return name
+
+
+def _find_main_name(module: str = "__main__") -> str | None:
+    """Return the name of the module that this program runs; None if it was started by the path of a file."""
+    name = getattr(getattr(sys.modules.get(module), "__spec__", None), "name", None)
+    return None if name in _MAIN else name
+
+
+def find_class(module_name: str, qualname: str) -> type | None:
+    """Return the class that an imported module has at an attribute path; None if there is none.
+
+    Imports nothing, and runs no code of the module or of a class: lazy modules, metaclasses and
+    descriptors do not notice. The main module is also found under its name in other processes.
+    """
+    module = sys.modules.get(module_name)
+    if module is None and _is_main(module_name):
+        module = sys.modules.get("__main__")
+    if not issubclass(type(module), ModuleType):
+        return None
+    namespace = object.__getattribute__(module, "__dict__")
+    found: Any = None
+    for name in qualname.split("."):
+        found = namespace.get(name)
+        if not issubclass(type(found), type):
+            return None
+        namespace = type.__getattribute__(found, "__dict__")
+    return found  # type: ignore[no-any-return]
+
+
+def _is_main(module_name: str) -> bool:
+    """Return whether other processes know the module that this program runs under this name."""
+    name = _find_main_name()
+    if name is not None:
+        return name == module_name
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not isinstance(file, str):
+        return False
+    parts = tuple(module_name.split("."))
+    return Path(file).with_suffix("").parts[-len(parts) :] == parts
+
+
+def is_renamed(name: str, cls: type) -> bool:
+    """Return whether a stored name may mean a class that has another name in this process.
+
+    It may if one of the two names is of the main module of a program, and the other one is not known
+    to be of another module.
+    """
+    suffix = f".{cls.__qualname__}"
+    if not name.endswith(suffix):
+        return False
+    module = name.removesuffix(suffix)
+    return module in _MAIN or (cls.__module__ in _MAIN and _is_main(module))
+
+
+def is_of_main(name: str) -> bool:
+    """Return whether a stored name is of a program whose module has no other name."""
+    return name.partition(".")[0] in _MAIN
+
+
+def make_public_name(name: str) -> str:
     """Return the name that a stored type name has today.
 
     graphkit 0.1 stored its own classes under the private module that defined them, such as
@@ -116,6 +374,13 @@ def current_type_name(name: str) -> str:
     package, _, rest = name.partition("._")
     _, dot, qualname = rest.partition(".")
     return f"graphkit.{qualname}" if package == "graphkit" and dot else name
+
+
+def _is_cache(cls: type, name: str) -> bool:
+    """Return whether an attribute is a cached_property, which a restored object computes again."""
+    from functools import cached_property
+
+    return any(isinstance(base.__dict__.get(name), cached_property) for base in cls.__mro__)
 
 
 def describe_type(cls: object) -> str:

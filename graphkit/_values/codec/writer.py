@@ -10,7 +10,7 @@ from msgpack import packb
 
 from graphkit._values.codec.scalars import encode_native, find_encoder, is_native
 from graphkit._values.codec.type_codes import DATACLASS, ENUM, FROZENSET, MAP, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
-from graphkit._values.codec.type_registry import TypeEntry
+from graphkit._values.codec.type_registry import ApplicationType, FieldsError
 from graphkit._values.codec.unstorable import UnstorableError, explain_refusal
 from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList, FrozenSet
 
@@ -30,7 +30,7 @@ class Writer:
 
     __slots__ = ("_by_type", "_checks_scalars", "_open_records")
 
-    def __init__(self, by_type: dict[type, TypeEntry], *, checks_scalars: bool) -> None:
+    def __init__(self, by_type: dict[type, ApplicationType], *, checks_scalars: bool) -> None:
         """Make a writer.
 
         Args:
@@ -124,27 +124,24 @@ class Writer:
         mark = FROZENSET if type(members) is frozenset else SET
         return [MARKS[mark], *trees]
 
-    def _build_record(self, entry: TypeEntry, value: Any, levels: int) -> list[Any]:
+    def _build_record(self, entry: ApplicationType, value: Any, levels: int) -> list[Any]:
         if entry.flavour == "enum":
             # By value for a Flag: a combination of flags has no member, and hence no name.
             member = value.value if isinstance(value, Flag) else value.name
             return [MARKS[ENUM], entry.name, self.build_tree(member, levels)]
+        try:
+            fields = entry.get_fields(value)
+        except FieldsError as error:
+            raise UnstorableError(value, str(error)) from None
         if entry.flavour == "namedtuple":
-            if getattr(value, "__dict__", None):
-                raise UnstorableError(value, "it has attributes that are not fields, which would be lost")
-            fields = dict(zip(entry.fields, tuple.__iter__(value), strict=True))
             return [MARKS[NAMEDTUPLE], entry.name, self._build_values(fields, levels, _field_step)]
         self._open_records += 1
-        fields = self._build_values(_fields_of(entry, value), levels, _field_step)
-        if entry.flavour == "dataclass":
-            tree = [MARKS[DATACLASS], entry.name, fields]
-        else:
+        tree = [MARKS[DATACLASS], entry.name, self._build_values(fields, levels, _field_step)]
+        if entry.flavour == "pydantic":
             extra = value.__pydantic_extra__
             private = value.__pydantic_private__
-            tree = [
-                MARKS[PYDANTIC],
-                entry.name,
-                fields,
+            tree[0] = MARKS[PYDANTIC]
+            tree += [
                 sorted(value.__pydantic_fields_set__),
                 None if extra is None else self._build_values(extra, levels, _field_step),
                 None if private is None else self._build_values(private, levels, _field_step),
@@ -164,27 +161,3 @@ def _key_step(key: object) -> str:
 
 def _field_step(name: str) -> str:
     return f".{name}"
-
-
-def _fields_of(entry: TypeEntry, value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass or model; refuse an object with other attributes."""
-    fields: dict[str, Any] = {}
-    for name in entry.fields:
-        try:
-            fields[name] = getattr(value, name)
-        except AttributeError:
-            if name not in entry.optional:
-                raise UnstorableError(value, f"its field {name!r} has no value") from None
-    attributes = getattr(value, "__dict__", {})
-    others = [name for name in attributes if name not in fields and not _is_cache(type(value), name)]
-    others += [name for name in entry.slots if hasattr(value, name)]
-    if others:
-        raise UnstorableError(value, f"its attribute {others[0]!r} is not a field, and would be lost; make it a field")
-    return fields
-
-
-def _is_cache(cls: type, name: str) -> bool:
-    """Return whether an attribute is a cached_property, which a restored object computes again."""
-    from functools import cached_property
-
-    return any(isinstance(base.__dict__.get(name), cached_property) for base in cls.__mro__)

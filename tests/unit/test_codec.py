@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import msgpack
 import pytest
 from hypothesis import given, settings, strategies as st
-from pydantic import BaseModel, ConfigDict, PrivateAttr
+from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel
 
 from graphkit import WaitingInterrupt
 from graphkit._values.codec import Codec, MalformedDataError, array_header
@@ -106,6 +106,10 @@ class Model(BaseModel):
 class Strict(BaseModel):
     a: int
     b: int = 5
+
+
+class Root(RootModel[list[int]]):
+    pass
 
 
 TYPES = (Colour, Level, Word, Bits, Big, Pair, Note, Point, Outer, Model, Strict, Slotted)
@@ -428,6 +432,13 @@ def test_the_deepest_that_packs_unpacks():
     else:
         pytest.fail("no depth was refused")
     assert packed is not None
+
+
+def test_a_root_model_can_be_stored_again_after_it_was_read():
+    codec = Codec([Root])
+    (read,) = codec.unpack(codec.pack([Root([1])]))
+    assert (read, vars(read)) == (Root([1]), {"root": [1]})
+    assert codec.unpack(codec.pack([read])) == [Root([1])]
 
 
 def test_registering():

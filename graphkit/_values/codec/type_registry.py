@@ -110,8 +110,9 @@ class ApplicationType:
         new: Any = object.__new__(self.cls)
         object.__setattr__(new, "__dict__", fields)
         object.__setattr__(new, "__pydantic_fields_set__", set(fields_set))
-        object.__setattr__(new, "__pydantic_extra__", extra)
-        object.__setattr__(new, "__pydantic_private__", private)
+        for name, value in (("__pydantic_extra__", extra), ("__pydantic_private__", private)):
+            if getattr(self.cls, name) is not value:  # a RootModel has None in its class, and no slot
+                object.__setattr__(new, name, value)
         return new
 
     def _fill_defaults(self, fields: dict[str, Any]) -> None:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from langgraph.cache.base import BaseCache, FullKey, ValueT
 
 from graphkit.abc import run_in_thread
-from graphkit.errors import CheckpointSerializationError
 from savers.langgraph._entries.examine import CACHE, EntriesReport
 from savers.langgraph._entries.log import EntryLog, Fsync
 from savers.langgraph._entries.records import Change, Clear, Namespace, make_put
 from savers.langgraph.opening import ContextMethods
-from savers.langgraph.serializer import Deserializer, make_serializer
+from savers.langgraph.serializer import Deserializer, make_refusal, make_serializer
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -31,9 +30,9 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
 
     One object serves synchronous and asynchronous graphs, and any number of threads and processes.
     It needs no setup and need not be closed. Once `set` returns, the values survive power loss
-    (`fsync="always"`); all values of a call are stored, or none. LangGraph's serializer encodes the
-    values, in its strict mode as in FileSystemCheckpointSaver. Values that have expired disappear
-    from the file when it is rewritten, at the latest when they take half of it.
+    (`fsync="always"`); all values of a call are stored, or none. Values are encoded as in
+    FileSystemCheckpointSaver. Values that have expired disappear from the file when it is rewritten,
+    at the latest when they take half of it.
     """
 
     def __init__(
@@ -50,11 +49,11 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
 
         Args:
             base_directory: the directory.
-            serde: LangGraph's serializer. The default is LangGraph's own in its strict mode, which
-                restores the types of LangGraph, LangChain and the standard library, and those in
-                `types`.
+            serde: a serializer of LangGraph, which then decides what can be stored and read. The
+                default writes LangGraph's format and refuses what a fresh process could not read;
+                see FileSystemCheckpointSaver.
             fsync: whether `set` waits for the disk.
-            types: classes of the application that the serializer may create.
+            types: as for FileSystemCheckpointSaver.
             clock: returns seconds since 1970.
             io: the file system; for tests.
 
@@ -63,7 +62,7 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
             CheckpointStorageError: the file system refused.
         """
         super().__init__(serde=make_serializer(serde, types))
-        self._deserializer = Deserializer(self.serde, "raise")
+        self._deserializer = Deserializer(self.serde, None)
         self._log = EntryLog(base_directory, CACHE, fsync=fsync, clock=clock, io=io)
 
     # Opening and closing
@@ -137,7 +136,7 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
         try:
             return self.serde.dumps_typed(value)
         except (TypeError, ValueError) as error:
-            raise CheckpointSerializationError(_describe(name), type(value).__name__, str(error)) from error
+            raise make_refusal(_describe(name), value, error) from error
 
     async def aset(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
         """As `set`, in a worker thread."""

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from graphkit.errors import CheckpointSerializationError
 from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 from savers import _delta as delta
+from savers.langgraph.serializer import make_refusal
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions
@@ -48,10 +48,6 @@ _MAX_SHORT: Final = 64
 """Values of at most this many bytes are not cut."""
 _MAX_TYPES: Final = 64
 """How many names of types are remembered: serializers have about five."""
-
-
-class SerializationValueError(CheckpointSerializationError, ValueError):
-    """The serializer refused a value with a ValueError. Code that catches that one still does."""
 
 
 class SerializedCheckpoint(NamedTuple):
@@ -162,7 +158,7 @@ class Encoder:
                     type_name, data = dumps(value)
                     serialized[path] = type_name, bytes(data)
         except (TypeError, ValueError) as error:
-            raise _make_serialization_error(path, value, error) from error
+            raise make_refusal(path, value, error) from error
         return SerializedCheckpoint(serialized, serialized_rest)
 
     def serialize(self, value: Any, path: str) -> tuple[str, bytes]:
@@ -175,13 +171,7 @@ class Encoder:
             type_name, data = self._serde.dumps_typed(value)
             return type_name, bytes(data)
         except (TypeError, ValueError) as error:
-            raise _make_serialization_error(path, value, error) from error
-
-
-def _make_serialization_error(path: str, value: object, error: Exception) -> CheckpointSerializationError:
-    is_type_error = isinstance(error, TypeError)
-    kind = CheckpointSerializationError if is_type_error else SerializationValueError
-    return kind(path, type(value).__name__, str(error))
+            raise make_refusal(path, value, error) from error
 
 
 def _encode_channel(state: dict[str, Any], name: str, version: Any, typed: tuple[str, bytes]) -> None:

@@ -51,10 +51,13 @@ class PostgresCheckpointSaver(CheckpointSaver):
             schema: the schema of the tables.
             serde: LangGraph's serializer; see CheckpointSaver.
             compression: how values of 100,000 bytes and more are stored.
-            types: classes of the application that the serializer may create. The types of their
-                fields must be listed, too.
+            types: the only classes of the application that may be stored and read, made by their
+                constructors; list the types of their fields, too. Without it, these are all Enums,
+                dataclasses, NamedTuples and pydantic models, made from their fields; a reader must
+                have imported them.
             on_blocked_type: what reading does with a type that the serializer may not create:
-                raise a CheckpointSerializationError, or return its plain data, such as a dict.
+                raise a CheckpointSerializationError, or return its plain data, such as a dict; "plain"
+                makes only the classes in `types`, and stores what LangGraph's own serializer stores.
             ttl: how long a thread stays after the last write to it; see CheckpointSaver.
 
         Raises:

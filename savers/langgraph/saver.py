@@ -63,8 +63,9 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
     One object serves synchronous and asynchronous graphs, and any number of threads. It needs no
     setup and need not be closed; `with`, `async with` and `setup()` work as with LangGraph's own
     savers. What survives a crash, and whether several processes may use a store at once, is as the
-    saver says. LangGraph's serializer encodes the values; reading them runs no code except what
-    that serializer allows.
+    saver says. Values have the format of LangGraph's serializer. What is stored can be read by a
+    process that has imported its classes; reading imports nothing that a store names, and calls the
+    constructors of LangGraph's, LangChain's and the standard library's types and of `types` only.
 
     FileSystemSaver, SqliteSaver and PostgresSaver write only what changed, and keep early writes
     with the history. Any other saver is used through its contract: whole states are put, early
@@ -93,13 +94,16 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         Args:
             saver: the saver. Its own options say how it stores bytes; its registered types play no
                 part, because LangGraph's serializer encodes the values.
-            serde: LangGraph's serializer. The default is LangGraph's own in its strict mode, which
-                restores the types of LangGraph, LangChain and the standard library, and those in
-                `types`.
-            types: classes of the application that the serializer may create. The types of their
-                fields must be listed, too.
+            serde: a serializer of LangGraph, which then decides what can be stored and read. The
+                default writes LangGraph's format and refuses what a fresh process could not read;
+                see docs/langgraph.md.
+            types: the only classes of the application that may be stored and read, made by their
+                constructors; list the types of their fields, too. Without it, these are all Enums,
+                dataclasses, NamedTuples and pydantic models, made from their fields; a reader must
+                have imported them.
             on_blocked_type: what reading does with a type that the serializer may not create:
-                raise a CheckpointSerializationError, or return its plain data, such as a dict.
+                raise a CheckpointSerializationError, or return its plain data, such as a dict; "plain"
+                makes only the classes in `types`, and stores what LangGraph's own serializer stores.
             ttl: how long a thread stays after the last write to it, also one that waits at an
                 interrupt. A background thread deletes older threads of LangGraph: when the saver is
                 opened, and then ten times in each `ttl`, but not more often than every minute and
@@ -534,7 +538,7 @@ def check_options(
     check_on_blocked_type(on_blocked_type)
     if ttl is not None:
         parse_ttl(ttl)
-    return make_serializer(serde, types)
+    return make_serializer(serde, types, is_plain=on_blocked_type == "plain")
 
 
 def _make_tuple(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
+from savers.langgraph.checked_serializer import READING, Blocked, CheckedSerializer, RefusedValueError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -20,31 +20,34 @@ OnBlockedType = Literal["raise", "plain"]
 """What reading does with a type that the serializer may not create."""
 
 
+class SerializationValueError(CheckpointSerializationError, ValueError):
+    """The serializer refused a value with a ValueError. Code that catches that one still does."""
+
+
 TypedValue = tuple[str, bytes, str]
 """The type and the bytes of a value, and its path for errors."""
 
 
-class _Blocked(threading.local):
-    """The types that the serializer refused to create for the value that this thread reads."""
-
-    names: list[tuple[str, str]] | None = None
-    """Module and name of each; None while this thread reads no value."""
-
-
-_blocked: Final = _Blocked()
+def _note_blocked(event: SerdeEvent) -> None:
+    if event["kind"] == "msgpack_blocked" and READING.blocked is not None:
+        READING.blocked.append(
+            Blocked(event["module"], event["name"], f"add {event['name']} to types=[...] of the saver")
+        )
 
 
-def _record_blocked(event: SerdeEvent) -> None:
-    if event["kind"] == "msgpack_blocked" and _blocked.names is not None:
-        _blocked.names.append((event["module"], event["name"]))
+# LangGraph's own serializer returns the plain data of a type that it may not create. This event is the only sign.
+register_serde_event_listener(_note_blocked)
 
 
-# The serializer returns the plain data of a type that it may not create. This event is the only sign.
-register_serde_event_listener(_record_blocked)
+def make_serializer(
+    serde: SerializerProtocol | None, types: Iterable[type], *, is_plain: bool = False
+) -> SerializerProtocol:
+    """Return a serializer with these types allowed: a CheckedSerializer if `serde` is None.
 
-
-def make_serializer(serde: SerializerProtocol | None, types: Iterable[type]) -> SerializerProtocol:
-    """Return LangGraph's serializer with these types allowed, in its strict mode if `serde` is None.
+    Args:
+        serde: LangGraph's serializer, if the caller has one.
+        types: the classes that it may create by their constructors.
+        is_plain: whether plain data may take the place of other classes.
 
     Raises:
         CheckpointerConfigurationError: a type is not a class, or the serializer cannot allow types.
@@ -54,7 +57,7 @@ def make_serializer(serde: SerializerProtocol | None, types: Iterable[type]) -> 
         if not isinstance(type_, type):
             raise CheckpointerConfigurationError(f"types must contain classes, not {type_!r}")
     if serde is None:
-        serde = JsonPlusSerializer(allowed_msgpack_modules=None)
+        return CheckedSerializer(types, is_plain=is_plain)
     return _allow(serde, types) if types else serde
 
 
@@ -80,12 +83,13 @@ class Deserializer:
     Args:
         serde: LangGraph's serializer.
         on_blocked_type: whether a type that the serializer may not create is an error, or its plain
-            data are returned.
+            data are returned; None: an error, and the caller has no such option.
     """
 
-    def __init__(self, serde: SerializerProtocol, on_blocked_type: OnBlockedType) -> None:
+    def __init__(self, serde: SerializerProtocol, on_blocked_type: OnBlockedType | None) -> None:
         self._serde = serde
         self._on_blocked_type = on_blocked_type
+        self._hint = "" if on_blocked_type is None else ', or read plain data with on_blocked_type="plain"'
 
     def deserialize(self, type_name: str, data: bytes, path: str) -> Any:
         """Return the value of a type and bytes.
@@ -96,15 +100,15 @@ class Deserializer:
         """
         if self._on_blocked_type == "plain":
             return self._serde.loads_typed((type_name, data))
-        outer = _blocked.names  # not None if a type reads another checkpoint while it is created
-        names: list[tuple[str, str]] = []
-        _blocked.names = names
+        outer = READING.blocked  # not None if a type reads another checkpoint while it is created
+        blocked: list[Blocked] = []
+        READING.blocked = blocked
         try:
             value = self._serde.loads_typed((type_name, data))
         finally:
-            _blocked.names = outer
-        if names:
-            raise _make_error(path, names, value)
+            READING.blocked = outer
+        if blocked:
+            raise _make_error(path, blocked, self._hint, value)
         return value
 
     def deserialize_all(self, values: Sequence[TypedValue]) -> list[Any]:
@@ -116,24 +120,30 @@ class Deserializer:
         load = self._serde.loads_typed
         if self._on_blocked_type == "plain":
             return [load((type_name, data)) for type_name, data, _ in values]
-        outer = _blocked.names
-        names: list[tuple[str, str]] = []
-        _blocked.names = names
+        outer = READING.blocked
+        blocked: list[Blocked] = []
+        READING.blocked = blocked
         try:
             restored = [load((type_name, data)) for type_name, data, _ in values]
         finally:
-            _blocked.names = outer
+            READING.blocked = outer
         # One by one, for the error that names the value.
-        return [self.deserialize(*value) for value in values] if names else restored
+        return [self.deserialize(*value) for value in values] if blocked else restored
 
 
-def _make_error(path: str, names: list[tuple[str, str]], value: object) -> CheckpointSerializationError:
-    blocked = dict.fromkeys(names)
-    return CheckpointSerializationError(
-        path,
-        ", ".join(f"{module}.{name}" for module, name in blocked),
-        "LangGraph's serializer may not create this type; pass"
-        f" types=[{', '.join(name for _, name in blocked)}] to the checkpointer, or read plain data with"
-        ' on_blocked_type="plain"',
-        raw=value,
-    )
+def _make_error(path: str, blocked: list[Blocked], hint: str, value: object) -> CheckpointSerializationError:
+    reasons: dict[str, str] = {}
+    for module, name, reason in blocked:
+        reasons.setdefault(f"{module}.{name}", reason)
+    reason = "; ".join(reasons.values())
+    if len(reasons) > 1:
+        reason = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    return CheckpointSerializationError(path, ", ".join(reasons), reason + hint, raw=value)
+
+
+def make_refusal(path: str, value: object, error: Exception) -> CheckpointSerializationError:
+    """Return the error of a value that the serializer refused with an error of its own."""
+    kind = CheckpointSerializationError if isinstance(error, TypeError) else SerializationValueError
+    if isinstance(error, RefusedValueError):
+        return kind(path + error.path, error.type_name, error.reason)
+    return kind(path, type(value).__name__, str(error))

@@ -19,6 +19,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
 
 from graphkit.errors import CheckpointStorageError, MissingDependencyError
+from savers.langgraph.checked_serializer import CheckedSerializer
 from savers.langgraph.writes import Write
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def make_passthrough_serializer(serde: SerializerProtocol | None = None) -> Seri
         return JsonPlusSerializer(__unpack_ext_hook__=ormsgpack.Ext)
     if isinstance(serde, EncryptedSerializer):
         return EncryptedSerializer(serde.cipher, make_passthrough_serializer(serde.serde))
-    if type(serde) is JsonPlusSerializer:
+    if isinstance(serde, JsonPlusSerializer) and type(serde) in {JsonPlusSerializer, CheckedSerializer}:
         return JsonPlusSerializer(pickle_fallback=serde.pickle_fallback, __unpack_ext_hook__=ormsgpack.Ext)
     return serde
 

@@ -24,15 +24,15 @@ CHECKPOINTER_FIXTURES = {"sync_checkpointer", "async_checkpointer"}
 STORE_FIXTURES = {"sync_store", "async_store", "cache"}
 
 VARIANTS = {
-    "always": {"fsync": "always", "serde": JsonPlusSerializer()},
-    "never": {"fsync": "never", "serde": JsonPlusSerializer()},
     "default": {},
-    "sqlite": {"serde": JsonPlusSerializer()},
-    "postgres": {"serde": JsonPlusSerializer()},
+    "never": {"fsync": "never"},
+    "lenient": {"serde": JsonPlusSerializer()},
+    "sqlite": {},
+    "postgres": {},
 }
 """Options of the checkpointer, which keeps files except in the variants that are named for a database.
 
-LangGraph's savers take its serializer in the lenient mode; ours is strict by default.
+LangGraph's savers take its serializer in the lenient mode.
 """
 
 CONNECTION_STRING = "GRAPHKIT_SUITE_DATABASE"

@@ -311,12 +311,14 @@ def test_types_that_cannot_be_allowed_are_refused(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_a_blocked_type_is_an_error_that_names_it_instead_of_plain_data(tmp_path):
-    saver = FileSystemCheckpointSaver(tmp_path, fsync="never")
+def test_a_type_that_a_strict_serializer_of_langgraph_blocks_is_an_error_instead_of_plain_data(tmp_path):
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", serde=JsonPlusSerializer(allowed_msgpack_modules=None))
     config = put(saver, fine=1, people=[Person(name="ada"), Person(name="bob"), Color.RED])
     reads = [lambda: saver.get_tuple(config), lambda: list(saver.list(None)), lambda: asyncio.run(saver.aget(config))]
     for read in reads:
-        with pytest.raises(CheckpointSerializationError, match=r"types=\[Person, Color\]") as caught:
+        with pytest.raises(
+            CheckpointSerializationError, match=r"Person: add Person to types=.* add Color to"
+        ) as caught:
             read()
         assert caught.value.path == "people"
         assert caught.value.type_name == f"{__name__}.Person, {__name__}.Color"
@@ -329,7 +331,8 @@ def test_a_blocked_type_is_an_error_that_names_it_instead_of_plain_data(tmp_path
     assert permissive.get_tuple(config).checkpoint["channel_values"]["people"][0] == Person(name="ada")
 
 
-def test_a_blocked_type_in_a_pending_write_names_its_channel(saver):
+def test_a_blocked_type_in_a_pending_write_names_its_channel(tmp_path):
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", serde=JsonPlusSerializer(allowed_msgpack_modules=None))
     config = put(saver, a=1)
     saver.put_writes(config, [("a", Color.RED)], "task")
     with pytest.raises(CheckpointSerializationError) as caught:
@@ -337,9 +340,11 @@ def test_a_blocked_type_in_a_pending_write_names_its_channel(saver):
     assert (caught.value.path, caught.value.raw) == ("a", "red")
 
 
-def test_threads_that_read_at_once_see_only_their_own_blocked_types(saver):
-    configs = {"bad": put(saver, thread("bad"), a=[Color.RED] * 500), "good": put(saver, thread("good"), a=[1] * 500)}
-    plain = FileSystemCheckpointSaver(saver.store.base_directory, on_blocked_type="plain")
+@pytest.mark.parametrize("options", [{"serde": JsonPlusSerializer(allowed_msgpack_modules=None)}, {"types": [Person]}])
+def test_threads_that_read_at_once_see_only_their_own_blocked_types(tmp_path, options):
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", **options)
+    plain = FileSystemCheckpointSaver(tmp_path, fsync="never", on_blocked_type="plain")
+    configs = {"bad": put(plain, thread("bad"), a=[Color.RED] * 500), "good": put(saver, thread("good"), a=[1] * 500)}
 
     def read(number):
         if number % 3 == 0:

@@ -23,6 +23,11 @@ class Note:
     text: str
 
 
+@dataclasses.dataclass
+class Other:
+    text: str
+
+
 @pytest.fixture
 def open_cache(tmp_path):
     """Opens caches on one directory, and closes them all at the end."""
@@ -121,13 +126,20 @@ def test_with_closes_the_files_and_a_later_use_opens_them(open_cache):
     assert cache.get([KEY]) == {KEY: 1}
 
 
-def test_a_type_of_the_application_is_an_error_unless_it_is_allowed(cache, open_cache):
+def test_types_make_the_list_of_types_strict(cache, open_cache):
     cache.set({KEY: ({"note": Note("text")}, None), OTHER: (1, None)})
+    assert cache.get([KEY]) == {KEY: {"note": Note("text")}}
+    cache = open_cache(types=[Other])
+    with pytest.raises(CheckpointSerializationError, match=r"add Note there") as caught:
+        cache.set({ELSEWHERE: ([Note("text")], None)})
+    assert caught.value.path == "cache['graph', 'elsewhere']['key'][0]"
+    assert cache.get([ELSEWHERE]) == {}
     with pytest.raises(CheckpointSerializationError) as caught:
         cache.get([KEY])
     assert caught.value.path == "cache['graph', 'node']['key']"
     assert caught.value.type_name.endswith(".Note")
     assert cache.get([OTHER]) == {OTHER: 1}
+    assert "on_blocked_type" not in str(caught.value)
     assert open_cache(types=[Note]).get([KEY]) == {KEY: {"note": Note("text")}}
 
 

@@ -285,7 +285,7 @@ def test_a_value_that_cannot_be_stored_is_named_and_nothing_is_changed(tmp_path)
     app = graph.compile(checkpointer=FileSystemCheckpointSaver(tmp_path))
     with pytest.raises(CheckpointSerializationError) as caught:
         app.invoke({"n": 1}, CONFIG, durability="sync")
-    assert caught.value.path == "log"
+    assert caught.value.path == "log[0]"
     assert app.get_state(CONFIG).next == ("bad",)
     assert app.checkpointer.store.verify().ok
 

@@ -53,6 +53,12 @@ class ApplicationType:
             self.optional = frozenset(field.name for field in fields if not field.init)
             self.slots = tuple(_find_extra_slots(cls, self.fields))
 
+    @classmethod
+    def of(cls, type_: type) -> ApplicationType | None:
+        """Return what there is to know of a class, under its default name; None if it is no application type."""
+        flavour = flavour_of(type_)
+        return None if flavour is None else cls(type_name(type_), type_, flavour)
+
     def get_fields(self, value: Any) -> dict[str, Any]:
         """Return the fields of an object that is no Enum.
 

@@ -1,0 +1,790 @@
+"""Classes of the application in LangGraph's state: what is stored is read by a fresh process, and no other code runs."""
+
+import asyncio
+import importlib.util
+import logging
+import pathlib
+import re
+import sys
+import textwrap
+import types
+import uuid
+import zoneinfo
+from collections import deque, namedtuple
+from dataclasses import InitVar, dataclass, field
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from enum import Enum, Flag, IntEnum, IntFlag
+from functools import cached_property
+from ipaddress import IPv4Address, IPv6Network
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import ormsgpack
+import pytest
+
+pytest.importorskip("langgraph")
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.store.base import Item
+from langgraph.types import Command, Interrupt, Overwrite, Send
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr, computed_field, field_validator
+
+from graphkit import CheckpointSerializationError
+from savers.langgraph import FileSystemCache, FileSystemCheckpointSaver
+from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
+
+THREAD = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+T = TypeVar("T")
+called = []
+"""What ran although it must not."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran():
+    called.clear()
+    yield
+    assert called == []
+
+
+def put(saver, **values):
+    """Put a checkpoint with these channels; return its config."""
+    checkpoint = empty_checkpoint()
+    versions = dict.fromkeys(values, checkpoint["id"])
+    checkpoint |= {"channel_values": values, "channel_versions": versions}
+    return saver.put(THREAD, checkpoint, {"source": "loop"}, versions)
+
+
+def get(saver, config=THREAD):
+    """Read the channels of a checkpoint."""
+    return saver.get_tuple(config).checkpoint["channel_values"]
+
+
+@pytest.fixture
+def saver(tmp_path):
+    return FileSystemCheckpointSaver(tmp_path / "store", fsync="never")
+
+
+# Classes of each kind -------------------------------------------------------------------------------------------------
+
+
+class Color(Enum):
+    RED = ("r", 1)
+    GREEN = "green"
+    LIKE_GREEN = "green"  # noqa: PIE796 - an alias
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Mode(Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Bits(IntFlag):
+    ONE = 1
+    TWO = 2
+
+
+@dataclass
+class Note:
+    text: str
+    tags: list = field(default_factory=list)
+
+    @cached_property
+    def length(self):
+        return len(self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slotted:
+    text: str
+    late: Any = field(init=False, default=None)
+
+
+@dataclass
+class Counted:
+    """Its constructor takes something else than its fields."""
+
+    start: InitVar[int]
+    count: int = field(init=False)
+
+    def __post_init__(self, start):
+        self.count = start + 1
+
+
+class Point(NamedTuple):
+    x: float
+    tags: tuple = ()
+
+
+class Outer:
+    class Inner(NamedTuple):
+        color: Color
+
+
+class Person(BaseModel):
+    name: str
+    note: Note | None = None
+    anything: Any = None
+
+
+class Full(BaseModel):
+    """Its validators do not accept what they made."""
+
+    model_config = ConfigDict(extra="allow")
+
+    people: list[Person] = Field(alias="persons")
+    text: str = ""
+    _secret: list = PrivateAttr(default_factory=list)
+
+    @computed_field
+    @property
+    def size(self) -> int:
+        return len(self.people)
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def shout(cls, text: str) -> str:
+        return f"{text}!"
+
+
+class Names(RootModel[list[str]]):
+    pass
+
+
+class Mine(HumanMessage):
+    rating: int = 0
+
+
+def make_full():
+    full = Full(persons=[Person(name="ann", note=Note("n"))], text="hello", more=Point(1.0))
+    full._secret.append(Color.RED)
+    return full
+
+
+MADE = {
+    "enums": [Color.RED, Color.LIKE_GREEN, Level.LOW, Mode.READ | Mode.WRITE, Mode(0), Bits.ONE | Bits.TWO, Bits(8)],
+    "dataclasses": [Note("a", [Note("b")]), Slotted(text="s")],
+    "constructed": Counted(4),
+    "namedtuples": [Point(1.5, ()), Outer.Inner(Color.GREEN)],
+    "models": [Person(name="ann", note=Note("n"), anything=Person(name="bob")), Names(["a"]), Mine("hi", rating=3)],
+    "full": make_full(),
+    "sets": {"enums": {Color.RED}, "deque": deque([Point(0.5)]), "frozen": frozenset({Outer.Inner(Color.RED)})},
+    "langgraph": [
+        Send("node", Note("sent")),
+        Interrupt(value=Note("asked"), id="1"),
+        Command(update={"note": Note("updated")}, resume=Color.RED),
+        Overwrite(Person(name="eve")),
+        AIMessage("text", additional_kwargs={"note": Color.GREEN}),
+    ],
+    "keys": {1: Note("one"), "x": [Color.RED]},
+}
+"""Values that no other serializer of LangGraph's returns all exactly."""
+
+
+def assert_same(found, expected):
+    """Compare values with the types in them, and with what pydantic keeps beside the fields."""
+    assert describe(found) == describe(expected)
+
+
+def describe(value):  # noqa: PLR0911 - a case per kind
+    if isinstance(value, Enum):
+        return type(value), value
+    if isinstance(value, BaseModel) and type(value).__module__ == __name__:
+        parts = (value.__dict__, value.__pydantic_fields_set__, value.__pydantic_extra__, value.__pydantic_private__)
+        return type(value), [describe(part) for part in parts]
+    if isinstance(value, dict):
+        return {key: describe(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple, deque)) and not isinstance(value, Point | Outer.Inner):
+        return [describe(part) for part in value]
+    if isinstance(value, tuple):
+        return type(value), [describe(part) for part in value]
+    if hasattr(value, "__dataclass_fields__"):
+        names = [name for name in value.__dataclass_fields__ if hasattr(value, name)]
+        return type(value), {name: describe(getattr(value, name)) for name in names}
+    return type(value), value
+
+
+@parametrize("file", *OTHERS)
+def test_the_classes_of_the_application_are_read_as_they_were(opener):
+    saver = opener.open("store")
+    config = put(saver, **MADE)
+    saver.put_writes(config, list(MADE.items()), "task")
+    asyncio.run(saver.aput_writes(config, list(MADE.items()), "another"))
+    readers = [saver, opener.open("store")] if opener.kind in {"file", *DATABASES} else [saver]
+    for reader in readers:
+        for found in (reader.get_tuple(config), *reader.list(THREAD), asyncio.run(reader.aget_tuple(config))):
+            assert_same(found.checkpoint["channel_values"], MADE)
+            assert len(found.pending_writes) == 2 * len(MADE)
+            for _, channel, value in found.pending_writes:
+                assert_same(value, MADE[channel])
+
+
+def test_the_cache_returns_the_classes_of_the_application(tmp_path):
+    key = (("ns",), "key")
+    FileSystemCache(tmp_path).set({key: (MADE, None)})
+    assert_same(FileSystemCache(tmp_path).get([key]), {key: MADE})
+
+
+def test_langgraphs_own_serializer_reads_what_was_stored(saver, tmp_path):
+    data = saver.serde.dumps_typed([Note("a", [Color.GREEN]), Point(1.0), Person(name="ann", note=Note("n"))])
+    assert JsonPlusSerializer().loads_typed(data) == [
+        Note("a", [Color.GREEN]),
+        Point(1.0, []),
+        Person(name="ann", note=Note("n")),
+    ]
+
+
+def test_what_langgraphs_own_serializer_stored_is_read(saver):
+    people = [Person(name="ann", note=Note("n", ["t"])), Names(["a"])]
+    values = [Note("a", [Color.GREEN]), Point(1.0), *people, Level.LOW, Mode.READ | Mode.WRITE]
+    data = JsonPlusSerializer().dumps_typed(values)
+    assert saver.serde.loads_typed(data)[:1] == values[:1]
+    assert saver.serde.loads_typed(data)[2:3] == people[:1]
+    assert saver.serde.loads_typed(data)[4:] == values[4:]
+
+
+NAIVE = datetime(2026, 1, 2, tzinfo=UTC).replace(tzinfo=None)
+STANDARD = [
+    *[uuid.UUID(int=5), Decimal("1.10"), {1, 2}, frozenset({"a"}), deque([1]), IPv4Address("127.0.0.1")],
+    *[IPv6Network("::/64"), datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), NAIVE, timedelta(1, 2, 3)],
+    *[
+        date(2026, 1, 2),
+        time(1, 2, 3, 4, tzinfo=UTC, fold=1),
+        timezone(timedelta(hours=1)),
+        UTC,
+        re.compile("a+", re.IGNORECASE),
+    ],
+    *[
+        zoneinfo.ZoneInfo("Europe/Berlin"),
+        pathlib.Path("/a/b"),
+        AIMessage("a", id="1"),
+        HumanMessage([{"type": "text"}]),
+    ],
+    *[ToolMessage("t", tool_call_id="1", artifact={1}), Document("d", metadata={"when": date(2026, 1, 2)})],
+    *[Send("n", {"x": {1}}), Interrupt(value=date(2026, 1, 2), id="1"), Command(goto=[Send("n", 1)]), Overwrite({2})],
+    *[Item(value={"a": 1}, key="k", namespace=("n",), created_at=NAIVE, updated_at=NAIVE)],
+    *[{1: 2, None: 3, 1.5: 4}, (1, (2,)), [None, True, 2**63, -1, 1.5, "\ud800", b"b", bytearray(b"c")], "text", None],
+    *[ValueError("an error is stored as its text")],
+]
+
+
+@pytest.mark.parametrize("value", STANDARD, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [{"deep": (value,)}]], ids=["plain", "nested"])
+def test_other_values_are_stored_and_read_as_by_langgraphs_own_serializer(saver, value, wrap):
+    value = wrap(value)
+    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
+    data = saver.serde.dumps_typed(value)
+    assert data == strict.dumps_typed(value)
+    found, expected = saver.serde.loads_typed(data), strict.loads_typed(data)
+    assert (type(found), repr(found)) == (type(expected), repr(expected))
+
+
+# Fresh processes ------------------------------------------------------------------------------------------------------
+
+SHAPES = """
+from dataclasses import dataclass
+from enum import Enum
+
+from pydantic import BaseModel
+
+
+class Kind(Enum):
+    NEW = "new"
+
+
+@dataclass
+class Note:
+    text: str
+
+
+class Person(BaseModel):
+    name: str
+    notes: list[Note]
+    kind: Kind = Kind.NEW
+
+
+VALUE = Person(name="ann", notes=[Note("n")])
+"""
+OPEN = (
+    "from tests.integrations.test_langgraph_types import *; saver = FileSystemCheckpointSaver('store', fsync='never')"
+)
+
+
+@pytest.fixture
+def run(tmp_path, launcher):
+    """Runs a program in another process, where `shapes` can be imported and `saver` is open; returns its last line."""
+    tmp_path.joinpath("shapes.py").write_text(SHAPES)
+
+    def run_program(program):
+        done = launcher.run("-c", f"{OPEN}\n{textwrap.dedent(program)}", cwd=tmp_path)
+        return (done.stdout + done.stderr).strip().split("\n")[-1]
+
+    return run_program
+
+
+def test_a_fresh_process_reads_the_classes_that_it_has_imported(run):
+    run("import shapes; put(saver, person=shapes.VALUE)")
+    assert run("import shapes; print(get(saver) == {'person': shapes.VALUE})") == "True"
+
+
+def test_a_module_is_not_imported_and_the_error_says_which_one_is_missing(run):
+    run("import shapes; put(saver, person=shapes.VALUE)")
+    program = """
+        try:
+            get(saver)
+        except CheckpointSerializationError as error:
+            print(error.path, "shapes" in sys.modules, error.raw["name"], error.reason)
+    """
+    found = run(program)
+    assert found.startswith(
+        "person False ann shapes.Note: its module is not imported: import shapes before reading, or "
+    )
+    assert "shapes.Person: its module is not imported: import shapes before reading, or pass types=[Person]" in found
+    listed = (
+        "import shapes; saver = FileSystemCheckpointSaver('store', types=[shapes.Person, shapes.Note, shapes.Kind])"
+    )
+    assert run(f"{listed}; print(get(saver) == {{'person': shapes.VALUE}})") == "True"
+
+
+SCRIPT = "from tests.integrations.test_langgraph_types import *\n" + SHAPES
+STORE = "put(FileSystemCheckpointSaver('store', fsync='never'), person=VALUE)\n"
+READ = "print(get(FileSystemCheckpointSaver('store', fsync='never'))['person'] == VALUE)\n"
+
+
+def test_types_of_the_main_module_are_those_of_its_name(tmp_path, launcher, run):
+    tmp_path.joinpath("store_it.py").write_text(SCRIPT + STORE)
+    tmp_path.joinpath("shapes.py").write_text(SCRIPT + READ)
+    launcher.run("-m", "store_it", cwd=tmp_path)
+    assert "import store_it before reading" in run("get(saver)")
+    tmp_path.joinpath("shapes.py").write_text(SCRIPT + f"if __name__ == '__main__':\n    {STORE}")
+    launcher.run("-m", "shapes", cwd=tmp_path)
+    assert run("import shapes; print(get(saver)['person'] == shapes.VALUE)") == "True"
+    tmp_path.joinpath("shapes.py").write_text(SCRIPT + READ)
+    for command in (["-m", "shapes"], ["shapes.py"]):
+        assert launcher.run(*command, cwd=tmp_path).stdout == "True\n"
+
+
+def test_types_of_a_script_are_read_as_the_types_that_are_given(tmp_path, launcher, run):
+    tmp_path.joinpath("app.py").write_text(SCRIPT + STORE)
+    launcher.run("app.py", cwd=tmp_path)
+    assert "a script stored it (python FILE), so its module is not known: pass types=[Note]" in run("get(saver)")
+    listed = (
+        "import shapes; saver = FileSystemCheckpointSaver('store', types=[shapes.Person, shapes.Note, shapes.Kind])"
+    )
+    assert run(f"{listed}; print(get(saver) == {{'person': shapes.VALUE}})") == "True"
+    twice = listed.replace(
+        "shapes.Note,", "shapes.Note, type('Note', (), {'__qualname__': 'Note', '__module__': 'two'}),"
+    )
+    assert "shapes.Note and two.Note in types=[...] have this name" in run(f"{twice}; get(saver)")
+
+
+# What is refused when it is stored ------------------------------------------------------------------------------------
+
+
+class Custom:
+    """LangGraph's serializer takes it for a model of pydantic 1."""
+
+    def dict(self):
+        return {"a": 1}
+
+
+@dataclass
+class Derived:
+    text: str
+
+    def __post_init__(self):
+        self.derived = self.text * 2
+
+
+@dataclass
+class Guarded:
+    text: str
+    _text = ""
+
+    @property
+    def text(self):
+        return self._text
+
+    @text.setter
+    def text(self, text):
+        self._text = text
+
+
+class Client(BaseModel):
+    name: str
+    _client: Any = PrivateAttr(default_factory=object)
+
+
+class Fancy(Flag):
+    ONE = 1
+    TWO = 2
+
+    def __new__(cls, value):
+        if value == 3:
+            called.append("Fancy")
+        member = object.__new__(cls)
+        member._value_ = value
+        return member
+
+
+class Box(BaseModel, Generic[T]):
+    item: T
+
+
+def make_box(item):
+    """A box of a class that pydantic keeps in no module, because it is not made at the level of one."""
+    return Box[str](item=item)
+
+
+Hidden = namedtuple("NotFoundHere", "x")  # noqa: PYI024 - a name that leads nowhere
+
+
+class Day(datetime):
+    pass
+
+
+REFUSED = [
+    (Custom(), "", "Custom", "only Enums, dataclasses, NamedTuples and pydantic models"),
+    ([1, {"a": Custom()}], "[1].a", "Custom", "pass types=[..., Custom]"),
+    (Note("n", [Custom()]), ".tags[0]", "Custom", ""),
+    ({"p": Person(name="a", anything={"b c": (Custom(),)})}, ".p.anything['b c'][0]", "Custom", ""),
+    (Person(name="a", anything=SecretStr("s")), ".anything", "SecretStr", "pass types=[..., SecretStr]"),
+    (deque([Point(1.0, (Custom(),))]), "[0].tags[0]", "Custom", ""),
+    (Send("n", Custom()), "[1]", "Custom", ""),
+    (object(), "", "object", ""),
+    ({1: {frozenset(): 3}}, "[1][frozenset()]", "key of type builtins.frozenset", ""),
+    ([2**70], "[0]", "int", "64-bit"),
+    (Derived("a"), "", "Derived", "its attribute 'derived' is not a field"),
+    (Guarded("a"), "", "Guarded", "its field 'text' is a property"),
+    (Client(name="a"), "._client", "object", ""),
+    (Fancy.ONE | Fancy.TWO, "", "Fancy", "it combines flags"),
+    (make_box("a"), "", "Box[str]", "has no such class under this name"),
+    (Hidden(1), "", "NotFoundHere", "has no such class under this name"),
+    (Day(2026, 1, 2), "", "Day", ""),
+]
+
+
+@pytest.mark.parametrize(("value", "path", "type_name", "reason"), REFUSED)
+def test_what_no_reader_could_make_is_refused_with_its_path(saver, value, path, type_name, reason):
+    called.clear()
+    fine = put(saver, channel=1)
+    for store in (lambda: put(saver, channel=value), lambda: saver.put_writes(fine, [("channel", value)], "task")):
+        with pytest.raises(CheckpointSerializationError) as caught:
+            store()
+        assert caught.value.path == f"channel{path}"
+        assert caught.value.type_name.endswith(type_name)
+        assert reason in caught.value.reason
+    assert len(list(saver.list(None))) == 1
+    assert get(saver) == {"channel": 1}
+    assert saver.get_tuple(fine).pending_writes == []
+
+
+def test_a_list_that_contains_itself_is_refused(saver):
+    endless = []
+    endless.append(endless)
+    with pytest.raises(CheckpointSerializationError):
+        put(saver, channel=endless)
+
+
+def test_types_are_made_by_their_constructors(tmp_path):
+    values = {"derived": Derived("a"), "client": Client(name="a"), "secret": SecretStr("s"), "day": Day(2026, 1, 2)}
+    saver = FileSystemCheckpointSaver(tmp_path, fsync="never", types=[Derived, Client, SecretStr, Fancy, Box[int]])
+    put(saver, **values | {"day": 1, "fancy": Fancy.ONE, "box": Box[int](item=1)})
+    found = get(saver)
+    assert found["derived"].derived == "aa"
+    assert found["client"]._client is not values["client"]._client
+    assert found["secret"] == SecretStr("s")
+    assert found["box"] == Box[int](item=1)
+
+
+def test_types_make_the_list_strict(tmp_path):
+    put(FileSystemCheckpointSaver(tmp_path, fsync="never"), note=Note("n", [Color.RED]))
+    strict = FileSystemCheckpointSaver(tmp_path, fsync="never", types=[Note])
+    with pytest.raises(CheckpointSerializationError, match=r"it is not in types=.* add Color there") as caught:
+        get(strict)
+    assert caught.value.raw == Note("n", [["r", 1]])
+    with pytest.raises(CheckpointSerializationError, match=r"its type is not in types=.* add Color there") as caught:
+        put(strict, note=Note("n", [Color.RED]))
+    assert (caught.value.path, caught.value.type_name) == ("note.tags[0]", f"{__name__}.Color")
+    put(strict, note=Note("n", [date(2026, 1, 1)]))
+    assert get(strict) == {"note": Note("n", [date(2026, 1, 1)])}
+
+
+def test_types_read_what_was_stored_without_them(tmp_path):
+    classes = [Color, Level, Mode, Bits, Note, Slotted, Counted, Point, Outer.Inner, Person, Full, Names, Mine]
+    put(FileSystemCheckpointSaver(tmp_path, fsync="never"), **MADE)
+    plain = get(FileSystemCheckpointSaver(tmp_path, on_blocked_type="plain"))
+    assert plain["dataclasses"][0] == {"text": "a", "tags": [{"text": "b", "tags": []}]}
+    assert plain["namedtuples"][1] == {"color": "green"}
+    for options in ({}, {"on_blocked_type": "plain"}):
+        found = get(FileSystemCheckpointSaver(tmp_path, types=classes, **options))
+        assert_same(found, MADE)
+
+
+def make_local():
+    @dataclass
+    class Local:
+        text: str
+
+    class Model(BaseModel):
+        local: Local
+
+    return Local, Model
+
+
+def test_a_class_in_a_function_is_read_as_plain_data_and_a_warning_says_so(tmp_path, saver, caplog):
+    local, model = make_local()
+    for _ in range(2):
+        put(saver, value=model(local=local("a")))
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(messages) == 2, "one for each class"
+    assert "make_local.<locals>.Model is defined in a function" in messages[0]
+    assert get(saver) == {"value": {"local": {"text": "a"}}}
+    listed = FileSystemCheckpointSaver(tmp_path / "store", types=[local, model])
+    assert get(listed) == {"value": model(local=local("a"))}
+
+
+# What a hostile store could try ---------------------------------------------------------------------------------------
+
+
+class Hostile(bytes):
+    """Bytes that stand for a value."""
+
+
+class StoresAnything(JsonPlusSerializer):
+    """Stores Hostile bytes as if they were what the serializer returned."""
+
+    def dumps_typed(self, obj):
+        return ("msgpack", bytes(obj)) if isinstance(obj, Hostile) else super().dumps_typed(obj)
+
+
+def forge(code, *parts):
+    """The bytes of an ext type, with any parts."""
+    return Hostile(ormsgpack.packb([ormsgpack.Ext(code, ormsgpack.packb(parts, None, ormsgpack.OPT_NON_STR_KEYS))]))
+
+
+@dataclass
+class DangerousInit:
+    text: str
+
+    def __init__(self, text):
+        called.append("__init__")
+
+
+@dataclass
+class DangerousPostInit:
+    text: str
+
+    def __post_init__(self):
+        called.append("__post_init__")
+
+
+@dataclass
+class DangerousNew:
+    text: str
+
+    def __new__(cls, *_, **__):
+        called.append("__new__")
+
+    def __setattr__(self, name, value):
+        called.append("__setattr__")
+
+
+@dataclass
+class DangerousProperty:
+    text: str
+
+    @property
+    def text(self):
+        called.append("get")
+
+    @text.setter
+    def text(self, text):
+        called.append("set")
+
+
+class DangerousTuple(NamedTuple("Base", [("text", str)])):
+    __slots__ = ()
+
+    def __new__(cls, *_, **__):
+        called.append("tuple")
+
+
+class DangerousModel(BaseModel):
+    text: str
+
+    def __init__(self, **data):
+        called.append("model")
+
+    def model_post_init(self, _):
+        called.append("post init")
+
+
+class DangerousEnum(Enum):
+    ONE = 1
+
+    @classmethod
+    def _missing_(cls, value):
+        called.append("missing")
+
+
+class DangerousFlag(Flag):
+    ONE = 1
+    TWO = 2
+
+    @classmethod
+    def _missing_(cls, value):
+        called.append("missing")
+
+
+class Meta(type):
+    def __getattribute__(cls, name):
+        called.append(f"metaclass {name}")
+        return super().__getattribute__(name)
+
+
+class Plain:
+    """Not of a kind that is made."""
+
+    def __init__(self, *_, **__):
+        called.append("Plain")
+
+    def method(self):
+        called.append("method")
+
+
+INSTANCE = Note("an instance")
+HERE = __name__
+BLOCKED = [
+    # Functions, and classes that are no data.
+    (0, "os", "system", "touch /tmp/x"),
+    (1, "subprocess", "Popen", ["true"]),
+    (2, "subprocess", "Popen", {"args": "true"}),
+    (0, "builtins", "eval", "1"),
+    (0, "builtins", "list", [1]),
+    (1, HERE, "put", [None]),
+    (0, HERE, "Plain", 1),
+    (3, HERE, "Plain", "x", "method"),
+    (3, "datetime", "datetime", "x", "strptime"),
+    (4, HERE, "Plain", {"text": "x"}),
+    (5, HERE, "Plain", {"text": "x"}, "model_validate_json"),
+    # Paths that do not lead from class to class.
+    (2, HERE, "INSTANCE", {"text": "x"}),
+    (2, HERE, "sys.modules", {}),
+    (2, HERE, "Plain.method.__globals__", {}),
+    (2, HERE, "types.SimpleNamespace", {}),
+    (2, HERE, "Note.__class__", {"text": "x"}),
+    (2, HERE, "", {}),
+    (2, HERE, 5, {}),
+    (2, ["os"], "system", {}),
+    # Another kind, or other fields.
+    (0, HERE, "Note", "x"),
+    (1, HERE, "Note", ["x"]),
+    (5, HERE, "Note", {"text": "x"}),
+    (5, HERE, "Person", ["x"]),
+    (2, HERE, "Person", {"name": "x"}),
+    (2, HERE, "Color", {"value": "New", "names": "a b"}),
+    (2, HERE, "Note", {"text": "x", "__class__": "y"}),
+    (2, HERE, "Note", {}),
+    (2, HERE, "Note", ["text"]),
+    (2, HERE, "Note", {1: 2, "text": "x"}),
+    (5, HERE, "Person", {"nme": "x"}, "", ["name"], None),
+    (0, HERE, "Color", "purple"),
+    (0, HERE, "Color", "green", "PURPLE"),
+    (0, HERE, "Color", "green", "__class__"),
+    (0, HERE, "DangerousEnum", 7),
+    (0, HERE, "DangerousFlag", 3),
+    (0, HERE, "Fancy", 3),
+    (2, HERE, "DangerousProperty", {"text": "x"}),
+    # Malformed.
+    (2, HERE),
+    (77, HERE, "Note", {"text": "x"}),
+    (6, "O", [1], "C", b"12345678"),
+]
+
+
+@pytest.mark.parametrize("parts", BLOCKED, ids=lambda parts: "-".join(map(str, parts[:3])))
+def test_what_a_store_names_is_not_called(tmp_path, parts):
+    put(FileSystemCheckpointSaver(tmp_path, fsync="never", serde=StoresAnything()), channel=forge(*parts))
+    with pytest.raises(CheckpointSerializationError) as caught:
+        get(FileSystemCheckpointSaver(tmp_path))
+    assert caught.value.path == "channel"
+    assert called == []
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (2, HERE, "DangerousInit", {"text": "x"}),
+        (2, HERE, "DangerousPostInit", {"text": "x"}),
+        (2, HERE, "DangerousNew", {"text": "x"}),
+        (2, HERE, "DangerousTuple", {"text": "x"}),
+        (5, HERE, "DangerousModel", {"text": "x"}, "", ["text"], None),
+    ],
+    ids=lambda parts: parts[2],
+)
+def test_no_constructor_of_a_class_that_is_not_listed_runs(tmp_path, parts):
+    put(FileSystemCheckpointSaver(tmp_path, fsync="never", serde=StoresAnything()), channel=forge(*parts))
+    (made,) = get(FileSystemCheckpointSaver(tmp_path))["channel"]
+    assert (type(made).__name__, made.text) == (parts[2], "x")
+    assert called == []
+
+
+def test_a_model_as_langgraph_stores_it_is_validated_without_its_constructor(tmp_path):
+    forged = forge(5, HERE, "DangerousModel", {"text": "x"}, "model_validate_json")
+    put(FileSystemCheckpointSaver(tmp_path, fsync="never", serde=StoresAnything()), channel=forged)
+    (made,) = get(FileSystemCheckpointSaver(tmp_path))["channel"]
+    assert made.text == "x"
+    assert called == ["post init"], "part of pydantic's validation"
+    called.clear()
+
+
+def test_nothing_is_imported(tmp_path, monkeypatch):
+    marker = tmp_path / "imported"
+    code = f"open({str(marker)!r}, 'w')\nfrom tests.integrations.test_langgraph_types import Note\n"
+    tmp_path.joinpath("not_imported.py").write_text(code)
+    tmp_path.joinpath("lazy.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = importlib.util.find_spec("lazy")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    lazy = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    spec.loader.exec_module(lazy)
+
+    class Module(types.ModuleType):
+        def __getattr__(self, name):
+            called.append(name)
+
+    monkeypatch.setitem(sys.modules, "computed", Module("computed"))
+    monkeypatch.setitem(sys.modules, "no_module", INSTANCE)
+    odd = types.ModuleType("odd")
+    odd.Odd = Meta("Odd", (), {})
+    called.clear()
+    monkeypatch.setitem(sys.modules, "odd", odd)
+    for module in ("not_imported", "lazy", "computed", "no_module", "tests.integrations.missing"):
+        store = tmp_path / module
+        forged = forge(2, module, "Note", {"text": "x"})
+        put(FileSystemCheckpointSaver(store, fsync="never", serde=StoresAnything()), channel=forged)
+        with pytest.raises(CheckpointSerializationError, match=f"import {module} before|has no class Note now"):
+            get(FileSystemCheckpointSaver(store))
+    assert not marker.exists()
+    assert "not_imported" not in sys.modules
+    assert called == []
+
+
+def test_a_path_through_a_class_asks_no_metaclass(tmp_path, monkeypatch):
+    odd = types.ModuleType("odd")
+    odd.Odd = Meta("Odd", (), {})
+    monkeypatch.setitem(sys.modules, "odd", odd)
+    called.clear()
+    forged = forge(2, "odd", "Odd.Inner", {"text": "x"})
+    put(FileSystemCheckpointSaver(tmp_path, fsync="never", serde=StoresAnything()), channel=forged)
+    with pytest.raises(CheckpointSerializationError, match=r"has no class Odd\.Inner now"):
+        get(FileSystemCheckpointSaver(tmp_path))
+    assert called == []

@@ -5,6 +5,7 @@ long as starting one, so that all servers of a process begin with copies of the 
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,6 +17,21 @@ from time import monotonic
 import pytest
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+POOLER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+POOLER_SETTINGS = """
+[databases]
+* = host={server}
+[pgbouncer]
+unix_socket_dir = {directory}
+listen_port = 6432
+auth_type = trust
+auth_file = {directory}/users
+log_connections = 0
+log_disconnections = 0
+log_stats = 0
+pool_mode = {pool_mode}
+{more}
+"""
 
 
 class PostgresServer:
@@ -62,10 +78,14 @@ class PostgresServer:
         self.is_running = False
 
 
+def owner():
+    """Return the options of a process that runs as the user of the server, which must not be root."""
+    return {"user": "postgres"} if os.geteuid() == 0 else {}
+
+
 def run_as_owner(program, *arguments, cwd):
-    """Run a program as the user that the server runs as, which must not be root."""
-    owner = {"user": "postgres"} if os.geteuid() == 0 else {}
-    subprocess.run([program, *arguments], check=True, stdout=subprocess.DEVNULL, cwd=cwd, **owner)
+    """Run a program as the user that the server runs as."""
+    subprocess.run([program, *arguments], check=True, stdout=subprocess.DEVNULL, cwd=cwd, **owner())
 
 
 @contextmanager
@@ -117,3 +137,23 @@ def start_standby(primary):
             yield standby
         finally:
             standby.stop()
+
+
+@contextmanager
+def start_pooler(server, pool_mode, database="postgres", *settings):
+    """Start PgBouncer in front of a server, yield the connection string, and stop it in the end."""
+    if POOLER is None:
+        pytest.skip("PgBouncer is not installed")
+    with make_directory() as directory:
+        Path(directory, "users").write_text('"test" ""\n')
+        more = "\n".join(settings)
+        text = POOLER_SETTINGS.format(server=server.directory, directory=directory, pool_mode=pool_mode, more=more)
+        Path(directory, "settings").write_text(text)
+        command = (POOLER, f"{directory}/settings")
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=directory, **owner()) as pooler:
+            try:
+                # It says so when it accepts connections, and little afterwards: the pipe must not become full.
+                assert any("process up" in line for line in pooler.stderr), "PgBouncer did not start"
+                yield f"host={directory} port=6432 user=test dbname={database}"
+            finally:
+                pooler.kill()

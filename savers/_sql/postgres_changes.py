@@ -113,10 +113,7 @@ class PostgresChanges(ChangeSource):
         return {transaction for (transaction,) in rows}
 
     def _ask_for_echo(self) -> None:
-        """Send a notification without thread. Its arrival proves that notifications arrive.
-
-        They do not through a pooler that lends its connections for single transactions.
-        """
+        """Send a notification without thread. Its arrival proves that notifications arrive."""
         self._run("SELECT pg_notify(?, '')", (self._channel,))
 
     def _start_watching(self) -> Callable[[WakeUp], None]:

@@ -20,6 +20,7 @@ from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_changes import PostgresChanges
 from savers._sql.postgres_connections import Connections, GuestConnection, GuestConnections, OwnConnections
 from savers._sql.postgres_errors import RETRIED, UNDEFINED, describe_error, get_state, translate_error
+from savers._sql.postgres_pooler import lends_transactions
 from savers._sql.postgres_run_locks import PostgresRunLocks
 from savers._sql.postgres_session import (
     LostError,
@@ -92,6 +93,8 @@ class PostgresDatabase(Database):
         self._guest: Any = pool
         self._parameters = self._make_parameters(connection_string)
         self.path = self._make_path()
+        self._keeps_sessions = False
+        """Whether the first connection has shown that a connection keeps its session of the server."""
         self.names = TableNames(*(f"{quote_name(schema)}.{quote_name(name)}" for name in TableNames._fields))
         self._reset()
         self._own_run_locks = PostgresRunLocks(
@@ -349,13 +352,12 @@ class PostgresDatabase(Database):
 
         Raises:
             CheckpointStorageError: the server cannot be reached, or refuses.
+            CheckpointerConfigurationError: a pooler lends its sessions for single transactions.
         """
+        session = self._open_session()
         try:
-            session = connect(self._parameters)
-        except PostgresError as error:
-            reason = f"{describe_error(error)}; check the connection string, and that the server runs"
-            raise CheckpointStorageError(self.path, "connect to", OSError(errno.ECONNREFUSED, reason)) from None
-        try:
+            # Before the settings, which would stay on a session that the pooler lends to others.
+            self._refuse_transaction_pooler(session)
             session.run(self._settings)
         except (LostError, PostgresError) as error:
             session.close()
@@ -364,6 +366,25 @@ class PostgresDatabase(Database):
             session.close()
             raise
         return session
+
+    def _open_session(self) -> PostgresSession:
+        try:
+            return connect(self._parameters)
+        except PostgresError as error:
+            reason = f"{describe_error(error)}; check the connection string, and that the server runs"
+            raise CheckpointStorageError(self.path, "connect to", OSError(errno.ECONNREFUSED, reason)) from None
+
+    def _refuse_transaction_pooler(self, session: PostgresSession) -> None:
+        """Refuse what would give each transaction another session: run locks and prepared statements need one."""
+        if self._keeps_sessions:
+            return
+        if lends_transactions(session, self._open_session):
+            raise CheckpointerConfigurationError(
+                f"{self.path}: a pooler lends the sessions of the server for single transactions, as PgBouncer does "
+                "with pool_mode=transaction; run locks need a session of their own: use pool_mode=session, or connect "
+                "to the server directly"
+            )
+        self._keeps_sessions = True
 
     def _translate_for_session(self, error: Exception, operation: str) -> Exception:
         """As `translate`, also for the loss of a connection."""
@@ -447,9 +468,11 @@ class PostgresDatabase(Database):
         session.run(_BEGIN)
         # One process at a time. Before the second one continues, the first has committed.
         session.run("SELECT pg_advisory_xact_lock(?)", (self.make_advisory_key("schema"),))
+        # A session caches that a name does not exist, until it uses a table. A pooler may have lent this one before, so
+        # that nothing else lets it look again after it has waited for the lock.
         ((has_schema, has_meta),) = session.run(
-            "SELECT to_regnamespace(?) IS NOT NULL, to_regclass(?) IS NOT NULL",
-            (quote_name(self.schema), self.names.meta),
+            "SELECT count(*) > 0, to_regclass(?) IS NOT NULL FROM pg_catalog.pg_namespace WHERE nspname = ?",
+            (self.names.meta, self.schema),
         )[0]
         version = self._read_version(session) if has_meta else None
         if not is_current(version, self.path):

@@ -186,6 +186,11 @@ class PostgresSession:
             raise LostError(" ".join(str(error).split())) from error
 
     @property
+    def process(self) -> int:
+        """The number of the server's process, as it was told to the client that connected."""
+        return self.connection.info.backend_pid
+
+    @property
     def is_in_transaction(self) -> bool:
         """Whether a transaction is open, or was aborted and must be rolled back."""
         return self.connection.pgconn.transaction_status != TransactionStatus.IDLE

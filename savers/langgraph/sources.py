@@ -241,7 +241,8 @@ def open_postgres(dsn: str, serde: SerializerProtocol) -> Iterator[Source]:
     except ImportError as error:
         raise MissingDependencyError("psycopg", "postgres") from error
     try:
-        with psycopg.connect(dsn) as connection:
+        # A pooler of transactions would lend prepared statements to its other clients, which use the same names.
+        with psycopg.connect(dsn, prepare_threshold=None) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
             connection.execute("SELECT checkpoint_id FROM checkpoints LIMIT 1")

@@ -9,6 +9,7 @@ from hypothesis import settings
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers._sql.postgres_saver import PostgresSaver
+from tests import postgres_server
 from tests.contract.sql import Elsewhere, Reopening, close_used, note_used
 from tests.sweeps import examples
 
@@ -17,6 +18,12 @@ from tests.sweeps import examples
 def _server_of_machines(server):
     """The classes of machines are made before there is a server."""
     OnServer.connection_string = server.connection_string
+
+
+@pytest.fixture(scope="module")
+def session_pooler(server):
+    with postgres_server.start_pooler(server, "session", "postgres", "default_pool_size = 100") as pooled:
+        yield pooled
 
 
 class InSchema(Elsewhere, SaverContract):
@@ -54,6 +61,15 @@ class TestPostgresSaverReopened(InSchema):
 
     def reopen(self, saver):
         return Reopening(saver.open_saver)
+
+
+@pytest.mark.sweep(10, of="tests")
+class TestPostgresSaverBehindPooler(TestPostgresSaver):
+    """Connections through PgBouncer, which gives each of them a session of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _pooler(self, _server, session_pooler):
+        self.connection_string = session_pooler
 
 
 class OnServer:

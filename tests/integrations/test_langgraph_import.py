@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from io import StringIO
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.postgres import PostgresSaver
@@ -31,6 +32,7 @@ from savers.langgraph import (
     import_langgraph_postgres,
     import_langgraph_sqlite,
 )
+from tests import postgres_server
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_store import Rot
@@ -259,6 +261,16 @@ def test_sends_of_an_old_format_are_found_at_the_parent(own_database, tmp_path):
         assert found.checkpoint == database.saver.get_tuple(thread("old")).checkpoint | {
             "channel_versions": found.checkpoint["channel_versions"]
         }
+
+
+def test_an_import_through_a_pooler_of_transactions_leaves_no_prepared_statement(server, own_database, tmp_path):
+    with _postgres(own_database) as database:
+        graphs.loop().compile(checkpointer=database.saver).invoke({"n": 0}, thread("t"))
+        name = own_database.rpartition("dbname=")[2]
+        with postgres_server.start_pooler(server, "transaction", name) as pooled:
+            assert import_langgraph_postgres(pooled, tmp_path / "runs").ok
+            with psycopg.connect(pooled) as connection:
+                assert connection.execute("SELECT name FROM pg_prepared_statements").fetchall() == []
 
 
 def test_a_database_of_before_task_paths_can_be_read(tmp_path):

@@ -215,7 +215,6 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
 
 
 def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema, monkeypatch):
-    # As behind a pooler that lends sessions for single transactions.
     monkeypatch.setattr(postgres_session.PostgresSession, "take_notifications", lambda session: [])
     with PostgresSaver(server.connection_string, schema=schema) as saver:
         put(saver)

@@ -1,0 +1,152 @@
+"""PostgreSQL behind PgBouncer, which lends the sessions of the server to its clients."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg_pool import ConnectionPool
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
+from savers import PostgresSaver
+from savers._sql import postgres_pooler
+from tests import postgres_server
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = 60.0
+"""Seconds that nothing takes: neither a lease nor an interval may end in a test."""
+CONFIG = RunnableConfig("t")
+CHECKPOINT = Checkpoint(node_id="a", next_node_id="b", state={"n": 1})
+USES = {
+    "put": lambda saver: saver.put(CONFIG, CHECKPOINT),
+    "get": lambda saver: saver.get(CONFIG),
+    "exists": lambda saver: saver.exists(),
+    "run_lock": lambda saver: saver.run_lock(CONFIG).__enter__(),
+    "watch": lambda saver: saver.watch("t"),
+    "verify": lambda saver: saver.verify(),
+}
+
+
+@pytest.fixture
+def database(server):
+    """The connection string of a database that no other test uses."""
+    return server.create_database()
+
+
+def through(server, database, pool_mode, *settings):
+    """Start a pooler in front of a database, and yield the connection string."""
+    return postgres_server.start_pooler(server, pool_mode, database.rpartition("dbname=")[2], *settings)
+
+
+@contextmanager
+def refused(database):
+    """Check that the block raises what says what to do, and changes nothing."""
+    with pytest.raises(
+        CheckpointerConfigurationError, match="use pool_mode=session, or connect to the server directly"
+    ):
+        yield
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'graphkit'").fetchall() == []
+        assert connection.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'").fetchall() == []
+
+
+@pytest.mark.parametrize("pool_mode", ["transaction", "statement"])
+@pytest.mark.parametrize("use", USES)
+def test_a_pooler_that_lends_sessions_for_single_transactions_is_refused(server, database, pool_mode, use):
+    with through(server, database, pool_mode) as pooled, PostgresSaver(pooled) as saver, refused(database):
+        USES[use](saver)
+
+
+def test_the_pool_of_an_application_behind_it_is_refused(server, database):
+    with (
+        through(server, database, "transaction") as pooled,
+        ConnectionPool(pooled, min_size=1) as pool,
+        PostgresSaver(pool=pool) as saver,
+        refused(database),
+    ):
+        saver.put(CONFIG, CHECKPOINT)
+
+
+def test_the_connection_of_an_application_behind_it_is_refused(server, database):
+    with (
+        through(server, database, "transaction") as pooled,
+        psycopg.connect(pooled) as connection,
+        PostgresSaver(pool=connection) as saver,
+        refused(database),
+    ):
+        saver.put(CONFIG, CHECKPOINT)
+
+
+def test_it_is_refused_although_two_clients_have_never_had_the_same_session(server, database, monkeypatch):
+    monkeypatch.setattr(postgres_pooler, "_LONGEST_DELIVERY", 0.1)
+    # Three sessions, which take turns: the first statements of the saver get one each.
+    with through(server, database, "transaction", "server_round_robin = 1") as pooled:
+        with ExitStack() as clients:
+            for _ in range(3):
+                clients.enter_context(psycopg.connect(pooled)).execute("SELECT 1")
+        with PostgresSaver(pooled) as saver, refused(database):
+            saver.put(CONFIG, CHECKPOINT)
+
+
+@pytest.fixture
+def session_pooler(server, database):
+    with through(server, database, "session") as pooled:
+        yield pooled
+
+
+def test_a_pooler_of_sessions_serves_puts_run_locks_and_watches(session_pooler):
+    with PostgresSaver(session_pooler) as saver, PostgresSaver(session_pooler) as other:
+        with saver.watch("t", interval=LONG) as watch, other.run_lock(CONFIG):
+            config = other.put(CONFIG, CHECKPOINT)
+            assert watch.get(LONG).checkpoint.id == config.checkpoint_id
+            with pytest.raises(ThreadBusyError), saver.run_lock(CONFIG, 0.05):
+                pass
+        with saver.run_lock(CONFIG, 0):
+            assert saver.get(CONFIG).state["n"] == 1
+
+
+def test_a_pool_of_sessions_and_a_single_one_may_be_passed_in(session_pooler):
+    with ConnectionPool(session_pooler, min_size=1, max_size=2) as pool, psycopg.connect(session_pooler) as connection:
+        for guest in (pool, connection):
+            with PostgresSaver(pool=guest) as saver, saver.run_lock(CONFIG):
+                saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": 2}))
+                assert saver.get(CONFIG).state["n"] == 2
+
+
+def test_a_killed_client_of_it_frees_its_run_lock_at_once(session_pooler, launcher):
+    arguments = ("postgres", session_pooler, {"lease": LONG}, "t", LONG)
+    holder = launcher.start("-m", "tests.sql.holder", json.dumps(arguments), cwd=ROOT)
+    assert holder.stdout.readline() == "held\n"
+    holder.kill()
+    with PostgresSaver(session_pooler) as saver, saver.run_lock(CONFIG, LONG / 2):
+        saver.put(CONFIG, CHECKPOINT)
+    holder.communicate()
+
+
+def test_savers_on_used_sessions_may_create_one_schema_at_once(session_pooler):
+    clients = 4
+
+    def use(schema):
+        with PostgresSaver(session_pooler, schema=schema) as saver:
+            saver.put(CONFIG, CHECKPOINT)
+
+    with ThreadPoolExecutor(clients) as workers:
+        for number in range(3):
+            list(workers.map(use, [f"schema {number}"] * clients))
+
+
+def test_a_standby_behind_a_pooler_of_sessions_can_be_read(own_server):
+    with PostgresSaver(own_server.connection_string) as saver:
+        saver.put(CONFIG, CHECKPOINT)
+    with postgres_server.start_standby(own_server) as standby:
+        with postgres_server.start_pooler(standby, "session") as pooled, PostgresSaver(pooled) as saver:
+            assert saver.get(CONFIG).state["n"] == 1
+        with (
+            postgres_server.start_pooler(standby, "transaction") as pooled,
+            PostgresSaver(pooled) as saver,
+            pytest.raises(CheckpointerConfigurationError, match="pool_mode=session"),
+        ):
+            saver.get(CONFIG)

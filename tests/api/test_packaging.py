@@ -89,6 +89,51 @@ def test_the_code_names_no_extra_that_does_not_exist():
     assert {"cli", "langgraph", "postgres", "zstd"} <= named <= set(PROJECT["optional-dependencies"])
 
 
+BASE_INSTALL = """
+import importlib, pkgutil, sys
+
+for package in "cryptography distributed langgraph mcp openai psycopg psycopg_pool rich typer yaml zstandard".split():
+    sys.modules[package] = None  # as if it were not installed
+
+import graphkit
+import savers
+
+modules = ["graphkit", "savers", "savers.langgraph"]
+modules += ["graphkit." + found.name for found in pkgutil.iter_modules(graphkit.__path__) if found.name[0] != "_"]
+for name in modules:
+    exec(f"from {name} import *", {})
+    module = importlib.import_module(name)
+    assert all(hasattr(module, exported) for exported in getattr(module, "__all__", ())), name
+print(*sorted(modules))
+
+for make in (
+    lambda: savers.PostgresSaver("host=nowhere"),
+    lambda: savers.PostgresSaver.check_options("host=nowhere"),
+    lambda: savers.Compression(method="zstd"),
+    lambda: savers.FileSystemSaver("store", cipher={"k": bytes(32)}),
+    lambda: savers.langgraph.PostgresCheckpointSaver("host=nowhere"),
+    lambda: graphkit.agents.make_model("openai:gpt"),
+    lambda: graphkit.agents.McpServers({"files": {"command": "files"}}),
+    lambda: graphkit.agents.load_agent("agent.yaml"),
+):
+    try:
+        make()
+    except graphkit.MissingDependencyError as error:
+        print(error.extra)
+"""
+
+
+def test_names_need_no_extra_until_an_object_is_made_of_them(tmp_path):
+    (tmp_path / "agent.yaml").write_text("name: helper\n")
+    command = [sys.executable, "-c", BASE_INSTALL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    modules, *extras = done.stdout.splitlines()
+    assert {"graphkit.abc", "graphkit.agents", "graphkit.cli", "graphkit.testing", "savers"} <= {*modules.split()}
+    assert extras == ["postgres", "postgres", "zstd", "encryption", "langgraph", "agents", "agents", "agents"], (
+        done.stderr
+    )
+
+
 def test_the_version_is_that_of_the_distribution():
     done = subprocess.run([sys.executable, "-m", "graphkit", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"graphkit {PROJECT['version']}\n")

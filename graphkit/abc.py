@@ -34,7 +34,7 @@ from graphkit._saver.capabilities import (
     VerifyReport as VerifyReport,
 )
 from graphkit._saver.checkpoint_info import make_checkpoint_info as make_checkpoint_info
-from graphkit._saver.default_methods import copy_thread as copy_thread
+from graphkit._saver.default_methods import check_limit as check_limit, copy_thread as copy_thread
 from graphkit._saver.incomplete import (
     IncomingThread as IncomingThread,
     check_complete as check_complete,
@@ -96,6 +96,7 @@ __all__ = [
     "Watch",
     "check_complete",
     "check_copy",
+    "check_limit",
     "check_tags",
     "check_writes",
     "copy_thread",

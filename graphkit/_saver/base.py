@@ -16,6 +16,7 @@ from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInte
 from graphkit._saver.async_methods import AsyncSaverMethods
 from graphkit._saver.checkpoint_info import TAGS_KEY, WRITES_KEY, make_checkpoint_info
 from graphkit._saver.default_methods import (
+    check_limit,
     copy_thread,
     find_interrupts,
     find_namespaces,
@@ -187,11 +188,9 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         """Return the newest `limit` items of `history`. Costs at most as much as `history`.
 
         Raises:
-            ValueError: the limit is below one.
+            ValueError: the limit is not a whole number, or below one.
         """
-        if limit < 1:
-            raise ValueError(f"limit must be at least 1, not {limit}")
-        return self._recent(RunnableConfig.of(config), limit)
+        return self._recent(RunnableConfig.of(config), check_limit(limit, least=1))
 
     def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
         """Return the newest items of `history`. For implementers: the limit is valid."""
@@ -266,9 +265,16 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
 
         Raises:
             CheckpointerConfigurationError: all threads are meant, and the saver cannot list them.
+            ValueError: the limit is not a whole number, or negative.
         """
+        return self._search(metadata, thread_id, None if limit is None else check_limit(limit))
+
+    def _search(
+        self, metadata: Mapping[str, Any], thread_id: ThreadLike, limit: int | None
+    ) -> Sequence[CheckpointInfo]:
+        """Return the results of `search`. For implementers: the limit is valid."""
         found = search_histories(self, self._select_threads(thread_id), metadata)
-        return [*islice(found, None if limit is None else max(limit, 0))]
+        return [*islice(found, limit)]
 
     def size(self, thread: ThreadLike = None) -> int:  # noqa: ARG002 - for savers that can
         """Return the number of bytes that a thread, or the whole store (None), takes.

@@ -5,6 +5,8 @@ They are correct but slow: they read and write whole checkpoints.
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
@@ -132,6 +134,21 @@ def wait_for_answers(saver: SaverMethods, config: RunnableConfig, timeout: float
             if changes.get(remaining) is None:
                 return False
     return True
+
+
+def check_limit(limit: int, least: int = 0) -> int:
+    """Return the most results that a caller wants; no sequence has more than `sys.maxsize`.
+
+    Raises:
+        ValueError: it is not a whole number, or below the least.
+    """
+    try:
+        number = operator.index(limit)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise ValueError(f"limit must be a whole number, at least {least}, not {limit!r}")
+    return min(number, sys.maxsize)
 
 
 def search_histories(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from graphkit._records.config import RunnableConfig
 from graphkit.cli.resolve import open_store
 from graphkit.errors import GraphKitError
+
+MOST_ROWS: Final = 10**9
+"""The greatest number that an option may name of rows to show or to skip."""
 
 
 def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -255,19 +255,15 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
         return catalog.list_threads(self._store, released=released)
 
     @wrap_os_errors("read")
-    def search(
-        self,
-        metadata: Mapping[str, Any],
-        *,
-        thread_id: ThreadLike = None,
-        limit: int | None = None,
+    def _search(
+        self, metadata: Mapping[str, Any], thread_id: ThreadLike, limit: int | None
     ) -> Sequence[CheckpointInfo]:
         """As in the contract.
 
         Of all threads (None), it logs a warning about one that cannot be read, and omits it.
         """
         if thread_id is not None:
-            return super().search(metadata, thread_id=thread_id, limit=limit)
+            return super()._search(metadata, thread_id, limit)
         infos: list[CheckpointInfo] = []
         scan = ThreadScan(self._store)
         names = {scan.find_thread(name): name for name in scan.names}
@@ -281,7 +277,7 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
                 if open_log is None or open_log.index is None:
                     found = self._search_short(scan, names[each_id], metadata)
                 if found is None:
-                    found = super().search(metadata, thread_id=each_id, limit=remaining)
+                    found = super()._search(metadata, each_id, remaining)
                 infos += found[:remaining]
         return infos
 

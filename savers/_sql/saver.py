@@ -160,12 +160,8 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
     def threads(self, *, released: bool = False) -> Sequence[str]:
         return self._store.list_threads(released=released)
 
-    def search(
-        self,
-        metadata: Mapping[str, Any],
-        *,
-        thread_id: ThreadLike = None,
-        limit: int | None = None,
+    def _search(
+        self, metadata: Mapping[str, Any], thread_id: ThreadLike, limit: int | None
     ) -> Sequence[CheckpointInfo]:
         """As in the contract. Of all threads (None), an index finds the checkpoints.
 
@@ -173,9 +169,9 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
         """
         pairs = list_search_terms(metadata) if thread_id is None else ()
         if not pairs:
-            return super().search(metadata, thread_id=thread_id, limit=limit)
+            return super()._search(metadata, thread_id, limit)
         found = search_rows(self._store, metadata, pairs, limit, self.history)
-        return [*islice(found, None if limit is None else max(limit, 0))]
+        return [*islice(found, limit)]
 
     def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
         return self._store.list_versions(resolve_thread_id(thread))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, check_complete
+from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, check_complete, check_limit
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.values import FrozenDict
 from savers._log.history_view import SharedLogView
@@ -320,12 +320,13 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
 
         Raises:
             CheckpointSerializationError: as for `get_tuple`.
+            ValueError: the limit is not a whole number, or negative.
         """
         query = Query(
             filter=copy_as_lists(filter or {}),
             before=get_checkpoint_id(before),
             checkpoint_id=get_checkpoint_id(config),
-            limit=None if limit is None else max(limit, 0),
+            limit=None if limit is None else check_limit(limit),
         )
         if config:
             names = config["configurable"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -199,13 +200,13 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         queries: list[str] = []
         for op in operations:
             validate_op_namespace(op)
+            if isinstance(op, (SearchOp, ListNamespacesOp)) and (op.limit < 0 or op.offset < 0):
+                raise ValueError("limit and offset must not be negative")
             if isinstance(op, PutOp):
                 _check_key(op.namespace, op.key)
                 puts[tuple(op.namespace), op.key] = op
             elif isinstance(op, SearchOp):
                 check_filter(op.filter)
-                if op.limit < 0 or op.offset < 0:
-                    raise ValueError("limit and offset must not be negative")
                 if op.query and self._embedder is not None:
                     queries.append(op.query)
             elif not isinstance(op, (GetOp, ListNamespacesOp)):
@@ -303,7 +304,8 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         query = embedded.queries.get(op.query) if op.query else None
         candidates = self._find(table, op)
         if query is None:
-            found = list(islice(candidates, op.offset, op.offset + op.limit))
+            first, end = (min(number, sys.maxsize) for number in (op.offset, op.offset + op.limit))
+            found = list(islice(candidates, first, end))
         else:
             found = self._rank(candidates, query)[op.offset : op.offset + op.limit]
         if op.refresh_ttl:

@@ -347,3 +347,12 @@ def test_the_library_s_logger_is_left_as_it_was(store):
     before = list(logging.getLogger("graphkit").handlers)
     graphkit("threads", store)
     assert logging.getLogger("graphkit").handlers == before
+
+
+@pytest.mark.parametrize("number", ["-1", str(1 << 80)])
+@pytest.mark.parametrize("command", [("threads",), ("history", "order-17"), ("search", "step=1")])
+def test_a_limit_that_no_list_has_is_a_usage_error(store, command, number):
+    name, *more = command
+    done = graphkit(name, store, *more, "--limit", number)
+    assert (done.code, done.lines) == (2, [])
+    assert "--limit" in done.err

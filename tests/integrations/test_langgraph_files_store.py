@@ -256,6 +256,16 @@ def test_a_search_returns_what_was_put_last_first(store, open_store):
 def test_a_negative_limit_or_offset_is_an_error(store, numbers):
     with pytest.raises(ValueError, match="must not be negative"):
         store.search((), **numbers)
+    with pytest.raises(ValueError, match="must not be negative"):
+        store.list_namespaces(**numbers)
+
+
+def test_a_limit_and_an_offset_may_be_greater_than_any_count(store):
+    store.put(("a",), "k", {})
+    for number in (sys.maxsize, 1 << 80):
+        assert keys_of(store.search((), limit=number, offset=0)) == ["k"]
+        assert store.search((), limit=number, offset=number) == []
+        assert store.list_namespaces(limit=number) == [("a",)]
 
 
 def test_namespaces_are_listed_as_by_langgraphs_own_store(store):

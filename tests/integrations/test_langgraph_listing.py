@@ -4,6 +4,7 @@ import gc
 import itertools
 import os
 import random
+import sys
 from datetime import UTC, datetime, timedelta
 from heapq import merge
 from itertools import islice
@@ -86,7 +87,7 @@ def plain(saver, config, filter=None, before=None, limit=None):
     wanted = (filter or {}).items()
     matching = (info for info in merged if all(info.metadata.get(key) == value for key, value in wanted))
     found = []
-    for info in islice(matching, None if limit is None else max(limit, 0)):
+    for info in islice(matching, None if limit is None else min(limit, sys.maxsize)):
         one = saver.get_tuple(thread(info.thread_id, info.checkpoint_ns, checkpoint_id=info.id))
         if one is not None:
             found.append(one)
@@ -141,11 +142,17 @@ def test_every_combination_of_arguments(saver, seed):
     befores = (None, ids[-1], ids[len(ids) // 2], ids[0], elsewhere)
     configs = (None, {"configurable": {"thread_id": "t"}}, thread("t"), thread("u", "sub"), thread("absent"), ids[7])
     warm = again(saver)
-    for config, wanted, before, limit in itertools.product(configs, FILTERS, befores, (None, 0, 1, 3, 20, -1)):
+    for config, wanted, before, limit in itertools.product(configs, FILTERS, befores, (None, 0, 1, 3, 20, 1 << 80)):
         expected = plain(warm, config, wanted, before, limit)
         assert list(warm.list(config, filter=wanted, before=before, limit=limit)) == expected
         if limit in {None, 3}:
             assert list(again(saver).list(config, filter=wanted, before=before, limit=limit)) == expected
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, "2"])
+def test_a_limit_that_is_not_a_number_of_results_is_refused(saver, limit):
+    with pytest.raises(ValueError, match="limit must be a whole number"):
+        next(saver.list(None, limit=limit))
 
 
 def test_a_long_history_with_replaced_checkpoints(saver):

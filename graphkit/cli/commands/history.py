@@ -15,7 +15,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Directory, Namespace, Thread
+from graphkit.cli.options import MOST_ROWS, Directory, Namespace, Thread
 from graphkit.cli.resolve import (
     find_config,
     find_threads,
@@ -63,6 +63,7 @@ _Limit = Annotated[
         "--limit",
         "-n",
         min=1,
+        max=MOST_ROWS,
         metavar="N",
         help="Show at most N checkpoints.",
         show_default=False,

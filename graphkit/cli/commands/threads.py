@@ -18,7 +18,7 @@ from graphkit._saver.writes import time_or_none
 from graphkit._wording import simplify_text
 from graphkit.cli.commands.inspect import describe_progress
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Directory
+from graphkit.cli.options import MOST_ROWS, Directory
 from graphkit.cli.placeholder_types import with_placeholder_types
 from graphkit.cli.resolve import open_store
 from graphkit.cli.values import parse_age, parse_assignments
@@ -123,12 +123,13 @@ def threads(
             "--limit",
             "-n",
             min=1,
+            max=MOST_ROWS,
             metavar="N",
             help="Show at most N threads.",
             show_default=False,
         ),
     ] = None,
-    offset: Annotated[int, typer.Option("--offset", min=0, help="Skip this many threads first.")] = 0,
+    offset: Annotated[int, typer.Option("--offset", min=0, max=MOST_ROWS, help="Skip this many threads first.")] = 0,
     everything: Annotated[
         bool,
         typer.Option("--all", help="At a terminal, show all threads instead of the first 100."),

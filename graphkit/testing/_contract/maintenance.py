@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.output import CheckpointInfo
@@ -99,6 +101,29 @@ class MaintenanceTests(ContractTests):
         equal(_get_numbers(saver.search({"user": "u"}, thread_id="t", limit=2)), [3, 2])
         equal([*saver.search({"user": "u"}, thread_id="t", limit=0)], [])
         equal(len(saver.search({}, thread_id=CONFIG, limit=9)), 4)
+
+    def test_a_limit_may_be_greater_than_any_history(self) -> None:
+        saver = self.open()
+        for number in range(2):
+            saver.put(CONFIG, made({}, metadata={"user": "u", "n": number}))
+        for limit in (sys.maxsize, sys.maxsize + 1, 1 << 80):
+            for thread_id in self._list_searched(saver):
+                assert _get_numbers(saver.search({"user": "u"}, thread_id=thread_id, limit=limit)) == [1, 0]
+            assert _get_numbers(saver.recent(CONFIG, limit=limit)) == [1, 0]
+
+    def test_a_limit_that_is_not_a_number_of_results_is_refused(self) -> None:
+        saver = self.open()
+        limits: tuple[Any, ...] = (-1, -sys.maxsize - 2, 1.5, float("inf"), "2")
+        for limit in limits:
+            for thread_id in self._list_searched(saver):
+                with self.raises(ValueError):
+                    saver.search({"user": "u"}, thread_id=thread_id, limit=limit)
+            with self.raises(ValueError):
+                saver.recent(CONFIG, limit=limit)
+
+    def _list_searched(self, saver: BaseCheckpointSaver) -> Sequence[str | None]:
+        """Return what a search of a saver may be given as its thread."""
+        return [None, "t"] if saver.lists_threads else ["t"]
 
     def test_search_in_all_threads(self) -> None:
         saver = self.open("lists_threads")

@@ -66,7 +66,7 @@ def select_version(names: TableNames) -> str:
     return f"SELECT value FROM {names.meta} WHERE name = 'schema'"
 
 
-def is_current(version: int | None, path: str) -> bool:
+def is_current(version: object, path: str) -> bool:
     """Return whether the tables need neither creation nor migration.
 
     Args:
@@ -74,9 +74,14 @@ def is_current(version: int | None, path: str) -> bool:
         path: the database, for the error.
 
     Raises:
-        CheckpointFormatError: a newer graphkit has created or migrated the tables.
+        CheckpointFormatError: a newer graphkit has created or migrated the tables, or no graphkit has.
     """
-    if version is not None and version > SCHEMA_VERSION:
+    if version is None:
+        return False
+    # A column of SQLite takes values of any type.
+    if not isinstance(version, int) or version < 1:
+        raise CheckpointFormatError(path, f"its tables have the version {version!r}, which is none; restore a backup")
+    if version > SCHEMA_VERSION:
         raise CheckpointFormatError(
             path,
             f"its tables have version {version} and this graphkit reads up to version {SCHEMA_VERSION}; "

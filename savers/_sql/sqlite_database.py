@@ -457,6 +457,10 @@ def _check_path(db_file: object) -> str:
         )
     if "\0" in path:
         raise CheckpointerConfigurationError(f"db_file must be a path, not {path!r}")
+    if os.path.basename(path) in {"", ".", ".."}:
+        raise CheckpointerConfigurationError(
+            f"db_file must be the path of a file, not of a directory, as {path!r} is; add the name of the file"
+        )
     # SQLite names the files beside it after the real path, and so does the file of the run locks.
     return os.path.realpath(path)
 

@@ -10,6 +10,7 @@ from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
 from savers._sql.database_errors import HistoryGoneError, PositionTakenError
 from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_id, encode_text, is_cut
+from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.postgres_session import PostgresSession
 from savers._sql.schema import SCHEMA_VERSION
 from savers._sql.sqlite_connection import SqliteConnection
@@ -247,6 +248,19 @@ def test_a_newer_schema_is_refused_and_left_alone(database, open_database):
     database.write(f"UPDATE {database.names.meta} SET value = ?", (SCHEMA_VERSION + 1,))
     with pytest.raises(CheckpointFormatError, match="upgrade graphkit"):
         add_history(open_database(), "other")
+    assert database.read(f"SELECT thread FROM {database.names.histories}") == [("t",)]
+
+
+@pytest.mark.parametrize("version", [0, -1, "x", 1.5, b"1"])
+def test_a_schema_version_that_nobody_has_written_is_refused(database, open_database, version):
+    add_history(database)
+    if not isinstance(version, int) and isinstance(database, PostgresDatabase):
+        pytest.skip("PostgreSQL keeps other types out")
+    database.write(f"UPDATE {database.names.meta} SET value = ?", (version,))
+    other = open_database()
+    for use in (other.has_tables, lambda: add_history(other, "other")):
+        with pytest.raises(CheckpointFormatError, match="restore a backup"):
+            use()
     assert database.read(f"SELECT thread FROM {database.names.histories}") == [("t",)]
 
 

@@ -113,6 +113,14 @@ def test_what_is_no_path_is_refused(db_file):
         SqliteDatabase(db_file)
 
 
+@pytest.mark.parametrize("db_file", ["runs/", Path("."), "runs/.", "..", "runs/..", "/"])
+def test_a_path_that_can_only_be_a_directory_is_refused(tmp_path, monkeypatch, db_file):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointerConfigurationError, match="must be the path of a file, not of a directory"):
+        SqliteDatabase(db_file)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_old_sqlite_is_refused(file, monkeypatch):
     monkeypatch.setattr(sqlite_connection.sqlite3, "sqlite_version_info", (3, 39, 4))
     with pytest.raises(CheckpointerConfigurationError, match=r"3\.40"):

@@ -215,6 +215,37 @@ class Database(ABC):
             CheckpointStorageError: the database cannot be watched.
         """
 
+    without_index = ""
+    """Stands behind a table from which all rows are read, so that a damaged index hides none."""
+
+    def check_absence(self, thread: str | None) -> None:  # noqa: B027 - only a damaged file of SQLite hides a thread
+        """Check that what no statement finds is not hidden by damage.
+
+        Args:
+            thread: the encoded id of a thread that seems not to be there; None: all threads have been
+                listed.
+
+        Raises:
+            DatabaseDamagedError: there may be more.
+        """
+
+    def check_end(self, history: int, position: int) -> None:  # noqa: B027 - as `check_absence`
+        """Check that the row of a history which seems to be its last one is not followed by hidden ones.
+
+        Raises:
+            DatabaseDamagedError: it may be.
+        """
+
+    def check(self) -> Sequence[str]:
+        """Return what is wrong with the tables themselves, whatever the histories in them say.
+
+        PostgreSQL has other tools for that: checksums of its pages, and the extension amcheck.
+
+        Raises:
+            CheckpointerError: the database cannot be read.
+        """
+        return ()
+
     @abstractmethod
     def flush(self) -> None:
         """Bring everything that was committed to the disk, if `fsync` promises that.

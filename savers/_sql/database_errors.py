@@ -36,6 +36,10 @@ class DatabaseDamagedError(CheckpointCorruptionError):
         self.advice = advice
 
 
+class ForeignDatabaseError(CheckpointFormatError):
+    """The file, its tables or their version are none that graphkit has made, or are damaged so that they seem so."""
+
+
 def make_table_error(path: str, message: str) -> CheckpointFormatError:
     """Return the error for a table that is missing, or is there before graphkit has created it.
 
@@ -43,7 +47,7 @@ def make_table_error(path: str, message: str) -> CheckpointFormatError:
         path: the database.
         message: what the database says, with the name of the table.
     """
-    return CheckpointFormatError(
+    return ForeignDatabaseError(
         path,
         f"the tables are not those of graphkit or not complete ({message}); restore a backup, or use another place",
     )

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Final
 
 from savers._log.payloads import id_bytes, id_text
+from savers._sql.database_errors import DatabaseDamagedError
 
 _ESCAPE: Final = "\x1a"
 """The control character "substitute"; four hexadecimal digits of a code point follow."""
@@ -94,5 +95,13 @@ def encode_long(text: str) -> bytes | None:
 
 
 def decode_row(encoded: str, whole: bytes | None) -> str:
-    """Return the text of a row: its encoded text, and the whole if that is cut."""
-    return decode_text(encoded) if whole is None else bytes(whole).decode("utf-8", "surrogatepass")
+    """Return the text of a row: its encoded text, and the whole if that is cut.
+
+    Raises:
+        DatabaseDamagedError: the row has something else.
+    """
+    try:
+        return decode_text(encoded) if whole is None else bytes(whole).decode("utf-8", "surrogatepass")
+    except ValueError as error:
+        reason = f"a row has {encoded!r:.80} in place of a name"
+        raise DatabaseDamagedError("the database", reason, "restore a backup of the database") from error

@@ -316,6 +316,7 @@ class MaintenanceMethods(BaseCheckpointSaver):
             progress: called after each history with the bytes done, all bytes, and the history.
 
         Raises:
+            CheckpointFormatError: a newer graphkit has created the tables.
             CheckpointStorageError: the database cannot be read.
         """
         from savers._sql.verify import verify

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, final
 
+from graphkit.errors import CheckpointCorruptionError
 from savers._log import log
 from savers._log.change_reader import ChangeReader
 from savers._log.frame import digest_thread
@@ -52,7 +53,10 @@ class RowFollower(ChangeReader):
             size: where the log ends now.
         """
         self.fd = history
-        self.read_beginning(size)
+        try:
+            self.read_beginning(size)
+        except log.IncompleteLog:
+            raise CheckpointCorruptionError(self.path, 0, "the first record is cut short") from None
         if end > self.end:
             self._read_end(end)
         self.table = None

@@ -159,12 +159,15 @@ class RowLogReader(LogReader):
         sql = self._statements.select_first
         rows = self._read_current(sql, lambda: (thread, namespace, *owner, *owner))
         is_found = self._take_new_rows([row[:4] for row in rows])
+        if is_found:
+            self._database.check_end(self.fd, self._last_row[0])
         self.is_alone = is_found and not rows[-1][4]
         return is_found
 
     def _take_new_rows(self, rows: Sequence[Row]) -> bool:
         if not rows:
             self.close()
+            self._database.check_absence(self.key[0])
             self.is_known_absent = True
             return False
         history = rows[0][0]

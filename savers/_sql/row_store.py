@@ -87,7 +87,7 @@ class RowStore:
 
     def find_newest_history(self) -> int:
         """Return the highest number of a history; 0 if there is none."""
-        ((number,),) = self._read(self.statements.select_newest_history, ())
+        ((number,),) = self._read(self.statements.select_newest_history)
         return number or 0
 
     def list_ends(self, thread: str | None, newest: int) -> list[Row]:
@@ -114,28 +114,51 @@ class RowStore:
 
     def list_namespaces(self, thread_id: str) -> list[str]:
         """Return the namespaces of a thread that have checkpoints, sorted."""
-        return self._list_texts(self.statements.select_namespaces, (encode_text(thread_id),))
+        return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id))
 
     def list_threads(self, *, released: bool) -> list[str]:
         """Return the threads that have checkpoints; with `released`, also those with only versions."""
         sql = self.statements.select_all_threads if released else self.statements.select_threads
-        return self._list_texts(sql)
+        return _decode_rows(self._read_of_all(sql))
 
     def list_waiting_threads(self) -> list[str]:
         """Return the threads with a history whose latest checkpoint waits for an answer."""
-        return self._list_texts(self.statements.select_waiting)
+        return _decode_rows(self._read_of_all(self.statements.select_waiting))
 
     def list_versions(self, thread_id: str) -> list[int]:
         """Return the released versions of a thread, in order."""
-        rows = self.database.read(self.statements.select_versions, (encode_text(thread_id),))
-        return [version for (version,) in rows]
+        return [version for (version,) in self._read_of_thread(self.statements.select_versions, thread_id)]
 
     def list_version_namespaces(self, thread_id: str, version: int) -> list[str]:
         """Return the namespaces of a released version that have checkpoints, sorted."""
-        return self._list_texts(self.statements.select_version_namespaces, (encode_text(thread_id), version))
+        return _decode_rows(self._read_of_thread(self.statements.select_version_namespaces, thread_id, version))
 
-    def _list_texts(self, sql: str, parameters: Sequence[object] = ()) -> list[str]:
-        return [decode_row(*row) for row in self._read(sql, parameters)]
+    def list_histories(self, thread_id: str | None) -> list[Row]:
+        """Return the histories of one thread, or of all threads (None), also released ones.
 
-    def _read(self, sql: str, parameters: Sequence[object]) -> list[Row]:
+        Returns:
+            The number, the thread, its whole id, the namespace, its whole name and the version. In the
+            order of the threads, namespaces and versions.
+        """
+        if thread_id is None:
+            return self._read(self.statements.select_histories)
+        return self._read_of_thread(self.statements.select_histories_of, thread_id)
+
+    def _read_of_all(self, sql: str) -> list[Row]:
+        rows = self._read(sql)
+        self.database.check_absence(None)
+        return rows
+
+    def _read_of_thread(self, sql: str, thread_id: str, *parameters: object) -> list[Row]:
+        thread = encode_text(thread_id)
+        rows = self._read(sql, (thread, *parameters))
+        if not rows:
+            self.database.check_absence(thread)
+        return rows
+
+    def _read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
         return self.database.read(sql, parameters)
+
+
+def _decode_rows(rows: Sequence[Row]) -> list[str]:
+    return [decode_row(*row) for row in rows]

@@ -199,6 +199,7 @@ class RowHistories:
         """
         terms = [term for pair in pairs for term in pair]
         rows = self._store.database.read(self._store.statements.select_live(len(pairs)), terms)
+        self._store.database.check_absence(None)
         return [_make_live(row) for row in rows]
 
     def list_newest(self, count: int, aside: str, pairs: Sequence[tuple[int, int]] = ()) -> NewestHistories | None:
@@ -218,6 +219,7 @@ class RowHistories:
         sql = self._store.statements.select_newest(len(pairs))
         terms = [term for pair in pairs for term in pair]
         rows = self._store.database.read(sql, (*terms, *names, count, *names))
+        self._store.database.check_absence(None)
         found = [_make_live(row[:-1]) for row in rows]
         with_aside = frozenset(live.thread_id for live, row in zip(found, rows, strict=True) if row[-1])
         if len(rows) < count:

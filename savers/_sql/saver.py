@@ -356,6 +356,8 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
                 self._lock_token(transaction, thread_id)
                 transaction.execute(self._store.statements.delete_thread, (encode_text(thread_id),))
                 had_content = transaction.row_count > 0
+                if not had_content:
+                    self._database.check_absence(encode_text(thread_id))
                 transaction.notify(thread_id)
             self._store.logs.close_thread(thread_id)
             return had_content

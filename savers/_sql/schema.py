@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from graphkit.errors import CheckpointFormatError
 from savers._sql.database import TableNames, Transaction
+from savers._sql.database_errors import ForeignDatabaseError
 
 SCHEMA_VERSION: Final = 1
 
@@ -80,7 +81,7 @@ def is_current(version: object, path: str) -> bool:
         return False
     # A column of SQLite takes values of any type.
     if not isinstance(version, int) or version < 1:
-        raise CheckpointFormatError(path, f"its tables have the version {version!r}, which is none; restore a backup")
+        raise ForeignDatabaseError(path, f"its tables have the version {version!r}, which is none; restore a backup")
     if version > SCHEMA_VERSION:
         raise CheckpointFormatError(
             path,

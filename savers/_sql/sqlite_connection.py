@@ -11,17 +11,24 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from stat import S_ISREG
 from time import monotonic, sleep
-from typing import Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from weakref import WeakSet
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._sql.database import Parameters, Row
-from savers._sql.sqlite_errors import is_busy, is_no_such_table, make_busy_error, make_format_error, translate_error
+from savers._sql.sqlite_errors import (
+    is_busy,
+    is_no_such_table,
+    make_busy_error,
+    make_format_error,
+    make_type_error,
+    translate_error,
+)
 from savers._sql.waiting import check_may_wait
 
 OLDEST_VERSION: Final = (3, 40)
@@ -33,8 +40,33 @@ _SMALLEST_FILE: Final = 512
 """Bytes of SQLite's smallest page; a database has none or at least one."""
 _CACHED_STATEMENTS: Final = 256
 
+
+_NUMBERS: Final[frozenset[type]] = frozenset({int, type(None)})
+_TEXTS: Final[frozenset[type]] = frozenset({str, type(None)})
+_BYTES: Final[frozenset[type]] = frozenset({bytes, type(None)})
+_KINDS: Final = {
+    **dict.fromkeys(("history", "position", "length", "keyframe", "is_keyframe", "version", "released"), _NUMBERS),
+    **dict.fromkeys(("thread", "namespace", "status", "holder"), _TEXTS),
+    **dict.fromkeys(("frame", "checkpoint", "long_thread", "long_namespace"), _BYTES),
+}
+"""What the columns of our tables have. SQLite lets any value pass, which a damaged page may have in any column."""
+
 _OPENING: Final = threading.Lock()
 """Held while a connection is opened, and during a fork."""
+
+
+class _Column(NamedTuple):
+    """A result of a statement that is a column of our tables."""
+
+    number: int
+    name: str
+    kinds: frozenset[type]
+    """The types of its values."""
+
+
+def _find_columns(description: Sequence[tuple[Any, ...]]) -> tuple[_Column, ...]:
+    names = [column[0] for column in description]
+    return tuple(_Column(number, name, _KINDS[name]) for number, name in enumerate(names) if name in _KINDS)
 
 
 class SqliteConnection:
@@ -69,6 +101,8 @@ class SqliteConnection:
             raise translate_error(error, path, "open") from error
         self.inode = find_inode(path)
         """What identifies the file."""
+        self._columns: dict[str, tuple[_Column, ...]] = {}
+        """Which results of a statement are columns of our tables."""
         self._log_path = f"{path}-wal"
         self._log_inode = 0, 0
         try:
@@ -140,13 +174,24 @@ class SqliteConnection:
             PositionTakenError, HistoryGoneError, CheckpointerError: see `Transaction.execute`.
         """
         try:
-            with self._mutex:
-                cursor = self._raw.execute(sql, parameters)
-                return cursor.fetchall(), cursor.rowcount
+            return self._execute(sql, parameters)
         except sqlite3.Error as error:
             if not is_busy(error):
                 raise translate_error(error, self.path, operation) from error
         return self._run_when_free(sql, parameters, operation)
+
+    def _execute(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
+        with self._mutex:
+            cursor = self._raw.execute(sql, parameters)
+            rows = cursor.fetchall()
+        if rows:
+            columns = self._columns.get(sql)
+            if columns is None:
+                columns = self._columns[sql] = _find_columns(cursor.description)
+            for number, name, kinds in columns:
+                if {row[number].__class__ for row in rows} - kinds:
+                    raise make_type_error(self.path, name)
+        return rows, cursor.rowcount
 
     def _run_when_free(self, sql: str, parameters: Parameters, operation: str) -> tuple[list[Row], int]:
         check_may_wait()
@@ -157,9 +202,7 @@ class SqliteConnection:
             sleep(pause)
             pause = min(pause * 1.5, _LONGEST_WAIT)
             try:
-                with self._mutex:
-                    cursor = self._raw.execute(sql, parameters)
-                    return cursor.fetchall(), cursor.rowcount
+                return self._execute(sql, parameters)
             except sqlite3.Error as error:
                 if not is_busy(error):
                     raise translate_error(error, self.path, operation) from error

@@ -9,6 +9,7 @@ from typing import Final
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from savers._sql.database_errors import (
     DatabaseDamagedError,
+    ForeignDatabaseError,
     HistoryGoneError,
     PositionTakenError,
     make_table_error,
@@ -34,6 +35,10 @@ _ADVICE: Final = (
 _RESTORE: Final = (
     "restore a backup, or copy the threads that can be read to a new file, with graphkit copy --to; "
     ".recover of SQLite's shell may save rows of the others"
+)
+_REINDEX: Final = (
+    "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which makes all indexes anew; "
+    "verify says whether that was enough"
 )
 
 
@@ -67,7 +72,9 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
         return HistoryGoneError(str(error))
     if name == "SQLITE_NOTADB":
         return make_format_error(path)
-    if name.startswith("SQLITE_CORRUPT"):
+    # An operational error without a name comes from the module: a text is no UTF-8.
+    is_undecodable = not name and type(error).__name__ == "OperationalError"
+    if name.startswith("SQLITE_CORRUPT") or is_undecodable:
         return DatabaseDamagedError(path, f"SQLite does not say where, only that {error}", _RESTORE)
     if is_no_such_table(error) or "already exists" in str(error):
         return make_table_error(path, str(error))
@@ -76,9 +83,19 @@ def translate_error(error: Exception, path: str, operation: str) -> Exception:
 
 def make_format_error(path: str) -> CheckpointFormatError:
     """Return the error for a file that is something else."""
-    return CheckpointFormatError(
+    return ForeignDatabaseError(
         path, "the file is not a SQLite database, or it is encrypted; give the path of another file"
     )
+
+
+def make_type_error(path: str, column: str) -> DatabaseDamagedError:
+    """Return the error for a value that a column never has."""
+    return DatabaseDamagedError(path, f"a row has a value of another type in the column {column}", _RESTORE)
+
+
+def make_index_error(path: str) -> DatabaseDamagedError:
+    """Return the error for an index that does not have what its table has."""
+    return DatabaseDamagedError(path, "an index does not have what its table has", _REINDEX)
 
 
 def make_busy_error(path: str, operation: str, timeout: float) -> CheckpointStorageError:

@@ -90,7 +90,7 @@ class Statements:
 
         self._live = (
             "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.keyframe,"
-            f" (SELECT max(r.position) FROM {records} AS r WHERE r.history = h.history)"
+            f" (SELECT max(r.position) FROM {records} AS r WHERE r.history = h.history) AS position"
         )
         # A row that replaces a checkpoint has its id again, and stands behind newer ones. The index of the
         # checkpoints tells it; the flags of the record would take reading all of it.
@@ -152,20 +152,13 @@ class Statements:
             f"SELECT namespace, long_namespace FROM {histories}"
             f" WHERE thread = ? AND version = 0 AND {has_checkpoints} ORDER BY namespace"
         )
-        self.select_threads = (
-            f"SELECT DISTINCT thread, long_thread FROM {histories}"
-            f" WHERE version = 0 AND {has_checkpoints} ORDER BY thread"
-        )
-        self.select_all_threads = (
-            f"SELECT DISTINCT thread, long_thread FROM {histories} WHERE {has_checkpoints} ORDER BY thread"
-        )
+        all_threads = f"SELECT DISTINCT thread, long_thread FROM {histories}{database.without_index} WHERE"
+        self.select_threads = f"{all_threads} version = 0 AND {has_checkpoints} ORDER BY thread"
+        self.select_all_threads = f"{all_threads} {has_checkpoints} ORDER BY thread"
         self.select_versions = (
             f"SELECT DISTINCT version FROM {histories} WHERE thread = ? AND version > 0 ORDER BY version"
         )
-        self.select_waiting = (
-            f"SELECT DISTINCT thread, long_thread FROM {histories}"
-            " WHERE version = 0 AND status = 'interrupted' ORDER BY thread"
-        )
+        self.select_waiting = f"{all_threads} version = 0 AND status = 'interrupted' ORDER BY thread"
         locks = database.lock_rows(update="h")
         self.lock_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ? AND h.version = 0{locks}"
         self.select_history = f"SELECT h.history FROM {histories} AS h WHERE {owner}"
@@ -207,16 +200,16 @@ class Statements:
         # Verifying
 
         owners = f"SELECT history, thread, long_thread, namespace, long_namespace, version FROM {histories}"
-        self.select_histories = f"{owners} ORDER BY thread, namespace, version"
+        self.select_histories = f"{owners}{database.without_index} ORDER BY thread, namespace, version"
         self.select_histories_of = f"{owners} WHERE thread = ? ORDER BY namespace, version"
         last = f"FROM {records} AS r WHERE r.history = h.history ORDER BY r.position DESC LIMIT 1"
         self.select_columns = (
-            f"SELECT h.keyframe, h.status, (SELECT r.position {last}), (SELECT r.position + length(r.frame) {last})"
-            f" FROM {histories} AS h WHERE h.history = ?"
+            f"SELECT h.keyframe, h.status, (SELECT r.position {last}) AS position,"
+            f" (SELECT r.position + length(r.frame) {last}) AS position FROM {histories} AS h WHERE h.history = ?"
         )
         self.select_status = f"SELECT status FROM {histories} WHERE history = ?"
         self.select_rows = (
-            f"SELECT position, checkpoint, is_keyframe, length(frame) FROM {records}"
+            f"SELECT position, checkpoint, is_keyframe, length(frame) AS length FROM {records}"
             " WHERE history = ? AND position > ? ORDER BY position LIMIT ?"
         )
         self.select_orphans = (
@@ -229,18 +222,20 @@ class Statements:
         histories = database.names.histories
         records = database.names.records
         self.select_last_checkpoint = (
-            f"SELECT max(position) FROM {records} WHERE history = ? AND position < ? AND checkpoint IS NOT NULL"
+            f"SELECT max(position) AS position FROM {records}"
+            " WHERE history = ? AND position < ? AND checkpoint IS NOT NULL"
         )
         of_history = f"FROM {records} AS r WHERE r.history = h.history"
         ends = (
             "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.version, h.released,"
-            f" (SELECT r.position + length(r.frame) {of_history} ORDER BY r.position DESC LIMIT 1),"
+            f" (SELECT r.position + length(r.frame) {of_history} ORDER BY r.position DESC LIMIT 1) AS position,"
             f" (SELECT r.checkpoint {of_history} AND r.checkpoint IS NOT NULL ORDER BY r.position DESC LIMIT 1)"
+            " AS checkpoint"
             f" FROM {histories} AS h"
         )
         # Below 0 it is being rewritten.
         is_news = "h.version = 0 OR (h.version > 0 AND h.history > ?)"
-        self.list_ends = f"{ends} WHERE {is_news} ORDER BY h.thread, h.history"
+        self.list_ends = f"{ends}{database.without_index} WHERE {is_news} ORDER BY h.thread, h.history"
         self.list_ends_of_thread = f"{ends} WHERE ({is_news}) AND h.thread = ? ORDER BY h.history"
         self.select_end = f"{ends} WHERE h.history = ?"
         self.select_newest_history = f"SELECT max(history) FROM {histories}"
@@ -252,8 +247,8 @@ class Statements:
         """
         histories = self._database.names.histories
         return (
-            f"{self._live}, {self._newest} FROM {histories} AS h WHERE {self._is_live(pair_count)}"
-            " ORDER BY h.thread, h.namespace"
+            f"{self._live}, {self._newest} AS checkpoint FROM {histories} AS h{self._database.without_index}"
+            f" WHERE {self._is_live(pair_count)} ORDER BY h.thread, h.namespace"
         )
 
     def select_newest(self, pair_count: int) -> str:
@@ -268,10 +263,11 @@ class Statements:
         # none of their rows to decode.
         return (
             f"WITH live AS MATERIALIZED (SELECT h.history, {self._newest} AS newest FROM {histories} AS h"
-            f" WHERE {self._is_live(pair_count)} AND NOT (h.namespace >= ? AND h.namespace < ?)),"
+            f"{self._database.without_index} WHERE {self._is_live(pair_count)}"
+            " AND NOT (h.namespace >= ? AND h.namespace < ?)),"
             " newest AS (SELECT l.history, l.newest FROM live AS l"
             f" ORDER BY CASE WHEN length(l.newest) = {UUID_BYTES} THEN 1 ELSE 0 END, l.newest DESC LIMIT ?)"
-            f" {self._live}, n.newest, EXISTS (SELECT 1 FROM {histories} AS e"
+            f" {self._live}, n.newest AS checkpoint, EXISTS (SELECT 1 FROM {histories} AS e"
             " WHERE e.thread = h.thread AND e.version = 0 AND e.namespace >= ? AND e.namespace < ?)"
             f" FROM newest AS n JOIN {histories} AS h ON h.history = n.history ORDER BY h.thread, h.namespace"
         )

@@ -5,6 +5,7 @@ It changes nothing and takes no lock.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
@@ -14,6 +15,7 @@ from savers._log import log
 from savers._log.log_checker import LogChecker
 from savers._log.reports import FileReport, FileState, StoreReport, ThreadReport
 from savers._log.stored_checkpoint import outline_writes
+from savers._sql.database_errors import ForeignDatabaseError
 from savers._sql.encoded_text import decode_row, encode_id, encode_text
 from savers._sql.row_log import RowLog
 from savers._sql.row_source import RowSource
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from savers._log.reports import Progress
+    from savers._sql.database import Row
     from savers._sql.row_store import RowStore
 
 _ROWS_AT_ONCE: Final = 1000
@@ -57,14 +60,14 @@ class _Columns(NamedTuple):
 
 def verify(store: RowStore, thread_id: str | None, progress: Progress | None = None) -> StoreReport:
     """Check one thread, or all threads (None)."""
-    statements = store.statements
+    problems = _Problems()
     if thread_id is None:
-        rows = store.database.read(statements.select_histories)
-    else:
-        rows = store.database.read(statements.select_histories_of, (encode_text(thread_id),))
-    histories = [_describe(row) for row in rows]
-    total = _measure(store, histories, thread_id) if progress is not None else 0
-    done = 0
+        with problems.reported():
+            problems.add(*store.database.check())
+    histories = _list_histories(store, thread_id, problems)
+    total = done = 0
+    with problems.reported():
+        total = _measure(store, histories, thread_id) if progress is not None else 0
     threads: list[ThreadReport] = []
     for owner, group in groupby(histories, lambda history: history.thread_id):
         reports: list[FileReport] = []
@@ -79,21 +82,54 @@ def verify(store: RowStore, thread_id: str | None, progress: Progress | None = N
         if reports:
             threads.append(ThreadReport(thread_id=owner, directory="", files=tuple(reports)))
     if thread_id is None:
-        threads += _report_orphans(store)
+        with problems.reported():
+            threads += _report_orphans(store)
+    threads += problems.make_reports()
     return StoreReport(
         threads=tuple(threads),
         size=sum(file.size for thread in threads for file in thread.files),
     )
 
 
-def _describe(row: tuple[object, ...]) -> _History:
+class _Problems:
+    """What is wrong with the database itself, whichever history it belongs to."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, FileState] = {}
+
+    def add(self, *reasons: str, state: FileState = "damaged") -> None:
+        self._states.update(dict.fromkeys(reasons, state))
+
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Report that the database cannot be read, in place of the error."""
+        try:
+            yield
+        except CheckpointCorruptionError as error:
+            self.add(error.reason)
+        except ForeignDatabaseError as error:
+            self.add(error.reason, state="foreign")
+
+    def make_reports(self) -> Iterator[ThreadReport]:
+        files = [FileReport(path="the database", state=state, reason=reason) for reason, state in self._states.items()]
+        if files:
+            yield ThreadReport(thread_id=None, directory="", files=tuple(files))
+
+
+def _list_histories(store: RowStore, thread_id: str | None, problems: _Problems) -> list[_History]:
+    rows: list[Row] = []
+    with problems.reported():
+        rows = store.list_histories(thread_id)
+    histories: list[_History] = []
+    for row in rows:
+        with problems.reported():
+            histories.append(_describe(row))
+    return histories
+
+
+def _describe(row: Row) -> _History:
     number, thread, long_thread, namespace, long_namespace, version = row
-    return _History(
-        number,  # type: ignore[arg-type]
-        decode_row(thread, long_thread),  # type: ignore[arg-type]
-        decode_row(namespace, long_namespace),  # type: ignore[arg-type]
-        version,  # type: ignore[arg-type]
-    )
+    return _History(number, decode_row(thread, long_thread), decode_row(namespace, long_namespace), version)
 
 
 def _measure(store: RowStore, histories: list[_History], thread_id: str | None) -> int:
@@ -113,22 +149,29 @@ def _check_settled(store: RowStore, history: _History) -> FileReport | None:
     What a rewrite deletes during the check looks like damage.
     """
     report = _check(store, history)
-    if report is None or report.state == "ok" or _read_columns(store, history) is not None:
+    if report is None or report.state == "ok" or _is_there(store, history):
         return report
     return None
 
 
+def _is_there(store: RowStore, history: _History) -> bool:
+    try:
+        return _read_columns(store, history) is not None
+    except CheckpointCorruptionError:
+        return True
+
+
 def _check(store: RowStore, history: _History) -> FileReport | None:
-    columns = _read_columns(store, history)
-    if columns is None:
-        return None
     examined = _ExaminedRows(store, history)
     checker = _RowChecker(store, history, examined)
     state: FileState = "damaged"
-    offset = 0
+    offset = size = 0
     reason = ""
-    size = columns.end or 0
     try:
+        columns = _read_columns(store, history)
+        if columns is None:
+            return None
+        size = columns.end or 0
         examined.open_unchecked(size)
         checker.check_rows(columns)
         state = "ok"

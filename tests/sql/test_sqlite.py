@@ -113,7 +113,7 @@ def test_what_is_no_path_is_refused(db_file):
         SqliteDatabase(db_file)
 
 
-@pytest.mark.parametrize("db_file", ["runs/", Path("."), "runs/.", "..", "runs/..", "/"])
+@pytest.mark.parametrize("db_file", ["runs/", Path(), "runs/.", "..", "runs/..", "/"])
 def test_a_path_that_can_only_be_a_directory_is_refused(tmp_path, monkeypatch, db_file):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointerConfigurationError, match="must be the path of a file, not of a directory"):

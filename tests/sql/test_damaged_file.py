@@ -1,0 +1,200 @@
+"""SQLite files of which a page or a value is damaged: what verify reports, and what reading says."""
+
+import itertools
+import os
+import sqlite3
+
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
+from savers import SqliteSaver
+from tests.sql.savers import fill
+
+PAGE = 4096
+THREADS = ("t", "u", "v")
+
+
+def show(checkpoints):
+    return [(one.id, one.node_id, one.created_at, dict(one.state), dict(one.metadata)) for one in checkpoints]
+
+
+def list_changes(saver, config):
+    with saver.watch(config, latest=True) as watch:
+        return [(change.kind, change.checkpoint.id) for change in iter(lambda: watch.get(0), None) if change.checkpoint]
+
+
+READINGS = {
+    "watch": list_changes,
+    "threads": lambda saver, config: saver.threads(),
+    "all threads": lambda saver, config: saver.threads(released=True),
+    "get": lambda saver, config: show(filter(None, [saver.get(config)])),
+    "list": lambda saver, config: show(saver.list(config)),
+    "history": lambda saver, config: [(one.id, one.tags, one.status) for one in saver.history(config)],
+    "recent": lambda saver, config: [one.id for one in saver.recent(config, limit=3)],
+    "summary": lambda saver, config: [saver.summary(config)],
+    "writes": lambda saver, config: [saver.get_writes(config)],
+    "namespaces": lambda saver, config: saver.namespaces(config),
+    "versions": lambda saver, config: [show(saver.tag(config, 1).checkpoints)] if config.thread == "v" else [],
+    "replay": lambda saver, config: show(saver.replay(config)),
+    "interrupts": lambda saver, config: saver.interrupts(),
+    "search": lambda saver, config: sorted(one.id for one in saver.search({"n": 2})),
+}
+NEED_NO_INDEX = {"threads", "all threads", "get", "list", "history", "recent", "summary", "namespaces", "replay"}
+"""What finds all threads, or one thread, although the index of the threads is damaged; or is an error."""
+
+
+def read_all(saver):
+    """Read in every way; return the results, and the errors."""
+    found, errors = {}, {}
+    for (name, read), thread in itertools.product(READINGS.items(), THREADS):
+        try:
+            found[name, thread] = read(saver, RunnableConfig(thread))
+        except CheckpointerError as error:
+            errors[name, thread] = error
+    return found, errors
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The bytes of a file with some threads, and what there is to read in it."""
+    file = tmp_path_factory.mktemp("written") / "x.db"
+    with SqliteSaver(file, fsync="never") as saver:
+        for thread in THREADS:
+            fill(saver, 12, thread)
+            saver.add_tags(RunnableConfig(thread), "label")
+        saver.release(RunnableConfig("v"))
+        fill(saver, 12, "v")
+        saver.put(RunnableConfig("u"), Checkpoint(node_id="a", next_node_id="b", state={"long": os.urandom(3 * PAGE)}))
+        found, errors = read_all(saver)
+        assert not errors
+        assert saver.verify().ok
+    return file.read_bytes(), found
+
+
+@pytest.fixture
+def open_damaged(tmp_path):
+    """Opens a saver on a file with other bytes."""
+    numbers = itertools.count()
+
+    def open_damaged(data):
+        file = tmp_path / f"{next(numbers)}.db"
+        file.write_bytes(data)
+        return SqliteSaver(file, fsync="never")
+
+    return open_damaged
+
+
+def count_pages(data):
+    return len(data) // PAGE
+
+
+def with_page(data, number, content):
+    return data[: number * PAGE] + content + data[(number + 1) * PAGE :]
+
+
+def take_page(data, number):
+    return data[number * PAGE : (number + 1) * PAGE]
+
+
+def list_unexpected(errors):
+    """Return the errors that do not say that something is damaged."""
+    return [
+        error for error in errors.values() if not isinstance(error, (CheckpointCorruptionError, CheckpointFormatError))
+    ]
+
+
+def check_damaged(saver, expected):
+    """Check that verify reports damage, and that reading returns what is there or raises."""
+    with saver:
+        found, errors = read_all(saver)
+        for thread in THREADS:
+            saver.verify(thread)
+        report = saver.verify()
+    assert not report.ok
+    assert list_unexpected(errors) == []
+    needed = {name: value for name, value in found.items() if name[0] in NEED_NO_INDEX}
+    assert needed == {name: expected[name] for name in needed}
+
+
+def test_a_page_of_zeros_is_reported(written, open_damaged, sweep):
+    data, expected = written
+    for number in sweep.some(range(count_pages(data)), 12):
+        check_damaged(open_damaged(with_page(data, number, bytes(PAGE))), expected)
+
+
+def test_swapped_pages_are_reported_and_hide_no_thread(written, open_damaged, sweep):
+    data, expected = written
+    pairs = [*itertools.combinations(range(1, count_pages(data)), 2)]
+    pairs = [pair for pair in pairs if take_page(data, pair[0]) != take_page(data, pair[1])]
+    for first, second in sweep.some(pairs, 60):
+        swapped = with_page(with_page(data, first, take_page(data, second)), second, take_page(data, first))
+        check_damaged(open_damaged(swapped), expected)
+
+
+def test_a_flipped_bit_is_reported_if_it_changes_anything(written, open_damaged, sweep):
+    data, expected = written
+    reported = 0
+    step = 97
+    for offset in sweep.some(range(0, len(data), step), 200):
+        flipped = bytearray(data)
+        flipped[offset] ^= 1 << offset % 8
+        with open_damaged(flipped) as saver:
+            found, errors = read_all(saver)
+            is_reported = not saver.verify().ok
+        assert list_unexpected(errors) == []
+        assert is_reported or (found, errors) == (expected, {})
+        reported += is_reported
+    assert reported
+
+
+INTEGER, TEXT, BYTES = 7, "text", b"\0bytes"
+COLUMNS = {
+    "histories": {
+        "thread": [BYTES],
+        "namespace": [BYTES],
+        "version": [TEXT, BYTES, 0.5],
+        "keyframe": [TEXT, BYTES, 0.5],
+        "status": [BYTES],
+        "created": [TEXT, BYTES],
+        "released": [TEXT, BYTES],
+        "long_thread": [INTEGER, TEXT],
+        "long_namespace": [INTEGER, TEXT],
+    },
+    "records": {
+        "history": [TEXT, BYTES, 0.5],
+        "position": [TEXT, BYTES, 0.5],
+        "checkpoint": [INTEGER, TEXT],
+        "is_keyframe": [TEXT, BYTES],
+        "frame": [INTEGER, TEXT],
+        "written": [TEXT, BYTES],
+    },
+    "terms": {"term": [TEXT, BYTES], "history": [TEXT, BYTES]},
+    "run_locks": {"token": [TEXT, BYTES]},
+    "meta": {"name": [BYTES], "value": [TEXT, BYTES]},
+}
+"""For each column, values that it does not have; SQLite keeps them."""
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [(table, column, value) for table in COLUMNS for column in COLUMNS[table] for value in COLUMNS[table][column]],
+)
+def test_a_value_of_another_type_is_reported(written, tmp_path, table, column, value):
+    data, expected = written
+    file = tmp_path / "x.db"
+    file.write_bytes(data)
+    with sqlite3.connect(file) as connection:
+        connection.execute("INSERT INTO graphkit_run_locks VALUES ('t', 1, 1, 1, 'holder')")
+        last = {"terms": "(term, history) = (SELECT term, history FROM graphkit_terms LIMIT 1)"}.get(
+            table, f"rowid = (SELECT max(rowid) FROM graphkit_{table})"
+        )
+        connection.execute(f"UPDATE graphkit_{table} SET {column} = ? WHERE {last}", (value,))
+    connection.close()
+    with SqliteSaver(file, fsync="never") as saver:
+        found, errors = read_all(saver)
+        report = saver.verify()
+    assert not report.ok
+    assert list_unexpected(errors) == []
+    if table == "run_locks":
+        assert (found, errors) == (expected, {})

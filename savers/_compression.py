@@ -66,7 +66,7 @@ class Compression:
         """The number of the method in stored data."""
         return ZLIB if self.method == "zlib" else ZSTD
 
-    def compress(self, data: bytes) -> bytes | None:
+    def compress(self, data: bytes | memoryview) -> bytes | None:
         """Return the data compressed; None if that does not save enough to be stored."""
         compress = self._compressor()
         if len(data) > _SAMPLE * (_SAMPLES + 1):
@@ -78,17 +78,19 @@ class Compression:
         packed = compress(data)
         return packed if len(packed) < _WORTH * len(data) else None
 
-    def _compressor(self) -> Callable[[bytes], bytes]:
+    def _compressor(self) -> Callable[[bytes | memoryview], bytes]:
         if self.method == "zlib":
             level = self.level or 1
             return lambda data: zlib.compress(data, level)
-        compress: Callable[[bytes], bytes] = _import_zstandard().ZstdCompressor(level=self.level or 3).compress
+        compress: Callable[[bytes | memoryview], bytes] = (
+            _import_zstandard().ZstdCompressor(level=self.level or 3).compress
+        )
         return compress
 
 
-def _take_samples(data: bytes) -> bytes:
+def _take_samples(data: bytes | memoryview) -> bytes:
     middle = len(data) // 2
-    return data[:_SAMPLE] + data[middle : middle + _SAMPLE] + data[-_SAMPLE:]
+    return b"".join((data[:_SAMPLE], data[middle : middle + _SAMPLE], data[-_SAMPLE:]))
 
 
 def parse_compression(option: Any) -> Compression | None:

@@ -181,7 +181,7 @@ def encode_draft(draft: Mapping[str, Operation], names: Sequence[str]) -> tuple[
 def compress(
     op: Set,
     method: int,
-    shorter: Callable[[bytes], bytes | None],
+    shorter: Callable[[memoryview], bytes | None],
     *,
     opaque: bool,
 ) -> Operation:
@@ -194,7 +194,7 @@ def compress(
         opaque: whether the value is the bytes of a StateSerializer.
     """
     kind, count, skip = (OPAQUE, 0, 0) if opaque else parse_header(op.data, 0)
-    body = op.data[skip:]
+    body = memoryview(op.data)[skip:]
     block = shorter(body)
     if block is None:
         return op

@@ -164,10 +164,10 @@ def has_canonical_header(value: Value, body: bytes) -> bool:
     return parse_header(head + body, 0) == (value.kind, value.count, len(head))
 
 
-def split_value(packed: bytes, *, opaque: bool) -> tuple[Value, bytes]:
-    """Return a packed value without pieces, and its bytes."""
+def split_value(packed: bytes, *, opaque: bool) -> tuple[Value, memoryview]:
+    """Return a packed value without pieces, and its bytes, which may be too many to be copied."""
     kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else parse_header(packed, 0)
-    body = packed[skip:]
+    body = memoryview(packed)[skip:]
     return Value(kind=kind, count=count, length=len(body), crc=crc32(body), pieces=[]), body
 
 

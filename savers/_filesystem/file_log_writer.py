@@ -33,6 +33,8 @@ _MOST_ZEROS: Final = 1 << 17
 """If more zeros than this follow the last record, the next writer cuts them off."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """How a system says that a file cannot grow."""
+_LONGEST_EXTENDED: Final = 1 << 20
+"""A longer record is written without zeros behind it, which would take a copy of it."""
 _LOGGER: Final = getLogger("graphkit")
 
 
@@ -145,7 +147,7 @@ class FileLogWriter(FileLogReader, LogWriter):
         start = self.end
         end = start + len(data)
         try:
-            if end > self.file_size and self.is_extended_ahead:
+            if end > self.file_size and self.is_extended_ahead and len(data) <= _LONGEST_EXTENDED:
                 written = start + self._write_and_extend(start, data)
             else:
                 written = start + self.io.write_at(self.fd, start, data)

@@ -255,7 +255,10 @@ def pack_frame(
     trailer = _pack_trailer(length + OVERHEAD, END)
     zeros = 0
     if length >= SECTOR:
-        zeros = count_zero_sectors(payload + trailer, offset + FRAME_SIZE)
+        start = offset + FRAME_SIZE
+        # The last sector may reach into the trailer. A copy of the whole payload with it could take 1 GB.
+        last = length - min((start + length) % SECTOR, length)
+        zeros = count_zero_sectors(payload, start) + count_zero_sectors(payload[last:] + trailer, start + last)
         zeros = min(zeros, _U16_MAX)
     unsynced_sectors = (unsynced + SECTOR - 1) // SECTOR
     if unsynced_sectors > _U16_MAX:  # noqa: PLR1730 - min() takes 1,300 instructions of 10,000

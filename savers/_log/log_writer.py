@@ -300,9 +300,12 @@ class LogWriter(LogReader):
         if early is not None:
             flags |= log.EARLY
         payload = payloads.pack_change(base, stored, ops, new.target, data, self.codec.pack, early)
+        new.draft.clear()
         back = self.end - base.offset
         key = self.end - base.keyframe_offset
         stored.offset = self._append_record(log.CHECKPOINT, payload, flags, back, key)
+        # Bytes of a long value are not kept twice while the table looks at them.
+        del payload
         stored.keyframe_offset = base.keyframe_offset
         table.apply(ops, data, self.end - log.TRAILER_SIZE - len(data))
         self.depth += 1
@@ -357,6 +360,7 @@ class LogWriter(LogReader):
         ops, data, flags = self._encode_draft(new.draft, new.order)
         payload = self._pack_keyframe(new, ops, keyframe_table, data)
         if payload is None:
+            data = b""  # It may take as much memory as the state, as does each record with a part of it.
             spilled = self._spill(new)
             keyframe_table = self._make_keyframe_table(new, spilled)
             ops, data, flags = self._encode_draft(new.draft, new.order)
@@ -369,6 +373,8 @@ class LogWriter(LogReader):
                 self.codec.pack,
                 self.early.measure(stored.id, self.end),
             )
+        # The payload has the bytes of the draft, which may take as much memory as the state.
+        new.draft.clear()
         if any(entry is not None and delta.has_block(entry) for entry in keyframe_table[1::2]):
             flags |= log.COMPRESSED
         if new.target is not None:
@@ -376,6 +382,7 @@ class LogWriter(LogReader):
         if self.early:
             flags |= log.EARLY
         stored.offset = self._append_record(log.CHECKPOINT, payload, flags | log.KEY)
+        del payload
         stored.keyframe_offset = stored.offset
         record = payloads.DecodedRecord(
             checkpoint=stored,
@@ -455,7 +462,7 @@ class LogWriter(LogReader):
             packed = op.data if isinstance(op, delta.Set) else new.pack(name)
             value, body = delta.split_value(packed, opaque=self.serializer is not None)
             for at in range(0, len(body), self._most_keyframe_data):
-                part = body[at : at + self._most_keyframe_data]
+                part = bytes(body[at : at + self._most_keyframe_data])
                 self._append_record(log.DATA, part)
                 value.pieces += (self.end - log.TRAILER_SIZE - len(part), len(part))
             spilled[name] = value

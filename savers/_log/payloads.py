@@ -52,6 +52,11 @@ LAST_TIME: Final = (date.max.toordinal() - date(1970, 1, 1).toordinal() + 1) * 8
 """The first and the last time that a `datetime` can hold, in microseconds since 1970."""
 _WITH_METADATA: Final = 8
 """Elements of a change that sets metadata: in addition, parent and metadata."""
+_LONG_DATA: Final = 1 << 16
+"""More bytes than this are not packed with the rest of their record, which would copy them twice."""
+_LONG_BIN: Final = b"\xc6"
+"""The first byte of more than 65,535 bytes in msgpack; four bytes for their number follow."""
+_EMPTY_BIN: Final = b"\xc4\0"
 _NO_PARTS: Final[list[Any]] = []
 _UUID_LENGTH: Final = 36
 _HEX_LENGTH: Final = 32
@@ -63,11 +68,15 @@ BEFORE_UUID: Final = b"\xc4\x10"
 """What precedes the 16 bytes of an id that is a UUID."""
 
 
+def _make_packer() -> Packer:
+    return Packer(unicode_errors="surrogatepass", buf_size=1024)
+
+
 class _PerThread(threading.local):
     """A packer for each thread: creating one takes longer than packing a record."""
 
     def __init__(self) -> None:
-        self.packer = Packer(unicode_errors="surrogatepass", buf_size=1024)
+        self.packer = _make_packer()
 
 
 _PER_THREAD: Final = _PerThread()
@@ -76,6 +85,9 @@ _PER_THREAD: Final = _PerThread()
 def packb(value: object) -> bytes:
     """Return the msgpack of a record's structure; lone surrogates are kept."""
     packed: bytes = _PER_THREAD.packer.pack(value)
+    if len(packed) > _LONG_DATA:
+        # The packer would keep a buffer of that length.
+        _PER_THREAD.packer = _make_packer()
     return packed
 
 
@@ -226,7 +238,7 @@ def pack_change(  # noqa: C901 - part of every put
     elif new.metadata is not base.metadata and (new.metadata or base.metadata):
         metadata = _metadata_change(base.metadata, new.metadata, pack)
     created = new.created - base.created
-    if target is None and early is None:
+    if target is None and early is None and len(data) <= _LONG_DATA:
         # The usual change, in half the time.
         if metadata is None and parent is None:
             return packb((id_bytes(new.id), node, next_node, created, ops, data))
@@ -256,8 +268,12 @@ def _pack_parts(
         parts += (parent, metadata)
     elif parent is not None:
         parts.append(parent)
-    parts.append(data)
-    return packb(parts)
+    if len(data) <= _LONG_DATA:
+        parts.append(data)
+        return packb(parts)
+    parts.append(b"")
+    beginning = packb(parts).removesuffix(_EMPTY_BIN)
+    return b"".join((beginning, _LONG_BIN, len(data).to_bytes(4, "big"), data))
 
 
 def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:

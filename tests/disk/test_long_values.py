@@ -1,0 +1,66 @@
+"""Values of many bytes: a put copies them seldom, and the bytes of a record are the same as without that care."""
+
+import os
+import tracemalloc
+
+import msgpack
+import pytest
+
+from graphkit import Checkpoint, RunnableConfig
+from savers import FileSystemSaver, SqliteSaver
+from savers._log import log, payloads
+from savers._log.stored_checkpoint import StoredCheckpoint
+
+SIZE = 8 << 20
+CONFIG = RunnableConfig("t")
+SECTOR = 512
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+@pytest.mark.parametrize("open_saver", [FileSystemSaver, SqliteSaver])
+def test_a_put_takes_three_times_the_bytes_of_a_long_value_and_keeps_none(tmp_path, open_saver, fsync):
+    with open_saver(tmp_path / "store", fsync=fsync) as saver:
+        saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
+        checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"n": 2, "long": os.urandom(SIZE)})
+        tracemalloc.start()
+        try:
+            saver.put(CONFIG, checkpoint)
+            kept, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 3.2 * SIZE
+        assert kept < SIZE / 10
+        assert saver.get(CONFIG).state["long"] == checkpoint.state["long"]
+
+
+@pytest.mark.parametrize("length", [0, 1, 65_535, 65_536, 65_537, 1 << 17])
+@pytest.mark.parametrize("target", [None, "c0"])
+def test_the_payload_with_a_long_value_is_what_msgpack_makes(length, target):
+    data = os.urandom(length)
+    old = StoredCheckpoint("c0", "a", "b", 1, None, {})
+    new = StoredCheckpoint("c1", "b", "c", 2, "c0", {})
+    for packed in (
+        payloads.pack_keyframe(new, [0, 0, length], ["k", None], target, data, lambda value, _: msgpack.packb(value)),
+        payloads.pack_change(old, new, [0, 0, length], target, data, lambda value, _: msgpack.packb(value)),
+    ):
+        parts = msgpack.unpackb(packed)
+        assert parts[-1] == data
+        assert msgpack.packb(parts) == packed
+
+
+def count_zero_sectors(data, offset):
+    """Count the sectors that lie wholly inside a range of bytes and are all zero, one by one."""
+    sectors = range(-(-offset // SECTOR) * SECTOR, (offset + len(data)) // SECTOR * SECTOR, SECTOR)
+    return sum(not any(data[sector - offset : sector - offset + SECTOR]) for sector in sectors)
+
+
+def test_a_record_counts_the_sectors_of_zeros_up_to_its_end():
+    counts = set()
+    for length in (512, 768, 1024, 2048, 2500):
+        for offset in range(SECTOR):
+            # The trailer of such a record begins with zeros.
+            frame = log.pack_frame(offset, 1, 1, log.DATA, bytes(length))
+            expected = count_zero_sectors(frame[log.FRAME_SIZE :], offset + log.FRAME_SIZE)
+            assert log.parse_extent(frame, offset).zeros == expected
+            counts.add(expected)
+    assert counts == {0, 1, 2, 3, 4}

@@ -411,7 +411,8 @@ def test_no_moment_of_the_default_prune_leaves_a_thread_that_runs(sweep, caplog)
         run_until(saver := Lists(), "t", "waiting")
         before = [*saver.history(T)]
         assert not Calls(call, "before").during(lambda saver: saver.prune("t", keep_last=1), saver)
-        if [*saver.history(T)] != before:
+        # Between the root and the nested history, the thread is complete: each history is pruned by itself.
+        if [*saver.history(T)] not in (before, before[:1]):
             assert status_of(saver, "t") in {None, "incomplete"}
             assert_not_run(saver, "t", caplog)
         run_until(saver, "whole", "finished")

@@ -367,6 +367,8 @@ def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see belo
         own_id, node, next_node, created, ops, table, *rest = parts
         data = rest.pop()
         base = None
+        if table.__class__ is not list:
+            raise ValueError("its table is not a list")
     elif base is None:
         raise ValueError("it has no base")
     else:

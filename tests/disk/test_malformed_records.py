@@ -27,7 +27,17 @@ KEYFRAMES = {
     "a time that no clock shows": ["bad", "a", "b", LATE, [], TABLE, b""],
     "a node that is no text": ["bad", 7, "b", 1, [], TABLE, b""],
     "an id that is no text": [7, "a", "b", 1, [], TABLE, b""],
+    "a table that is no list": ["bad", "a", "b", 1, [], 7, b""],
+    "a table that is text": ["bad", "a", "b", 1, [], "table", b""],
+    "a table that is a mapping": ["bad", "a", "b", 1, [], {"k": 1}, b""],
     "early writes without a place": ["bad", "a", "b", 1, [], TABLE, None, None, None, [-1, 0], b""],
+}
+# Only who reads the state sees these.
+TABLES = {
+    "a table of a name without an entry": ["bad", "a", "b", 1, [], ["k"], b""],
+    "a table with a name that is no text": ["bad", "a", "b", 1, [], [1, 1], b"\1"],
+    "a table with an entry that is none": ["bad", "a", "b", 1, [], ["k", "entry"], b""],
+    "a table with a value that is not there": ["bad", "a", "b", 1, [], ["k", 9], b""],
 }
 OTHERS = {
     "writes that are no bytes": (log.WRITE, ["good", {"k": 1}]),
@@ -85,6 +95,18 @@ def test_a_record_with_a_wrong_part_is_damage_and_repaired(tmp_path, name):
         for read in (saver.list, saver.history, saver.get):
             with pytest.raises(CheckpointCorruptionError, match=f"{path}"):
                 read(CONFIG)
+        expect_repair(saver)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_keyframe_with_a_wrong_table_hides_only_its_own_state(tmp_path, name):
+    path = write_log(tmp_path, log.CHECKPOINT, TABLES[name], log.KEY)
+    with FileSystemSaver(tmp_path, fsync="never") as saver:
+        assert [info.id for info in saver.history(CONFIG)] == ["bad", "good"]
+        assert dict(saver.get(CONFIG.replace(checkpoint_id="good")).state) == {"k": "v"}
+        for read in (lambda: saver.get(CONFIG), lambda: [dict(one.state) for one in saver.list(CONFIG)]):
+            with pytest.raises(CheckpointCorruptionError, match=f"{path}"):
+                read()
         expect_repair(saver)
 
 

@@ -108,8 +108,8 @@ class MaintenanceTests(ContractTests):
             saver.put(CONFIG, made({}, metadata={"user": "u", "n": number}))
         for limit in (sys.maxsize, sys.maxsize + 1, 1 << 80):
             for thread_id in self._list_searched(saver):
-                assert _get_numbers(saver.search({"user": "u"}, thread_id=thread_id, limit=limit)) == [1, 0]
-            assert _get_numbers(saver.recent(CONFIG, limit=limit)) == [1, 0]
+                equal(_get_numbers(saver.search({"user": "u"}, thread_id=thread_id, limit=limit)), [1, 0])
+            equal(_get_numbers(saver.recent(CONFIG, limit=limit)), [1, 0])
 
     def test_a_limit_that_is_not_a_number_of_results_is_refused(self) -> None:
         saver = self.open()

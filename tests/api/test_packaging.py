@@ -191,7 +191,7 @@ def test_the_ci_runs_every_python_that_is_claimed_and_all_cases_of_all_sweeps():
     claimed = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)]
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert re.search(r"VERSIONS=\$\{VERSIONS:-(.*)\}", script)[1].split() == claimed
-    assert "make full" in script
+    assert 'test_on "$first" --full || status=1' in script
     assert re.search(r"^full:\n\t.* -m pytest --full$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 

@@ -67,7 +67,9 @@ class Database(ABC):
     """
 
     path: str
-    """The database in messages: a file, or a schema and a server; without a password."""
+    """The database in messages: a file, or a schema, a user and a server; without a password."""
+    identity: str
+    """The database, whichever user connects to it."""
     names: TableNames
     run_locks: RunLocks
     """The run locks of the threads."""

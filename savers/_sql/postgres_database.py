@@ -32,6 +32,7 @@ from savers._sql.postgres_session import (
     get_pool_parameters,
     is_connection,
     is_pool,
+    name_database,
     parse_connection_string,
     quote_name,
 )
@@ -92,7 +93,9 @@ class PostgresDatabase(Database):
         self.lock_timeout = lock_timeout
         self._guest: Any = pool
         self._parameters = self._make_parameters(connection_string)
-        self.path = self._make_path()
+        user, servers, name = name_database(self._parameters)
+        self.path = f'schema "{schema}" of {user}@{servers}/{name}'
+        self.identity = f'schema "{schema}" of {servers}/{name}'
         self._keeps_sessions = False
         """Whether the first connection has shown that a connection keeps its session of the server."""
         self.names = TableNames(*(f"{quote_name(schema)}.{quote_name(name)}" for name in TableNames._fields))
@@ -136,11 +139,6 @@ class PostgresDatabase(Database):
             return complete_parameters(get_connection_parameters(self._guest))
         parameters = get_pool_parameters(self._guest)
         return complete_parameters({**parse_connection_string(parameters.pop("conninfo")), **parameters})
-
-    def _make_path(self) -> str:
-        name = self._parameters.get("dbname") or self._parameters.get("user") or "the default database"
-        host = self._parameters.get("host") or self._parameters.get("hostaddr") or "the local host"
-        return f'schema "{self.schema}" of {name}@{host}'
 
     def has_tables(self) -> bool:
         with self._mutex:

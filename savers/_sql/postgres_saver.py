@@ -104,7 +104,7 @@ class PostgresSaver(SqlSaver):
         tokens: dict[str, int] = {}
         for key in get_held_run_locks():
             # Savers of other kinds have other keys, and nested runs have keys of their own.
-            if isinstance(key, RunLockKey) and key.path == self._database.path:
+            if isinstance(key, RunLockKey) and key.database == self._database.identity:
                 token = self._database.token_of(key.thread_id)
                 if token is not None:
                     tokens[key.thread_id] = token

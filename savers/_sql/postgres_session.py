@@ -304,6 +304,25 @@ def complete_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {**_DEFAULTS, **parameters, "client_encoding": "UTF8", "autocommit": True}
 
 
+def name_database(parameters: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the user, the servers with their ports, and the database of a connection, for messages.
+
+    What is not given comes from the environment, such as PGPORT, or from the library of PostgreSQL.
+    """
+    options: dict[str, str] = {}
+    for option in psycopg.pq.Conninfo.get_defaults():
+        if option.val is not None:
+            options[option.keyword.decode()] = option.val.decode()
+    options |= {name: str(value) for name, value in parameters.items() if value}
+    user = options.get("user", "")
+    hosts = (options.get("host") or options.get("hostaddr") or "localhost").split(",")
+    ports = options["port"].split(",")
+    if len(ports) == 1:
+        ports *= len(hosts)
+    servers = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
+    return user, servers, options.get("dbname") or user
+
+
 def connect(parameters: Mapping[str, Any]) -> PostgresSession:
     """Open a connection.
 

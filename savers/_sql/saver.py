@@ -55,8 +55,8 @@ class RunLockKey(NamedTuple):
 
     kind: str
     """The name of the class of the saver."""
-    path: str
-    """The database."""
+    database: str
+    """The database, whichever user connects to it."""
     thread_id: str
 
 
@@ -407,7 +407,7 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
     # The run lock
 
     def run_lock_key(self, config: ConfigLike = None) -> object:
-        return RunLockKey(type(self).__name__, self._database.path, RunnableConfig.of(config).thread)
+        return RunLockKey(type(self).__name__, self._database.identity, RunnableConfig.of(config).thread)
 
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
         return self._database.run_lock(config.thread, self.lock_timeout if timeout is None else timeout)

@@ -67,7 +67,7 @@ class SqliteDatabase(Database):
             CheckpointerConfigurationError: an argument is wrong, or SQLite is older than 3.40.
         """
         check_version()
-        self.path = _check_path(db_file)
+        self.path = self.identity = _check_path(db_file)
         self.names = TableNames(*(_quote(prefix + name) for name in TableNames._fields))
         self._select_neighbours = _make_neighbours_statement(self.names.histories)
         self._count_threads = (

@@ -89,7 +89,7 @@ def test_every_message_of_the_page_is_one_of_the_code():
         "permission denied",
         "database or disk is full",
         "ThreadBusyError",
-        'cannot connect to schema "graphkit" of db@host',
+        'cannot connect to schema "graphkit" of user@host:5432/db',
     }
     # Numbers, and what stands for them in the code; literals that continue on the next line.
     pieces = {piece.strip() for message in messages if message not in elsewhere for piece in VARIABLE.split(message)}

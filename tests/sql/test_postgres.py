@@ -9,7 +9,9 @@ import psycopg_pool
 import pytest
 from psycopg.rows import dict_row
 
+from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from savers import PostgresSaver
 from savers._sql import postgres_database
 from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError, PositionTakenError
 from savers._sql.postgres_database import PostgresDatabase
@@ -82,6 +84,32 @@ def test_a_server_that_cannot_be_reached_is_an_error_without_the_password(server
         database.read("SELECT 1")
     seen = f"{caught.value} {caught.value!r} {caught.value.__cause__!r} {database!r} {database.path}"
     assert "SECRET" not in seen
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("postgresql://u:SECRET@127.0.0.1:1/d", "u@127.0.0.1:1/d"),
+        ("host=h1,h2 port=1,2 user=u dbname=d password=SECRET", "u@h1:1,h2:2/d"),
+        ("host=/sockets user=u password=SECRET", "u@/sockets:5433/u"),
+        ("hostaddr=10.0.0.1 user=u", "u@10.0.0.1:5433/u"),
+        ("dbname=d", "operator@localhost:5433/d"),
+    ],
+)
+def test_a_connection_is_named_with_user_host_port_and_database(monkeypatch, given, named):
+    monkeypatch.setenv("PGPORT", "5433")
+    monkeypatch.setenv("PGUSER", "operator")
+    for name in ("PGHOST", "PGHOSTADDR", "PGDATABASE"):
+        monkeypatch.delenv(name, raising=False)
+    assert PostgresDatabase(given).path == f'schema "graphkit" of {named}'
+
+
+def test_two_users_of_a_database_share_its_run_locks_and_two_servers_of_a_host_do_not():
+    def key(connection_string):
+        return PostgresSaver(connection_string).run_lock_key(RunnableConfig("t"))
+
+    assert key("postgresql://one@h:1/d") == key("postgresql://two@h:1/d")
+    assert key("postgresql://one@h:1/d") != key("postgresql://one@h:2/d")
 
 
 @pytest.mark.parametrize("wrong", ["postgres//u:SECRET@host/d", "SECRET", "host=h passwort=SECRET"])

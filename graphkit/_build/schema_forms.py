@@ -85,7 +85,7 @@ def _parse_typed_dict(schema: type) -> StateSchema:
     except NameError as error:
         raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
     types = find_application_types(hints.values())
-    return StateSchema(read_channels(hints), keys=hints, types=types)
+    return StateSchema(read_channels(hints), keys=hints, types=types, closed_as=schema.__name__)
 
 
 def _parse_state_factory(state_factory: Any) -> Callable[[Any], AgentState]:

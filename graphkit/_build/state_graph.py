@@ -25,6 +25,7 @@ from graphkit._diagram.render import GraphRepresentation, draw
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.retry import RetryPolicy
+from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Condition, Node, parse_node_id
 from graphkit._records.config import END, START
 from graphkit._saver.serializer import StateSerializer
@@ -60,6 +61,8 @@ class StateGraph(Hooks):
         """
         self._schema = parse_schema(schema, state_factory)
         self._definition = GraphDefinition()
+        self._inlined_schemas: list[StateSchema] = []
+        """Those of the graphs that were inlined, whose nodes may set their keys, too."""
 
     # Nodes
 
@@ -239,7 +242,7 @@ class StateGraph(Hooks):
             config = CompileConfig(**options)
         elif options:
             config = config.replace(**options)
-        topology, config = build_topology(self._definition, self._schema, config)
+        topology, config = build_topology(self._definition, self._schema.allow_keys_of(self._inlined_schemas), config)
         return CompiledGraph(topology, config)
 
     def get_graph(
@@ -292,6 +295,7 @@ class StateGraph(Hooks):
     def _add_graph(self, node_id: str, graph: StateGraph | CompiledGraph, metadata: Mapping[str, Any]) -> Self:
         if isinstance(graph, CompiledGraph):
             return self._add(Node(id=node_id, graph=graph, metadata=dict(metadata)))
+        self._inlined_schemas += (graph._schema, *graph._inlined_schemas)  # noqa: SLF001 - the same class
         child = graph._definition.copy(metadata)  # noqa: SLF001 - the same class
         self._definition.nodes[node_id] = check_subgraph(node_id, child)
         return self

@@ -6,7 +6,7 @@ journal finds them for `interrupt()`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Self
 
@@ -157,7 +157,7 @@ class RunStart(RunState):
             self.mark_unclean()
         self.writes = {**recorded, **added}
         self.mark_position()  # before the merge, as every resume merges the recorded updates again
-        self._merge_recorded_updates()
+        self._merge_recorded_updates(added)
         if self.step_updates is not None:
             self.step_updates.clear()  # no node returned these updates
         yield from subgraph.accept_resumes(self, self.topology, self._make_trial_run)
@@ -344,8 +344,12 @@ class RunStart(RunState):
         reason = f"the value or update of the resume cannot be stored: {error}"
         return self.make_error(GraphRunnerError, reason)
 
-    def _merge_recorded_updates(self) -> None:
-        """Merge answers to declared stops and updates of resumes, in the order of their arrival."""
+    def _merge_recorded_updates(self, added: Collection[str]) -> None:
+        """Merge answers to declared stops and updates of resumes, in the order of their arrival.
+
+        Args:
+            added: the keys of those that this resume brings.
+        """
         interrupts = interrupts_in(self.writes)
         for key, value in self.writes.items():
             if not _is_update_write(key, value, interrupts):
@@ -354,6 +358,8 @@ class RunStart(RunState):
                 self.merge(self.node_id, unpack_if_marked(value))
             except NodeExecutionError as error:
                 reason = f"the value or update of the resume cannot be merged: {message_of(error.__cause__ or error)}"
+                if key not in added:
+                    reason += "; it was stored for this resume, and a rollback to the latest checkpoint drops it"
                 raise self.make_error(GraphRunnerError, reason, self.next_node_id) from error.__cause__
 
     # Declared stops, and errors

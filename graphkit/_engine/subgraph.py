@@ -99,7 +99,8 @@ def execute(runner: NodeRunner, node_id: str, nested: NestedRun) -> Steps:
         raise Halt
     assert nested.subgraph_updates is not None
     for update in nested.subgraph_updates.updates_for_outer_graph(nested.data):
-        runner.merge(node_id, update)
+        # Keys of its own stay in the nested graph, if the outer one has a closed schema.
+        runner.merge(node_id, runner.schema.select_known(update))
     shared = {key: value for key, value in nested.private.items() if key in runner.transient}
     runner.private = FrozenDict({**runner.private, **shared})
 

@@ -19,7 +19,8 @@ from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import INTERRUPT, SUBGRAPH_INTERRUPT
 from graphkit._values.frozen import FrozenDict, freeze
-from graphkit.errors import GraphRunnerError
+from graphkit._wording import message_of
+from graphkit.errors import GraphRunnerError, NodeExecutionError
 
 
 class Update(GraphCursor):
@@ -69,7 +70,7 @@ class Update(GraphCursor):
         self.move_to_checkpoint(base)
         subgraph_updates = self._continue_subgraph_updates(base)
         node_id = self.as_node or base.node_id
-        self.merge(node_id, self.values)
+        self._merge_values(node_id)
         next_node_id = yield from self._find_next(base)
         writes = yield from self.load_writes(base)
         # Without a node of its own the update leaves the run where it is: the interrupts that wait
@@ -102,6 +103,19 @@ class Update(GraphCursor):
         if keeps_position and writes:
             yield Record(self.saver, child_config, writes)
         return child_config
+
+    def _merge_values(self, node_id: str) -> None:
+        """Merge the values.
+
+        Raises:
+            NodeExecutionError: they do not fit the schema. No node has returned them, so the message
+                blames none.
+        """
+        try:
+            self.merge(node_id, self.values)
+        except NodeExecutionError as error:
+            reason = f"the values of update_state cannot be merged: {message_of(error.__cause__ or error)}"
+            raise self.make_error(NodeExecutionError, reason, node_id) from error.__cause__
 
     def _find_next(self, base: Checkpoint) -> Generator[Request, Any, str | None]:
         if self.as_node is not None:

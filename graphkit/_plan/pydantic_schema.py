@@ -28,7 +28,8 @@ class PydanticSchema(StateSchema):
         fields = model.model_fields
         channels = _read_field_channels(model)
         types = find_application_types(field.annotation for field in fields.values())
-        super().__init__(channels, make_state_class(model), keys=fields, types=types)
+        closed_as = "" if model.model_config.get("extra") == "allow" else model.__name__
+        super().__init__(channels, make_state_class(model), keys=fields, types=types, closed_as=closed_as)
         if self.transient:
             names = ", ".join(sorted(map(repr, self.transient)))
             raise GraphStateError(
@@ -61,21 +62,22 @@ class PydanticSchema(StateSchema):
         """
         if all(name in data for name in self.model.model_fields):
             return self.merge(data, update)
-        return self._merge_whole(data, self.to_mapping(update))
+        values = self.to_mapping(update)
+        self.refuse_unknown_keys(values, data)
+        return self._merge_whole(data, values)
 
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         """Merge a node's update.
 
         Raises:
-            ValueError: a value does not fit its field (pydantic's ValidationError is a ValueError);
-                nothing is merged.
+            ValueError: a value does not fit its field (pydantic's ValidationError is a ValueError),
+                or the model has no such field; nothing is merged.
         """
-        values: dict[str, Any] = {}
-        for name, value in self.to_mapping(update).items():
-            values[name] = self._resolve_marker(name, value)
+        given = self.to_mapping(update)
+        self.refuse_unknown_keys(given, data)
+        values = {name: self._resolve_marker(name, value) for name, value in given.items()}
 
         if self._is_validated_whole:
-            self._check_names(values)
             return self._merge_whole(data, values)
 
         validated: dict[str, Any] = {}
@@ -125,13 +127,6 @@ class PydanticSchema(StateSchema):
         if isinstance(update, BaseModel):
             return {name: getattr(update, name) for name in update.model_fields_set}
         return update
-
-    def _check_names(self, values: Mapping[str, Any]) -> None:
-        if self.model.model_config.get("extra") == "allow":
-            return
-        for name in values:
-            if name not in self.model.model_fields:
-                raise ValueError(f"{name!r} is not a field of {self.model.__name__}")
 
     def _merge_whole(
         self,

@@ -7,10 +7,11 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeGuard
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeGuard
 
 from graphkit._saver.serializer import StateSerializer
-from graphkit._values.channels import Channel
+from graphkit._values.channels import REMOVE, Channel
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, merge
 from graphkit.errors import GraphStateError
@@ -31,6 +32,8 @@ class StateSchema:
         types: the application types in its annotations; a graph registers them with its saver.
         serializer: the serializer passed as the schema; None without one.
         transient: the keys whose values are kept in memory only.
+        closed_as: the name of a schema whose states have `known_keys` only; "" if they may have others.
+        known_keys: the keys, and those of the schemas of inlined graphs.
     """
 
     def __init__(
@@ -41,12 +44,15 @@ class StateSchema:
         keys: Iterable[str] = (),
         types: Iterable[type] = (),
         serializer: StateSerializer | None = None,
+        closed_as: str = "",
     ) -> None:
         self.channels = dict(channels)
         self.state_factory = state_factory
         self.keys = tuple(dict.fromkeys((*channels, *keys)))
         self.types = tuple(types)
         self.serializer = serializer
+        self.closed_as = closed_as
+        self.known_keys = frozenset(self.keys)
         self.transient = frozenset(key for key, channel in self.channels.items() if channel.is_transient)
 
     def initial_state(self) -> FrozenDict:
@@ -68,8 +74,52 @@ class StateSchema:
         return self.merge(data, update)
 
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
-        """Merge a node's update; see `graphkit._values.state.merge`."""
+        """Merge a node's update; see `graphkit._values.state.merge`.
+
+        Raises:
+            ValueError: the update has a key that a closed schema lacks, or a value does not fit;
+                nothing is merged.
+        """
+        self.refuse_unknown_keys(update, data)
         return merge(data, update, self.channels)
+
+    def refuse_unknown_keys(self, update: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        """Refuse keys that a closed schema lacks; a key that a state has nevertheless may be removed.
+
+        Every update of a state is checked here: of a run's input, a node, an edge, a resume and
+        `update_state`.
+
+        Raises:
+            ValueError: there is such a key. The message names the one that it may be meant for.
+        """
+        if not self.closed_as or self.known_keys.issuperset(update):
+            return
+        for key, value in update.items():
+            if key in self.known_keys or (value is REMOVE and key in data):
+                continue
+            from difflib import get_close_matches  # an error may take its time
+
+            known = sorted(self.known_keys)
+            nearest = get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"its keys: {', '.join(map(repr, known))}"
+            raise ValueError(f"{self.closed_as} has no key {key!r}; {hint}")
+
+    def select_known(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the part of an update that this schema has keys for: all of it, if it is open."""
+        if not self.closed_as or self.known_keys.issuperset(update):
+            return update
+        return {key: value for key, value in update.items() if key in self.known_keys}
+
+    def allow_keys_of(self, others: Iterable[StateSchema]) -> Self:
+        """Return this schema with the keys of others, whose graphs are inlined; open if one of them is."""
+        others = [other for other in others if other is not self]
+        if not others or not self.closed_as:
+            return self
+        joined = copy(self)
+        joined.known_keys = self.known_keys.union(*(other.known_keys for other in others))
+        if not all(other.closed_as for other in others):
+            joined.closed_as = ""
+        return joined
 
     def to_mapping(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return an update as a mapping of the keys that it sets."""

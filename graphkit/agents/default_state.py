@@ -66,4 +66,5 @@ def parse_state_type(state_type: object, *, with_messages: bool) -> StateSchema:
         keys=schema.keys,
         types=schema.types,
         serializer=schema.serializer,
+        closed_as=schema.closed_as,
     )

@@ -40,9 +40,18 @@ from graphkit._saver.incomplete import (
     check_complete as check_complete,
     check_copy as check_copy,
 )
+from graphkit._saver.langgraph_writes import (
+    LANGGRAPH as LANGGRAPH,
+    MADE_BY as MADE_BY,
+    WRITE as LANGGRAPH_WRITE,
+)
 from graphkit._saver.retention import Retention as Retention
 from graphkit._saver.run_lock import get_held_run_locks as get_held_run_locks
 from graphkit._saver.serializer import StateSerializer as StateSerializer
+from graphkit._saver.status import (
+    with_status as with_status,
+    with_status_when_stored as with_status_when_stored,
+)
 from graphkit._saver.thread_id import ThreadLike as ThreadLike, resolve_thread_id as resolve_thread_id
 from graphkit._saver.versions import HasVersions as HasVersions
 from graphkit._saver.watch import (
@@ -56,6 +65,7 @@ from graphkit._saver.writes import (
     check_tags as check_tags,
     check_writes as check_writes,
     derive_status as derive_status,
+    derive_stop as derive_stop,
     find_failure as find_failure,
     find_waiting_interrupts as find_waiting_interrupts,
     is_incomplete as is_incomplete,
@@ -64,6 +74,9 @@ from graphkit._saver.writes import (
 from graphkit._values.channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
 
 __all__ = [
+    "LANGGRAPH",
+    "LANGGRAPH_WRITE",
+    "MADE_BY",
     "BaseCheckpointSaver",
     "Change",
     "ChangeKind",
@@ -101,6 +114,7 @@ __all__ = [
     "check_writes",
     "copy_thread",
     "derive_status",
+    "derive_stop",
     "find_failure",
     "find_waiting_interrupts",
     "generate_id",
@@ -112,6 +126,8 @@ __all__ = [
     "resolve_thread_id",
     "run_in_thread",
     "set_public_module",
+    "with_status",
+    "with_status_when_stored",
 ]
 
 set_public_module(globals(), __name__)

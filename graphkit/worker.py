@@ -25,10 +25,9 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.default_methods import find_interrupt_ids
 from graphkit._saver.run_lock import get_held_run_locks
 from graphkit._saver.watch import Change, Watch
-from graphkit._saver.writes import ANSWER, UPDATE, derive_status, is_incomplete
+from graphkit._saver.writes import ANSWER, UPDATE
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 
 __all__ = ["Worker"]
@@ -40,6 +39,9 @@ run."""
 _BATCH: Final = 1000
 """How many changes the worker reads before it looks for work."""
 _NEVER: Final = float("inf")
+_RESUMABLE: Final = frozenset({"running", "stalled", "answered"})
+"""The statuses of threads that a worker resumes. What is running has a run lock, which another process holds;
+the worker looks again when it is free."""
 
 
 @final
@@ -67,9 +69,9 @@ class Worker:
 
     Call `run` in one thread and `stop` from any; a stopped worker cannot be started again.
 
-    A thread in the middle of a run whose run lock is free counts as a run whose process died. A
-    stream that was closed early looks the same, and so does a copy or a fork of such a thread, once
-    it has ended: a worker leaves incomplete threads alone. A worker does not notice answers
+    A stalled thread, in the middle of a run whose run lock is free, counts as a run whose process
+    died. A stream that was closed early looks the same, and so does a copy or a fork of such a
+    thread, once it has ended: a worker leaves incomplete threads alone. A worker does not notice answers
     to an interrupt in an embedded graph that has a saver of its own: resume such a run through the
     graph.
     """
@@ -202,7 +204,7 @@ class Worker:
                 candidate.due = 0.0
 
     def _is_served(self, status: str) -> bool:
-        return status == "running" or (status == "failed" and self._resumes_failed)
+        return status in _RESUMABLE or (status == "failed" and self._resumes_failed)
 
     def _handle_idle(self, thread: str) -> None:
         """Look at a busy thread again, because its run is said to have ended.
@@ -231,22 +233,21 @@ class Worker:
 
     def _is_resumable(self, config: RunnableConfig, candidate: _Candidate) -> bool:
         """Return whether a thread's run needs no answer and no input, and is not postponed."""
-        latest = self.saver.get(config)
-        if latest is None or is_incomplete(latest.metadata):
+        latest = self._find_latest(config)
+        # A placeholder names no graph.
+        if latest is None or latest.status == "incomplete":
             return False
         if not self._is_own_graph(config.thread, latest.metadata):
             return False
         if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
             self._postpone(config.thread, candidate, candidate.retry_at)
             return False
-        address = config.with_check_point_id(latest.id)
-        writes = self.saver.get_writes(address)
-        status = derive_status(latest.next_node_id, writes)
-        if status == "finished":
-            return self._needs_finalizing(writes)
-        if status == "interrupted":
-            return not find_interrupt_ids(self.saver, config)
-        return self._is_served(status)
+        if latest.status == "finished":
+            return self._needs_finalizing(self.saver.get_writes(config.with_check_point_id(latest.id)))
+        return self._is_served(latest.status)
+
+    def _find_latest(self, config: RunnableConfig) -> CheckpointInfo | None:
+        return next(iter(self.saver.recent(config, limit=1)), None)
 
     def _needs_finalizing(self, writes: Mapping[str, Any]) -> bool:
         """Return whether a run that stopped after its last node has yet to act on an answer."""
@@ -358,10 +359,9 @@ class Worker:
     def _find_failure(self, config: RunnableConfig) -> tuple[str | None, bool]:
         """Return the latest checkpoint of a thread, and whether its status is "failed"."""
         with suppress(Exception):  # the caller reports the error that made the thread unreadable
-            latest = self.saver.get(config)
+            latest = self._find_latest(config)
             if latest is not None:
-                writes = self.saver.get_writes(config.with_check_point_id(latest.id))
-                return latest.id, derive_status(latest.next_node_id, writes) == "failed"
+                return latest.id, latest.status == "failed"
         return None, False
 
     def _retry_delay(self, error: Exception, failures: int) -> float:

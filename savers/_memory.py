@@ -23,6 +23,7 @@ from graphkit.abc import (
     check_writes,
     make_checkpoint_info,
     resolve_thread_id,
+    with_status,
 )
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointNotFoundError
@@ -129,7 +130,13 @@ class MemorySaver(BaseCheckpointSaver):
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         config = RunnableConfig.of(config)
         with self._lock:
-            return [_make_info(config, stored) for stored in reversed(self._get_history(config).checkpoints)]
+            infos = self._list_infos(config)
+            if not infos:
+                return []
+            return [with_status(self, infos[0]), *infos[1:]]
+
+    def _list_infos(self, config: RunnableConfig) -> Sequence[CheckpointInfo]:
+        return [_make_info(config, stored) for stored in reversed(self._get_history(config).checkpoints)]
 
     def put_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         """Record pending writes with the checkpoint that the config names, or with the latest.
@@ -208,7 +215,7 @@ class MemorySaver(BaseCheckpointSaver):
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
         with self._lock:
-            removable = {info.id for info in retention.select_removable(self.history(config))}
+            removable = {info.id for info in retention.select_removable(self._list_infos(config))}
             if removable:
                 self._get_history(config).remove(removable)
             return len(removable)
@@ -221,7 +228,7 @@ class MemorySaver(BaseCheckpointSaver):
         """
         config = RunnableConfig.of(config)
         with self._lock:
-            removable = {info.id for info in self.history(config)}.intersection(ids)
+            removable = {info.id for info in self._list_infos(config)}.intersection(ids)
             if removable:
                 history = self._get_history(config)
                 history.remove(removable)
@@ -269,6 +276,9 @@ class MemorySaver(BaseCheckpointSaver):
                 yield
             finally:
                 self._holders.pop(config.thread, None)
+
+    def _is_run_locked(self, config: RunnableConfig) -> bool:
+        return config.thread in self._holders
 
     def _exclude_runs(self, thread: str) -> AbstractContextManager[object]:
         """Hold the run lock, unless the caller holds it, or is a node of the run that holds it."""

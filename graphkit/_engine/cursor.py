@@ -20,6 +20,7 @@ from graphkit._records.output import Command
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.incomplete import check_complete
+from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._saver.writes import well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit._values.state import AgentState, Changes
@@ -39,8 +40,6 @@ then on, and not since the parent was stored: in between the run waited, had fai
 running at all."""
 SCHEMA_VERSION: Final = "schema_version"
 """In the metadata: how many migrations the state has been through; absent for none."""
-MADE_BY: Final = "graphkit:made_by"
-"""In the metadata of a thread that another engine writes: the name of that engine."""
 PER_CHECKPOINT_KEYS: Final = frozenset(
     {
         "step",

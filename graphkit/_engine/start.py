@@ -35,6 +35,7 @@ from graphkit._saver.writes import (
     interrupts_in,
     next_update_key,
     subgraph_interrupts,
+    taken_answers,
     unanswered_interrupts,
 )
 from graphkit._values.frozen import freeze
@@ -152,6 +153,7 @@ class RunStart(RunState):
         self.must_emit = False
         if not self.is_latest:
             recorded = _first_open_interrupts(recorded, added)
+        added.update(taken_answers({**recorded, **added}))
         if recorded.get(FAILURE) is not None:
             added[FAILURE] = None
             self.mark_unclean()

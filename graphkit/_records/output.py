@@ -335,9 +335,13 @@ class CheckpointInfo(NamedTuple):
     size: int
     """The number of bytes that it occupies in the store; 0 if the saver does not know."""
     status: str
-    """"running", "interrupted", "failed" or "finished", as of this checkpoint."""
+    """The status of the thread, if this is its latest checkpoint; "" for an older one. docs/graphs.md
+    has the words."""
     tags: tuple[str, ...]
     metadata: Mapping[str, Any]
+    stopped: str = ""
+    """Why a run stopped at this checkpoint, also at an older one: "interrupted", "answered" or
+    "failed"; "incomplete" if it marks a copy that has not ended; "" if none of these."""
 
 
 @final
@@ -369,3 +373,8 @@ class HistorySummary(NamedTuple):
     failure: Mapping[str, Any] | None
     """Why the run ended at the latest checkpoint: node_id, type, message, at. None if it did not
     fail."""
+
+    @property
+    def status(self) -> str:
+        """The status of the thread, which is that of the latest checkpoint."""
+        return self.latest.status

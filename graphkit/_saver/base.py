@@ -24,15 +24,17 @@ from graphkit._saver.default_methods import (
     search_histories,
     wait_for_answers,
 )
+from graphkit._saver.langgraph_writes import is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.polling_watch import PollingWatch
-from graphkit._saver.process_locks import hold_process_lock, lock_for_rewrite
+from graphkit._saver.process_locks import hold_process_lock, is_process_lock_held, lock_for_rewrite
 from graphkit._saver.retention import Retention
-from graphkit._saver.run_lock import HeldRunLock, find_held_lock, locks_held_by_runs
+from graphkit._saver.run_lock import HeldRunLock, find_held_lock, get_held_run_locks, locks_held_by_runs
+from graphkit._saver.status import with_status
 from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
 from graphkit._saver.watch import Watch
 from graphkit._saver.writes import check_tags, check_writes, find_failure, subgraph_interrupts, waiting_interrupts
 from graphkit._values.frozen import freeze
-from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, ThreadBusyError
 
 
 class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
@@ -176,9 +178,15 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         return find_namespaces(self, resolve_thread_id(thread))
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        """Return what is known of each checkpoint without decoding states, newest first."""
+        """Return what is known of each checkpoint without decoding states, newest first.
+
+        The first has the status of the thread.
+        """
         config = RunnableConfig.of(config)
-        return [self._make_info(config, checkpoint) for checkpoint in self.list(config)]
+        infos = [self._make_info(config, checkpoint) for checkpoint in self.list(config)]
+        if infos:
+            infos[0] = with_status(self, infos[0])
+        return infos
 
     def _make_info(self, config: RunnableConfig, checkpoint: Checkpoint) -> CheckpointInfo:
         named = config.replace(checkpoint_id=checkpoint.id)
@@ -218,17 +226,21 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         """Return a summary. For implementers.
 
         Args:
-            latest: the latest checkpoint.
+            latest: the latest checkpoint; its status may be missing.
             count: the number of checkpoints.
             tags: all tags of the history, without duplicates, those of newer checkpoints first.
             writes: the pending writes of the latest checkpoint.
         """
         config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         waiting: Sequence[WaitingInterrupt] = ()
-        if writes and subgraph_interrupts(writes):
+        if is_langgraph(latest.metadata):
+            waiting = langgraph_interrupts(config, writes, latest.created_at)
+        elif writes and subgraph_interrupts(writes):
             waiting = self.interrupts(latest.thread_id)
         elif writes:
             waiting = waiting_interrupts(config, writes)
+        if not latest.status:
+            latest = with_status(self, latest, writes)
         return HistorySummary(latest, count, tags, tuple(waiting), find_failure(config, writes))
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
@@ -550,6 +562,35 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         """Take the lock itself. For implementers; the default holds within this process only."""
         return hold_process_lock(self.run_lock_key(config), config.thread, 10.0 if timeout is None else timeout)
 
+    def is_run_locked(self, config: ConfigLike = None) -> bool:
+        """Return whether a run, or another holder in any process, holds the run lock of a thread now.
+
+        The lock is only looked at: no run waits for it, and none is refused. It need not be the
+        lock of another one; the caller's own counts.
+
+        Raises:
+            CheckpointStorageError: the store cannot be read.
+        """
+        return self._is_run_locked(RunnableConfig.of(config))
+
+    def _is_run_locked(self, config: RunnableConfig) -> bool:
+        """Look at the run lock. For implementers of `_run_lock`.
+
+        The default knows the locks of this process. If the lock is overridden and this is not, it takes
+        the lock for a moment.
+        """
+        key = self.run_lock_key(config)
+        if is_process_lock_held(key) or key in get_held_run_locks():
+            return True
+        methods = [getattr(type(self), name) for name in ("run_lock", "_run_lock")]
+        if methods == [BaseCheckpointSaver.run_lock, BaseCheckpointSaver._run_lock]:
+            return False
+        try:
+            with self.run_lock(config, 0.0):
+                return False
+        except ThreadBusyError:
+            return True
+
     # Java names
     putWrites = put_writes
     waitForResume = wait_for_resume
@@ -559,6 +600,7 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
     tagsOf = tags_of
     runLock = run_lock
     runLockKey = run_lock_key
+    isRunLocked = is_run_locked
     registerTypes = register_types
 
     def threadId(self, config: ConfigLike = None) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.writes import derive_status
+from graphkit._saver.writes import derive_stop
 from graphkit._values.frozen import FrozenDict
 
 WRITES_KEY: Final = "graphkit:writes"
@@ -20,12 +20,14 @@ TAGS_KEY: Final = "graphkit:tags"
 def make_checkpoint_info(
     config: RunnableConfig, checkpoint: Checkpoint, writes: Mapping[str, Any], tags: tuple[str, ...]
 ) -> CheckpointInfo:
-    """Return what a listing shows of a checkpoint. The size is 0, because only the store knows it.
+    """Return what a listing shows of an older checkpoint. The size is 0, because only the store knows it.
+
+    For the latest checkpoint of a history, `with_status` adds the status.
 
     Args:
         config: names the thread and the namespace.
         checkpoint: the checkpoint.
-        writes: its pending writes, from which the status follows.
+        writes: its pending writes, from which follows why a run stopped there.
         tags: its tags.
     """
     return CheckpointInfo(
@@ -37,9 +39,10 @@ def make_checkpoint_info(
         next_node_id=checkpoint.next_node_id,
         created_at=checkpoint.created_at,
         size=0,
-        status=derive_status(checkpoint.next_node_id, writes, checkpoint.metadata),
+        status="",
         tags=tags,
         metadata=public_metadata(checkpoint.metadata),
+        stopped=derive_stop(checkpoint.next_node_id, writes, checkpoint.metadata),
     )
 
 

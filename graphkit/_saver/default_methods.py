@@ -22,6 +22,7 @@ from graphkit._saver.incomplete import (
     is_thread_incomplete,
     refuse_incomplete,
 )
+from graphkit._saver.langgraph_writes import list_asking_tasks
 from graphkit._saver.methods import SaverMethods, VersionMethods
 from graphkit._saver.process_locks import lock_for_rewrite
 from graphkit._saver.retention import Retention
@@ -105,7 +106,7 @@ def find_interrupts(saver: SaverMethods, thread_id: str) -> list[WaitingInterrup
         if checkpoint is not None:
             named = config.replace(checkpoint_id=checkpoint.id)
             writes = saver.get_writes(named)
-            latest[namespace] = LatestCheckpoint(named, checkpoint.metadata, writes)
+            latest[namespace] = LatestCheckpoint(named, checkpoint.metadata, writes, checkpoint.created_at)
     return find_waiting_interrupts(latest)
 
 
@@ -113,10 +114,11 @@ def find_interrupt_ids(saver: SaverMethods, config: RunnableConfig) -> set[str]:
     """Return the ids of the pending interrupts at the latest checkpoint of a history.
 
     An interrupt of a nested graph is pending while the outer graph has it recorded. If the nested
-    graph has a saver of its own, only the record of the outer graph counts.
+    graph has a saver of its own, only the record of the outer graph counts. A task of LangGraph
+    counts by its own id.
     """
     writes = well_formed_writes(saver.get_writes(config), config.thread)
-    found = set(unanswered_interrupts(writes))
+    found = {*unanswered_interrupts(writes), *list_asking_tasks(writes)}
     for key, namespace in subgraph_interrupts(writes).items():
         nested = config.replace(checkpoint_ns=namespace)
         if saver.get(nested) is None or key in find_interrupt_ids(saver, nested):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, final
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.methods import SaverMethods
+from graphkit._saver.status import with_status_when_stored
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.watch import Change, ChangeKind, Watch, is_namespace_inside
 from graphkit._saver.writes import is_incomplete, iter_changes
@@ -153,7 +154,7 @@ class PollingWatch(Watch):
         ids = [info.id for info in history]
         if checkpoint_id in ids:
             history = history[: ids.index(checkpoint_id) + 1]
-        return [*reversed(history)]
+        return [info if info.status else with_status_when_stored(info) for info in reversed(history)]
 
 
 def _make_config(key: _HistoryKey, checkpoint_id: str | None = None) -> RunnableConfig:

@@ -59,6 +59,11 @@ def _release(key: object, holder: object) -> None:
         _HELD_CHANGED.notify_all()
 
 
+def is_process_lock_held(key: object) -> bool:
+    """Return whether a run lock of this process is held."""
+    return key in _HELD
+
+
 def lock_for_rewrite(key: object) -> AbstractContextManager[object]:
     """Return the lock under which a default method reads a thread and then changes it.
 

@@ -63,7 +63,7 @@ class Retention:
             return True
         if not set(info.tags).isdisjoint(self.keep_tags):
             return True
-        return self.keep_interrupted and info.status == "interrupted"
+        return self.keep_interrupted and info.stopped == "interrupted"
 
 
 def _find_needed(kept: Sequence[CheckpointInfo], history: Sequence[CheckpointInfo]) -> Collection[str]:

@@ -34,8 +34,8 @@ class Change(NamedTuple):
     * progress: nodes of branches, or items of a map, have finished.
     * release: a history has ended and is kept as a version.
     * delete: a history is gone.
-    * idle: no run holds the thread any more, because it has ended or its process has died. Only some
-      savers report it.
+    * idle: no run holds the thread any more, because it has ended or its process has died; nor does an
+      operation such as `answer`. Only some savers report it.
     """
 
     kind: ChangeKind
@@ -49,7 +49,8 @@ class Change(NamedTuple):
     value: Any = None
     """For interrupt: {node_id, when, payload, metadata, created_at}. For answer: the answer; None if
     the run moved past the interrupt. For failure: {node_id, type, message, at}. For progress:
-    {node_id}, the node that finished last."""
+    {node_id}, the node that finished last. For idle: True if the process that held the thread has
+    died."""
     at: datetime | None = None
     """When the change was stored; None if the store does not record it, and the change was noticed
     just now. Answers, releases and deletes have no time of their own: the file saver reports the

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt, When
+from graphkit._saver import langgraph_writes
 from graphkit._saver.watch import Change
 from graphkit.errors import CheckpointSerializationError
 
@@ -26,6 +27,8 @@ INTERRUPT: Final = "interrupt:"
 ANSWER: Final = "answer:"
 """Prefix of an answer: `answer:<id of the interrupt>` -> the answer; None if the run moved past the
 interrupt."""
+RESUMED: Final = "resumed:"
+"""Prefix of what a resume records when it takes an answer: `resumed:<id of the interrupt>` -> True."""
 UPDATE: Final = "update:"
 """Prefix of an update that a resume merges into the state: `update:<n>` -> the mapping."""
 SUBGRAPH_INTERRUPT: Final = "inner:"
@@ -39,12 +42,13 @@ ITEMS: Final = "items:"
 OUTER_EXECUTION: Final = "within"
 """A metadata key in the checkpoints of a nested graph: the execution, in the outer graph, of the node
 that the nested graph is."""
-_INTERRUPTS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT)
 FAILURE: Final = "failure"
 """The key of a failure: why a run ended, {node_id, type, message, at}; None once the run continues."""
 INCOMPLETE: Final = "graphkit:incomplete"
 """A key in the metadata of the latest checkpoint of a copy, fork or import that has not ended, or in its
 pending writes if only its release is missing; see `graphkit._saver.incomplete`."""
+_STOPS: Final = (INTERRUPT, SUBGRAPH_INTERRUPT, FAILURE, langgraph_writes.CONTROL_WRITE)
+"""The keys from which it follows that a run has stopped, or their prefixes."""
 _NONE: Final[Mapping[str, Any]] = {}
 
 
@@ -180,7 +184,7 @@ def subgraph_namespace(namespace: str, node_id: str) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
-# Interrupts, failures, status
+# Interrupts, failures, stops
 
 
 def interrupts_in(writes: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,6 +200,16 @@ def _strip_prefix(prefix: str, writes: Mapping[str, Any]) -> dict[str, Any]:
 def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the interrupts without an answer, by id, in the order in which they were recorded."""
     return {key: interrupt for key, interrupt in interrupts_in(writes).items() if ANSWER + key not in writes}
+
+
+def taken_answers(writes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a resume adds to pending writes that have answers which no run has taken yet.
+
+    It distinguishes a thread that waits for a resume from one whose run has died after it.
+    """
+    return {
+        RESUMED + key: True for key in interrupts_in(writes) if ANSWER + key in writes and RESUMED + key not in writes
+    }
 
 
 def subgraph_interrupts(writes: Mapping[str, Any]) -> dict[str, str]:
@@ -246,19 +260,28 @@ class LatestCheckpoint(NamedTuple):
     """The metadata of the checkpoint."""
     writes: Mapping[str, Any]
     """The pending writes of the checkpoint."""
+    created_at: datetime
+    """When the checkpoint was made."""
 
 
 def find_waiting_interrupts(latest: Mapping[str, LatestCheckpoint]) -> list[WaitingInterrupt]:
     """Return the pending interrupts of a thread.
 
     An interrupt in a nested graph is pending while the outer graph has it recorded: the outer graph
-    may have moved past it since.
+    may have moved past it since. LangGraph records the interrupts of nested graphs in the outer one,
+    too.
 
     Args:
         latest: the latest checkpoint of each namespace of the thread.
     """
     found: list[WaitingInterrupt] = []
     for namespace, checkpoint in latest.items():
+        if langgraph_writes.is_langgraph(checkpoint.metadata):
+            if not namespace:
+                found += langgraph_writes.waiting_interrupts(
+                    checkpoint.config, checkpoint.writes, checkpoint.created_at
+                )
+            continue
         waiting = waiting_interrupts(checkpoint.config, checkpoint.writes)
         outer_namespace, _, _ = namespace.rpartition("/")
         outer = latest.get(outer_namespace)
@@ -278,7 +301,9 @@ def find_failure(config: RunnableConfig, writes: Mapping[str, Any]) -> Mapping[s
         writes: its pending writes.
     """
     failure = writes.get(FAILURE)
-    if failure is None or isinstance(failure, Mapping):
+    if failure is None:
+        return langgraph_writes.find_failure(writes)
+    if isinstance(failure, Mapping):
         return failure
     _warn_of(FAILURE, config.thread, "a failure is a mapping with node_id, type, message and at")
     return None
@@ -294,24 +319,49 @@ def is_incomplete(metadata: Mapping[str, Any], writes: Mapping[str, Any] = _NONE
     return INCOMPLETE in metadata or INCOMPLETE in writes
 
 
-def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> str:
-    """Return the status of a run: incomplete, running, interrupted, failed or finished.
+def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> str:
+    """Return why a run stopped at a checkpoint, as its own pending writes say.
 
     Args:
-        next_node_id: the next node of the latest checkpoint of the run.
-        writes: the pending writes of that checkpoint.
-        metadata: the metadata of that checkpoint.
+        next_node_id: the next node of the checkpoint.
+        writes: the pending writes. Only the keys matter, and which values are None.
+        metadata: the metadata of the checkpoint.
+
+    Returns:
+        "incomplete": the checkpoint marks a copy, fork or import that has not ended; "interrupted":
+        the run waits, here or in a nested graph, which the history of that graph may deny; "failed";
+        "answered": all answers are there and no run has taken them; otherwise "".
     """
     if is_incomplete(metadata, writes):
         return "incomplete"
-    # Part of each put of pending writes, nearly all of which say nothing about the status.
-    for key in writes:
-        if key.startswith(_INTERRUPTS):
-            if unanswered_interrupts(writes) or subgraph_interrupts(writes):
-                return "interrupted"
-            break
-    if writes and writes.get(FAILURE) is not None:
+    # Part of each put of pending writes, nearly all of which say nothing about a stop.
+    if not any(key.startswith(_STOPS) for key in writes):
+        return ""
+    if unanswered_interrupts(writes) or subgraph_interrupts(writes):
+        return "interrupted"
+    if writes.get(FAILURE) is not None:
         return "failed"
+    answers = [writes[ANSWER + key] for key in interrupts_in(writes) if RESUMED + key not in writes]
+    # After the last node, an answer that changes nothing leaves nothing to do.
+    if any(answer is not None or next_node_id != END for answer in answers):
+        return "answered"
+    return langgraph_writes.derive_stop(writes)
+
+
+def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> str:
+    """Return what a checkpoint says of its run by itself: incomplete, running, interrupted, failed or finished.
+
+    Here a run that has neither ended nor stopped counts as running. `graphkit._saver.status` decides
+    the status of the thread.
+
+    Args:
+        next_node_id: the next node of the checkpoint.
+        writes: its pending writes, as for `derive_stop`.
+        metadata: its metadata.
+    """
+    stop = derive_stop(next_node_id, writes, metadata)
+    if stop in {"incomplete", "interrupted", "failed"}:
+        return stop
     return "finished" if next_node_id == END else "running"
 
 
@@ -349,11 +399,24 @@ def iter_changes(
             yield make_change("failure", value=value, at=stored_at)
         elif key.startswith(TASK):
             last_task = key
+    yield from _iter_langgraph_changes(make_change, writes, written_at)
     if last_task is not None:
         # One change for all tasks that were recorded together: a map may have thousands.
         task = writes[last_task]
         node_id = task.get("node") if isinstance(task, Mapping) else None
         yield make_change("progress", value={"node_id": node_id}, at=written_at)
+
+
+def _iter_langgraph_changes(
+    make_change: Callable[..., Change], writes: Mapping[str, Any], written_at: datetime | None
+) -> Iterator[Change]:
+    """Yield the interrupts and the failure of LangGraph's tasks; those of a nested graph in the outer one, too."""
+    for question in langgraph_writes.find_questions(writes):
+        value = {"node_id": question.node_id, "when": "inside", "payload": question.payload, "created_at": written_at}
+        yield make_change("interrupt", id=question.id, value=value, at=written_at)
+    failure = langgraph_writes.find_failure(writes)
+    if failure is not None:
+        yield make_change("failure", value=failure, at=written_at)
 
 
 def _get_time(record: Any, key: str) -> datetime | None:

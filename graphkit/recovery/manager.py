@@ -300,7 +300,7 @@ class CheckpointManager:
         Reads metadata, no memory.
 
         Args:
-            status: only runs that are "running", "interrupted", "failed" or "finished".
+            status: only runs with this status, such as "stalled" or "finished".
             limit: the maximal number of runs; None: all.
             offset: how many runs to skip first.
 

@@ -54,7 +54,14 @@ class Row:
 
     def is_interrupted(self) -> bool:
         """Return whether the interrupt is unanswered."""
-        return "interrupt:i" in self.writes and "answer:i" not in self.writes
+        return self.stopped == "interrupted"
+
+    @property
+    def stopped(self) -> str:
+        """What a listing says of the interrupt."""
+        if "interrupt:i" not in self.writes:
+            return ""
+        return "answered" if "answer:i" in self.writes else "interrupted"
 
 
 HistoryKey = tuple[str, str]
@@ -368,7 +375,8 @@ class SaverMachine(RuleBasedStateMachine):
         equal([info.id for info in infos], [row.fields["id"] for row in reversed(rows)])
         for info, row in zip(infos, reversed(rows), strict=True):
             equal(info.tags, tuple(row.tags))
-            equal(info.status, "interrupted" if row.is_interrupted() else "running")
+            equal(info.stopped, row.stopped)
+            equal(info.status, "" if info is not infos[0] else info.stopped or "stalled")
             same(saver.get_writes(self.config(key, row)), row.writes)
         newest = saver.get(config)
         compare([newest] if newest else [], rows[-1:])

@@ -138,18 +138,6 @@ def _is_relevant(record: LogRecord) -> bool:
     return "when the thread is inactive" not in record.getMessage()
 
 
-def is_locked(inode: int) -> bool:
-    """Return whether a process holds a lock on a file.
-
-    Trying to take the lock would disturb the runs that wait for it.
-    """
-    try:
-        with open("/proc/locks", encoding="ascii") as file:
-            return any(" FLOCK " in line and f":{inode} " in line for line in file)
-    except OSError:
-        return False
-
-
 def find_network_file_system(path: str) -> str | None:
     """Return the kind of the network file system of a directory; None if it is local."""
     device = os.stat(path).st_dev

@@ -31,6 +31,45 @@ _FIRST_WAIT: Final = 0.0002
 _LONGEST_WAIT: Final = 0.005
 _HOLDER_LENGTH: Final = 1024
 """Bytes of a run lock's file that may name its holder."""
+_LONGEST_LOOKS: Final = 1.0
+"""Seconds that other processes may keep a run from its lock by looking at it."""
+_PROBE_FLAGS: Final = os.O_RDONLY | sum(getattr(os, f"O_{name}", 0) for name in ("CLOEXEC", "NOFOLLOW", "NONBLOCK"))
+
+
+def is_locked(path: str) -> bool:
+    """Return whether a process holds a lock on a file.
+
+    /proc/locks would tell without touching the file, but shows no process of another container that
+    shares the directory. A shared lock is refused while the lock is held. Otherwise it is there for
+    some microseconds, in which no run can take the lock: `RunLock` tries again after that. Two who
+    look at the same time do not take each other for the holder.
+
+    Raises:
+        OSError: the file is there, and cannot be opened.
+    """
+    try:
+        fd = os.open(path, _PROBE_FLAGS)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _lock_shared(fd)
+    finally:
+        os.close(fd)
+
+
+def _lock_shared(fd: int) -> bool:
+    """Try to lock an open file, against those who lock it for themselves; return whether it is locked now."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        from filelock import lock_descriptor
+
+        return lock_descriptor(fd, blocking=False)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class WriteLock:
@@ -232,6 +271,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def is_run_locked(io: FileIO, path: str) -> bool:
+    """Return whether a run holds a run lock now, in any process."""
+    owners = _HELD.owners
+    # To find out the real path takes longer than the rest.
+    return (bool(owners) and io.real_path(path) in owners) or is_locked(path)
+
+
 class RunLock:
     """Allows one run per thread at a time, across processes; the file names its holder."""
 
@@ -252,6 +298,7 @@ class RunLock:
         self._timeout = timeout
         self._key = io.real_path(path)
         self._fd = -1
+        self._has_lock = False
         self.owner_ident = 0
         """The thread of execution that holds the lock."""
         self.holder_name = ""
@@ -262,6 +309,29 @@ class RunLock:
         """Whether the calling thread of execution holds this lock already."""
         owner = _HELD.owners.get(self._key)
         return owner is not None and owner.owner_ident == threading.get_ident()
+
+    def is_held(self) -> bool:
+        """Return whether a run holds the lock now, in any process."""
+        return is_run_locked(self._io, self._path)
+
+    def is_abandoned(self) -> bool:
+        """Return whether the process that held the lock last has died; False also while it is held.
+
+        A holder that lets the lock go leaves an empty file.
+        """
+        holder = self._read_file()
+        # Between both looks at the file, another run may have begun and ended.
+        return bool(holder) and not self.is_held() and self._read_file() == holder
+
+    def _read_file(self) -> str:
+        try:
+            fd = self._io.open(self._path)
+        except FileNotFoundError:
+            return ""
+        try:
+            return self._io.read_at(fd, 0, _HOLDER_LENGTH).decode("utf-8", "replace").strip()
+        finally:
+            self._io.close(fd)
 
     def __enter__(self) -> None:
         import platform  # 2 ms, and only runs need it
@@ -283,6 +353,7 @@ class RunLock:
                 self.owner_ident = threading.get_ident()
                 held.owners[self._key] = self
             self._lock(started)
+            self._has_lock = True
             self._write_holder()
         except BaseException:
             self._release()
@@ -327,10 +398,14 @@ class RunLock:
                 self._fd = -1
                 continue
             waited = monotonic() - started
-            if waited >= self._timeout:
+            if waited >= self._timeout and self._is_taken(waited):
                 raise ThreadBusyError(self._thread_id, self._read_holder(), round(waited, 1))
-            sleep(min(pause, self._timeout - waited))
+            sleep(min(pause, max(_FIRST_WAIT, self._timeout - waited)))
             pause = min(pause * 1.5, _LONGEST_WAIT)
+
+    def _is_taken(self, waited: float) -> bool:
+        """Return whether a run holds the lock, and not only processes that look at it; see `is_locked`."""
+        return is_locked(self._path) or waited >= self._timeout + _LONGEST_LOOKS
 
     def _open_file(self) -> int:
         try:
@@ -370,6 +445,11 @@ class RunLock:
     def _close(self) -> None:
         if self._fd < 0:
             return
+        if self._has_lock:
+            # Says that the holder did not die. If the disk refuses, a watch believes that it did.
+            with suppress(OSError):
+                self._io.truncate(self._fd, 0)
+            self._has_lock = False
         # Closing alone is not enough: the child of a fork may have a copy of the descriptor.
         self._io.unlock(self._fd)
         fd, self._fd = self._fd, -1

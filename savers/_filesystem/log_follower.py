@@ -12,7 +12,6 @@ from savers._log.change_reader import ChangeReader
 
 if TYPE_CHECKING:
     from graphkit.abc import Change
-    from savers._log.change_reader import Info
 
 
 class Bookmark(NamedTuple):
@@ -69,9 +68,9 @@ class LogFollower(ChangeReader, FileLogReader):
 
     # Changes
 
-    def read_changes(self, info: Info) -> Iterator[Change]:
+    def read_changes(self) -> Iterator[Change]:
         """Yield the changes that were appended since the last call."""
-        yield from self.read_changes_to(self.io.fstat(self.fd).st_size, info)
+        yield from self.read_changes_to(self.io.fstat(self.fd).st_size)
 
     def _read_write_time(self) -> datetime:
         """Return when the log was last written to."""

@@ -23,6 +23,7 @@ from graphkit.abc import (
     ThreadLike,
     find_waiting_interrupts,
     resolve_thread_id,
+    with_status,
 )
 from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointNotFoundError
 from savers._filesystem import catalog, live_logs
@@ -150,7 +151,8 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
                 return []
             checkpoints = reader.load_index().checkpoints
             self._store.logs.account(reader)
-            return ListedInfos(reader, checkpoints)
+            infos = ListedInfos(reader, checkpoints)
+        return infos.add_status(self)
 
     @wrap_os_errors("read")
     def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
@@ -160,7 +162,8 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
         with reader.mutex:
             if not live_logs.refresh_to_read(self._store, reader):
                 return []
-            return ListedInfos(reader, reader.find_recent(limit))
+            infos = ListedInfos(reader, reader.find_recent(limit))
+        return infos.add_status(self)
 
     @wrap_os_errors("read")
     def summary(self, config: ConfigLike = None) -> HistorySummary | None:
@@ -178,7 +181,7 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
                 latest = log_summary.last
                 info = make_info(log_summary, latest)
                 writes: Mapping[str, Any] = {}
-                if info.status in {"interrupted", "failed"}:
+                if info.stopped:
                     writes = log_summary.read_writes(latest)
                 return self._make_summary(info, log_summary.count, (), writes)
         return super().summary(config)
@@ -193,7 +196,11 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
         reader = self._shared_writer(config)
         with reader.mutex:
             stored = self._find(reader, config)
-            return None if stored is None else make_info(reader, stored)
+            if stored is None:
+                return None
+            info = make_info(reader, stored)
+            is_latest = stored is reader.find_latest()
+        return with_status(self, info) if is_latest else info
 
     # Pending writes and tags
 
@@ -245,6 +252,7 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
                         config,
                         stored.metadata,
                         reader.read_writes(stored),
+                        make_info(reader, stored).created_at,
                     )
         return find_waiting_interrupts(latest)
 
@@ -293,11 +301,14 @@ class ReadingMethods(BaseCheckpointSaver, HasVersions):
         if view is None:
             return None
         # The infos of a whole history would take half of the time.
-        return [
+        found = [
             make_info(view, stored)
             for stored in reversed(view.checkpoints)
             if all(key in stored.metadata and stored.metadata[key] == value for key, value in metadata.items())
         ]
+        if found and found[0].id == view.checkpoints[-1].id:
+            found[0] = with_status(self, found[0])
+        return found
 
     @contextmanager
     def _warn_if_unreadable(self, thread_id: str) -> Iterator[None]:

@@ -44,7 +44,6 @@ from savers._filesystem.os_errors import wrap_os_error, wrap_os_errors
 from savers._filesystem.reading import ReadingMethods
 from savers._filesystem.store import Store
 from savers._filesystem.sync import SyncNever, make_sync_mode
-from savers._log.listed_checkpoints import make_info
 from savers._log.log_writer import check_fit, pack_writes
 from savers._mutex import hold_if_free
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
@@ -520,9 +519,9 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         from savers._filesystem.watch import FileWatch
 
         return FileWatch(
+            self,
             self._store,
             self._resolve_watched(thread),
-            make_info,
             latest=latest,
             interval=interval,
         )
@@ -551,6 +550,10 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                     error,
                 ) from error
             yield
+
+    @wrap_os_errors("read")
+    def _is_run_locked(self, config: RunnableConfig) -> bool:
+        return self._store.is_run_locked(config.thread)
 
     @contextmanager
     def _exclude_runs(self, thread_id: str) -> Iterator[bool]:

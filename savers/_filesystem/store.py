@@ -20,7 +20,7 @@ from savers._filesystem.containment import DirectoryGuard
 from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.io import describe_file_type
 from savers._filesystem.leftovers import Leftovers, remove_temporary_logs
-from savers._filesystem.lock import RunLock, WriteLock
+from savers._filesystem.lock import RunLock, WriteLock, is_run_locked
 from savers._filesystem.log_summary import LogSummary
 from savers._filesystem.marker import Marker, pack_marker, read_marker
 from savers._filesystem.preload import preload_modules
@@ -342,6 +342,10 @@ class Store:
             # Two threads of execution that make it at the same time get the same one.
             lock = self._write_locks.setdefault(stripe, made)
         return lock
+
+    def is_run_locked(self, thread_id: str) -> bool:
+        """Return whether a run holds the run lock of a thread now, in any process."""
+        return is_run_locked(self.io, layout.join(self.directory(thread_id), layout.RUN_LOCK))
 
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """Return the run lock of a thread, not yet taken."""

@@ -20,15 +20,15 @@ from graphkit.abc import Change, Watch
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError
 from savers._filesystem import layout
 from savers._filesystem.bookmarks import Bookmarks, LogIds, LogName
-from savers._filesystem.file_events import FileEvents, find_network_file_system, is_locked
+from savers._filesystem.file_events import FileEvents, find_network_file_system
 from savers._filesystem.log_follower import Bookmark, LogFollower
 
 if TYPE_CHECKING:
     import os
 
     from graphkit import RunnableConfig
+    from graphkit.abc import BaseCheckpointSaver
     from savers._filesystem.store import Store
-    from savers._log.change_reader import Info
 
 _MAX_OPEN_LOGS: Final = 64
 _TAIL_SIZE: Final = 4
@@ -48,9 +48,9 @@ class FileWatch(Watch):
 
     def __init__(
         self,
+        saver: BaseCheckpointSaver,
         store: Store,
         config: RunnableConfig | None,
-        info: Info,
         *,
         latest: bool,
         interval: float,
@@ -58,16 +58,16 @@ class FileWatch(Watch):
         """Begin to follow a store; see `BaseCheckpointSaver.watch`.
 
         Args:
+            saver: the saver of the directory, which tells the status of a thread.
             store: the directory.
             config: what to follow.
-            info: makes the CheckpointInfo of a change.
             latest: begin with the latest checkpoint of each history.
             interval: seconds between reads on a file system without events.
         """
         super().__init__(interval)
         self._store = store
         self._config = config
-        self._info = info
+        self._saver = saver
         self._only = None if config is None else layout.locate_thread(config.thread).name
         """The directory of the only thread to follow; None: all threads."""
         self._ids = LogIds(store, config)
@@ -275,10 +275,10 @@ class FileWatch(Watch):
         self._logs.move_to_end(name)
         try:
             if mark is not None and is_rewritten:
-                yield from follower.changes_after(mark.last, self._info)
+                yield from follower.changes_after(mark.last)
             elif name in self._latest_first:
-                yield from follower.latest_changes(self._info)
-            yield from follower.read_changes(self._info)
+                yield from follower.latest_changes(self._saver)
+            yield from follower.read_changes()
         finally:
             if follower.fd >= 0:
                 self._latest_first.discard(name)
@@ -289,7 +289,7 @@ class FileWatch(Watch):
         follower = self._logs.pop(name, None)
         try:
             if follower is not None:
-                yield from follower.read_changes(self._info)
+                yield from follower.read_changes()
         finally:
             if follower is not None:
                 follower.close()
@@ -363,8 +363,8 @@ class FileWatch(Watch):
                 if not follower.open_at(start):
                     return
             if mark is not None and not is_same:
-                yield from follower.changes_after(mark.last, self._info)
-            yield from follower.read_changes(self._info)
+                yield from follower.changes_after(mark.last)
+            yield from follower.read_changes()
         finally:
             if follower is not None:
                 follower.close()
@@ -458,15 +458,14 @@ class FileWatch(Watch):
     def _check_run_lock(self, thread: str) -> Iterator[Change]:
         """Report a thread as idle if its run lock is free; else check it again after a moment."""
         is_second_check = self._rechecks.pop(thread, None) is not None
-        path = layout.join(self._store.root, thread, layout.RUN_LOCK)
         try:
-            status = self._store.io.stat(path)
             thread_id = self._ids.find_thread(thread)
         except CheckpointFormatError:
             return  # `_read_thread` has logged the reason.
-        if status is None or thread_id is None:
+        if thread_id is None:
             return
-        if not is_locked(status.st_ino):
-            yield Change("idle", thread_id, "")
+        lock = self._store.run_lock(thread_id, None)
+        if not lock.is_held():
+            yield Change("idle", thread_id, "", value=lock.is_abandoned())
         elif not is_second_check:
             self._rechecks[thread] = monotonic() + _RECHECK_DELAY

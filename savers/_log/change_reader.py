@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from graphkit.abc import Change, ChangeKind, is_incomplete, iter_changes
+from graphkit.abc import (
+    BaseCheckpointSaver,
+    Change,
+    ChangeKind,
+    is_incomplete,
+    iter_changes,
+    with_status,
+    with_status_when_stored,
+)
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers._log import log, payloads
+from savers._log.listed_checkpoints import make_info
 from savers._log.log_reader import LogReader
 
 if TYPE_CHECKING:
     from graphkit import CheckpointInfo
     from savers._log.stored_checkpoint import StoredCheckpoint
-
-Info = Callable[[LogReader, "StoredCheckpoint"], "CheckpointInfo"]
-"""Makes the CheckpointInfo that a change reports."""
 
 
 class ChangeReader(LogReader):
@@ -39,32 +45,34 @@ class ChangeReader(LogReader):
             return last.id
         return self._reported
 
-    def read_changes_to(self, size: int, info: Info) -> Iterator[Change]:
+    def read_changes_to(self, size: int) -> Iterator[Change]:
         """Yield the changes behind the known end.
 
         Args:
             size: where the log ends now.
-            info: makes the CheckpointInfo.
         """
         for frame in self.scan(self.end, size, self.seq):
             self._take_frame(frame, with_table=False)
             self.seq = frame.seq + 1
             self.end = frame.end
-            yield from self._frame_changes(frame, info)
+            yield from self._frame_changes(frame)
 
-    def latest_changes(self, info: Info) -> Iterator[Change]:
-        """Yield the latest checkpoint and its pending writes, as if they were new."""
+    def latest_changes(self, saver: BaseCheckpointSaver) -> Iterator[Change]:
+        """Yield the latest checkpoint and its pending writes, as if they were new.
+
+        Args:
+            saver: tells the status of the thread.
+        """
         latest = self.find_latest()
         if latest is not None:
-            yield from self._checkpoint_changes(latest, info)
+            yield from self._checkpoint_changes(latest, with_status(saver, make_info(self, latest)))
         self.index = None
 
-    def changes_after(self, id: str | None, info: Info) -> Iterator[Change]:
+    def changes_after(self, id: str | None) -> Iterator[Change]:
         """Yield what follows a checkpoint in a rewritten log: its pending writes, then checkpoints.
 
         Args:
             id: the checkpoint; if it is gone, all checkpoints are reported.
-            info: makes the CheckpointInfo.
         """
         checkpoints = self.load_index().checkpoints
         known = -1
@@ -73,45 +81,48 @@ class ChangeReader(LogReader):
                 known = number
                 break
         if known >= 0:
-            yield from self._writes_changes(checkpoints[known], info)
+            yield from self._writes_changes(checkpoints[known], self._make_info(checkpoints[known]))
         for checkpoint in checkpoints[known + 1 :]:
-            yield from self._checkpoint_changes(checkpoint, info)
+            yield from self._checkpoint_changes(checkpoint, self._make_info(checkpoint))
         self.index = None
         if self.closed_by is not None and not self._is_empty(self.closed_by):
             yield self._end_change(self.closed_by)
 
-    def _frame_changes(self, frame: log.Frame, info: Info) -> Iterator[Change]:
+    def _frame_changes(self, frame: log.Frame) -> Iterator[Change]:
         """Yield the changes that one record reports."""
         match frame.type:
             case log.CHECKPOINT:
                 assert self.last_checkpoint is not None
-                yield self._checkpoint_change(info(self, self.last_checkpoint))
+                about = self._make_info(self.last_checkpoint)
+                yield self._checkpoint_change(about)
                 if frame.flags & log.EARLY:
-                    yield from self._writes_changes(self.last_checkpoint, info)
+                    yield from self._writes_changes(self.last_checkpoint, about)
             case log.WRITE if frame.flags & log.EARLY:
                 # Reported when the checkpoint comes.
                 pass
             case log.WRITE:
                 owner, packed = payloads.decode_writes(self.path, frame)
                 checkpoint = self._find_loaded(owner)
-                about = None if checkpoint is None else info(self, checkpoint)
-                yield from self._iter_writes(about, packed)
+                yield from self._iter_writes(None if checkpoint is None else self._make_info(checkpoint), packed)
             case log.RELEASE | log.TOMBSTONE:
                 if not self._is_empty(frame):
                     yield self._end_change(frame)
 
-    def _checkpoint_changes(self, checkpoint: StoredCheckpoint, info: Info) -> Iterator[Change]:
-        yield self._checkpoint_change(info(self, checkpoint))
-        yield from self._writes_changes(checkpoint, info)
+    def _make_info(self, checkpoint: StoredCheckpoint) -> CheckpointInfo:
+        return with_status_when_stored(make_info(self, checkpoint))
+
+    def _checkpoint_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
+        yield self._checkpoint_change(about)
+        yield from self._writes_changes(checkpoint, about)
 
     def _checkpoint_change(self, about: CheckpointInfo) -> Change:
         if not is_incomplete(about.metadata):
             self._reported = about.id
         return Change("checkpoint", self.thread_id, self.namespace, about, at=about.created_at)
 
-    def _writes_changes(self, checkpoint: StoredCheckpoint, info: Info) -> Iterator[Change]:
+    def _writes_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
         packed = self.read_packed_writes(checkpoint)
-        yield from self._iter_writes(info(self, checkpoint), packed)
+        yield from self._iter_writes(about, packed)
 
     def _iter_writes(self, about: CheckpointInfo | None, packed: Mapping[str, bytes]) -> Iterator[Change]:
         writes = {key: self._unpack_write(key, value) for key, value in packed.items()}

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, final, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final, overload
 
-from graphkit import END, Checkpoint, CheckpointInfo
-from graphkit.abc import derive_status, is_incomplete
+from graphkit import Checkpoint, CheckpointInfo
+from graphkit.abc import BaseCheckpointSaver, derive_stop, is_incomplete, with_status
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 from graphkit.values import PLAIN, FrozenDict, private_copy
 from savers._log.stored_checkpoint import outline_writes
@@ -45,7 +45,7 @@ class Owned(Protocol):
 
 
 def make_info(log: Owned, stored: StoredCheckpoint) -> CheckpointInfo:
-    """Return what is known of a stored checkpoint without decoding its state."""
+    """Return what is known of a stored checkpoint without decoding its state; it has no status."""
     return _make_info(log.thread_id, log.namespace, stored, stored.writes, stored.cleared, stored.tags)
 
 
@@ -59,12 +59,10 @@ def _make_info(
 ) -> CheckpointInfo:
     # A history has one of these per checkpoint. By position, without the calls that most need not
     # make, and without the constructor: 0.7 us instead of 2 us.
-    next_node = stored.next
     metadata = stored.metadata
+    stopped = ""
     if writes or is_incomplete(metadata):
-        status = derive_status(next_node, outline_writes(writes, cleared), metadata)
-    else:
-        status = "finished" if next_node == END else "running"
+        stopped = derive_stop(stored.next, outline_writes(writes, cleared), metadata)
     return _new_info(
         CheckpointInfo,
         (
@@ -73,12 +71,13 @@ def _make_info(
             stored.id,
             stored.parent,
             stored.node,
-            next_node,
+            stored.next,
             _make_time(stored.created),
             stored.size,
-            status,
+            "",
             tags,
             metadata if metadata.kind == PLAIN else private_copy(metadata),
+            stopped,
         ),
     )
 
@@ -87,7 +86,8 @@ def _make_info(
 class ListedInfos(Sequence[CheckpointInfo]):
     """The infos of a history as it is now, newest first; each is made when it is asked for.
 
-    Most callers want a few of them. Iterating makes all, and keeps them.
+    Most callers want a few of them. Iterating makes all, and keeps them. The first is made at once,
+    because the status of its thread is that of now.
 
     Later records change the pending writes and the tags of a checkpoint, by other objects in their
     place. Therefore those of now are noted.
@@ -102,6 +102,13 @@ class ListedInfos(Sequence[CheckpointInfo]):
         self._cleared = [*map(_get_cleared, self._checkpoints)]
         self._tags = [*map(_get_tags, self._checkpoints)]
         self._infos: list[CheckpointInfo] | None = None
+        self._latest: CheckpointInfo | None = None
+
+    def add_status(self, saver: BaseCheckpointSaver) -> Self:
+        """Give the first info the status of its thread; the caller holds no log."""
+        if self._checkpoints:
+            self._latest = with_status(saver, self._make(0))
+        return self
 
     def _make_all(self) -> list[CheckpointInfo]:
         infos = self._infos
@@ -112,6 +119,8 @@ class ListedInfos(Sequence[CheckpointInfo]):
                 _make_info(thread_id, namespace, stored, writes, cleared, tags)
                 for stored, writes, cleared, tags in noted
             ]
+            if self._latest is not None:
+                infos[0] = self._latest
             self._infos = infos
         return infos
 
@@ -139,6 +148,8 @@ class ListedInfos(Sequence[CheckpointInfo]):
         return self._make(index)
 
     def _make(self, number: int) -> CheckpointInfo:
+        if self._latest is not None and number in {0, -len(self)}:
+            return self._latest
         thread_id, namespace = self._owner
         return _make_info(
             thread_id,

@@ -99,6 +99,12 @@ class PostgresRunLocks(RunLocks):
         self._delete = f"DELETE FROM {table} WHERE thread = ? AND token = ?"
         self._unlock = "SELECT pg_advisory_unlock(? + ?)"
         self._select_holder = f"SELECT holder FROM {table} WHERE thread = ?"
+        self._select_token = f"SELECT token FROM {table} WHERE thread = ?"
+        # A holder that is only paused has lost its lease, but still has its advisory lock.
+        self._select_abandoned = f"""
+            SELECT 1 FROM {table} WHERE thread = ? AND token = ?
+            AND CASE WHEN pg_is_in_recovery() THEN false ELSE pg_try_advisory_xact_lock_shared(? + token) END
+        """
         # Shared, so that two who ask at the same time do not take each other for the holder.
         # A standby has no advisory lock of the primary, so that only the lease counts there.
         self._select_held = f"""
@@ -155,6 +161,14 @@ class PostgresRunLocks(RunLocks):
 
     def is_held(self, thread_id: str) -> bool:
         return bool(self._read(self._select_held, (encode_text(thread_id), self._key)))
+
+    def read_mark(self, thread_id: str) -> int | None:
+        """Return the token of the lock, whose row goes when its holder lets it go."""
+        rows = self._read(self._select_token, (encode_text(thread_id),))
+        return rows[0][0] if rows else None
+
+    def is_abandoned(self, thread_id: str, mark: object) -> bool:
+        return bool(self._read(self._select_abandoned, (encode_text(thread_id), mark, self._key)))
 
     def _acquire(self, thread_id: str, holder: str, started: float, timeout: float) -> int:
         # Creates the tables, and waits for a server that restarts.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit import RunnableConfig
+from graphkit.abc import BaseCheckpointSaver, with_status
 from savers._log.listed_checkpoints import make_info
 from savers._sql.row_views import RowHistories, ScannedRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from graphkit import CheckpointInfo
     from savers._sql.row_store import RowStore
@@ -22,11 +23,11 @@ _FEWEST_READ: Final = 16
 
 
 def search_rows(
+    saver: BaseCheckpointSaver,
     store: RowStore,
     metadata: Mapping[str, Any],
     pairs: Sequence[tuple[int, int]],
     limit: int | None,
-    read_history: Callable[[RunnableConfig], Sequence[CheckpointInfo]],
 ) -> Iterator[CheckpointInfo]:
     """Yield the checkpoints whose metadata have all these keys with these values.
 
@@ -34,11 +35,11 @@ def search_rows(
     matches.
 
     Args:
-        store: the store.
+        saver: the saver, which reads a history that is long, or that was deleted or rewritten meanwhile.
+        store: its store.
         metadata: the keys and values.
         pairs: the terms of the index; see `list_search_terms`.
         limit: about how many are wanted; None for all.
-        read_history: reads a history that is long, or that was deleted or rewritten meanwhile.
     """
     rows = RowHistories(store)
     for batch in _split(rows.list_live(pairs[:_MOST_PAIRS]), limit):
@@ -46,9 +47,10 @@ def search_rows(
             if isinstance(view, ScannedRows):
                 for stored in reversed(view.checkpoints):
                     if _has_all(stored.metadata, metadata):
-                        yield make_info(view, stored)
+                        info = make_info(view, stored)
+                        yield with_status(saver, info) if stored is view.checkpoints[-1] else info
                 continue
-            for info in read_history(RunnableConfig(live.thread_id, checkpoint_ns=live.namespace)):
+            for info in saver.history(RunnableConfig(live.thread_id, checkpoint_ns=live.namespace)):
                 if _has_all(info.metadata, metadata):
                     yield info
 

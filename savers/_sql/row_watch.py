@@ -18,14 +18,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit import RunnableConfig
-from graphkit.abc import Change, Watch, is_namespace_inside
+from graphkit.abc import BaseCheckpointSaver, Change, Watch, is_namespace_inside
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
     CheckpointFormatError,
     CheckpointSerializationError,
 )
-from savers._log.listed_checkpoints import make_info
 from savers._sql.encoded_text import decode_row, encode_id, encode_text
 
 if TYPE_CHECKING:
@@ -73,10 +72,19 @@ class _Bookmark(NamedTuple):
 class RowWatch(Watch):
     """Reports the changes of a database, whichever process makes them."""
 
-    def __init__(self, store: RowStore, config: RunnableConfig | None, *, latest: bool, interval: float) -> None:
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver,
+        store: RowStore,
+        config: RunnableConfig | None,
+        *,
+        latest: bool,
+        interval: float,
+    ) -> None:
         """Begin to follow a database; see `BaseCheckpointSaver.watch`.
 
         Args:
+            saver: the saver of the database, which tells the status of a thread.
             store: the histories.
             config: what to follow.
             latest: begin with the latest checkpoint of each history.
@@ -84,6 +92,7 @@ class RowWatch(Watch):
                 change; and between two looks at the run locks of threads that run.
         """
         super().__init__(interval)
+        self._saver = saver
         self._store = store
         self._config = config
         self._only = None if config is None else encode_text(config.thread)
@@ -98,8 +107,8 @@ class RowWatch(Watch):
         """The open logs, the least recently used first."""
         self._changed: set[str] = set()
         """Threads with changes since the run locks were looked at."""
-        self._running: set[str] = set()
-        """Threads whose run lock was held then."""
+        self._running: dict[str, object] = {}
+        """Threads whose run lock was held then, with the marks of their locks."""
         self._locks_due = 0.0
         self._listener = store.database.open_listener(None if config is None else config.thread)
         self._condition = self._listener.condition
@@ -288,14 +297,14 @@ class RowWatch(Watch):
             follower = self._open(history, history.end)
             last = _find_id(follower, replaced.last)
             if last is not None:
-                yield from follower.changes_after(last, make_info)
+                yield from follower.changes_after(last)
                 return
             self._followers.pop(history.number)
             yield from _end(replaced)
         follower = self._open(history, 0 if mark is None else mark.end)
         if history.number in self._latest_first:
-            yield from follower.latest_changes(make_info)
-        yield from follower.read_changes_to(history.end, make_info)
+            yield from follower.latest_changes(self._saver)
+        yield from follower.read_changes_to(history.end)
 
     def _open(self, history: _History, end: int) -> RowFollower:
         """Return the log of a history, read up to an offset."""
@@ -330,14 +339,16 @@ class RowWatch(Watch):
 
     def _check_run_locks(self) -> Iterator[Change]:
         """Report the threads whose run lock was held and is free now."""
-        database = self._store.database
+        locks = self._store.database.run_locks
         self._locks_due = monotonic() + self._interval
-        for thread_id in sorted(self._running | self._changed):
-            if database.is_held(thread_id):
-                self._running.add(thread_id)
+        for thread_id in sorted(self._changed.union(self._running)):
+            # Read first: a holder that has let the lock go since then has changed it.
+            mark = locks.read_mark(thread_id)
+            if locks.is_held(thread_id):
+                self._running[thread_id] = mark
             elif thread_id in self._running:
-                self._running.discard(thread_id)
-                yield Change("idle", thread_id, "")
+                has_died = locks.is_abandoned(thread_id, self._running.pop(thread_id))
+                yield Change("idle", thread_id, "", value=has_died)
             self._changed.discard(thread_id)
 
 

@@ -51,6 +51,26 @@ class RunLocks(ABC):
         """
 
     @abstractmethod
+    def read_mark(self, thread_id: str) -> object:
+        """Return a mark of the run lock, which changes when its holder lets it go, but not when the holder dies.
+
+        Raises:
+            CheckpointStorageError: the database cannot be used.
+        """
+
+    @abstractmethod
+    def is_abandoned(self, thread_id: str, mark: object) -> bool:
+        """Return whether the holder of a run lock that nobody holds any more has died, as far as that is known.
+
+        Args:
+            thread_id: the thread.
+            mark: the mark that was read before the lock was seen to be held.
+
+        Raises:
+            CheckpointStorageError: the database cannot be used.
+        """
+
+    @abstractmethod
     def describe_holder(self, thread_id: str) -> str:
         """Return the process that holds the run lock of a thread, for a message."""
 

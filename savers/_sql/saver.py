@@ -17,6 +17,7 @@ from graphkit.abc import (
     check_copy,
     get_held_run_locks,
     resolve_thread_id,
+    with_status,
 )
 from graphkit.codec import Codec
 from graphkit.errors import (
@@ -111,13 +112,12 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
         return self._store.list_namespaces(resolve_thread_id(thread))
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        return self._read(config, lambda log: ListedInfos(log, log.load_index().checkpoints), [])
+        infos = self._read(config, lambda log: ListedInfos(log, log.load_index().checkpoints), None)
+        return [] if infos is None else infos.add_status(self)
 
     def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
-        def read(log: RowLog) -> Sequence[CheckpointInfo]:
-            return [make_info(log, stored) for stored in reversed(log.find_recent(limit))]
-
-        return self._read(config, read, [])
+        infos = self._read(config, lambda log: ListedInfos(log, log.find_recent(limit)), None)
+        return [] if infos is None else infos.add_status(self)
 
     def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
         """Return what is known of a checkpoint without decoding its state.
@@ -126,11 +126,15 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
         """
         config = RunnableConfig.of(config)
 
-        def read(log: RowLog) -> CheckpointInfo | None:
+        def read(log: RowLog) -> tuple[CheckpointInfo, bool] | None:
             stored = log.find(config.checkpoint_id)
-            return None if stored is None else make_info(log, stored)
+            return None if stored is None else (make_info(log, stored), stored is log.find_latest())
 
-        return self._read(config, read, None)
+        found = self._read(config, read, None)
+        if found is None:
+            return None
+        info, is_latest = found
+        return with_status(self, info) if is_latest else info
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         config = RunnableConfig.of(config)
@@ -170,7 +174,7 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
         pairs = list_search_terms(metadata) if thread_id is None else ()
         if not pairs:
             return super()._search(metadata, thread_id, limit)
-        found = search_rows(self._store, metadata, pairs, limit, self.history)
+        found = search_rows(self, self._store, metadata, pairs, limit)
         return [*islice(found, limit)]
 
     def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
@@ -239,7 +243,7 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
                 return None
             info = make_info(log, latest)
             writes: Mapping[str, Any] = {}
-            if info.status in {"interrupted", "failed"}:
+            if info.stopped:
                 writes = log.read_writes(latest)
             return self._make_summary(info, count, (), writes)
 
@@ -402,7 +406,7 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
         """
         from savers._sql.row_watch import RowWatch
 
-        return RowWatch(self._store, self._resolve_watched(thread), latest=latest, interval=interval)
+        return RowWatch(self, self._store, self._resolve_watched(thread), latest=latest, interval=interval)
 
     # The run lock
 
@@ -411,6 +415,9 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
 
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
         return self._database.run_lock(config.thread, self.lock_timeout if timeout is None else timeout)
+
+    def _is_run_locked(self, config: RunnableConfig) -> bool:
+        return self._database.is_held(config.thread)
 
     @contextmanager
     def _exclude_runs(self, thread_id: str) -> Iterator[None]:

@@ -12,12 +12,13 @@ first one, which the system does not tell of a lock of an open file; only that n
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
 from time import monotonic, sleep
 from typing import Final
@@ -29,14 +30,17 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 """Linux's struct flock: type, whence, start, length, process."""
 _NAMES: Final = 1 << 62
 """How far behind the byte of a thread the byte is that says who holds it."""
+_MARKS: Final = 1 << 14
+"""How many marks the lock file has, 4 bytes each: threads share them. A holder that lets its lock go writes
+another mark there."""
 
 
 class _LockFile:
     """An open lock file of this process."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, flags: int = os.O_RDWR | os.O_CREAT) -> None:
         try:
-            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self.fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise CheckpointStorageError(path, "lock", error) from error
         self._path = path
@@ -74,6 +78,15 @@ class _LockFile:
             fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
         else:
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, offset)
+
+    def read_mark(self, offset: int) -> bytes:
+        """Return the mark of a byte: what the last one wrote that let it go, or another one that has the same mark."""
+        return os.pread(self.fd, 4, 4 * (offset % _MARKS))
+
+    def write_mark(self, offset: int) -> None:
+        # If the disk refuses, a watch believes that the holder has died.
+        with suppress(OSError):
+            os.pwrite(self.fd, os.urandom(4), 4 * (offset % _MARKS))
 
     def find_holder(self, offset: int) -> int | None:
         """Return the process that holds a byte, 0 for one that this system does not know; None if there is none.
@@ -187,6 +200,7 @@ class SqliteRunLocks(RunLocks):
                             yield
                         finally:
                             if files is _OPEN:
+                                file.write_mark(offset)
                                 file.unlock(offset)
                         return
                     # The file was removed meanwhile; the next round opens the new one.
@@ -207,10 +221,31 @@ class SqliteRunLocks(RunLocks):
     def is_held(self, thread_id: str) -> bool:
         if _OPEN.held.find_holder((self._path, thread_id)) is not None:
             return True
-        if not os.path.exists(self._path):
-            return False
-        with _OPEN.use(self._path) as file:
-            return file.find_holder(_find_offset(thread_id)) is not None
+        with self._look() as file:
+            return file is not None and file.find_holder(_find_offset(thread_id)) is not None
+
+    @contextmanager
+    def _look(self) -> Iterator[_LockFile | None]:
+        """Open the lock file to look at locks; None if there is none.
+
+        This process may be allowed to read it only, and holds no lock then.
+        """
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(_OPEN.use(self._path)) if os.path.exists(self._path) else None
+            except CheckpointStorageError as error:
+                if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
+                    raise
+                file = _LockFile(self._path, os.O_RDONLY)
+                stack.callback(os.close, file.fd)
+            yield file
+
+    def read_mark(self, thread_id: str) -> bytes:
+        with self._look() as file:
+            return b"" if file is None else file.read_mark(_find_offset(thread_id))
+
+    def is_abandoned(self, thread_id: str, mark: object) -> bool:
+        return self.read_mark(thread_id) == mark
 
     def describe_holder(self, thread_id: str) -> str:
         own = _OPEN.held.find_holder((self._path, thread_id))

@@ -211,6 +211,9 @@ class SaverWrapper(BaseCheckpointSaver):
     def run_lock_key(self, config: ConfigLike = None) -> object:
         return self.delegate.run_lock_key(config)
 
+    def is_run_locked(self, config: ConfigLike = None) -> bool:
+        return self.delegate.is_run_locked(config)
+
     def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
         return self.delegate.watch(thread, latest=latest, interval=interval)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -129,6 +129,33 @@ class Deserializer:
             READING.blocked = outer
         # One by one, for the error that names the value.
         return [self.deserialize(*value) for value in values] if blocked else restored
+
+
+def read_interrupts(type_name: str, data: bytes) -> Mapping[str, Any] | None:
+    """Return what a task of LangGraph asks, for listings: the payloads of its interrupts, by id.
+
+    Args:
+        type_name: how the value under LangGraph's channel for interrupts was encoded.
+        data: its bytes.
+
+    Returns:
+        The payloads; None if the value was not encoded by LangGraph's own serializer, but encrypted.
+    """
+    interrupts = _read_plain(type_name, data)
+    return None if interrupts is None else {interrupt.id: interrupt.value for interrupt in interrupts}
+
+
+def read_error(type_name: str, data: bytes) -> str:
+    """Return the error of a task of LangGraph as text, for listings."""
+    return str(_read_plain(type_name, data) or f"not readable here: LangGraph's serializer wrote it as {type_name}")
+
+
+def _read_plain(type_name: str, data: bytes) -> Any:
+    """Return a value, with plain data for types of the application; None if it is encrypted."""
+    try:
+        return Deserializer(make_serializer(None, (), is_plain=True), "plain").deserialize(type_name, data, "")
+    except NotImplementedError:
+        return None
 
 
 def _make_error(path: str, blocked: list[Blocked], hint: str, value: object) -> CheckpointSerializationError:

@@ -347,7 +347,7 @@ def test_unknown_words_and_missing_ones(store):
         ),
         (
             ["threads", "runs", "--status", "happy"],
-            "the option --status must be one of 'running', 'interrupted', 'failed', 'finished', 'incomplete', 'damaged', 'sealed', not 'happy'",
+            "the option --status must be one of 'running', 'stalled', 'interrupted', 'answered', 'failed', 'finished', 'incomplete', 'damaged', 'sealed', not 'happy'",
         ),
     ],
 )  # fmt: skip

@@ -54,7 +54,7 @@ def test_a_thread_whose_key_is_missing_is_listed_as_sealed(sealed, keys):
     assert [(row["thread"], row["status"]) for row in rows] == [("order-17", "sealed")]
     assert "needs the key '2025'" in rows[0]["waiting"]
     assert graphkit("stats", sealed, "--json").json["statuses"] == {"sealed": 1}
-    assert graphkit("stats", sealed, "--key-file", keys, "--json").json["statuses"] == {"running": 1}
+    assert graphkit("stats", sealed, "--key-file", keys, "--json").json["statuses"] == {"stalled": 1}
 
 
 def test_verify_without_keys(sealed):

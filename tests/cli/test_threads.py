@@ -16,7 +16,7 @@ def test_threads_in_a_pipe(store):
     done = graphkit("threads", store)
     assert done.out == (
         "THREAD    STATUS       NODE       NEXT     WAITING FOR  SAVED  SIZE   UPDATED\n"
-        "import-a  running      __START__  read                  1      355 B  2026-11-20T11:21:00Z\n"
+        "import-a  stalled      __START__  read                  1      355 B  2026-11-20T11:21:00Z\n"
         "order-17  interrupted  reserve    approve  Ship lamp?   2      662 B  2026-11-20T11:02:00Z\n"
         "order-18  finished     pack       __END__               2      565 B  2026-11-20T11:13:00Z\n"
     )
@@ -27,7 +27,7 @@ def test_threads_at_a_terminal_of_80_columns(store):
     done = graphkit("threads", store, terminal=True, width=80)
     assert [line.rstrip() for line in done.lines] == [
         "THREAD    STATUS       NODE       NEXT     WAITING FOR  SAVED   SIZE  UPDATED",
-        "import-a  running      __START__  read                      1  355 B  39 min ago",
+        "import-a  stalled      __START__  read                      1  355 B  39 min ago",
         "order-17  interrupted  reserve    approve  Ship lamp?       2  662 B  58 min ago",
         "order-18  finished     pack       __END__                   2  565 B  47 min ago",
     ]
@@ -46,8 +46,8 @@ def test_threads_as_json(store):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--status", "running"], ["import-a"]),
-        (["--status", "running", "--status", "finished"], ["import-a", "order-18"]),
+        (["--status", "stalled"], ["import-a"]),
+        (["--status", "stalled", "--status", "finished"], ["import-a", "order-18"]),
         (["--meta", "user=anna"], ["order-17"]),
         (["--meta", "step=1"], ["order-17", "order-18"]),
         (["--meta", 'step="1"'], []),
@@ -89,7 +89,7 @@ def test_a_damaged_thread_is_listed_among_the_good_ones(store):
     damage(store, "order-18")
     done = graphkit("threads", store, "--json")
     status = {row["thread"]: row["status"] for row in done.json}
-    assert status == {"import-a": "running", "order-17": "interrupted", "order-18": "damaged"}
+    assert status == {"import-a": "stalled", "order-17": "interrupted", "order-18": "damaged"}
     assert "is damaged at byte" in done.json[2]["waiting"]
     assert [row["thread"] for row in graphkit("threads", store, "--status", "damaged", "--json").json] == ["order-18"]
     assert graphkit("threads", store, "--newer", "1d").code == 0
@@ -119,7 +119,7 @@ def test_history_in_a_pipe(store):  # H44, G36: several checkpoints per run, wit
     assert graphkit("history", store, "order-18").out == (
         "CHECKPOINT                            NODE       NEXT     STATUS    SOURCE  STEP  CREATED               TOOK       SIZE   TAGS\n"
         "00000000-0000-7000-8000-000000000013  pack       __END__  finished  loop    1     2026-11-20T11:13:00Z  2 min 0 s  122 B  golden\n"
-        "00000000-0000-7000-8000-000000000011  __START__  pack     running   input   0     2026-11-20T11:11:00Z             158 B\n"
+        "00000000-0000-7000-8000-000000000011  __START__  pack               input   0     2026-11-20T11:11:00Z             158 B\n"
     )
 
 
@@ -186,7 +186,7 @@ def test_stats_of_a_store(store):  # P60, P90, G38
     done = graphkit("stats", store)
     assert done.out == (
         "threads                  3\n"
-        "by status                1 running, 1 interrupted, 1 finished\n"
+        "by status                1 stalled, 1 interrupted, 1 finished\n"
         "waiting for a human      1\n"
         "checkpoints              5\n"
         "size                     1.7 kB\n"
@@ -291,12 +291,12 @@ def test_how_resumes_end(saver, store):  # G38: resume success rate
             saver.put_writes(here, {"failure": {"node_id": "x", "type": "E", "message": "no", "at": NOW}})
     stats = graphkit("stats", store, "--json").json
     assert (stats["resumed_after_failure"], stats["resume_success_rate"]) == (3, 0.5)
-    assert stats["statuses"] == {"failed": 1, "finished": 2, "running": 2, "interrupted": 1}
+    assert stats["statuses"] == {"failed": 1, "finished": 2, "stalled": 2, "interrupted": 1}
 
 
 def test_stats_of_a_store_with_damage(store):
     damage(store, "order-17")
-    assert graphkit("stats", store, "--json").json["statuses"] == {"running": 1, "damaged": 1, "finished": 1}
+    assert graphkit("stats", store, "--json").json["statuses"] == {"stalled": 1, "damaged": 1, "finished": 1}
 
 
 def test_stats_of_an_empty_store(tmp_path, saver, store):

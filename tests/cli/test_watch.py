@@ -163,6 +163,54 @@ def test_a_run_whose_process_has_died_is_told(graphkit, store, saver):
     assert [told(line) for line in watching.lines()] == [f"{'import-a':24} its process has died"]
 
 
+CLOSE = """
+import sys
+from graphkit import END, START, RunnableConfig, StateGraph
+from savers import FileSystemSaver
+graph = StateGraph({}).add_node("a", lambda _: {}).add_edge(START, "a").add_edge("a", END)
+app = graph.compile(checkpoint_saver=FileSystemSaver(sys.argv[1]))
+stream = app.stream({}, RunnableConfig("import-a"))
+next(stream)
+if sys.argv[2] == "close":
+    stream.close()
+else:
+    import os
+    os._exit(9)
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("close", "no process runs it now"), ("die", "its process has died")])
+def test_a_stream_that_was_closed_is_told_from_a_death(graphkit, store, saver, how, said):
+    watching = Watching(store, saver, "import-a", "--limit", "3", "--interval", "3600")
+    watching.process.stdout.readline()
+    subprocess.run([sys.executable, "-c", CLOSE, str(store), how], check=False)
+    assert [told(line) for line in watching.lines()] == [
+        f"{'import-a':24} __START__ -> a",
+        f"{'import-a':24} {said}",
+    ]
+    assert graphkit("threads", store, "--json").json[0]["status"] == "stalled"
+
+
+def test_an_answer_is_not_the_death_of_a_process(graphkit, store, saver):
+    watching = Watching(store, saver, "order-17", "--json", "--limit", "4", "--interval", "3600")
+    for _ in range(2):
+        watching.process.stdout.readline()
+    command = [sys.executable, "-m", "graphkit", "answer", str(store), "order-17", "--value", "1"]
+    subprocess.run(command, check=True, capture_output=True)
+    answered, idle = map(json.loads, watching.lines())
+    assert (answered["kind"], answered["status"], answered["told"]) == ("answer", "answered", "answered: 1")
+    assert (idle["kind"], idle["status"], idle["told"]) == ("idle", "answered", None)
+    assert graphkit("threads", store, "--status", "answered", "--json").json[0]["thread"] == "order-17"
+
+
+def test_the_table_shows_the_status_of_now(graphkit, store, saver):
+    saver.put_writes(AT, {"answer:q-1": True})
+    done = graphkit("watch", store, "--limit", 5, terminal=True)
+    last = done.out[done.out.rindex("THREAD") :].splitlines()
+    rows = {line.split()[0]: line.split()[1] for line in last[1:] if "-" in line}
+    assert rows == {"order-17": "answered", "order-18": "finished", "import-a": "stalled"}
+
+
 def test_bad_input(graphkit, store, tmp_path):
     assert graphkit("watch", tmp_path / "none").code == 18
     unknown = graphkit("watch", store, "order-71")

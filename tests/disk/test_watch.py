@@ -162,10 +162,64 @@ def test_the_death_of_a_run_is_told_at_once_and_a_vain_attempt_is_not(saver, con
         assert [one.kind for one in until(watch, to(last))] == ["checkpoint"]
         assert watch.get(0.2) is None
         holder.kill()
-        assert watch.get(PATIENCE).kind == "idle"
+        told = watch.get(PATIENCE)
+        assert (told.kind, told.value) == ("idle", True)
         holder.communicate()
         with saver.run_lock(config, 0):
             pass
+        told = watch.get(PATIENCE)
+        assert (told.kind, told.value) == ("idle", False)
+
+
+def test_the_end_of_a_run_in_another_process_is_not_its_death(saver, config, disk):
+    saver.put(config, disk.step(1))
+    with saver.watch(config, interval=NEVER) as watch:
+        holder = elsewhere(HOLD + "lock.__exit__(None, None, None)", saver.base_directory)
+        assert holder.stdout.readline() == b"held\n"
+        assert saver.is_run_locked(config)
+        holder.communicate(b"")
+        told = watch.get(PATIENCE)
+        assert (told.kind, told.value) == ("idle", False)
+        assert not saver.is_run_locked(config)
+
+
+LOOK = """
+import os
+from savers._filesystem.lock import is_locked
+print("looking", flush=True)
+while os.getppid() == int(sys.argv[2]):
+    is_locked(sys.argv[1])
+"""
+
+
+def test_a_look_at_a_run_lock_refuses_nobody_who_takes_it_meanwhile(saver, config, disk):
+    """A look takes the lock for some microseconds, and a caller that does not wait tries again after that."""
+    saver.put(config, disk.step(1))
+    with saver.run_lock(config):
+        pass
+    (path,) = Path(saver.base_directory).glob("t-*/run.lock")
+    looker = elsewhere(LOOK, path, os.getpid())
+    assert looker.stdout.readline() == b"looking\n"
+    for _ in range(2000):
+        with saver.run_lock(config, 0):
+            pass
+    looker.kill()
+    looker.communicate()
+
+
+def test_the_run_lock_of_a_process_in_another_container_is_seen(saver, config, disk):
+    """Its process has a number in a namespace of its own, so that /proc/locks does not show its locks."""
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("this user may not make a namespace")
+    saver.put(config, disk.step(1))
+    look = (
+        "import sys; from savers import FileSystemSaver; from graphkit import RunnableConfig;"
+        "print(FileSystemSaver(sys.argv[1]).history(RunnableConfig('t'))[0].status)"
+    )
+    with saver.run_lock(config):
+        command = [*unshare, sys.executable, "-c", look, saver.base_directory]
+        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "running\n"
 
 
 # Files that are replaced

@@ -2,6 +2,9 @@
 
 import logging
 import os
+import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -179,7 +182,40 @@ def test_a_run_that_has_ended_leaves_its_thread_idle(saver, open_saver):
             assert take(watch).kind == "checkpoint"
             while "t" not in watch._running:
                 assert watch.get(0.05) is None
-        assert take(watch).kind == "idle"
+        told = take(watch)
+        assert (told.kind, told.value) == ("idle", False)
+
+
+HOLD = """
+import pickle, sys
+from graphkit import RunnableConfig
+saver = pickle.loads(bytes.fromhex(sys.argv[1]))()
+lock = saver.run_lock(RunnableConfig("t"))
+lock.__enter__()
+print("held", flush=True)
+sys.stdin.read()
+lock.__exit__(None, None, None)
+"""
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_the_death_of_a_run_is_told_from_its_end(saver, dies):
+    put(saver)
+    with saver.watch("t", interval=0.01) as watch:
+        command = [sys.executable, "-c", HOLD, pickle.dumps(saver.opener()).hex()]
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert holder.stdout.readline() == b"held\n"
+        put(saver, number=1)
+        assert take(watch).checkpoint.status == "running"
+        assert saver.history(RunnableConfig("t"))[0].status == "running"
+        while "t" not in watch._running:
+            assert watch.get(0.05) is None
+        if dies:
+            holder.kill()
+        holder.communicate(b"")
+        told = take(watch)
+        assert (told.kind, told.value) == ("idle", dies)
+        assert saver.history(RunnableConfig("t"))[0].status == "stalled"
 
 
 def test_puts_notify_nobody_where_nobody_watches(server, schema):

@@ -152,3 +152,11 @@ def test_the_command_line_shows_what_has_no_time_and_no_reason(words, tmp_path):
     done = command(words[0], tmp_path / "store", *words[1:])
     assert (done.code, done.err) == (0, "")
     assert "why?" in done.out
+
+
+def test_keys_like_those_of_langgraph_may_have_any_value():
+    saver = MemorySaver()
+    saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={}))
+    saver.put_writes(T, {"write:-3:task": 5, "write:-1:other": {"no": "record"}})
+    assert saver.interrupts() == []
+    assert saver.summary(T).failure is None

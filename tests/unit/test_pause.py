@@ -148,7 +148,7 @@ def test_ctrl_c_in_a_node_keeps_what_was_finished(saver, how):
     with pytest.raises(KeyboardInterrupt):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
-    assert saver.history(CONFIG)[0].status == "running"
+    assert saver.history(CONFIG)[0].status == "stalled"
     presses.append(0)
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 

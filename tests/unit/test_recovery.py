@@ -430,7 +430,7 @@ def test_runs_are_listed_with_their_status(file_saver):  # H20, H40, H44
         ("a", "last"), ("b", "last"), ("c", "last"), ("t", "b"),
     ]  # fmt: skip
     assert [info.thread_id for info in manager.list_runs(status="finished")] == ["c"]
-    assert [info.thread_id for info in manager.list_runs(status="running")] == ["a", "b"]
+    assert [info.thread_id for info in manager.list_runs(status="stalled")] == ["a", "b"]
     assert [info.thread_id for info in manager.list_runs(status="failed")] == ["t"]
     assert [info.thread_id for info in manager.list_runs(limit=2, offset=1)] == ["b", "c"]
     recover(line(file_saver, []), "t")

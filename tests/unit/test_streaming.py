@@ -175,7 +175,7 @@ def test_closing_the_stream_in_the_middle(saver, how, kind):
     assert (until_x() if how == "sync" else asyncio.run(auntil_x())).chunk == "x"
     assert (talker.began, talker.closed) == (1, 1)
     assert saver.get(CONFIG).node_id == "a"
-    assert saver.history(CONFIG)[0].status == "running"
+    assert saver.history(CONFIG)[0].status == "stalled"
     assert items(run(graph, None, how=how)) == ["x", "y", "g", END]
 
 

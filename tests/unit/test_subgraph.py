@@ -859,7 +859,7 @@ def test_cancelled_inside_it_goes_on_inside(saver):
     graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver)
     with pytest.raises(asyncio.CancelledError):
         run(graph, {}, how="async")
-    assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["running"] * 3
+    assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["stalled"] * 3
     assert run(graph, None, how="async")[-1].state["log"] == ["a", "p", "w", "x"]
     assert runs == ["a", "p", "w"]
 

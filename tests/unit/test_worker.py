@@ -224,7 +224,7 @@ def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
     saver.put(RunnableConfig("by hand"), Checkpoint(node_id="a", next_node_id="b", state={}))
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert Worker(mine).run(once=True) == 1
-    assert [status(saver, one) for one in ("mine", "one", "two")] == ["finished", "running", "running"]
+    assert [status(saver, one) for one in ("mine", "one", "two")] == ["finished", "stalled", "stalled"]
     assert len(caplog.records) == 2  # the other graph, and none at all
     assert "another graph" in caplog.text
 
@@ -376,7 +376,7 @@ def test_stopping_stops_at_the_node_boundary_and_leaves_the_run_to_others(saver)
     assert stopped_in_a_node(app, began, go_on) == 1
     assert log(app, "t") == ["a", "work"]
     assert not saver.interrupts("t")
-    assert status(saver, "t") == "running"
+    assert status(saver, "t") == "answered"
     assert Worker(app).run(once=True) == 1
     assert log(app, "t") == ["a", "work", "c"]
 

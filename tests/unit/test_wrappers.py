@@ -249,4 +249,4 @@ def test_the_contract_knows_an_async_twin_of_everything_that_may_wait():
     sync = [name for name in methods_of(BaseCheckpointSaver) if name == name.lower() and not name.startswith("a")]
     sync += ["add_tags"]
     without = {name for name in sync if not hasattr(BaseCheckpointSaver, f"a{name}")}
-    assert without == {"opener", "register_types", "run_lock", "run_lock_key"}
+    assert without == {"is_run_locked", "opener", "register_types", "run_lock", "run_lock_key"}

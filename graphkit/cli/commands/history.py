@@ -122,7 +122,7 @@ def _load_history(saver: BaseCheckpointSaver, config: RunnableConfig, limit: int
 def _matches(info: CheckpointInfo, source: str | None, *, clean: bool, node: str | None) -> bool:
     if source is not None and info.metadata.get("source") != source:
         return False
-    if clean and (info.metadata.get("clean") is False or info.status == "failed"):
+    if clean and (info.metadata.get("clean") is False or info.stopped == "failed"):
         return False
     return node is None or info.node_id == node
 
@@ -151,7 +151,7 @@ def checkpoint_row(
         "parent": info.parent_id,
         "node": info.node_id,
         "next": info.next_node_id,
-        "status": info.status,
+        "status": info.status or None,
         "created": info.created_at,
         "seconds": _step_seconds(saver, info, previous),
         "size": info.size,

@@ -41,7 +41,9 @@ class Status(StrEnum):
     """The values of `threads --status`."""
 
     RUNNING = "running"
+    STALLED = "stalled"
     INTERRUPTED = "interrupted"
+    ANSWERED = "answered"
     FAILED = "failed"
     FINISHED = "finished"
     INCOMPLETE = "incomplete"
@@ -278,7 +280,7 @@ def _last_change(summary: HistorySummary) -> datetime:
 def _describe_waiting(saver: BaseCheckpointSaver, summary: HistorySummary) -> Any:
     """Return what the run asks a human, why it failed, or how far its map or fork is."""
     latest = summary.latest
-    if latest.status == "running":
+    if latest.status in {"running", "stalled"}:
         config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         return describe_progress(saver.get_writes(config))
     if latest.status not in {"interrupted", "failed"}:

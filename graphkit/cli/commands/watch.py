@@ -37,7 +37,6 @@ _DESCRIPTIONS: Final = {
     "checkpoint": "",  # the nodes say enough
     "release": "released",
     "delete": "deleted",
-    "idle": "its process has died",
 }
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
@@ -79,8 +78,8 @@ def watch(
 ) -> Iterator[View]:
     """Follow runs live, whichever processes execute them.
 
-    The command reports steps, interrupts, answers, failures, releases, deletions, and processes
-    that died: one line per change, or at a terminal a table that updates itself. Ctrl-C ends it.
+    The command reports steps, interrupts, answers, failures, releases, deletions, and runs whose
+    process died: one line per change, or at a terminal a table that updates itself. Ctrl-C ends it.
     With --checkpoint it starts after that checkpoint, with a thread at the thread's latest
     checkpoint, otherwise with the changes from now on.
 
@@ -136,34 +135,31 @@ def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watc
 
 
 class _ChangeRows:
-    """Converts changes to plain data; remembers the status of each thread."""
+    """Converts changes to plain data."""
 
     def __init__(self, context: CliContext, saver: BaseCheckpointSaver) -> None:
         self._context = context
         self._saver = saver
-        self._statuses: dict[str, str] = {}
 
     def make(self, change: Change) -> Row | None:
         """Return the row of a change; None if it means nothing to people.
 
-        A run that ended well becomes idle too.
+        A thread becomes idle after each run and each `graphkit answer`. It is worth a line only if the
+        run has not ended.
         """
-        thread_id = change.thread_id
-        status = self._statuses.get(thread_id)
-        if change.kind == "idle" and status != "running":
-            return None
-        if change.kind in {"release", "delete"}:
-            self._statuses.pop(thread_id, None)
-        elif change.checkpoint is not None and not change.checkpoint_ns:
-            self._statuses[thread_id] = change.checkpoint.status
-        if change.kind == "progress":
-            text = self._describe_progress(change)
+        if change.kind != "idle":
+            text = self._describe_progress(change) if change.kind == "progress" else _describe_change(change)
             return self.make_plain(change, text)
-        return self.make_plain(change, _describe_change(change))
+        row = self.make_plain(change, "its process has died" if change.value else "no process runs it now")
+        return row if row["status"] == "stalled" else None
 
     def make_plain(self, change: Change, text: str) -> Row:
         """Return the row of a change with a description."""
         info = change.checkpoint
+        if change.kind in {"answer", "idle"}:  # of a nested graph, too, which the thread's status depends on
+            status = self._find_status(change.thread_id)
+        else:
+            status = None if info is None else info.status
         return {
             "kind": change.kind,
             "thread": change.thread_id,
@@ -171,13 +167,21 @@ class _ChangeRows:
             "checkpoint": None if info is None else info.id,
             "node": None if info is None else info.node_id,
             "next": None if info is None else info.next_node_id,
-            "status": None if info is None else info.status,
+            "status": status or None,
             "step": None if info is None else info.metadata.get("step"),
             "time": _time_of(change) or self._context.now(),
             "id": change.id,
             "value": change.value,
             "told": text or None,
         }
+
+    def _find_status(self, thread_id: str) -> str | None:
+        """Return the status of a thread now; None if it cannot be read, or is gone."""
+        try:
+            latest = self._saver.recent(RunnableConfig(thread_id), limit=1)
+        except CheckpointerError:  # reading its changes says why
+            return None
+        return latest[0].status if latest else None
 
     def _describe_progress(self, change: Change) -> str:
         """Return how far each running map and fork is; None if none runs."""
@@ -283,8 +287,10 @@ class _Screen:
             return
         if change.checkpoint_ns or change.checkpoint is None:
             # The position in the table is that of the thread's own graph.
-            for key in ("node", "next", "status", "step"):
+            for key in ("node", "next", "step"):
                 row[key] = old.get(key)
+            if change.kind not in {"answer", "idle"}:
+                row["status"] = old.get("status")
         self._rows[change.thread_id] = row
 
     def _render(self) -> Any:

@@ -38,6 +38,26 @@ class LockTests(ContractTests):
                 call_in_thread(_take_lock, other, make_config("u"), 0)
             call_in_thread(_take_lock, other, config, 0)
 
+    def test_a_held_run_lock_is_seen_and_not_disturbed(self) -> None:
+        saver = self.open()
+        other = self.open_again(saver)
+        saver.put(CONFIG, made({"n": 1}))
+        for reader in (saver, other):
+            equal(reader.is_run_locked(CONFIG), False, "is_run_locked of a free thread")
+            equal(reader.history(CONFIG)[0].status, "stalled")
+        with saver.run_lock(CONFIG):
+            for reader in (saver, other):
+                for config in (CONFIG, make_config("t", namespace="n")):
+                    equal(reader.is_run_locked(config), True, "is_run_locked of a held thread")
+                    equal(call_in_thread(reader.is_run_locked, config), True, "is_run_locked of a held thread")
+                equal(reader.history(CONFIG)[0].status, "running")
+                equal(reader.is_run_locked(make_config("u")), False, "is_run_locked of another thread")
+            with self.raises(ThreadBusyError):
+                call_in_thread(_take_lock, other, CONFIG, 0)
+        for reader in (saver, other):
+            equal(reader.is_run_locked(CONFIG), False, "is_run_locked of a thread that was let go")
+            call_in_thread(_take_lock, reader, CONFIG, 0)
+
     def test_the_run_lock_is_let_go_on_failure(self) -> None:
         saver = self.open()
         with self.raises(KeyError), saver.run_lock(CONFIG):

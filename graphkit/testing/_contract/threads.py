@@ -193,9 +193,11 @@ class ThreadTests(ContractTests):
         incoming.finish()
         self.assert_history(saver, CONFIG, checkpoints)
         for reader in (saver, self.open_again(saver)):
-            for info in reader.history(CONFIG):
+            infos = reader.history(CONFIG)
+            equal([info.status for info in infos], ["stalled", "", "", ""])
+            for info in infos:
                 address = make_config("t", info.id)
-                equal((info.status, reader.tags_of(address)), ("running", ("tag",)))
+                equal(reader.tags_of(address), ("tag",))
                 same(reader.get_writes(address), {"w": info.id})
 
     # Size

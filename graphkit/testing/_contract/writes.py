@@ -98,11 +98,12 @@ class WriteTests(ContractTests):
         saver = self.open()
         saver.put(CONFIG, made({"n": 1}))
         plain = {ANSWER + "i": "yes", "once:x": 1, "interrupt": 5, "failures:": [1], "task": None, "": 0, ":": {}}
+        plain |= {"write:": 1, "write:x:y": 2, "write:0:t": 3}
         saver.put_writes(CONFIG, plain)
         for reader in (saver, self.open_again(saver)):
             same(reader.get_writes(CONFIG), plain)
             equal([*reader.interrupts("t")], [])
-            equal([info.status for info in reader.history(CONFIG)], ["running"])
+            equal([info.status for info in reader.history(CONFIG)], ["stalled"])
 
     # Interrupts
 
@@ -131,7 +132,7 @@ class WriteTests(ContractTests):
         equal(get_ids(self.open_again(saver).interrupts("t")), ["i2"])
         saver.put_writes(make_config("t", checkpoint.id, namespace), {ANSWER + "i2": "yes"})
         equal([*self.open_again(saver).interrupts("t")], [])
-        equal([info.status for info in saver.history(inner)], ["running"])
+        equal([info.status for info in saver.history(inner)], ["answered"])
 
     def test_only_the_latest_checkpoint_waits(self) -> None:
         saver = self.open()
@@ -140,7 +141,9 @@ class WriteTests(ContractTests):
         equal(len(saver.interrupts("t")), 1)
         saver.put(CONFIG, made({"n": 2}))
         equal([*saver.interrupts("t")], [])
-        equal([info.status for info in saver.history(CONFIG)], ["running", "interrupted"])
+        infos = saver.history(CONFIG)
+        equal([info.status for info in infos], ["stalled", ""])
+        equal([info.stopped for info in infos], ["", "interrupted"])
 
     def test_what_waits_is_found_in_all_threads(self) -> None:
         saver = self.open("lists_threads")

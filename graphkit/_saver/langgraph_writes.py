@@ -1,0 +1,166 @@
+"""What LangGraph's checkpointer (`savers.langgraph`) records with a checkpoint, for listings.
+
+A write of a LangGraph task is recorded as `write:<index>:<task id>` -> [task path, task id, index,
+channel, type, bytes]. Negative indexes are those of control writes, which say what happened to the
+task; the others are its output. As for LangGraph, a task has finished once it has an output, and
+until then, the question that it asked last waits for its answer.
+
+The values are what LangGraph's serializer made of them. Keys suffice for a status; only the payload
+of an interrupt is decoded, by `savers.langgraph`, if the extra is installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import WaitingInterrupt
+
+MADE_BY: Final = "graphkit:made_by"
+"""The metadata key of threads that another engine writes: the name of that engine."""
+LANGGRAPH: Final = "langgraph"
+"""Its value in the threads of LangGraph's checkpointer."""
+WRITE: Final = "write:"
+"""Prefix of all writes of LangGraph's tasks."""
+CONTROL_WRITE: Final = f"{WRITE}-"
+"""Prefix of the control writes among them."""
+NOT_INSTALLED: Final = "pip install 'graphkit-durable[langgraph]' makes it readable here"
+"""Stands for a value of LangGraph that cannot be decoded without the extra."""
+_REPR: Final = re.compile(r"(\w+)\(['\"]?(.*?)['\"]?\)", re.DOTALL)
+_KEY: Final = re.compile(rf"{WRITE}(?P<index>-?\d+):(?P<task>.*)", re.DOTALL)
+_FIELDS: Final = 6
+"""The number of fields of a write."""
+_ERROR: Final = -1
+_INTERRUPT: Final = -3
+_INPUT: Final = "00000000-0000-0000-0000-000000000000"
+"""The id under which LangGraph records the input of a step, which is no task."""
+
+
+def is_langgraph(metadata: Mapping[str, Any]) -> bool:
+    """Return whether LangGraph made a checkpoint, by its metadata."""
+    return metadata.get(MADE_BY) == LANGGRAPH
+
+
+def derive_stop(writes: Mapping[str, Any]) -> str:
+    """Return why a run of LangGraph stopped: "interrupted", "failed", or "" if the writes do not say.
+
+    Args:
+        writes: the pending writes. Only the keys matter.
+    """
+    if list_asking_tasks(writes):
+        return "interrupted"
+    return "failed" if _list_open_tasks(writes, _ERROR) else ""
+
+
+class Question(NamedTuple):
+    """What a task of LangGraph asks with `interrupt()`."""
+
+    id: str
+    """The id of LangGraph's Interrupt; that of the task if the payload cannot be read here."""
+    node_id: str
+    payload: Any
+    """A sentence if it cannot be read here."""
+
+
+def list_asking_tasks(writes: Mapping[str, Any]) -> Sequence[str]:
+    """Return the ids of the tasks whose questions wait for an answer."""
+    return _list_open_tasks(writes, _INTERRUPT)
+
+
+def find_questions(writes: Mapping[str, Any]) -> Iterator[Question]:
+    """Yield the questions of LangGraph's tasks that wait for an answer."""
+    for task_id, path, type_name, data in _read_writes(writes, _INTERRUPT):
+        for interrupt_id, payload in _decode(task_id, type_name, data).items():
+            yield Question(interrupt_id, _name_node(path), payload)
+
+
+def waiting_interrupts(
+    config: RunnableConfig, writes: Mapping[str, Any], created_at: datetime
+) -> list[WaitingInterrupt]:
+    """Return the questions that wait at a checkpoint as interrupts.
+
+    Args:
+        config: names the checkpoint.
+        writes: its pending writes.
+        created_at: when it was made. LangGraph does not store when a question was asked.
+    """
+    return [
+        WaitingInterrupt(
+            thread_id=config.thread,
+            checkpoint_ns=config.checkpoint_ns,
+            checkpoint_id=config.checkpoint_id or "",
+            node_id=question.node_id,
+            when="inside",
+            id=question.id,
+            payload=question.payload,
+            created_at=created_at,
+        )
+        for question in find_questions(writes)
+    ]
+
+
+def _read_writes(writes: Mapping[str, Any], index: int) -> Iterator[tuple[str, str, str, bytes]]:
+    """Yield id, path, type and bytes of the control writes with this index, of tasks that have not finished."""
+    for task_id in _list_open_tasks(writes, index):
+        record = writes[f"{WRITE}{index}:{task_id}"]
+        if isinstance(record, (list, tuple)) and len(record) == _FIELDS:  # a caller may use such a key, too
+            path, _, _, _, type_name, data = record
+            yield task_id, path, type_name, data
+
+
+def _list_open_tasks(writes: Mapping[str, Any], index: int) -> Sequence[str]:
+    """Return the tasks that have a control write with this index, and have not finished."""
+    by_task: dict[str, set[int]] = {}
+    for key in writes:
+        match = _KEY.fullmatch(key)
+        if match is not None and match["task"] != _INPUT:
+            by_task.setdefault(match["task"], set()).add(int(match["index"]))
+    return [task for task, indexes in by_task.items() if index in indexes and max(indexes) < 0]
+
+
+def _name_node(path: str) -> str:
+    """Return the node of a task by its path, as far as the path has it.
+
+    The path is `~__pregel_pull, ask` for a node that its triggers have started, and
+    `~__pregel_push, 0000000001, ...` for the second of the Sends.
+    """
+    kind, name, *_ = (*path.split(", "), "")
+    if kind == "~__pregel_pull":
+        return name
+    return f"Send {int(name)}" if name.isdigit() else "task"
+
+
+def _decode(task_id: str, type_name: str, data: bytes) -> Mapping[str, Any]:
+    """Return the payloads of a task's interrupts by id; a sentence if they cannot be read."""
+    serializer = load_serializer()
+    if serializer is None:
+        return {task_id: NOT_INSTALLED}
+    payloads: Mapping[str, Any] | None = serializer.read_interrupts(type_name, data)
+    if payloads is None:
+        return {task_id: f"not readable here: LangGraph's serializer wrote it as {type_name}"}
+    return payloads
+
+
+def find_failure(writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return why a task of LangGraph failed, in the form of a failure of graphkit; None if none did."""
+    for _, path, type_name, data in _read_writes(writes, _ERROR):
+        serializer = load_serializer()
+        text = NOT_INSTALLED if serializer is None else serializer.read_error(type_name, data)
+        # LangGraph stores the repr of the exception.
+        match = _REPR.fullmatch(text)
+        kind, message = match.groups() if match is not None else ("error", text)
+        return {"node_id": _name_node(path), "type": kind, "message": message, "at": None}
+    return None
+
+
+def load_serializer() -> Any:
+    """Return the module `savers.langgraph.serializer`; None if the extra `langgraph` is not installed."""
+    try:
+        # By name, since graphkit does not import savers.
+        return import_module("savers.langgraph.serializer")
+    except ImportError:
+        return None

@@ -1,0 +1,84 @@
+"""The status of a thread: the one place where it is decided.
+
+A status is true at the moment at which it is asked for. Nearly always, the latest checkpoint and its
+pending writes decide. Only a run that has neither ended nor stopped is asked whether it is still
+there: its run lock says so, and is probed for such threads alone.
+
+| status | what the store and the run lock say |
+|---|---|
+| incomplete | a copy, fork or import to the thread has not ended; no run takes it |
+| interrupted | an interrupt waits for an answer, here or in a nested graph |
+| failed | the run recorded why it ended |
+| answered | all answers are there, and no run has taken them |
+| finished | the next node is END |
+| running | none of these, and a run holds the lock |
+| stalled | none of these, and no run holds it: its process died, or its stream was closed |
+
+LangGraph's runs hold no run lock, so that theirs is `running` until it has ended or stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from graphkit._records.config import END, RunnableConfig
+from graphkit._records.output import CheckpointInfo
+from graphkit._saver.default_methods import find_interrupt_ids
+from graphkit._saver.langgraph_writes import is_langgraph
+from graphkit._saver.methods import SaverMethods
+from graphkit._saver.writes import FAILURE, unanswered_interrupts
+from graphkit.errors import CheckpointSerializationError
+
+
+def with_status(saver: SaverMethods, latest: CheckpointInfo, writes: Mapping[str, Any] | None = None) -> CheckpointInfo:
+    """Return the latest checkpoint of a history with the status of its thread.
+
+    Args:
+        saver: the saver of the thread.
+        latest: the checkpoint, with any status.
+        writes: its pending writes, if the caller has them.
+    """
+    return latest._replace(status=_decide_status(saver, latest, writes))
+
+
+def with_status_when_stored(info: CheckpointInfo) -> CheckpointInfo:
+    """Return a checkpoint with the status that its thread had when it was the latest, for a watch.
+
+    A run that has neither ended nor stopped at it was running then: it had just stored it.
+    """
+    return info._replace(status=info.stopped or _describe_progress(info) or "running")
+
+
+def _decide_status(saver: SaverMethods, latest: CheckpointInfo, writes: Mapping[str, Any] | None) -> str:
+    config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
+    stopped = latest.stopped
+    if stopped == "interrupted" and not is_langgraph(latest.metadata):
+        stopped = _look_into_nested_graphs(saver, config, writes)
+    decided = stopped or _describe_progress(latest)
+    if decided:
+        return decided
+    return "running" if saver.is_run_locked(config) else "stalled"
+
+
+def _describe_progress(latest: CheckpointInfo) -> str:
+    """Return "finished", or "running" if no lock could tell; "" if that depends on the run lock."""
+    if latest.next_node_id == END:
+        return "finished"
+    return "running" if is_langgraph(latest.metadata) else ""
+
+
+def _look_into_nested_graphs(saver: SaverMethods, config: RunnableConfig, writes: Mapping[str, Any] | None) -> str:
+    """Return why a run has stopped that is recorded as interrupted, perhaps only in a nested graph.
+
+    An answer to a nested graph is recorded in the history of that graph.
+    """
+    try:
+        if writes is None:
+            writes = saver.get_writes(config)
+        if unanswered_interrupts(writes) or find_interrupt_ids(saver, config.with_check_point_id(None)):
+            return "interrupted"
+    except CheckpointSerializationError:
+        # A payload has a type that is not registered here. What the outer graph has recorded counts.
+        return "interrupted"
+    return "failed" if writes.get(FAILURE) is not None else "answered"

@@ -1,0 +1,246 @@
+"""The status of a thread is true wherever it is asked for, and whichever process asks."""
+
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt, operations
+from graphkit.errors import NodeExecutionError
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+
+
+@pytest.fixture(params=["memory", "file", "sqlite", "wrapped"])
+def saver(request, tmp_path):
+    if request.param == "memory":
+        yield MemorySaver()
+    elif request.param == "sqlite":
+        with SqliteSaver(tmp_path / "runs.db", fsync="never") as saver:
+            yield saver
+    else:
+        with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+            yield saver if request.param == "file" else SaverWrapper(saver)
+
+
+def chain(saver=None, /, *, before=(), after=(), **nodes):
+    """A graph of these nodes, one after the other; each logs what its function returns."""
+    graph = StateGraph(LOG)
+    names = [START, *nodes, END]
+    for name, action in nodes.items():
+        graph.add_node(name, action if isinstance(action, (StateGraph, type(None))) else logs(action))
+    for source, target in pairwise(names):
+        graph.add_edge(source, target)
+    return graph.compile(checkpoint_saver=saver, interrupt_before=before, interrupt_after=after)
+
+
+def logs(action):
+    return lambda _state: {"log": action()}
+
+
+def status(saver, config=CONFIG):
+    """The status, which is the same at every place."""
+    summary = saver.summary(config)
+    newest, *older = saver.history(config)
+    found = [summary.status, summary.latest.status, newest.status, saver.recent(config, limit=1)[0].status]
+    (status,) = {*found, *(info.status for info in saver.search({}, thread_id=config.thread) if info.id == newest.id)}
+    assert [info.status for info in older] == [""] * len(older)
+    assert [info.status for info in saver.recent(config, limit=9)] == [status, *("" for _ in older)]
+    return status
+
+
+def die(run):
+    """Run in a stream that is closed where a process would have died: without a word."""
+    stream = run()
+    next(stream)
+    stream.close()
+
+
+# Of a run that nobody answers
+
+
+def test_a_run_is_running_while_its_lock_is_held(saver):
+    seen = []
+    app = chain(saver, a=lambda: "a", b=lambda: seen.append(status(saver)))
+    app.invoke({}, CONFIG)
+    assert seen == ["running"]
+    assert status(saver) == "finished"
+
+
+def test_a_failed_run_has_failed_until_it_goes_on(saver):
+    seen = []
+
+    def fail():
+        seen.append(status(saver))
+        if len(seen) == 1:
+            raise ValueError("no")
+
+    app = chain(saver, a=lambda: "a", b=fail)
+    with pytest.raises(NodeExecutionError):
+        app.invoke({}, CONFIG)
+    assert status(saver) == "failed"
+    app.invoke(None, CONFIG)
+    assert seen == ["running", "running"]
+    assert status(saver) == "finished"
+
+
+def test_a_stream_that_was_closed_early_leaves_a_stalled_thread(saver):
+    app = chain(saver, a=lambda: "a", b=lambda: "b")
+    stream = app.stream({}, CONFIG)
+    next(stream)
+    assert status(saver) == "running"
+    stream.close()
+    assert status(saver) == "stalled"
+    app.invoke(None, CONFIG)
+    assert status(saver) == "finished"
+
+
+def test_a_fork_and_a_rollback_are_stalled_until_they_go_on(saver):
+    app = chain(saver, a=lambda: "a", b=lambda: "b")
+    app.invoke({}, CONFIG)
+    *_, first = saver.history(CONFIG)
+    operations.fork(saver, RunnableConfig("t", first.id), "copy")
+    assert status(saver, RunnableConfig("copy")) == "stalled"
+    operations.rollback(saver, RunnableConfig("t", first.id))
+    assert status(saver) == "stalled"
+
+
+KILLED = """
+import os, sys
+from graphkit import END, START, StateGraph, GraphResume, RunnableConfig, interrupt
+from savers import FileSystemSaver, SqliteSaver
+
+def ask(state):
+    answer = interrupt("ok?")
+    os._exit(9)
+
+kind, path, given = sys.argv[1:]
+saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path)
+graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+app = graph.compile(checkpoint_saver=saver)
+config = RunnableConfig("t")
+if given == "start":
+    app.invoke({}, config)
+app.invoke(GraphResume(True) if given == "answer" else None, config)
+"""
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+@pytest.mark.parametrize("how", ["by the run", "from elsewhere"])
+def test_a_process_that_died_after_the_answer_leaves_a_stalled_thread(tmp_path, kind, how):
+    path = tmp_path / "store"
+
+    def start(given):
+        done = subprocess.run([sys.executable, "-c", KILLED, kind, path, given], check=False)
+        return done.returncode
+
+    with (FileSystemSaver if kind == "file" else SqliteSaver)(path) as saver:
+        assert start("start") == 0
+        assert status(saver) == "interrupted"
+        if how == "from elsewhere":
+            operations.answer(saver, "t", True)
+            assert status(saver) == "answered"
+        assert start("go" if how == "from elsewhere" else "answer") == 9
+        assert status(saver) == "stalled"
+
+
+# Of one that is answered
+
+
+def test_an_answer_from_elsewhere_waits_for_the_next_resume(saver):
+    seen = []
+
+    def ask():
+        answer = interrupt("ok?")
+        seen.append(status(saver))
+        return answer
+
+    app = chain(saver, a=lambda: "a", ask=ask)
+    app.invoke({}, CONFIG)
+    assert status(saver) == "interrupted"
+    operations.answer(saver, "t", "yes")
+    assert status(saver) == "answered"
+    app.invoke(None, CONFIG)
+    assert seen == ["running"]
+    assert status(saver) == "finished"
+
+
+def test_each_question_of_a_node_is_answered_anew(saver):
+    app = chain(saver, ask=lambda: interrupt("one?") + interrupt("two?"))
+    app.invoke({}, CONFIG)
+    for _ in range(2):
+        assert status(saver) == "interrupted"
+        operations.answer(saver, "t", "yes")
+        assert status(saver) == "answered"
+        app.invoke(None, CONFIG)
+    assert status(saver) == "finished"
+
+
+def test_one_of_two_answers_is_not_all(saver):
+    graph = StateGraph(LOG)
+    for name in ("one", "two"):
+        graph.add_node(name, logs(lambda name=name: interrupt(name))).add_edge(START, name).add_edge(name, "join")
+    app = graph.add_node("join", lambda _: {}).add_edge("join", END).compile(checkpoint_saver=saver)
+    app.invoke({}, CONFIG)
+    for left in ("interrupted", "answered"):
+        operations.answer(saver, "t", "yes", interrupt=saver.interrupts("t")[0].id)
+        assert status(saver) == left
+
+
+@pytest.mark.parametrize("stop", [{"before": ["b"]}, {"after": ["a"]}, {"after": ["b"]}])
+def test_a_declared_stop_is_answered_like_a_question(saver, stop):
+    app = chain(saver, a=lambda: "a", b=lambda: "b", **stop)
+    app.invoke({}, CONFIG)
+    assert status(saver) == "interrupted"
+    operations.answer(saver, "t", {"log": "more"})
+    assert status(saver) == "answered"
+    app.invoke(None, CONFIG)
+    assert status(saver) == "finished"
+
+
+def test_an_answer_that_changes_nothing_after_the_last_node_ends_the_run(saver):
+    app = chain(saver, a=lambda: "a", after=["a"])
+    app.invoke({}, CONFIG)
+    operations.answer(saver, "t", None)
+    assert status(saver) == "finished"
+    app.invoke(None, CONFIG)
+    assert status(saver) == "finished"
+
+
+def test_a_paused_run_is_interrupted(saver):
+    app = chain(saver, a=lambda: "a", b=lambda: "b")
+    for output in app.stream({}, CONFIG):
+        if output.node == "a":
+            app.pause(CONFIG)
+    assert status(saver) == "interrupted"
+
+
+# With nested graphs
+
+
+@pytest.mark.parametrize("has_own_saver", [False, True])
+def test_the_answer_in_a_nested_graph_is_that_of_the_thread(saver, has_own_saver):
+    seen = []
+
+    def ask():
+        answer = interrupt("ok?")
+        seen.append(status(saver))
+        return answer
+
+    inner = StateGraph(LOG).add_node("ask", logs(ask)).add_edge(START, "ask").add_edge("ask", END)
+    nested = inner.compile(checkpoint_saver=MemorySaver() if has_own_saver else None)
+    graph = StateGraph(LOG).add_node("sub", nested).add_edge(START, "sub").add_edge("sub", END)
+    app = graph.compile(checkpoint_saver=saver)
+    app.invoke({}, CONFIG)
+    assert status(saver) == "interrupted"
+    if has_own_saver:
+        app.invoke(GraphResume("yes"), CONFIG)
+    else:
+        operations.answer(saver, "t", "yes")
+        assert status(saver) == "answered"
+        app.invoke(None, CONFIG)
+    assert seen == ["running"]
+    assert status(saver) == "finished"

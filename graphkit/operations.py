@@ -30,6 +30,7 @@ from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
+from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
 from graphkit._saver.writes import (
     ANSWER,
@@ -85,7 +86,7 @@ def answer(
 
     Raises:
         CheckpointConflictError: no interrupt is pending, or several are and `interrupt` names none
-            of them; or the thread is incomplete.
+            of them; or the thread is incomplete, or belongs to LangGraph.
         CheckpointNotFoundError: the thread has no pending interrupt with this id.
         CheckpointSerializationError: the value cannot be stored, or a declared stop is answered
             with something else than a mapping or None.
@@ -98,6 +99,7 @@ def answer(
         refuse_incomplete(saver, thread_id)
         stop = _find_interrupt(thread_id, saver.interrupts(thread_id), interrupt)
         config = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
+        _refuse_other_engine(saver.recent(config.with_check_point_id(None), limit=1)[0].metadata, thread_id)
         saver.put_writes(config, {ANSWER + stop.id: _prepare_answer(stop, value)})
     return stop
 
@@ -121,7 +123,7 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
     Raises:
         CheckpointNotFoundError: the thread has no checkpoint in this namespace.
         CheckpointConflictError: the checkpoint that the config names is not the latest; or the
-            thread is incomplete.
+            thread is incomplete, or belongs to LangGraph.
         CheckpointSerializationError: the values are not a mapping, or one of them cannot be stored.
         ThreadBusyError: another run holds the thread.
 
@@ -134,6 +136,7 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
         latest = saver.get(config.with_check_point_id(None))
         if latest is None:
             raise CheckpointNotFoundError(config.thread)
+        _refuse_other_engine(latest.metadata, config.thread)
         if config.checkpoint_id not in {None, latest.id}:
             raise CheckpointConflictError(
                 config.thread,
@@ -270,6 +273,18 @@ def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[Check
 
 
 # Helpers
+
+
+def _refuse_other_engine(metadata: Mapping[str, Any], thread_id: str) -> None:
+    """Refuse to record what only a run of graphkit can read with a checkpoint of another engine.
+
+    Raises:
+        CheckpointConflictError: another engine made the checkpoint.
+    """
+    other_engine = metadata.get(MADE_BY)
+    if other_engine is not None:
+        hint = "answer it there with Command(resume=...), change it with update_state"
+        raise CheckpointConflictError(thread_id, f"it belongs to {other_engine}; {hint}")
 
 
 def _find_interrupt(

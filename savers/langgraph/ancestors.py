@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from graphkit.abc import LANGGRAPH, MADE_BY
 from graphkit.errors import CheckpointConflictError
 from savers.langgraph.channels import CHANNEL, VALUE, WRITES, get_stored_channels
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY
 from savers.langgraph.writes import Write
 
 if TYPE_CHECKING:

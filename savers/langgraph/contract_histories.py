@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from weakref import WeakValueDictionary
 
 from graphkit import END, Checkpoint, CheckpointInfo, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver, HasVersions, make_checkpoint_info
+from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver, HasVersions, make_checkpoint_info
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.values import FrozenDict, freeze
@@ -30,7 +30,6 @@ from savers.langgraph.histories import (
     is_made_before,
     make_early_config,
 )
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY
 from savers.langgraph.selection import Query, Selected, Selection, merge
 from savers.langgraph.steps import UNKNOWN
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from graphkit import BaseCheckpointSaver, RunnableConfig
+from graphkit.abc import LANGGRAPH, MADE_BY
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -28,7 +29,6 @@ from savers.langgraph.configs import make_langgraph_config
 from savers.langgraph.file_saver import FileSystemCheckpointSaver
 from savers.langgraph.histories import EARLY
 from savers.langgraph.listing import get_store
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY
 from savers.langgraph.saver import CheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,

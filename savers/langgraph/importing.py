@@ -149,12 +149,15 @@ def _import(
         total = sum(counts.values())
         for history in counts:
             stored_ids = {info.id for info in saver.store.history(_history_config(history))}
-            for checkpoint_id in source.list_ids(history):
+            ids = source.list_ids(history)
+            for checkpoint_id in ids:
                 original = source.read(history, checkpoint_id)
                 if checkpoint_id in stored_ids:
                     skipped += 1
                 else:
                     _restore(saver, history, original)
+                if checkpoint_id == ids[-1]:
+                    saver.record_stop(_history_config(history), checkpoint_id, original.writes)
                 problems += _iter_problems(saver, history, checkpoint_id, original)
                 done += 1
                 if progress is not None:

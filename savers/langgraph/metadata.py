@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
 
+from graphkit.abc import LANGGRAPH, MADE_BY
 from graphkit.values import PLAIN, FrozenDict, freeze
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
     from langgraph.checkpoint.base import CheckpointMetadata
 
-MADE_BY: Final = "graphkit:made_by"
-"""The metadata key that distinguishes LangGraph's checkpoints from those of graphkit."""
-LANGGRAPH: Final = "langgraph"
 _EMPTY: Final = FrozenDict()
 _MAX_GROUPS: Final = 256
 """For how many groups of keys is remembered which of them are copied."""

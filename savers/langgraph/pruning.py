@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
-from graphkit.abc import run_in_thread
+from graphkit.abc import LANGGRAPH, MADE_BY, run_in_thread
 from savers.langgraph.async_methods import AsyncMethods
 from savers.langgraph.channels import get_stored_channels
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY
 from savers.langgraph.retention import TtlSweeper
 
 _DELTA_CHANNELS: Final = "counters_since_delta_snapshot"

@@ -10,10 +10,10 @@ from logging import getLogger
 from typing import Any, Final
 
 from graphkit import RunnableConfig
+from graphkit.abc import LANGGRAPH, MADE_BY
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
 from savers._log.failed_threads import FailedThreads
 from savers.langgraph.histories import Histories
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY
 
 SWEEPS_PER_TTL: Final = 10
 MIN_INTERVAL: Final = timedelta(minutes=1)

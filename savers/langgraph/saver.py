@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, check_complete, check_limit
+from graphkit.abc import (
+    LANGGRAPH,
+    MADE_BY,
+    BaseCheckpointSaver as SaverOfGraphkit,
+    check_complete,
+    check_limit,
+    derive_stop,
+)
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.values import FrozenDict
 from savers._log.history_view import SharedLogView
@@ -33,7 +40,7 @@ from savers.langgraph.channels import (
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
 from savers.langgraph.histories import CheckpointWithWrites, GrowingHistory
 from savers.langgraph.history_decoder import HistoryDecoder
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY, copy_as_lists, merge_metadata, pack_metadata, unpack_metadata
+from savers.langgraph.metadata import copy_as_lists, merge_metadata, pack_metadata, unpack_metadata
 from savers.langgraph.open_histories import open_histories
 from savers.langgraph.opening import ContextMethods, SetupMethod
 from savers.langgraph.packed_checkpoints import PackedDecoder
@@ -43,7 +50,7 @@ from savers.langgraph.selection import Query, Selected
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node, list_changed_nodes
 from savers.langgraph.thread_calls import CallsOfLoops
-from savers.langgraph.writes import Write, encode_writes
+from savers.langgraph.writes import Write, encode_writes, pack_writes
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig as LangGraphConfig
@@ -242,6 +249,16 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         if writes:
             state[WRITES] = dict(writes)
         return compare_with_last(base, state, list_changed_nodes(checkpoint, parent_state))
+
+    def record_stop(self, history: RunnableConfig, checkpoint_id: str, writes: Sequence[Write]) -> None:
+        """Record what says that a restored checkpoint waits or failed, as `put_writes` would have; for imports.
+
+        A listing shows it without a look at the state, in which `restore` has stored the writes.
+        """
+        packed = pack_writes(writes)
+        recorded = self.store.get_writes(history.replace(checkpoint_id=checkpoint_id))
+        if derive_stop(None, packed.packed) and not packed.packed.keys() <= recorded.keys():
+            self._histories.put_writes(history, checkpoint_id, packed)
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

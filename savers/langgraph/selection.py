@@ -10,8 +10,9 @@ from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
+from graphkit.abc import LANGGRAPH, MADE_BY
 from savers._log.scanned_log import ScannedLog
-from savers.langgraph.metadata import LANGGRAPH, MADE_BY, matches
+from savers.langgraph.metadata import matches
 
 if TYPE_CHECKING:
     from savers._log.history_view import HistoryView

@@ -98,8 +98,6 @@ class Deserializer:
             CheckpointSerializationError: the serializer may not create a type; the error names it
                 and `path`, and has the plain data as `raw`.
         """
-        if self._on_blocked_type == "plain":
-            return self._serde.loads_typed((type_name, data))
         outer = READING.blocked  # not None if a type reads another checkpoint while it is created
         blocked: list[Blocked] = []
         READING.blocked = blocked
@@ -107,7 +105,7 @@ class Deserializer:
             value = self._serde.loads_typed((type_name, data))
         finally:
             READING.blocked = outer
-        if blocked:
+        if blocked and self._on_blocked_type != "plain":
             raise _make_error(path, blocked, self._hint, value)
         return value
 
@@ -118,8 +116,6 @@ class Deserializer:
             CheckpointSerializationError: as for `deserialize`, for the first such value.
         """
         load = self._serde.loads_typed
-        if self._on_blocked_type == "plain":
-            return [load((type_name, data)) for type_name, data, _ in values]
         outer = READING.blocked
         blocked: list[Blocked] = []
         READING.blocked = blocked
@@ -127,8 +123,10 @@ class Deserializer:
             restored = [load((type_name, data)) for type_name, data, _ in values]
         finally:
             READING.blocked = outer
-        # One by one, for the error that names the value.
-        return [self.deserialize(*value) for value in values] if blocked else restored
+        if blocked and self._on_blocked_type != "plain":
+            # One by one, for the error that names the value.
+            return [self.deserialize(*value) for value in values]
+        return restored
 
 
 def read_interrupts(type_name: str, data: bytes) -> Mapping[str, Any] | None:

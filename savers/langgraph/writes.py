@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
+from graphkit.abc import LANGGRAPH_WRITE as WRITE
 from graphkit.codec import Codec
 from graphkit.values import FrozenList
 from savers.langgraph.channels import Encoder
 
-_KEY: Final = "write:"
 _LONG: Final = 1 << 12
 """Values from this many bytes on are not packed by a packer that keeps its buffer."""
 _CODEC: Final = Codec()
@@ -38,7 +38,7 @@ class Write(NamedTuple):
     @property
     def key(self) -> str:
         """The key that distinguishes it from the other writes of its checkpoint."""
-        return f"{_KEY}{self.idx}:{self.task_id}"
+        return f"{WRITE}{self.idx}:{self.task_id}"
 
     @property
     def is_ordinary(self) -> bool:
@@ -79,11 +79,22 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
     for position, (channel, value) in enumerate(writes):
         type_name, data = encoder.serialize(value, channel)
         idx = WRITES_IDX_MAP.get(channel, position)
-        key = f"{_KEY}{idx}:{task_id}"
+        key = f"{WRITE}{idx}:{task_id}"
         fields = (task_path, task_id, idx, channel, type_name, data)
         packed[key] = _CODEC.pack_flat(fields, key) if len(data) < _LONG else _CODEC.pack(FrozenList(fields), key)
         if is_ordinary(idx):
             keep.append(key)
+    return TaskWrites(packed, keep)
+
+
+def pack_writes(writes: Iterable[Write]) -> TaskWrites:
+    """Return writes that were read from a database as they are stored."""
+    packed: dict[str, bytes] = {}
+    keep: list[str] = []
+    for write in writes:
+        packed[write.key] = _CODEC.pack(FrozenList(write), write.key)
+        if write.is_ordinary:
+            keep.append(write.key)
     return TaskWrites(packed, keep)
 
 

@@ -13,15 +13,16 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.writes import (
     ANSWER,
     UPDATE,
-    derive_status,
     find_failure,
     progress_of,
     time_or_none,
     waiting_interrupts,
 )
+from graphkit.cli.commands.import_langgraph import load_langgraph
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread
 from graphkit.cli.placeholder_types import with_placeholder_types
@@ -34,7 +35,7 @@ from graphkit.cli.state_paths import Difference, differences, get_at_path
 from graphkit.cli.tree import format_tree
 from graphkit.cli.values import abbreviate, escape, to_plain
 from graphkit.cli.views import Card, Column, Text, View
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
 from graphkit.operations import lineage
 
 _COLUMNS: Final = (
@@ -53,6 +54,8 @@ _COLUMNS: Final = (
     Column("failure", "failed", "failure"),
     Column("recorded", "for the resume", "value"),
 )
+_INTERNAL_CHANNELS: Final = ("__", "branch:to:", "join:")
+"""How the names of LangGraph's own channels begin."""
 _MAX_LENGTH: Final = 500
 """Characters of a value that `diff` shows."""
 
@@ -90,14 +93,14 @@ def show(
     config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
     loaded = _load(saver, config)
     config = config.with_check_point_id(loaded.id)
-    state: Mapping[str, Any] = strip_subgraph_updates(loaded.state)
+    state = _read_state(saver, config, loaded)
     if key is not None:
-        value = get_at_path(state, key)
+        value = get_at_path(_require_readable(state), key)
         text = "\n".join(format_tree(value, context.line_width))
         return Text(text, to_plain(value))
 
     if keys:
-        state = {name: type(value).__name__ for name, value in state.items()}
+        state = {name: type(value).__name__ for name, value in _require_readable(state).items()}
     row = _properties(saver, config, loaded)
     row["state"] = state
     return Card(_COLUMNS, row, tree="state")
@@ -122,12 +125,47 @@ def _load(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint:
     raise CheckpointNotFoundError(config.thread, what, "see graphkit history")
 
 
+def _read_state(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> Mapping[str, Any] | str:
+    """Return the state of a checkpoint as its graph has it; a sentence if it cannot be read here.
+
+    LangGraph's checkpointer stores what LangGraph's serializer made of the values.
+    """
+    if not is_langgraph(checkpoint.metadata):
+        return strip_subgraph_updates(checkpoint.state)
+    names = {"thread_id": config.thread, "checkpoint_ns": config.checkpoint_ns, "checkpoint_id": checkpoint.id}
+    try:
+        reader = load_langgraph().CheckpointSaver(saver, on_blocked_type="plain")
+        found = reader.get_tuple({"configurable": names})
+    except MissingDependencyError:
+        return f"LangGraph's serializer wrote the state: {NOT_INSTALLED}"
+    except NotImplementedError:
+        return "the state is encrypted by LangGraph's serializer, whose key graphkit does not have"
+    values = {} if found is None else found.checkpoint["channel_values"]
+    # The other channels say which nodes come next.
+    return {name: value for name, value in values.items() if not name.startswith(_INTERNAL_CHANNELS)}
+
+
+def _require_readable(state: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    """Return a state that `_read_state` could read.
+
+    Raises:
+        CheckpointerConfigurationError: it could not.
+    """
+    if isinstance(state, str):
+        raise CheckpointerConfigurationError(state)
+    return state
+
+
 def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what is known of a checkpoint besides its state.
 
     None of it costs more in a long history.
     """
     writes = saver.get_writes(config)
+    if is_langgraph(checkpoint.metadata):
+        waiting = langgraph_interrupts(config, writes, checkpoint.created_at)
+    else:
+        waiting = waiting_interrupts(config, writes)
     return {
         "thread": config.thread,
         "ns": config.checkpoint_ns,
@@ -135,15 +173,23 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         "parent": checkpoint.parent_id,
         "node": checkpoint.node_id,
         "next": checkpoint.next_node_id,
-        "status": derive_status(checkpoint.next_node_id, writes, checkpoint.metadata),
+        "status": _find_status(saver, config),
         "created": checkpoint.created_at,
         "tags": list(saver.tags_of(config)),
         "metadata": public_metadata(checkpoint.metadata),
-        "waiting": [interrupt_row(interrupt) for interrupt in waiting_interrupts(config, writes)],
+        "waiting": [interrupt_row(interrupt) for interrupt in waiting],
         "progress": describe_progress(writes),
         "failure": find_failure(config, writes),
         "recorded": _stored_for_resume(writes),
     }
+
+
+def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | None:
+    """Return the status of a thread; None if the config names an older checkpoint."""
+    for latest in saver.recent(config.with_check_point_id(None), limit=1):
+        if latest.id == config.checkpoint_id:
+            return latest.status
+    return None
 
 
 def _stored_for_resume(writes: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +252,8 @@ def diff(
     before = find_checkpoint(saver, config, first or after.parent_id)
     old = _load(saver, config.with_check_point_id(before.id))
     new = _load(saver, config.with_check_point_id(after.id))
-    found = list(differences(strip_subgraph_updates(old.state), strip_subgraph_updates(new.state)))
+    old_state = _require_readable(_read_state(saver, config, old))
+    found = list(differences(old_state, _require_readable(_read_state(saver, config, new))))
     nodes = _nodes_between(saver.history(config), before.id, after.id)
     data = {
         "from": before.id,

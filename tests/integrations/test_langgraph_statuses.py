@@ -1,0 +1,268 @@
+"""What graphkit's listings say of LangGraph's threads: their status, what they ask, and their state."""
+
+import json
+import operator
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Annotated, TypedDict
+
+import pytest
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, Send, interrupt
+
+from graphkit import RunnableConfig, operations
+from graphkit.errors import CheckpointConflictError
+from savers import FileSystemSaver, MemorySaver, SqliteSaver
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, import_langgraph_sqlite
+from tests.cli.terminal import graphkit
+from tests.integrations.test_langgraph_store import Rot
+
+T = RunnableConfig("t")
+CONFIG = {"configurable": {"thread_id": "t"}}
+
+
+class State(TypedDict):
+    log: Annotated[list, operator.add]
+
+
+def graph_of(**nodes):
+    """A graph whose nodes all follow START, and END all of them; each logs what its function returns."""
+    graph = StateGraph(State)
+    for name, node in nodes.items():
+        graph.add_node(name, node if not callable(node) else lambda state, node=node: {"log": [node()]})
+        graph.add_edge(START, name)
+        graph.add_edge(name, END)
+    return graph
+
+
+@pytest.fixture(params=["file", "sqlite", "memory"])
+def saver(request, tmp_path):
+    if request.param == "memory":
+        yield CheckpointSaver(MemorySaver())
+    else:
+        cls = FileSystemSaver if request.param == "file" else SqliteSaver
+        with CheckpointSaver(cls(tmp_path / "store", fsync="never")) as saver:
+            yield saver
+
+
+def status(saver):
+    store = saver.store
+    (found,) = {store.summary(T).status, store.history(T)[0].status, store.recent(T, limit=1)[0].status}
+    assert {info.status for info in store.history(T)[1:]} <= {""}
+    return found
+
+
+def asked(saver):
+    return [(one.node_id, one.when, one.payload) for one in saver.store.interrupts("t")]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_thread_that_waits_for_a_human(saver, durability):
+    app = graph_of(ask=lambda: interrupt({"question": "ok?"})).compile(checkpointer=saver)
+    app.invoke({"log": []}, CONFIG, durability=durability)
+    assert status(saver) == "interrupted"
+    assert asked(saver) == [("ask", "inside", {"question": "ok?"})]
+    assert saver.store.wait_for_resume("t", 0) is False
+    (found,) = saver.store.interrupts()
+    (known,) = app.get_state(CONFIG).interrupts
+    assert found.id == known.id
+    assert (found.thread_id, found.checkpoint_ns) == ("t", "")
+    assert saver.store.summary(T).waiting == (found,)
+    app.invoke(Command(resume="yes"), CONFIG, durability=durability)
+    assert (status(saver), asked(saver)) == ("finished", [])
+    assert saver.store.wait_for_resume("t", 0) is True
+
+
+def test_each_question_of_a_task_waits_until_it_is_answered(saver):
+    app = graph_of(ask=lambda: interrupt("one?") + interrupt("two?")).compile(checkpointer=saver)
+    app.invoke({"log": []}, CONFIG)
+    for question in ("one?", "two?"):
+        assert (status(saver), asked(saver)) == ("interrupted", [("ask", "inside", question)])
+        app.invoke(Command(resume="yes"), CONFIG)
+    assert status(saver) == "finished"
+
+
+def test_of_several_tasks_those_that_have_not_finished_wait(saver):
+    app = graph_of(a=lambda: interrupt("a?"), b=lambda: interrupt("b?"), c=lambda: "c").compile(checkpointer=saver)
+    app.invoke({"log": []}, CONFIG)
+    assert sorted(asked(saver)) == [("a", "inside", "a?"), ("b", "inside", "b?")]
+    ids = {one.payload: one.id for one in saver.store.interrupts("t")}
+    app.invoke(Command(resume={ids["a?"]: "yes"}), CONFIG)
+    assert (status(saver), asked(saver)) == ("interrupted", [("b", "inside", "b?")])
+
+
+def test_a_nested_graph_and_a_send_ask_once(saver):
+    nested = graph_of(deep=lambda: interrupt("deep?")).compile()
+    graph = graph_of(sub=nested).add_node("sent", lambda _: {"log": [interrupt("sent?")]})
+    graph.add_conditional_edges(START, lambda state: [Send("sent", state)], ["sent"])
+    graph.compile(checkpointer=saver).invoke({"log": []}, CONFIG)
+    assert sorted(asked(saver)) == [("Send 0", "inside", "sent?"), ("sub", "inside", "deep?")]
+    assert status(saver) == "interrupted"
+
+
+def test_a_task_that_failed(saver):
+    fails = [1]
+
+    def work():
+        if fails:
+            raise ValueError("no 'van'")
+
+    app = graph_of(work=work).compile(checkpointer=saver)
+    with pytest.raises(ValueError, match="van"):
+        app.invoke({"log": []}, CONFIG)
+    assert status(saver) == "failed"
+    assert saver.store.summary(T).failure == {
+        "node_id": "work", "type": "ValueError", "message": "no 'van'", "at": None,
+    }  # fmt: skip
+    fails.clear()
+    app.invoke(None, CONFIG)
+    assert status(saver) == "finished"
+
+
+def test_a_run_that_has_not_ended_is_running_as_far_as_the_store_knows(saver):
+    seen = []
+    app = graph_of(a=lambda: seen.append(status(saver))).compile(checkpointer=saver)
+    app.invoke({"log": []}, CONFIG, durability="sync")
+    assert seen == ["running"]
+
+
+def test_a_watch_reports_what_it_asks_and_why_it_failed(saver):
+    fails = [1]
+
+    def work():
+        if fails.pop():
+            raise ValueError("no van")
+        return interrupt("ok?")
+
+    app = graph_of(work=work).compile(checkpointer=saver)
+    with saver.store.watch("t", interval=0.01) as watch:
+        with pytest.raises(ValueError, match="van"):
+            app.invoke({"log": []}, CONFIG, durability="sync")
+        told = until(watch, "failure")
+        assert (told.checkpoint.status, told.value["message"]) == ("failed", "no van")
+        fails.append(0)
+        app.invoke(None, CONFIG, durability="sync")
+        told = until(watch, "interrupt")
+        assert (told.checkpoint.status, told.value["node_id"], told.value["payload"]) == ("interrupted", "work", "ok?")
+        assert told.id == saver.store.interrupts("t")[0].id
+
+
+def until(watch, kind):
+    while True:
+        change = watch.get(60.0)
+        assert change is not None
+        if change.kind == kind:
+            return change
+
+
+def test_an_imported_thread_waits_too(tmp_path):
+    database = tmp_path / "langgraph.db"
+    with LangGraphSqliteSaver.from_conn_string(str(database)) as source:
+        graph_of(ask=lambda: interrupt("ok?"), done=lambda: "x").compile(checkpointer=source).invoke(
+            {"log": []}, CONFIG
+        )
+    for target in (tmp_path / "runs", SqliteSaver(tmp_path / "runs.db")):
+        for _ in range(2):  # a second import adds nothing
+            assert import_langgraph_sqlite(database, target).ok
+        saver = CheckpointSaver(target if isinstance(target, SqliteSaver) else FileSystemSaver(target))
+        with saver:
+            assert (status(saver), asked(saver)) == ("interrupted", [("ask", "inside", "ok?")])
+            final = graph_of(ask=lambda: interrupt("ok?"), done=lambda: "x").compile(checkpointer=saver)
+            assert sorted(final.invoke(Command(resume="yes"), CONFIG)["log"]) == ["x", "yes"]
+            assert status(saver) == "finished"
+
+
+def test_only_langgraph_may_answer_and_update_its_threads(saver):
+    app = graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver)
+    app.invoke({"log": []}, CONFIG)
+    for change in (lambda: operations.answer(saver.store, "t", 1), lambda: operations.update(saver.store, "t", {})):
+        with pytest.raises(CheckpointConflictError, match="it belongs to langgraph; answer it there"):
+            change()
+    assert app.invoke(Command(resume="yes"), CONFIG)["log"] == ["yes"]
+
+
+# At the command line
+
+
+@pytest.fixture
+def runs(tmp_path):
+    path = tmp_path / "runs"
+    with FileSystemCheckpointSaver(path) as saver:
+        graph = graph_of(ask=lambda: interrupt({"question": "ok?"}))
+        graph.compile(checkpointer=saver).invoke({"log": ["begun"]}, CONFIG)
+    return path
+
+
+def test_the_commands_show_it(runs):
+    (row,) = graphkit("interrupts", runs, "--json").json
+    assert (row["thread"], row["node"], row["payload"]) == ("t", "ask", {"question": "ok?"})
+    assert graphkit("stats", runs, "--json").json["waiting"] == 1
+    (row,) = graphkit("threads", runs, "--status", "interrupted", "--json").json
+    assert row["waiting"] == {"question": "ok?"}
+    assert graphkit("history", runs, "t", "--json").json[0]["status"] == "interrupted"
+    shown = graphkit("show", runs, "t", "--json").json
+    assert (shown["status"], shown["state"]) == ("interrupted", {"log": ["begun"]})
+    assert graphkit("show", runs, "t").out.endswith("log:\n  [0]: begun\n")
+    assert graphkit("show", runs, "t", "--key", "log[0]").out == "begun\n"
+    assert graphkit("answer", runs, "t", "--value", "1").code == 16
+
+
+def test_a_diff_compares_the_values_of_the_channels(runs):
+    with FileSystemCheckpointSaver(runs) as saver:
+        app = graph_of(ask=lambda: interrupt("ok?")).compile(checkpointer=saver)
+        app.invoke(Command(resume="yes"), CONFIG)
+    (difference,) = graphkit("diff", runs, "t", "--json").json["differences"]
+    assert (difference["path"], difference["new"]) == ("log[1]", "yes")
+
+
+@dataclass
+class Order:
+    item: str
+
+
+def test_types_of_the_application_are_shown_by_their_fields(tmp_path):
+    with FileSystemCheckpointSaver(tmp_path / "runs", types=[Order]) as saver:
+        app = graph_of(ask=lambda: interrupt(Order("lamp"))).compile(checkpointer=saver)
+        app.invoke({"log": [Order("cup")]}, CONFIG)
+    command = [sys.executable, "-m", "graphkit", "show", str(tmp_path / "runs"), "t", "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    shown = json.loads(done.stdout)
+    assert shown["state"] == {"log": [{"item": "cup"}]}
+    assert [one["payload"] for one in shown["waiting"]] == [{"item": "lamp"}]
+    assert done.stderr == ""
+
+
+WITHOUT_LANGGRAPH = """
+import sys
+sys.modules["langgraph"] = None
+from graphkit.cli.main import main
+main()
+"""
+
+
+def without_langgraph(*arguments):
+    command = [sys.executable, "-c", WITHOUT_LANGGRAPH, *map(str, arguments)]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_without_langgraph_sentences_stand_for_what_only_it_can_read(runs):
+    sentence = "pip install 'graphkit-durable[langgraph]' makes it readable here"
+    (row,) = json.loads(without_langgraph("interrupts", runs, "--json").stdout)
+    assert (row["node"], row["payload"]) == ("ask", sentence)
+    shown = without_langgraph("show", runs, "t").stdout
+    assert shown.endswith(f"LangGraph's serializer wrote the state: {sentence}\n")
+    assert "status       interrupted" in shown
+    done = without_langgraph("show", runs, "t", "--key", "log")
+    assert (done.returncode, sentence in done.stderr) == (18, True)
+
+
+def test_what_langgraph_has_encrypted_is_not_shown_as_bytes(tmp_path):
+    serde = EncryptedSerializer(Rot())
+    with FileSystemCheckpointSaver(tmp_path / "runs", serde=serde) as saver:
+        graph_of(ask=lambda: interrupt("secret")).compile(checkpointer=saver).invoke({"log": []}, CONFIG)
+    (row,) = graphkit("interrupts", tmp_path / "runs", "--json").json
+    assert row["payload"] == "not readable here: LangGraph's serializer wrote it as msgpack+rot"
+    assert "is encrypted by LangGraph's serializer" in graphkit("show", tmp_path / "runs", "t").out

@@ -331,14 +331,16 @@ class CheckpointKeyError(CheckpointerError):
         path: the sealed file.
         key_id: the id of the key.
         reason: what is wrong with the key, and what to do.
+        has_keys: whether the store was opened with any keys.
     """
 
     exit_code = 21
 
-    def __init__(self, path: str, key_id: str, reason: str) -> None:
+    def __init__(self, path: str, key_id: str, reason: str, *, has_keys: bool = True) -> None:
         self.path = str(path)
         self.key_id = key_id
         self.reason = reason
+        self.has_keys = has_keys
         super().__init__(f"{self.path} is sealed with key {_quote(key_id)}: {reason}")
 
 

@@ -104,7 +104,7 @@ class KeyRing:
         try:
             key = cipher[key_id] if isinstance(cipher, Mapping) else cipher(key_id)
         except LookupError as error:
-            raise CheckpointKeyError(path, key_id, "`cipher` has no such key; add it") from error
+            raise CheckpointKeyError(path, key_id, "no such key was given; add it") from error
         except Exception as error:
             raise CheckpointKeyError(path, key_id, _describe_failure(error)) from error
         _check_key(key_id, key)
@@ -112,7 +112,7 @@ class KeyRing:
 
 
 def _describe_failure(error: Exception) -> str:
-    return f"the function `cipher` raised {type(error).__name__}: {error}"
+    return f"the function that provides the keys raised {type(error).__name__}: {error}"
 
 
 def _check_key(key_id: Any, key: Any) -> None:

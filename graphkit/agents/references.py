@@ -56,7 +56,10 @@ def _import_module(module_name: str) -> Any:
         missing = error.name or ""
         is_the_module = missing and f"{module_name}.".startswith(f"{missing}.")
         if is_the_module:
-            raise ValueError(f"there is no module {module_name!r}; modules are searched in PYTHONPATH") from error
+            raise ValueError(
+                f"there is no module {module_name!r}; modules are searched in PYTHONPATH, "
+                "which the commands extend by the current directory"
+            ) from error
         raise ValueError(f"{module_name} needs the module {error.name}, which is not installed") from error
     except Exception as error:  # the code of the application may raise anything
         raise ValueError(f"importing {module_name!r} failed: {describe_error(error)}") from error

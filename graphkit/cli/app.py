@@ -26,7 +26,12 @@ from graphkit.cli.store_names import find_passwords, hide_passwords
 from graphkit.cli.usage_errors import describe_usage_error, is_usage_error
 from graphkit.cli.values import UsageError, escape
 from graphkit.cli.views import Message
-from graphkit.errors import CheckpointKeyError, CheckpointSerializationError, GraphKitError
+from graphkit.errors import (
+    CheckpointKeyError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+    GraphKitError,
+)
 
 COMMAND_MODULES: Final = (
     "threads",
@@ -298,9 +303,10 @@ def _run_command(context: CliContext, call: Callable[[], Any], arguments: Mappin
         return 0
     except (GraphKitError, OSError) as error:
         if context.debug:
-            context.warn("".join(traceback.format_exception(error)).rstrip())
-        context.warn(f"graphkit: {simplify_text(str(error))}{_advice(error, arguments)}")
-        return error.exit_code if isinstance(error, GraphKitError) else 1
+            context.warn(_format_trace(error))
+        known = error if isinstance(error, GraphKitError) else _describe_os_error(error)
+        context.warn(f"graphkit: {_describe_error(known, arguments)}")
+        return known.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:
@@ -318,10 +324,17 @@ def _run_command(context: CliContext, call: Callable[[], Any], arguments: Mappin
 
 @contextmanager
 def _redirect_warnings(context: CliContext) -> Iterator[None]:
-    """Print log records of graphkit from WARNING on, and Python's warnings, one line each."""
+    """Print log records of graphkit from WARNING on, and Python's warnings, one line each.
+
+    LangGraph warns of each type of the application that it reads as plain data, which is what the
+    commands ask it to do.
+    """
     handler = _LogHandler(context)
     logger = logging.getLogger("graphkit")
     logger.addHandler(handler)
+    of_langgraph = logging.getLogger("langgraph")
+    level = of_langgraph.level
+    of_langgraph.setLevel(logging.ERROR)
     original = warnings.showwarning
     warnings.showwarning = lambda message, *_, **__: context.warn(f"graphkit: warning: {message}")
     try:
@@ -329,9 +342,30 @@ def _redirect_warnings(context: CliContext) -> Iterator[None]:
     finally:
         warnings.showwarning = original
         logger.removeHandler(handler)
+        of_langgraph.setLevel(level)
 
 
-def _advice(error: Exception, arguments: Mapping[str, Any]) -> str:
+def _format_trace(error: Exception) -> str:
+    """Return the traceback of an error whose message follows as a sentence: the last line has only its type."""
+    trace = traceback.TracebackException.from_exception(error)
+    message, *notes = trace.format_exception_only()
+    lines = [*trace.format()][: -1 - len(notes)]
+    return "".join([*lines, message.partition(":")[0], "\n", *notes]).rstrip()
+
+
+def _describe_os_error(error: OSError) -> GraphKitError:
+    """Return what a saver would have raised for an error of the file system that came before it was opened."""
+    return CheckpointStorageError(error.filename or "a file", "read", error)
+
+
+def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:
+    """Return an error as a sentence, with advice that applies to the command line only."""
+    if isinstance(error, CheckpointKeyError) and not error.has_keys:
+        return f"{error.path} is sealed with key {error.key_id!r}; here --key-file names the keys"
+    return f"{simplify_text(str(error))}{_advice(error, arguments)}"
+
+
+def _advice(error: GraphKitError, arguments: Mapping[str, Any]) -> str:
     """Return advice that applies to the command line only, as the end of a sentence."""
     if isinstance(error, CheckpointSerializationError) and error.raw is not None and "app" in arguments:
         # A type is not registered.

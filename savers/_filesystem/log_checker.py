@@ -159,7 +159,8 @@ def check_file(
     except CheckpointKeyError as error:
         state = "sealed"
         offset = checker.good_end
-        reason = f"key {error.key_id!r}: {error.reason}"
+        problem = error.reason if error.has_keys else "no keys were given"
+        reason = f"key {error.key_id!r}: {problem}"
     except CheckpointFormatError as error:
         state = "newer" if _is_newer(examined, checker) else "foreign"
         offset = checker.good_end

@@ -231,7 +231,8 @@ class Store:
             self._sealed_with = None if marker is None else marker.sealed
             self._marker_state = state
         if self._sealed_with is not None:
-            raise CheckpointKeyError(self.root, self._sealed_with, "open the store with `cipher`")
+            reason = "open the store with `cipher`"
+            raise CheckpointKeyError(self.root, self._sealed_with, reason, has_keys=False)
 
     @property
     def is_opaque(self) -> bool:

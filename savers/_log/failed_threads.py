@@ -62,7 +62,8 @@ class FailedThreads:
                 f"{error.reason} ({text})",
             ) from error
         if isinstance(error, CheckpointKeyError):
-            raise CheckpointKeyError(error.path, error.key_id, f"{error.reason} ({text})") from error
+            reason = f"{error.reason} ({text})"
+            raise CheckpointKeyError(error.path, error.key_id, reason, has_keys=error.has_keys) from error
         if isinstance(error, CheckpointFormatError):
             raise CheckpointFormatError(error.path, f"{error.reason} ({text})") from error
         if isinstance(error, OSError):

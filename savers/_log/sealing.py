@@ -143,7 +143,7 @@ class LogSeal:
         derived = derive_key(key, salt, *self._owner)
         if derived.check != head[salt_end:]:
             reason = (
-                f"`cipher` has another key under this id, or the record at byte {offset} "
+                f"another key was given under this id, or the record at byte {offset} "
                 "comes from another thread or namespace"
             )
             raise CheckpointKeyError(self._path, key_id, reason)
@@ -156,7 +156,7 @@ class LogSeal:
 
     def _get_key_ring(self, key_id: str) -> KeyRing:
         if self._key_ring is None:
-            raise CheckpointKeyError(self._path, key_id, "open the store with `cipher`")
+            raise CheckpointKeyError(self._path, key_id, "open the store with `cipher`", has_keys=False)
         return self._key_ring
 
     # Sealing

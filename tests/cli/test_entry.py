@@ -380,7 +380,10 @@ def test_the_words_of_other_versions_of_the_parser(message, words):
 def test_debug_shows_where_it_happened(store):
     done = graphkit("show", store, "zebra", "--debug")
     assert "Traceback (most recent call last)" in done.err
-    assert done.err.splitlines()[-1].startswith("graphkit: thread 'zebra' has no checkpoint")
+    *_, kind, sentence = done.err.splitlines()
+    assert kind == "graphkit.CheckpointNotFoundError"
+    assert sentence.startswith("graphkit: thread 'zebra' has no checkpoint")
+    assert done.err.count("has no checkpoint") == 1
 
 
 def test_other_kinds_of_store(tmp_path):
@@ -402,3 +405,27 @@ def test_a_directory_that_another_process_writes_to(tmp_path):
         assert graphkit("verify", tmp_path / "runs").code == 0
         running.communicate("\n")
     assert running.returncode == 0
+
+
+def may_read(directory):
+    try:
+        return list(directory.iterdir()) == []
+    except PermissionError:
+        return False
+
+
+@pytest.mark.parametrize("args", [["threads"], ["show", "t"], ["verify"], ["stats"], ["delete", "t", "--yes"]])
+@pytest.mark.parametrize("name", ["{}", "{}/below", "sqlite:{}/runs.db"])
+def test_a_directory_that_may_not_be_read(tmp_path, args, name):
+    directory = tmp_path / "private"
+    directory.mkdir(mode=0)
+    try:
+        if may_read(directory):
+            pytest.skip("this user may read everything")
+        command, *rest = args
+        done = graphkit(command, name.format(directory), *rest)
+    finally:
+        directory.chmod(0o700)
+    assert done.code == 15
+    assert done.err.startswith(f"graphkit: cannot read {directory}")
+    assert done.err.endswith(": Permission denied\n")

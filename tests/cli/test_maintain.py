@@ -238,25 +238,44 @@ def threads(store):
 
 
 def test_idle_threads_are_deleted_whole_after_a_question(idle):
+    prune = ("prune", idle, "--idle", "30min", "--interrupted")
     size = format_bytes(sum(path.stat().st_size for path in idle.glob("t-order-*/*")))
-    would = graphkit("prune", idle, "--idle", "30min", "--dry-run")
-    assert would.lines == [f"would delete 2 threads idle for 30min, {size}", "    order-17", "    order-18"]
-    no = graphkit("prune", idle, "--idle", "30min", terminal=True, stdin="\n")
+    note = "(1 of them waits for a human)"
+    what = f"2 threads idle for 30min {note}, {size}"
+    would = graphkit(*prune, "--dry-run")
+    assert would.lines == [f"would delete {what}", "    order-17", "    order-18"]
+    no = graphkit(*prune, terminal=True, stdin="\n")
     assert (no.code, no.out) == (1, "nothing was deleted\n")
-    assert no.err == f"delete 2 threads idle for 30min, {size}, for good? [y/N] "
+    assert no.err == f"delete {what}, for good? [y/N] "
     assert len(threads(idle)) == 3
-    done = graphkit("prune", idle, "--idle", "30min", terminal=True, stdin="y\n")
-    assert (done.code, done.out) == (0, "deleted 2 threads idle for 30min\n")  # one of them waited at an interrupt
+    done = graphkit(*prune, terminal=True, stdin="y\n")
+    assert (done.code, done.out) == (0, f"deleted 2 threads idle for 30min {note}\n")
     assert threads(idle) == ["import-a"]
-    assert graphkit("prune", idle, "--idle", "30min", "--yes").out == "no thread is idle for 30min\n"
+    assert graphkit(*prune, "--yes").out == "no thread is idle for 30min\n"
+
+
+def test_an_idle_thread_that_waits_for_a_human_stays_unless_it_is_asked_for(idle):
+    size = format_bytes(sum(path.stat().st_size for path in idle.glob("t-order-18-*/*")))
+    left_out = "(1 more waits for a human; --interrupted deletes those, too)"
+    would = graphkit("prune", idle, "--idle", "30min", "--dry-run")
+    assert would.lines == [f"would delete 1 thread idle for 30min {left_out}, {size}", "    order-18"]
+    done = graphkit("prune", idle, "--idle", "30min", terminal=True, stdin="y\n")
+    assert done.err.startswith(f"delete 1 thread idle for 30min {left_out}, {size}, for good? [y/N] ")
+    assert done.out == f"deleted 1 thread idle for 30min {left_out}\n"
+    assert graphkit("prune", idle, "--idle", "30min", "--yes").out == f"no thread is idle for 30min {left_out}\n"
+    assert threads(idle) == ["import-a", "order-17"]
+    graphkit("answer", idle, "order-17", "--value", "1")
+    age(idle, "order-17", 60)
+    assert graphkit("prune", idle, "--idle", "30min", "--yes").out == "deleted 1 thread idle for 30min\n"
 
 
 def test_idle_threads_in_a_script(idle, saver):
     done = graphkit("prune", idle, "--idle", "30min")
     assert (done.code, "pass --yes" in done.err) == (2, True)
-    would = graphkit("prune", idle, "--idle", "30min", "--dry-run", "--json").json
+    would = graphkit("prune", idle, "--idle", "30min", "--interrupted", "--dry-run", "--json").json
     assert would == {
         "deleted": ["order-17", "order-18"],
+        "waiting": ["order-17"],
         "size": saver.size("order-17") + saver.size("order-18"),
         "dry_run": True,
     }
@@ -276,8 +295,10 @@ def test_a_thread_in_use_again_stays(idle, saver):
             saver.put(RunnableConfig("order-18"), checkpoint(14, "x", "y", {}, 13))
             return "y\n"
 
-    done = graphkit("prune", idle, "--idle", "30min", terminal=True, stdin=Answer())
-    assert done.out == "deleted 1 thread idle for 30min; 1 thread stayed: in use again\n"
+    done = graphkit("prune", idle, "--idle", "30min", "--interrupted", terminal=True, stdin=Answer())
+    assert done.out == (
+        "deleted 1 thread idle for 30min (1 of them waits for a human); 1 thread stayed: in use again\n"
+    )
     assert threads(idle) == ["import-a", "order-18"]
     assert len(saver.list(RunnableConfig("order-18"))) == 3
 
@@ -288,7 +309,6 @@ def test_a_thread_in_use_again_stays(idle, saver):
         ["--keep-last", "1"],
         ["--older-than", "1d"],
         ["--keep-tag", "golden"],
-        ["--interrupted"],
     ],
 )
 def test_idle_excludes_the_options_that_select_checkpoints(idle, options):

@@ -60,7 +60,7 @@ def test_a_thread_whose_key_is_missing_is_listed_as_sealed(sealed, keys):
 def test_verify_without_keys(sealed):
     done = graphkit("verify", sealed)
     assert done.code == 21
-    assert "the checksums are right; give the keys to check the rest" in done.out
+    assert "the checksums are right; give the keys to check the rest: --key-file names them" in done.out
     assert {row["state"] for row in graphkit("verify", sealed, "--json").json["problems"]} == {"sealed"}
 
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from graphkit import START, BaseCheckpointSaver, Checkpoint, GraphResume, RunnableConfig
+from graphkit import END, START, BaseCheckpointSaver, Checkpoint, GraphResume, RunnableConfig, StateGraph
 from graphkit.cli.resolve import load_app
 from graphkit.cli.values import UsageError, parse_age
-from savers import FileSystemSaver
+from savers import FileSystemSaver, SqliteSaver
 from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
 
 
@@ -356,3 +356,27 @@ def test_a_limit_that_no_list_has_is_a_usage_error(store, command, number):
     done = graphkit(name, store, *more, "--limit", number)
     assert (done.code, done.lines) == (2, [])
     assert "--limit" in done.err
+
+
+@pytest.mark.parametrize("kind", ["file", "sqlite"])
+def test_stats_and_verify_count_the_same_checkpoints(tmp_path, kind):
+    """Those of nested graphs and of released histories, too."""
+    path = tmp_path / "runs"
+    name, saver = (str(path), FileSystemSaver(path)) if kind == "file" else (f"sqlite:{path}", SqliteSaver(path))
+    with saver:
+        nested = StateGraph({}).add_node("b", lambda _: {}).add_edge(START, "b").add_edge("b", END).compile()
+        graph = StateGraph({}).add_node("sub", nested).add_edge(START, "sub").add_edge("sub", END)
+        app = graph.compile(checkpoint_saver=saver)
+        for thread in ("live", "again", "gone"):
+            app.invoke({}, RunnableConfig(thread))
+        for thread in ("again", "gone"):
+            saver.release(RunnableConfig(thread))
+        app.invoke({}, RunnableConfig("again"))
+        saver.put(RunnableConfig("part", checkpoint_ns="x"), Checkpoint(node_id="a", next_node_id="b", state={}))
+    counted = graphkit("stats", name, "--json").json
+    assert counted["checkpoints"] == graphkit("verify", name, "--json").json["checkpoints"] == 17
+    assert (counted["threads"], counted["released"]) == (3, 8)
+    assert counted["statuses"] == {"finished": 2, "stalled": 1}
+    assert graphkit("stats", name, "again", "--json").json["checkpoints"] == 8
+    assert "of them released         8" in graphkit("stats", name).out
+    assert graphkit("stats", name, "live", "--json").json["released"] is None

@@ -17,13 +17,19 @@ from graphkit.cli.commands.verify import has_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
 from graphkit.cli.resolve import (
+    KEY_FILE,
     find_thread,
     find_threads,
     open_store,
 )
 from graphkit.cli.values import UsageError, escape, parse_age, pluralize
 from graphkit.cli.views import Message
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import (
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+)
 
 
 def compact(
@@ -62,6 +68,8 @@ def rotate(context: CliContext, directory: Directory, thread: MaybeThread = None
     only = None if thread is None else find_thread(saver, thread, released=True)
     if not isinstance(saver, SupportsRotate):
         raise missing_capability(saver, "rotate")
+    if KEY_FILE.get() is None:
+        raise CheckpointerConfigurationError("rotate needs the keys: --key-file names them")
     with context.progress("rotating") as progress:
         report = saver.rotate(only, progress=progress)
     text = f"sealed {pluralize(len(report.rewritten), 'log')} with the current key"
@@ -137,7 +145,7 @@ def prune(
     ] = None,
     interrupted: Annotated[
         bool,
-        typer.Option("--interrupted", help="Also remove checkpoints with pending interrupts."),
+        typer.Option("--interrupted", help="Also remove checkpoints, or threads, with pending interrupts."),
     ] = False,
     idle: Annotated[
         str | None,
@@ -157,15 +165,18 @@ def prune(
     """Remove old checkpoints, or delete idle threads.
 
     With --keep-last, --older-than or both, the command never removes the latest checkpoint of a
-    history. With --idle, it deletes whole threads with all their versions, also those that wait at
-    an interrupt; a thread with a run stays. It asks for confirmation; in a script, pass --yes.
+    history. With --idle, it deletes whole threads with all their versions. A thread with a run
+    stays, and so does one that waits for a human, unless --interrupted is given. The command asks
+    for confirmation; in a script, pass --yes.
 
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
     """
     if idle is not None:
-        if keep_last is not None or older_than is not None or keep_tag or interrupted:
+        if keep_last is not None or older_than is not None or keep_tag:
             raise UsageError("--idle deletes whole threads: give it without the options that select checkpoints")
-        return _prune_idle(context, directory, thread, age=idle, is_confirmed=yes, dry_run=dry_run)
+        return _prune_idle(
+            context, directory, thread, age=idle, interrupted=interrupted, is_confirmed=yes, dry_run=dry_run
+        )
     if keep_last is None and older_than is None:
         raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
     saver = open_store(directory)
@@ -196,6 +207,7 @@ def _prune_idle(
     thread: str | None,
     *,
     age: str,
+    interrupted: bool,
     is_confirmed: bool,
     dry_run: bool,
 ) -> Message:
@@ -207,26 +219,53 @@ def _prune_idle(
     assert isinstance(saver, BaseCheckpointSaver)
     only = None if thread is None else find_thread(saver, thread, released=True)
     found = saver.delete_idle(only, idle_since=idle_since, dry_run=True)
-    size = sum(map(saver.size, found))
-    what = f"{pluralize(len(found), 'thread')} idle for {age}, {format_bytes(size)}"
-    data: dict[str, Any] = {"deleted": list(found), "size": size, "dry_run": dry_run}
+    waiting = [thread_id for thread_id in found if _waits(saver, thread_id)]
+    chosen = [thread_id for thread_id in found if interrupted or thread_id not in waiting]
+    size = sum(map(saver.size, chosen))
+    note = _note_waiting(len(waiting), are_chosen=interrupted)
+    what = f"{pluralize(len(chosen), 'thread')} idle for {age}{note}, {format_bytes(size)}"
+    data: dict[str, Any] = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
+    if not chosen:
+        return Message(f"no thread is idle for {age}{note}", data)
     if dry_run:
-        return Message("\n".join([f"would delete {what}", *map(_indent, found)]), data)
-    if not found:
-        return Message(f"no thread is idle for {age}", data)
+        return Message("\n".join([f"would delete {what}", *map(_indent, chosen)]), data)
     if not is_confirmed and not _confirm(context, f"delete {what}, for good?"):
         data["deleted"] = []
         return Message("nothing was deleted", data, exit_code=1)
 
+    deleted: list[str] = []
     with context.progress("deleting") as progress:
-        # A thread that a process has written to since then stays.
-        deleted = saver.delete_idle(only, idle_since=idle_since, progress=progress)
-    data["deleted"] = list(deleted)
-    text = f"deleted {pluralize(len(deleted), 'thread')} idle for {age}"
-    stayed = len(found) - len(deleted)
+        for done, thread_id in enumerate(chosen, 1):
+            # A thread that a process has written to since then stays.
+            deleted += saver.delete_idle(thread_id, idle_since=idle_since)
+            progress(done, len(chosen), thread_id)
+    data["deleted"] = deleted
+    text = f"deleted {pluralize(len(deleted), 'thread')} idle for {age}{note}"
+    stayed = len(chosen) - len(deleted)
     if stayed > 0:
         text += f"; {pluralize(stayed, 'thread')} stayed: in use again"
     return Message(text, data)
+
+
+def _waits(saver: BaseCheckpointSaver, thread_id: str) -> bool:
+    """Return whether a thread waits for a human; False if it is damaged."""
+    try:
+        latest = saver.recent(RunnableConfig(thread_id), limit=1)
+    except CheckpointKeyError:
+        raise
+    except CheckpointerError:
+        return False
+    return bool(latest) and latest[0].status == "interrupted"
+
+
+def _note_waiting(count: int, *, are_chosen: bool) -> str:
+    """Return, in brackets, how many of the idle threads wait for a human; "" if none does."""
+    if not count:
+        return ""
+    verb = "waits" if count == 1 else "wait"
+    if are_chosen:
+        return f" ({count} of them {verb} for a human)"
+    return f" ({count} more {verb} for a human; --interrupted deletes those, too)"
 
 
 def _indent(thread_id: str) -> str:

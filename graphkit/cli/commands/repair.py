@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from graphkit._saver.capabilities import HasBaseDirectory, SupportsRepair
-from graphkit.cli.commands.verify import find_thread_or_files, missing_capability
+from graphkit.cli.commands.verify import ADVICE_FOR_REFUSED, find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.entry_logs import has_total_loss, make_repair_lines, make_repair_rows, repair_entries
 from graphkit.cli.options import Directory, DryRun, MaybeThread
@@ -199,6 +199,9 @@ class _ReportText:
 
         if self._report.total_losses:
             yield _ADVICE_AFTER_LOSS
+        refused = {file.before.state for file in self._report.files if file.refused}
+        for state in sorted(refused.intersection(ADVICE_FOR_REFUSED)):
+            yield ADVICE_FOR_REFUSED[state]
 
 
 def _report_data(report: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.versions import HasVersions
 from graphkit.cli.cells import format_duration
 from graphkit.cli.commands.history import checkpoint_row, with_previous
 from graphkit.cli.commands.threads import size_of
@@ -26,6 +27,7 @@ _COLUMNS: Final = (
     Column("statuses", "by status", "counts"),
     Column("waiting", "waiting for a human", "number"),
     Column("checkpoints", "checkpoints", "number"),
+    Column("released", "of them released", "number"),
     Column("size", "size", "bytes"),
     Column("bytes_per_checkpoint", "size per checkpoint", "bytes"),
     Column("oldest", "oldest", "time"),
@@ -43,6 +45,17 @@ _MIN_SECONDS_FOR_RATE: Final = 60
 _History = Sequence[CheckpointInfo]
 
 
+class _Thread(NamedTuple):
+    """What is stored of a thread."""
+
+    history: _History
+    """That of the thread's own graph; the first one there is, if that has none."""
+    nested: Sequence[_History]
+    """Those of its nested graphs."""
+    released: int
+    """The number of checkpoints in its released histories."""
+
+
 def stats(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Card:
     """Sum up a store or a thread.
 
@@ -57,43 +70,64 @@ def stats(context: CliContext, directory: Directory, thread: MaybeThread = None)
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     size = size_of(saver, None if thread is None else threads[0])
-    histories: list[_History] = []
+    read: list[_Thread] = []
     statuses: Counter[str] = Counter()
+    live = frozenset(threads)
+    listed = saver.threads(released=True) if thread is None else threads
     with context.progress("reading") as progress:
-        for done, thread_id in enumerate(threads, 1):
+        for done, thread_id in enumerate(listed, 1):
+            status = ""
             try:
-                history = saver.history(RunnableConfig(thread_id))
+                found = _read_thread(saver, thread_id)
             except CheckpointKeyError:
-                statuses["sealed"] += 1
+                status = "sealed"
             except CheckpointerError:
-                statuses["damaged"] += 1
+                status = "damaged"
             else:
-                statuses[history[0].status if history else "empty"] += 1
-                if history:
-                    histories.append(history)
-            progress(done, len(threads), thread_id)
+                read.append(found)
+                if found.history:
+                    status = found.history[0].status
+            if status and thread_id in live:
+                statuses[status] += 1
+            progress(done, len(listed), thread_id)
 
     row = {
         "threads": len(threads),
         "statuses": dict(statuses),
         "waiting": statuses["interrupted"],
         "size": size,
-        **_sum_up(saver, histories),
+        **_sum_up(saver, read),
     }
     return Card(_COLUMNS, row)
 
 
-def _sum_up(saver: BaseCheckpointSaver, histories: Sequence[_History]) -> dict[str, Any]:
-    infos = [info for history in histories for info in history]
+def _read_thread(saver: BaseCheckpointSaver, thread_id: str) -> _Thread:
+    histories = [saver.history(RunnableConfig(thread_id, checkpoint_ns=name)) for name in saver.namespaces(thread_id)]
+    histories.sort(key=lambda history: history[0].checkpoint_ns if history else "")
+    released = 0
+    if isinstance(saver, HasVersions):
+        for version in saver.versions_by_thread_id(thread_id):
+            for name in saver.version_namespaces(thread_id, version):
+                released += len(saver.tag(RunnableConfig(thread_id, checkpoint_ns=name), version).checkpoints)
+    history, *nested = [history for history in histories if history] or [()]
+    return _Thread(history, nested, released)
+
+
+def _sum_up(saver: BaseCheckpointSaver, threads: Sequence[_Thread]) -> dict[str, Any]:
+    histories = [thread.history for thread in threads if thread.history]
+    nested = [history for thread in threads for history in thread.nested]
+    infos = [info for history in (*histories, *nested) for info in history]
+    released = sum(thread.released for thread in threads)
+    counts = {"checkpoints": len(infos) + released, "released": released or None}
     if not infos:
-        return {"checkpoints": 0}
+        return counts
     times = sorted(info.created_at for info in infos)
     seconds = (times[-1] - times[0]).total_seconds()
     per_hour = None
     if seconds >= _MIN_SECONDS_FOR_RATE:
         per_hour = round(len(infos) * _HOUR / seconds, 1)
     return {
-        "checkpoints": len(infos),
+        **counts,
         "bytes_per_checkpoint": sum(info.size for info in infos) // len(infos),
         "oldest": times[0],
         "newest": times[-1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from graphkit._saver.base import BaseCheckpointSaver
@@ -33,6 +34,12 @@ _ADVICE_FOR_DATABASES: Final = {
     "rotate": "it has no keys, and seals nothing; a checkpoint directory does",
 }
 """What to do in place of a command that no saver of a database has."""
+ADVICE_FOR_REFUSED: Final = {
+    "foreign": "where a file is foreign, put the right one back, or let this user read it",
+    "newer": "update graphkit: a newer one wrote a file",
+    "sealed": "give the keys to check what is sealed: --key-file names them",
+}
+"""What to do about files that `repair` refuses, by their state."""
 
 
 def missing_capability(saver: BaseCheckpointSaver, verb: str) -> CheckpointerConfigurationError:
@@ -115,15 +122,23 @@ def verify(context: CliContext, directory: Directory, thread: MaybeThread = None
     states = {row["state"] for row in problems}
     if states <= {"torn", "sealed"} and "sealed" in states:
         code = CheckpointKeyError.exit_code
-        advice = "the checksums are right; give the keys to check the rest"
+        advice = "the checksums are right; give the keys to check the rest: --key-file names them"
     elif states != {"torn"}:
         code = CheckpointCorruptionError.exit_code
-        advice = "see `graphkit repair`"
+        advice = _advise(states)
         if not isinstance(saver, SupportsRepair):
             advice = _ADVICE_FOR_DATABASES["repair"]
     message = Message(f"{summary}: {pluralize(len(problems), 'problem')}; {advice}", data, code)
     views = [message] if context.as_json else [Table(_COLUMNS, problems, empty=""), message]
     return iter(views)
+
+
+def _advise(states: AbstractSet[str]) -> str:
+    """Return what to do about files in these states."""
+    advice = [text for state, text in ADVICE_FOR_REFUSED.items() if state in states]
+    if not states <= {"torn", *ADVICE_FOR_REFUSED}:
+        advice.insert(0, "see `graphkit repair`")
+    return "; ".join(advice)
 
 
 def _problem_rows(report: Any) -> list[dict[str, Any]]:

@@ -104,14 +104,21 @@ def list_unexpected(errors):
     ]
 
 
+def is_reported(saver):
+    """Whether verify reports damage, or takes the tables for those of a newer version."""
+    try:
+        for thread in THREADS:
+            saver.verify(thread)
+        return not saver.verify().ok
+    except CheckpointFormatError:
+        return True
+
+
 def check_damaged(saver, expected):
     """Check that verify reports damage, and that reading returns what is there or raises."""
     with saver:
         found, errors = read_all(saver)
-        for thread in THREADS:
-            saver.verify(thread)
-        report = saver.verify()
-    assert not report.ok
+        assert is_reported(saver)
     assert list_unexpected(errors) == []
     needed = {name: value for name, value in found.items() if name[0] in NEED_NO_INDEX}
     assert needed == {name: expected[name] for name in needed}
@@ -141,10 +148,10 @@ def test_a_flipped_bit_is_reported_if_it_changes_anything(written, open_damaged,
         flipped[offset] ^= 1 << offset % 8
         with open_damaged(flipped) as saver:
             found, errors = read_all(saver)
-            is_reported = not saver.verify().ok
+            is_noticed = is_reported(saver)
         assert list_unexpected(errors) == []
-        assert is_reported or (found, errors) == (expected, {})
-        reported += is_reported
+        assert is_noticed or (found, errors) == (expected, {})
+        reported += is_noticed
     assert reported
 
 

@@ -172,9 +172,6 @@ class RowLogReader(LogReader):
             return False
         history = rows[0][0]
         if history != self.fd:
-            for row in rows[1:]:
-                if row[3] is None:
-                    raise CheckpointCorruptionError(self.path, row[2], "a record is missing")
             self.open_rows(history, rows)
         elif rows[0][3] is not None:
             self._take_rows(rows)

@@ -218,9 +218,6 @@ class RowSource:
         if not rows:
             return _Range(generation, history, offset, b"")
         positions, frames, *_ = zip(*rows, strict=True)
-        if None in frames:  # A damaged row has none: its record is missing.
-            count = frames.index(None)
-            return self._keep(generation, history, offset, rows[:count])
         # Of 3,000 rows this takes 0.2 ms, a loop over them 0.9 ms.
         ends = list(accumulate(map(len, frames), initial=positions[0]))
         count = len(frames)

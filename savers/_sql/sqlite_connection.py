@@ -47,7 +47,8 @@ _BYTES: Final[frozenset[type]] = frozenset({bytes, type(None)})
 _KINDS: Final = {
     **dict.fromkeys(("history", "position", "length", "keyframe", "is_keyframe", "version", "released"), _NUMBERS),
     **dict.fromkeys(("thread", "namespace", "status", "holder"), _TEXTS),
-    **dict.fromkeys(("frame", "checkpoint", "long_thread", "long_namespace"), _BYTES),
+    **dict.fromkeys(("checkpoint", "long_thread", "long_namespace"), _BYTES),
+    "frame": frozenset({bytes}),
 }
 """What the columns of our tables have. SQLite lets any value pass, which a damaged page may have in any column."""
 
@@ -62,11 +63,21 @@ class _Column(NamedTuple):
     name: str
     kinds: frozenset[type]
     """The types of its values."""
+    key: int | None
+    """The number of the column that is NULL where an outer join has found no row; None without one."""
+
+    def is_wrong(self, rows: Sequence[Row]) -> bool:
+        """Return whether a value of the column has another type."""
+        others = {row[self.number].__class__ for row in rows} - self.kinds
+        if others == {type(None)} and self.key is not None:
+            return any(row[self.number] is None and row[self.key] is not None for row in rows)
+        return bool(others)
 
 
 def _find_columns(description: Sequence[tuple[Any, ...]]) -> tuple[_Column, ...]:
     names = [column[0] for column in description]
-    return tuple(_Column(number, name, _KINDS[name]) for number, name in enumerate(names) if name in _KINDS)
+    key = names.index("position") if "position" in names else None
+    return tuple(_Column(number, name, _KINDS[name], key) for number, name in enumerate(names) if name in _KINDS)
 
 
 class SqliteConnection:
@@ -188,9 +199,9 @@ class SqliteConnection:
             columns = self._columns.get(sql)
             if columns is None:
                 columns = self._columns[sql] = _find_columns(cursor.description)
-            for number, name, kinds in columns:
-                if {row[number].__class__ for row in rows} - kinds:
-                    raise make_type_error(self.path, name)
+            for column in columns:
+                if column.is_wrong(rows):
+                    raise make_type_error(self.path, column.name)
         return rows, cursor.rowcount
 
     def _run_when_free(self, sql: str, parameters: Parameters, operation: str) -> tuple[list[Row], int]:

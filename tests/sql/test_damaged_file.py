@@ -205,3 +205,26 @@ def test_a_value_of_another_type_is_reported(written, tmp_path, table, column, v
     assert list_unexpected(errors) == []
     if table == "run_locks":
         assert (found, errors) == (expected, {})
+
+
+def test_a_row_without_its_record_is_reported(written, tmp_path):
+    data, _ = written
+    file = tmp_path / "x.db"
+    file.write_bytes(data)
+    required, optional = "frame BLOB NOT NULL", "frame BLOB"
+    for old, new, change in (
+        (required, optional, ""),
+        (optional, required, "UPDATE graphkit_records SET frame = NULL WHERE position > 0"),
+    ):
+        with sqlite3.connect(file) as connection:
+            connection.execute(change)
+            connection.execute("PRAGMA writable_schema = ON")
+            sql = "UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = 'graphkit_records'"
+            assert connection.execute(sql, (old, new)).rowcount == 1
+        connection.close()
+    with SqliteSaver(file, fsync="never") as saver:
+        _, errors = read_all(saver)
+        report = saver.verify()
+    assert not report.ok
+    assert list_unexpected(errors) == []
+    assert {name for name, _ in errors} >= {"get", "list", "history", "recent", "summary", "versions", "replay"}

@@ -148,11 +148,13 @@ def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> It
         frame = parse_frame(data, offset - base, offset, file.fid)
         if frame == "" and base + len(data) < end:
             # A record longer than the window is read whole the second time.
-            data = file.read_at(offset, min(wanted, end - offset))
+            known = max(0, base + len(data) - offset)
+            length = min(wanted, end - offset)
+            data = file.read_at(offset, length)
             base = offset
             wanted = _needed_size(data, offset, wanted)
-            if not data:
-                return
+            if len(data) < length and len(data) <= known:
+                return  # Bytes that should follow are not there: a row is missing, or the file was cut.
             continue
         if isinstance(frame, str) or frame.seq != seq:
             reason = frame if isinstance(frame, str) else "records are missing before it"

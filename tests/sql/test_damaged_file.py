@@ -228,3 +228,20 @@ def test_a_row_without_its_record_is_reported(written, tmp_path):
     assert not report.ok
     assert list_unexpected(errors) == []
     assert {name for name, _ in errors} >= {"get", "list", "history", "recent", "summary", "versions", "replay"}
+
+
+@pytest.mark.parametrize("missing", [1, 20, 60])
+def test_a_row_whose_record_is_cut_short_is_reported(written, tmp_path, missing):
+    data, _ = written
+    file = tmp_path / "x.db"
+    file.write_bytes(data)
+    with sqlite3.connect(file) as connection:
+        cut = "UPDATE graphkit_records SET frame = substr(frame, 1, length(frame) - ?)"
+        place = "rowid = (SELECT rowid FROM graphkit_records WHERE history = 3 ORDER BY position LIMIT 1 OFFSET 4)"
+        assert connection.execute(f"{cut} WHERE {place}", (missing,)).rowcount == 1
+    connection.close()
+    with SqliteSaver(file, fsync="never") as saver:
+        _, errors = read_all(saver)
+        report = saver.verify()
+    assert not report.ok
+    assert list_unexpected(errors) == []

@@ -45,11 +45,15 @@ class Elsewhere:
 
 
 _USED = []
+_MOST_OPEN = 50
 
 
 def note_used(saver):
     """Let `close_used` close a saver that may be used again after it was closed."""
     _USED.append(saver)
+    if not len(_USED) % _MOST_OPEN:  # a long run of a machine uses more of them than a server has connections
+        for used in _USED[:-1]:
+            used.close()
     return saver
 
 
@@ -83,8 +87,7 @@ class Reopening(BaseCheckpointSaver, HasVersions):
     @contextmanager
     def opened(self):
         with self.open_saver(types=self.types) as saver:
-            _USED.append(saver)
-            yield saver
+            yield note_used(saver)
 
     def opener(self):
         with self.opened() as saver:

@@ -4,9 +4,9 @@
 reached first and where it is reached last. `interrupt` runs it again, with an exception at one of these places.
 
 Left out are places at which Python runs no signal handler, or none against which code could guard: the line of a `try` itself,
-which does nothing; the way out of a `with` block that ended well, between its last line and the call of `__exit__`; the way
-into an `__exit__` that is written in Python; and what a generator does when it is closed, and a `__del__`, because Python reports
-an exception there and goes on.
+which does nothing; the end of an `except` block, where the exception would go on being handled; the way out of a `with` block
+that ended well, between its last line and the call of `__exit__`; the way into an `__exit__` that is written in Python; and
+what a generator does when it is closed, and a `__del__`, because Python reports an exception there and goes on.
 """
 
 import dis
@@ -99,9 +99,9 @@ class _Tracer:
 
 @cache
 def _unguarded(code):
-    """The offsets in a function at which it does nothing, or begins to leave a `with` block by `__exit__(None, None, None)`."""
+    """The offsets in a function at which it does nothing, ends an `except` block, or begins to leave a `with` block by `__exit__(None, None, None)`."""
     instructions = list(dis.get_instructions(code))
-    offsets = {instruction.offset for instruction in instructions if instruction.opname == "NOP"}
+    offsets = {instruction.offset for instruction in instructions if instruction.opname in {"NOP", "POP_EXCEPT"}}
     for number in range(len(instructions) - 2):
         if all(one.opname == "LOAD_CONST" and one.argval is None for one in instructions[number : number + 3]):
             offsets.add(instructions[number].offset)

@@ -5,12 +5,8 @@ may change. `savers` contains the savers, `graphkit.abc` the contract for furthe
 `graphkit.testing` the tests of that contract.
 """
 
-from graphkit._build.state_graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
-from graphkit._compiled import CompiledGraph as CompiledGraph
-from graphkit._diagram.render import GraphRepresentation as GraphRepresentation
-from graphkit._plan.compile_config import CompileConfig as CompileConfig
-from graphkit._plan.events import Event as Event, Observer as Observer
-from graphkit._plan.retry import RetryPolicy as RetryPolicy
+from typing import TYPE_CHECKING, Any, Final
+
 from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import Checkpoint as Checkpoint, Tag as Tag
 from graphkit._records.config import (
@@ -76,6 +72,14 @@ from graphkit.errors import (
     ThreadBusyError as ThreadBusyError,
     ToolError as ToolError,
 )
+
+if TYPE_CHECKING:
+    from graphkit._build.state_graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
+    from graphkit._compiled import CompiledGraph as CompiledGraph
+    from graphkit._diagram.render import GraphRepresentation as GraphRepresentation
+    from graphkit._plan.compile_config import CompileConfig as CompileConfig
+    from graphkit._plan.events import Event as Event, Observer as Observer
+    from graphkit._plan.retry import RetryPolicy as RetryPolicy
 
 __version__ = "0.1.0"
 
@@ -148,5 +152,36 @@ __all__ = [
     "WaitingInterrupt",
     "interrupt",
 ]
+
+_LAZY: Final = {
+    "CompileConfig": "graphkit._plan.compile_config",
+    "CompiledGraph": "graphkit._compiled",
+    "Event": "graphkit._plan.events",
+    "GraphRepresentation": "graphkit._diagram.render",
+    "MessagesStateGraph": "graphkit._build.state_graph",
+    "Observer": "graphkit._plan.events",
+    "RetryPolicy": "graphkit._plan.retry",
+    "StateGraph": "graphkit._build.state_graph",
+}
+"""The modules of what builds and runs graphs: a process that only uses a store needs none of it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import what builds and runs graphs when one of its names is first used."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    # All of them, so that each class has its public path, whoever made an object of it.
+    for each, module in _LAZY.items():
+        globals()[each] = getattr(import_module(module), each)
+    set_public_module(globals(), __name__)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """List the public names, even before their first use."""
+    return sorted({*globals(), *__all__})
+
 
 set_public_module(globals(), __name__)

@@ -43,6 +43,8 @@ def _bind_annotations(cls: type) -> None:
     fields = getattr(cls, "__dataclass_fields__", {})
     for name, hint in annotations.items():
         if isinstance(hint, ForwardRef):  # as in a NamedTuple
+            if hint.__forward_module__ is not None:
+                continue  # Another public module has exported the class before, and has bound it.
             text = hint.__forward_arg__
         elif isinstance(hint, str):
             text = hint

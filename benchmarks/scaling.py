@@ -158,7 +158,7 @@ def measure(place: Place, saver: Any) -> Measure:
     database = saver._database  # noqa: SLF001
     read = database.read
     tables = [database.names.histories, database.names.records]
-    if not database.combines_writes:
+    if not database.dialect.combines_writes:
         tables.append(database.names.terms)
     rows = sum(read(f"SELECT count(*) FROM {table}")[0][0] for table in tables)
     if place.kind == "SQLite":

@@ -1,22 +1,24 @@
-"""Savers: store checkpoints in memory, in plain files, in SQLite or in PostgreSQL; and wrap other savers."""
+"""Savers: store checkpoints in memory, files, SQLite, PostgreSQL or object storage; and wrap other savers."""
 
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.abc import set_public_module
-from savers._compression import Compression as Compression
-from savers._filesystem import FileSystemSaver as FileSystemSaver
-from savers._memory import MemorySaver as MemorySaver
-from savers._versioned import VersionedMemorySaver as VersionedMemorySaver
-from savers._wrappers import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
 
 if TYPE_CHECKING:
+    from savers._compression import Compression as Compression
+    from savers._filesystem import FileSystemSaver as FileSystemSaver
+    from savers._memory import MemorySaver as MemorySaver
+    from savers._objects.saver import ObjectStoreSaver as ObjectStoreSaver
     from savers._sql.postgres_saver import PostgresSaver as PostgresSaver
     from savers._sql.sqlite_saver import SqliteSaver as SqliteSaver
+    from savers._versioned import VersionedMemorySaver as VersionedMemorySaver
+    from savers._wrappers import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
 
 __all__ = [
     "Compression",
     "FileSystemSaver",
     "MemorySaver",
+    "ObjectStoreSaver",
     "PostgresSaver",
     "SaverWrapper",
     "SqliteSaver",
@@ -24,20 +26,27 @@ __all__ = [
     "VersionedMemorySaver",
 ]
 
-_LAZY: Final = {
+_MODULES: Final = {
+    "Compression": "savers._compression",
+    "FileSystemSaver": "savers._filesystem",
+    "MemorySaver": "savers._memory",
+    "ObjectStoreSaver": "savers._objects.saver",
     "PostgresSaver": "savers._sql.postgres_saver",
+    "SaverWrapper": "savers._wrappers",
     "SqliteSaver": "savers._sql.sqlite_saver",
+    "ValidatingSaver": "savers._wrappers",
+    "VersionedMemorySaver": "savers._versioned",
 }
-"""The modules of classes that are imported when they are first used: they load a database driver."""
+"""The modules of the public names. Each is imported when it is first used: a process needs one saver as a rule."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a class when it is first used."""
-    if name not in _LAZY:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(_LAZY[name]), name)
+    found = getattr(import_module(_MODULES[name]), name)
     set_public_module({"__all__": [name], name: found}, __name__)
     globals()[name] = found
     return found
@@ -46,6 +55,3 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """List the public names, even before their first use."""
     return sorted({*globals(), *__all__})
-
-
-set_public_module(globals(), __name__)

@@ -19,18 +19,15 @@ The package does not know files: callers pass positions, and functions that read
 """
 
 from savers._delta.bodies import (
-    ManyReader as ManyReader,
-    Read as Read,
+    ReadRanges as ReadRanges,
     check_pieces as check_pieces,
     read_bodies as read_bodies,
-    read_packed as read_packed,
     read_pieces as read_pieces,
 )
 from savers._delta.compare import (
     compare_bytes as compare_bytes,
     compare_values as compare_values,
 )
-from savers._delta.deferred_table import DeferredTable as DeferredTable
 from savers._delta.entries import (
     MAX_DEPTH as MAX_DEPTH,
     decode_entry as decode_entry,
@@ -40,7 +37,6 @@ from savers._delta.entries import (
     kind_in_entry as kind_in_entry,
     names_base as names_base,
 )
-from savers._delta.listed_value import begins_with as begins_with
 from savers._delta.operations import (
     APPEND as APPEND,
     DEL as DEL,
@@ -55,20 +51,18 @@ from savers._delta.operations import (
     Draft as Draft,
     Drop as Drop,
     Operation as Operation,
-    Set as Set,
     SetCompressed as SetCompressed,
     Splice as Splice,
     compress as compress,
     encode_draft as encode_draft,
+    get_data as get_data,
+    is_set as is_set,
 )
 from savers._delta.pieces import (
     compare_pieces as compare_pieces,
     find_moved_window as find_moved_window,
 )
-from savers._delta.table import (
-    Table as Table,
-    Waiting as Waiting,
-)
+from savers._delta.table import Table as Table
 from savers._delta.values import (
     BIN as BIN,
     BLOCK as BLOCK,
@@ -81,8 +75,8 @@ from savers._delta.values import (
     STR as STR,
     Mismatch as Mismatch,
     Value as Value,
+    check_size as check_size,
     has_canonical_header as has_canonical_header,
-    header_to_unpack as header_to_unpack,
     pack_header as pack_header,
     parse_header as parse_header,
     split_value as split_value,

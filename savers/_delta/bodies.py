@@ -12,7 +12,7 @@ from zlib import crc32
 from savers._compression import expand
 from savers._delta.listed_value import ListedValue
 from savers._delta.pieces import is_in_block
-from savers._delta.values import BLOCK_BASE, Mismatch, Value, header_to_unpack
+from savers._delta.values import BLOCK_BASE, Mismatch, Value
 
 _MAX_GAP: Final = 1 << 13
 """Pieces that are closer than this are read together."""
@@ -24,57 +24,30 @@ _WINDOW: Final = 7 << 14
 """About how many bytes are read at once of a value whose pieces are in order. The memory of longer
 ones comes from the system each time, and goes back to it."""
 
-Read = Callable[[int, int], bytes]
-"""Returns the bytes at a position of the file; takes the position and the length."""
+ReadRanges = Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
+"""Returns the bytes between several pairs of start and end."""
 
 
-class ManyReader(NamedTuple):
-    """Reads several ranges at once, where that takes less than one after the other."""
-
-    read: Callable[[Sequence[tuple[int, int]]], Sequence[bytes]]
-    """Returns the bytes between several pairs of start and end."""
-    window: int
-    """About how many bytes to read at once of a value whose pieces are in order."""
-
-
-def read_bodies(values: Iterable[Value], read: Read, read_many: ManyReader | None = None) -> list[bytes]:
+def read_bodies(values: Iterable[Value], read: ReadRanges, window: int = _WINDOW) -> list[bytes]:
     """Return the bytes of values, without their headers.
 
     Args:
         values: the values.
-        read: reads bytes of the file.
-        read_many: reads several ranges at once, if that takes less than one after the other.
+        read: reads ranges of the log.
+        window: about how many bytes to read at once of a value whose pieces are in order.
 
     Raises:
         Mismatch: they are not the bytes that were stored.
     """
     values = list(values)
-    return _read_checked(values, [b""] * len(values), read, read_many)
-
-
-def read_packed(values: Iterable[Value], read: Read, read_many: ManyReader | None = None) -> list[bytes]:
-    """Return the bytes of values, each with what has to precede them in order to unpack them.
-
-    See `header_to_unpack`. Joining a long value with its header saves a copy of it.
-
-    Raises:
-        Mismatch: they are not the bytes that were stored.
-    """
-    values = list(values)
-    return _read_checked(values, [header_to_unpack(value) for value in values], read, read_many)
-
-
-def _read_checked(values: list[Value], headers: list[bytes], read: Read, read_many: ManyReader | None) -> list[bytes]:
-    """Return the bytes of values behind these headers."""
-    found = _read_pieces(values, headers, read, read_many)
-    for value, header, packed in zip(values, headers, found, strict=True):
-        body = memoryview(packed)[len(header) :]
+    bodies = _read_pieces(values, read, window)
+    for value, body in zip(values, bodies, strict=True):
         if len(body) != value.length or crc32(body) != value.crc:
             raise Mismatch
-    return found
+    return bodies
 
 
-def read_pieces(value: Value, pieces: list[int], read: Read) -> bytes:
+def read_pieces(value: Value, pieces: list[int], read: ReadRanges) -> bytes:
     """Return the bytes of some pieces of a value, unchecked.
 
     Raises:
@@ -83,27 +56,21 @@ def read_pieces(value: Value, pieces: list[int], read: Read) -> bytes:
     part = Value(kind=value.kind, count=0, length=0, crc=0, pieces=pieces)
     if is_in_block(pieces):
         part.block = value.block
-    return _read_pieces([part], [b""], read)[0]
+    return _read_pieces([part], read, _WINDOW)[0]
 
 
-def _read_pieces(
-    values: list[Value], headers: list[bytes], read: Read, read_many: ManyReader | None = None
-) -> list[bytes]:
+def _read_pieces(values: list[Value], read: ReadRanges, window: int) -> list[bytes]:
     _check_blocks(values)
     extents, ranges = _plan_reads(values)
-    if read_many is not None and len(ranges) > 1:
-        chunks = [(start, data) for (start, _), data in zip(ranges, read_many.read(ranges), strict=True)]
-    else:
-        chunks = [(start, read(start, end - start)) for start, end in ranges]
-    window = _WINDOW if read_many is None else read_many.window
+    chunks = [(start, data) for (start, _), data in zip(ranges, read(ranges), strict=True)] if ranges else []
     found: list[bytes] = []
-    for value, extent, header in zip(values, extents, headers, strict=True):
+    for value, extent in zip(values, extents, strict=True):
         if extent is not None:
-            found.append(_read_steps(header, extent, read, window))
+            found.append(_read_steps(extent, read, window))
         elif value.block is None:
-            found.append(_join(header, value.pieces, chunks))
+            found.append(_join(value.pieces, chunks))
         else:
-            found.append(_join(header, value.pieces, [_expand_block(value.block, read), *chunks]))
+            found.append(_join(value.pieces, [_expand_block(value.block, read), *chunks]))
     return found
 
 
@@ -133,11 +100,12 @@ def _check_blocks(values: Iterable[Value]) -> None:
             raise Mismatch
 
 
-def _expand_block(block: tuple[int, int, int, int], read: Read) -> tuple[int, bytes]:
+def _expand_block(block: tuple[int, int, int, int], read: ReadRanges) -> tuple[int, bytes]:
     """Return the position of a block's first expanded byte, and its expanded bytes."""
     start, stored, size, method = block
     try:
-        return start - BLOCK_BASE, expand(method, read(start, stored), size)
+        (packed,) = read([(start, start + stored)])
+        return start - BLOCK_BASE, expand(method, packed, size)
     except ValueError as error:
         raise Mismatch from error
 
@@ -169,8 +137,8 @@ def _find_extent(value: Value) -> _Extent | None:
     return extent if _is_dense(extent.last - extent.first, extent.total) else None
 
 
-def _read_steps(header: bytes, extent: _Extent, read: Read, window: int) -> bytes:
-    """Return the bytes of pieces that are in order, behind a header.
+def _read_steps(extent: _Extent, read: ReadRanges, window: int) -> bytes:
+    """Return the bytes of pieces that are in order.
 
     The file is read in short ranges, all of which use the same memory: in a new process, touching
     the memory for the whole range takes longer than reading into it. Each range is read like a
@@ -178,29 +146,28 @@ def _read_steps(header: bytes, extent: _Extent, read: Read, window: int) -> byte
     know where pieces begin.
 
     Args:
-        header: the header.
         extent: where the pieces are.
-        read: reads bytes of the file.
+        read: reads ranges of the log.
         window: about how many bytes it reads at once.
     """
     position, last, _, steps = extent
     count = len(steps)
     # An even number, so that each range begins with a piece.
     number = max(2, count * window // max(1, last - position)) & ~1
-    parts = [header]
+    parts: list[bytes] = []
     for i in range(1, count, number):
         lengths = steps[i : i + number]
         size = sum(lengths)
-        parts += [*map(BytesIO(read(position, size)).read, lengths)][::2]
+        (data,) = read([(position, position + size)])
+        parts += [*map(BytesIO(data).read, lengths)][::2]
         position += size
     return b"".join(parts)
 
 
-def _join(header: bytes, pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return the bytes of pieces, behind a header.
+def _join(pieces: Sequence[int], chunks: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return the bytes of pieces.
 
     Args:
-        header: the header.
         pieces: the pieces.
         chunks: the chunks that were read, in order, out of which the pieces are cut.
     """
@@ -210,9 +177,9 @@ def _join(header: bytes, pieces: Sequence[int], chunks: Sequence[tuple[int, byte
         first, data = chunks[0]
         starts = [start - first for start in pieces[::2]]
         ends = map(add, starts, pieces[1::2])
-        return b"".join([header, *[data[start:end] for start, end in zip(starts, ends, strict=True)]])
+        return b"".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
     firsts = [first for first, _ in chunks]
-    parts = [header]
+    parts: list[bytes] = []
     for start, length in zip(pieces[::2], pieces[1::2], strict=True):
         first, data = chunks[bisect_right(firsts, start) - 1]
         parts.append(data[start - first : start - first + length])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from savers._delta.operations import SPLICE_COST, Append, Drop, Operation, Set, Splice
+from savers._delta.operations import SPLICE_COST, Append, Drop, Operation, Splice
 from savers._delta.values import BIN, LIST, OPAQUE, Value, pack_header, parse_header
 
 _NEEDLE_LENGTH: Final = 64
@@ -24,7 +24,7 @@ _MAX_TRIES: Final = 16
 """If the needle occurs more often than this, it does not show where the window begins."""
 
 
-def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) -> Operation | None:
+def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) -> Operation | bytes | None:
     """Return the operation that turns one packed value into another; None if they are equal.
 
     Args:
@@ -36,37 +36,38 @@ def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) 
     kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else parse_header(packed, 0)
     new = packed[skip:]
     if kind != old.kind:
-        return Set(packed)
+        return packed
     if new == old_body:
-        return None if count == old.count else Set(packed)
+        return None if count == old.count else packed
     if kind == LIST and count > old.count and new.startswith(old_body):
         return Append(count - old.count, new[len(old_body) :])
     change = _find_change(old_body, new, count)
-    return Set(packed) if change is None else change
+    return packed if change is None else change
 
 
-def compare_bytes(old: Value, old_body: bytes, new: bytes) -> Operation | None:
+def compare_bytes(old: bytes, new: bytes, old_crc: int | None = None) -> Operation | bytes | None:
     """Return the operation that turns one bytes object into another; None if they are equal.
 
-    Bytes that were appended cost what was appended, apart from one comparison.
+    Bytes that were appended cost what was appended, apart from one comparison, if the checksum of
+    the old ones is known.
 
     Args:
-        old: the old value, of kind BIN.
-        old_body: the old bytes object.
+        old: the old bytes object.
         new: the new one.
+        old_crc: the checksum of the old one; None if it is not known.
     """
-    size = old.length
-    if new.startswith(old_body):
-        added = new[size:]
+    if new.startswith(old):
+        added = new[len(old) :]
         if not added:
             return None
         if len(added) + SPLICE_COST < len(new):
-            return Splice(count=len(new), prefix=size, removed=0, crc=crc32(added, old.crc), data=added)
+            crc = crc32(new) if old_crc is None else crc32(added, old_crc)
+            return Splice(count=len(new), prefix=len(old), removed=0, crc=crc, data=added)
     else:
-        change = _find_change(old_body, new, len(new))
+        change = _find_change(old, new, len(new))
         if change is not None:
             return change
-    return Set(pack_header(BIN, len(new)) + new)
+    return pack_header(BIN, len(new)) + new
 
 
 def _find_change(old_body: bytes, new: bytes, count: int) -> Operation | None:

@@ -32,19 +32,6 @@ def get_steps(value: Value) -> tuple[list[int], int]:
     return steps, ends[-1]
 
 
-def begins_with(value: Value, other: Value) -> bool:
-    """Return whether the first pieces of a value are those of another one."""
-    if isinstance(value, ListedValue) and isinstance(other, ListedValue):
-        steps = value.steps
-        other_steps = other.steps
-        if steps is not None and other_steps is not None:
-            # Copies have the same numbers, which takes a tenth of the time to find out; working out
-            # the pieces makes new ones.
-            return steps[: len(other_steps)] == other_steps
-    pieces = other.pieces
-    return value.pieces[: len(pieces)] == pieces
-
-
 @final
 class ListedValue(Value):
     """A value with thousands of pieces, which most readers only read from the first to the last.

@@ -52,17 +52,6 @@ class Operation(Protocol):
 
 
 @dataclass(slots=True)
-class Set:
-    """Set a new value; op SET."""
-
-    data: bytes
-    """The packed value, with its header."""
-
-    def encode(self, ops: list[Any], key: int | str) -> None:
-        ops += (SET, key, len(self.data))
-
-
-@dataclass(slots=True)
 class Append:
     """Append elements to a list; op APPEND."""
 
@@ -149,11 +138,21 @@ class Delete:
 
 DELETE: Final = Delete()
 
-Draft = dict[str, Operation]
-"""What changes, by key."""
+Draft = dict[str, "Operation | bytes"]
+"""What changes, by key. Bytes are a new value, packed, with its header: op SET, which is the usual one."""
 
 
-def encode_draft(draft: Mapping[str, Operation], names: Sequence[str]) -> tuple[list[Any], bytes]:
+def is_set(op: Operation | bytes | None) -> bool:
+    """Return whether an operation sets a new value, whatever the old one is."""
+    return isinstance(op, bytes | SetCompressed)
+
+
+def get_data(op: Operation | bytes) -> bytes:
+    """Return the bytes that an operation adds to the data of the record."""
+    return op if isinstance(op, bytes) else op.data
+
+
+def encode_draft(draft: Mapping[str, Operation | bytes], names: Sequence[str]) -> tuple[list[Any], bytes]:
     """Return a draft as the ops and the data of a record.
 
     Args:
@@ -173,31 +172,35 @@ def encode_draft(draft: Mapping[str, Operation], names: Sequence[str]) -> tuple[
             key = positions.get(name, name)
         elif name in names:
             key = names.index(name)
-        op.encode(ops, key)
-        data.append(op.data)
+        if isinstance(op, bytes):
+            ops += (SET, key, len(op))
+            data.append(op)
+        else:
+            op.encode(ops, key)
+            data.append(op.data)
     return ops, data[0] if len(data) == 1 else b"".join(data)
 
 
 def compress(
-    op: Set,
+    packed: bytes,
     method: int,
     shorter: Callable[[memoryview], bytes | None],
     *,
     opaque: bool,
-) -> Operation:
-    """Return a Set as a SetCompressed, or as it is if its bytes do not become shorter.
+) -> Operation | bytes:
+    """Return a packed value as a SetCompressed, or as it is if its bytes do not become shorter.
 
     Args:
-        op: the operation.
+        packed: the value, with its header.
         method: the number of the method in the record.
         shorter: compresses bytes; None if they do not become shorter.
         opaque: whether the value is the bytes of a StateSerializer.
     """
-    kind, count, skip = (OPAQUE, 0, 0) if opaque else parse_header(op.data, 0)
-    body = memoryview(op.data)[skip:]
+    kind, count, skip = (OPAQUE, 0, 0) if opaque else parse_header(packed, 0)
+    body = memoryview(packed)[skip:]
     block = shorter(body)
     if block is None:
-        return op
+        return packed
     return SetCompressed(
         kind=kind,
         count=count,

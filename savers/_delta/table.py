@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 from zlib import crc32
 
 from savers._delta.operations import APPEND, DEL, DROP, PACKED, SET, SPLICE, WIDTHS
 from savers._delta.pieces import cut, cut_rest, is_in_block
-from savers._delta.values import BLOCK_BASE, OPAQUE, WITHOUT_HEADER, Value, check_size, parse_header
-
-Waiting = tuple[int, bytes, int, int]
-"""A value that waits to be set: its length with the header; the data of its record, where it begins
-in them, and the position of the data's first byte."""
-_SET_WIDTH: Final = WIDTHS[SET]
+from savers._delta.values import BLOCK_BASE, OPAQUE, Value, check_size, parse_header
 
 
 class Table:
@@ -38,30 +33,6 @@ class Table:
         new = Table(opaque=self.opaque)
         new.names = self.names
         new.values = {name: value.copy() for name, value in self.values.items()}
-        return new
-
-    def apply_to_copy(self, ops: Sequence[Any], data: bytes, start: int) -> Table:
-        """Return the table after a record, and leave this one as it is.
-
-        The tables share the values that the record does not change. See `apply`, which raises the
-        same errors.
-        """
-        new = Table(opaque=self.opaque)
-        names = self.names
-        values = self.values.copy()
-        new.names = names
-        new.values = values
-        i = 0
-        while i < len(ops):
-            op = ops[i]
-            if op in {APPEND, SPLICE}:
-                # The ops that change a value instead of replacing it.
-                key = ops[i + 1]
-                name = names[key] if key.__class__ is int else key
-                if op == APPEND or _adds_at_end(values[name], ops, i):
-                    values[name] = values[name].copy()
-            i += WIDTHS[op]
-        new.apply(ops, data, start)
         return new
 
     def apply(self, ops: Sequence[Any], data: bytes, start: int) -> None:  # noqa: C901, PLR0912, PLR0915 - a branch for each op
@@ -131,72 +102,6 @@ class Table:
             raise ValueError("the data is longer or shorter than its ops say")
         if keys_changed:
             self.names = list(values)
-
-    def set_packed(self, name: str, packed: bytes, start: int) -> None:
-        """Set a key that the table has to a packed value, as `apply` does for a SET.
-
-        Args:
-            name: the key.
-            packed: the value, not opaque.
-            start: the position of its first byte.
-        """
-        kind, count, skip = (OPAQUE, 0, 0) if packed[0] in WITHOUT_HEADER else parse_header(packed, 0)
-        size = len(packed) - skip
-        pieces = [start + skip, size] if size else []
-        self.values[name] = Value(kind, count, size, crc32(packed[skip:]), pieces)
-
-    def apply_later(self, ops: Sequence[Any], data: bytes, start: int, waiting: dict[str, Waiting]) -> None:
-        """Apply the ops of a record, but do not make the values yet that it sets.
-
-        For records that follow one another: a value that a later one sets again is never made,
-        which takes half of the time of `apply`. At the end, the caller calls `set_waiting`.
-
-        Args:
-            ops: the ops.
-            data: the bytes that they add.
-            start: the position of the data's first byte.
-            waiting: what waits to be set, by key; the record's own is added.
-
-        Raises:
-            IndexError, KeyError, ValueError, TypeError, struct.error: as for `apply`.
-        """
-        values = self.values
-        names = self.names
-        found: dict[str, Waiting] = {}
-        offset = 0
-        # Another op is seldom as wide. Seen at once, one costs nothing more than `apply` does.
-        only_sets = len(ops) % _SET_WIDTH == 0
-        for i in range(0, len(ops) if only_sets else 0, _SET_WIDTH):
-            if ops[i] != SET:
-                break
-            key = ops[i + 1]
-            length = ops[i + 2]
-            name = names[key] if key.__class__ is int else key
-            if name not in values or length.__class__ is not int:
-                break
-            found[name] = length, data, offset, start
-            offset += length
-        else:
-            if only_sets and offset == len(data):
-                waiting.update(found)
-                return
-        # It does more than set the values of known keys, or is malformed.
-        self.set_waiting(waiting)
-        self.apply(ops, data, start)
-
-    def set_waiting(self, waiting: dict[str, Waiting]) -> None:
-        """Set the values that wait.
-
-        Raises:
-            struct.error: the header of a value is malformed.
-        """
-        for name, (length, data, offset, start) in waiting.items():
-            kind, count, skip = (OPAQUE, 0, 0) if self.opaque or not length else parse_header(data, offset)
-            size = length - skip
-            body = data[offset + skip : offset + length]
-            pieces = [start + offset + skip, size] if size else []
-            self.values[name] = Value(kind, count, size, crc32(body), pieces)
-        waiting.clear()
 
     def apply_to_key(self, name: str, ops: Sequence[Any], data: bytes, start: int) -> None:
         """Apply only the ops of one key, the only key with a value in this table; see `apply`."""

@@ -113,10 +113,6 @@ _HEADERS: Final = {
         (BIN, 0xC4, ">BB"), (BIN, 0xC5, ">BH"), (BIN, 0xC6, ">BI"),
     )
 }  # fmt: skip
-WITHOUT_HEADER: Final = frozenset(
-    first for first in range(256) if not _FIXED_FIRST <= first <= _FIXED_LAST and first not in _HEADERS
-)
-"""The first bytes of values that keep all of their bytes, such as numbers."""
 _FIXED: Final = {LIST: _FIXED_LIST, MAP: _FIXED_FIRST, STR: _FIXED_STR}
 """The first byte of msgpack's fixarray, fixmap and fixstr, to which the count is added."""
 _FIXED_COUNTS: Final = {LIST: 16, MAP: 16, STR: 32}
@@ -141,16 +137,6 @@ def pack_header(kind: int, count: int) -> bytes:
     if count < 1 << 16:
         return struct.pack(">BH", first + 1, count)
     return struct.pack(">BI", first + 2, count)
-
-
-def header_to_unpack(value: Value) -> bytes:
-    """Return what has to precede the bytes of a value in order to unpack them.
-
-    Bytes need not be unpacked: they are the value.
-    """
-    if value.kind == BIN and value.count == value.length:
-        return b""
-    return pack_header(value.kind, value.count)
 
 
 def has_canonical_header(value: Value, body: bytes) -> bool:

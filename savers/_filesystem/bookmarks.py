@@ -11,8 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from graphkit import RunnableConfig
-    from savers._filesystem.log_follower import Bookmark
     from savers._filesystem.store import Store
+
+
+class Bookmark(NamedTuple):
+    """Where in which file a follower stopped reading."""
+
+    inode: int
+    """The file; 0: it was replaced, or cut, since."""
+    end: int
+    last: str | None = None
+    """The id of the last checkpoint that was reported."""
+    is_over: bool = False
+    """Whether the end of this history was reported."""
 
 
 class LogName(NamedTuple):

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from graphkit.errors import CheckpointerError
 from savers._filesystem import layout
-from savers._log import log, payloads
+from savers._log import payloads
+from savers._log.frame import HEADER_SIZE, OVERHEAD, TOMBSTONE, IncompleteLog, parse_frame, read_header
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -79,15 +80,15 @@ def find_begun_end(store: Store, thread_id: str) -> int | None:
     The RELEASE or TOMBSTONE record at the end of the root's log says so; the process that wrote the
     record died or failed.
     """
-    root_log = store.shared_writer(thread_id, "")
+    root = store.shared_log(thread_id, "")
     # A log that cannot be read names no version. Reading its history raises the error.
-    with root_log.mutex, suppress(OSError, CheckpointerError):
-        is_live = root_log.refresh()
-        if is_live or root_log.closed_by is None:
+    with root.mutex, suppress(OSError, CheckpointerError):
+        is_live = root.refresh()
+        if is_live or root.history.closed_by is None:
             return None
-        if root_log.closed_by.type == log.TOMBSTONE:
+        if root.history.closed_by.type == TOMBSTONE:
             return DELETED
-        return root_log.read_closing_version()
+        return root.history.read_closing_version()
     return None
 
 
@@ -147,13 +148,13 @@ def _read_meta(store: Store, path: str) -> Any:
         return None
     try:
         data = store.io.read_at(fd, 0, _SHORT_READ)
-        header = log.read_header(path, data)
-        frame = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, header.fid)
+        header = read_header(path, data)
+        frame = parse_frame(data, HEADER_SIZE, HEADER_SIZE, header.fid)
         if frame == "":
             data = store.io.read_at(fd, 0, _LONG_READ)
-            frame = log.parse_frame(data, log.HEADER_SIZE, log.HEADER_SIZE, header.fid)
+            frame = parse_frame(data, HEADER_SIZE, HEADER_SIZE, header.fid)
         return None if isinstance(frame, str) else payloads.unpack_payload(path, frame)
-    except (log.IncompleteLog, CheckpointerError):
+    except (IncompleteLog, CheckpointerError):
         _LOGGER.warning("%s cannot be read, so its thread is not listed", path)
         return None
     finally:
@@ -223,6 +224,23 @@ def find_thread(store: Store, directories: ThreadDirectories, name: str, *, rele
     return thread_id if is_listed else None
 
 
+def iter_live_logs(store: Store) -> Iterator[tuple[str, str, str]]:
+    """Yield the thread, the namespace and the path of each live log, in the order of the directories' names."""
+    directories = find_directories(store)
+    for name in directories.names:
+        thread_id = find_thread(store, directories, name, released=False)
+        if thread_id is None:
+            continue
+        directory = layout.join(store.root, name)
+        # Nearly all threads have no namespace but the root.
+        if any(map(layout.is_namespace, store.io.listdir(directory))):
+            namespaces = list_namespaces(store, thread_id)
+        else:
+            namespaces = [""]
+        for namespace in namespaces:
+            yield thread_id, namespace, layout.join(directory, layout.namespace_name(namespace), layout.LOG)
+
+
 def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
     """Return the thread of a directory; None if it is not a thread's, or holds nothing."""
     # First the usual case: the id is remembered or plain, and there is a live log.
@@ -250,7 +268,7 @@ def _is_complete(status: os.stat_result | None) -> bool:
     """
     if status is None:
         return False
-    return status.st_size > log.HEADER_SIZE + log.OVERHEAD or not stat.S_ISREG(status.st_mode)
+    return status.st_size > HEADER_SIZE + OVERHEAD or not stat.S_ISREG(status.st_mode)
 
 
 def list_logs(store: Store, directory: str, *, released: bool) -> list[str]:
@@ -292,11 +310,11 @@ def has_salvaged_files(store: Store, directory: str) -> bool:
 
 def has_checkpoints(store: Store, thread_id: str, namespace: str) -> bool:
     """Return whether a live log has checkpoints; the caller holds the write lock."""
-    writer = store.new_writer(thread_id, namespace)
+    log = store.new_log(thread_id, namespace)
     try:
-        return writer.refresh_to_write() and writer.find_latest() is not None
+        return log.refresh_to_write() and log.history.find_latest() is not None
     finally:
-        writer.close()
+        log.close()
 
 
 def measure_size(store: Store, thread_id: str | None) -> int:

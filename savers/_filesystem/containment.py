@@ -107,10 +107,6 @@ class DirectoryGuard(FileIO):
                 raise
         return self._io.read_file(path, longest)
 
-    def listdir_unchecked(self, path: str) -> list[str]:
-        """Like `listdir`, for a directory that the caller has just looked at, and those above it."""
-        return self._with_room(lambda: self._io.listdir(path))
-
     def is_dir(self, path: str) -> bool:
         if not path.startswith(self._prefix):
             return self._io.is_dir(path)

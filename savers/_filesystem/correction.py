@@ -14,10 +14,8 @@ from zlib import crc32
 
 from savers._log.frame import (
     FRAME_SIZE,
-    FRAME_SIZE_V1,
     HEADER_SIZE,
     OVERHEAD,
-    OVERHEAD_V1,
     Extent,
     Frame,
     parse_extent,
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from savers._filesystem.io import FileIO
-    from savers._log.log_file import LogFile
+    from savers._log.records import Records
 
 _POLYNOMIAL: Final = 0xEDB8_8320
 _BITS: Final = 8
@@ -39,7 +37,7 @@ Of all other damage, one case in 2^32 / bits looks like one flipped bit: in a re
 one in 8,000.
 """
 _PAYLOAD_CRC: Final = slice(8, 12)
-"""Where the checksum of the payload stands in a record's header, in both versions."""
+"""Where the checksum of the payload stands in a record's header."""
 _ONE_BIT: Final = tuple(1 << bit for bit in range(_BITS))
 
 
@@ -92,7 +90,7 @@ def find_flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
     return None
 
 
-def find_corrections(file: LogFile, size: int) -> dict[int, int]:
+def find_corrections(records: Records, size: int) -> dict[int, int]:
     """Find the records of a damaged log in which a single bit is wrong.
 
     Returns:
@@ -100,11 +98,11 @@ def find_corrections(file: LogFile, size: int) -> dict[int, int]:
     """
     corrections: dict[int, int] = {}
     offset = HEADER_SIZE
-    frames: Iterator[Frame | None] = file.good_frames(HEADER_SIZE, size)
+    frames: Iterator[Frame | None] = records.search(HEADER_SIZE, size)
     for frame in chain(frames, [None]):
         limit = size if frame is None else frame.offset
         while offset < limit:
-            correction = _correct_record(file, offset, limit)
+            correction = _correct_record(records, offset, limit)
             if correction is None:
                 break
             corrections[correction.position] = correction.byte
@@ -114,25 +112,25 @@ def find_corrections(file: LogFile, size: int) -> dict[int, int]:
     return corrections
 
 
-def _correct_record(file: LogFile, offset: int, limit: int) -> Correction | None:
+def _correct_record(records: Records, offset: int, limit: int) -> Correction | None:
     """Correct the record at an offset; return None if more than one bit of it is wrong."""
-    assert file.fid is not None
-    head = file.read_at(offset, min(FRAME_SIZE, limit - offset))
+    assert records.fid is not None
+    head = records.bytes.read_at(offset, min(FRAME_SIZE, limit - offset))
     extent = parse_extent(head, offset)
-    if extent is not None and extent.fid == file.fid:
-        return _correct_payload(file, extent, offset, limit)
+    if extent is not None and extent.fid == records.fid:
+        return _correct_payload(records, extent, offset, limit)
     for index in range(len(head)):
         for bit in _ONE_BIT:
             changed = bytearray(head)
             changed[index] ^= bit
             extent = parse_extent(bytes(changed), offset)
-            if extent is None or extent.fid != file.fid:
+            if extent is None or extent.fid != records.fid:
                 continue
             if extent.length > min(limit - offset, _LONGEST):
                 continue
-            rest = file.read_at(offset + len(head), extent.length - len(head))
+            rest = records.bytes.read_at(offset + len(head), extent.length - len(head))
             whole = bytes(changed) + rest
-            if isinstance(parse_frame(whole, 0, offset, file.fid), Frame):
+            if isinstance(parse_frame(whole, 0, offset, records.fid), Frame):
                 return Correction(
                     position=offset + index,
                     byte=changed[index],
@@ -141,25 +139,22 @@ def _correct_record(file: LogFile, offset: int, limit: int) -> Correction | None
     return None
 
 
-def _correct_payload(file: LogFile, extent: Extent, offset: int, limit: int) -> Correction | None:
+def _correct_payload(records: Records, extent: Extent, offset: int, limit: int) -> Correction | None:
     """Correct the payload or the trailer of a record whose header is right."""
-    assert file.fid is not None
+    assert records.fid is not None
     if extent.length > min(limit - offset, _LONGEST):
         return None
-    head_size, overhead = FRAME_SIZE, OVERHEAD
-    if extent.version == 1:
-        head_size, overhead = FRAME_SIZE_V1, OVERHEAD_V1
-    whole = bytearray(file.read_at(offset, extent.length))
-    payload_end = extent.length - overhead + head_size
+    whole = bytearray(records.bytes.read_at(offset, extent.length))
+    payload_end = extent.length - OVERHEAD + FRAME_SIZE
     candidates = [(index, bit) for index in range(payload_end, extent.length) for bit in _ONE_BIT]
     crc = int.from_bytes(whole[_PAYLOAD_CRC], "little")
-    flipped = find_flipped_bit(bytes(whole[head_size:payload_end]), crc)
+    flipped = find_flipped_bit(bytes(whole[FRAME_SIZE:payload_end]), crc)
     if flipped is not None:
         index, bit = flipped
-        candidates.insert(0, (head_size + index, bit))
+        candidates.insert(0, (FRAME_SIZE + index, bit))
     for index, bit in candidates:
         whole[index] ^= bit
-        if isinstance(parse_frame(bytes(whole), 0, offset, file.fid), Frame):
+        if isinstance(parse_frame(bytes(whole), 0, offset, records.fid), Frame):
             return Correction(
                 position=offset + index,
                 byte=whole[index],

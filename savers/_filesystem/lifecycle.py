@@ -22,7 +22,7 @@ from savers._filesystem.catalog import (
     list_versions,
 )
 from savers._filesystem.leftovers import remove_tree
-from savers._log import log
+from savers._log.frame import RELEASE, TOMBSTONE
 
 if TYPE_CHECKING:
     from savers._filesystem.store import Store
@@ -65,12 +65,12 @@ def _sync_log(store: Store, thread_id: str, namespace: str) -> None:
 
     Otherwise a power loss could leave the record and a log that lacks its last checkpoints.
     """
-    writer = store.new_writer(thread_id, namespace)
+    log = store.new_log(thread_id, namespace)
     try:
-        if writer.refresh_to_write():
-            store.io.fsync(writer.fd)
+        if log.refresh_to_write():
+            store.io.fsync(log.frames.bytes.fd)
     finally:
-        writer.close()
+        log.close()
 
 
 def _ending_path(store: Store, thread_id: str) -> str:
@@ -120,23 +120,23 @@ def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool
 
     Creates the root's log if there is none, because its end decides for the namespaces.
     """
-    writer = store.new_writer(thread_id, namespace)
+    log = store.new_log(thread_id, namespace)
     try:
-        is_live = writer.refresh_to_write()
-        if not is_live and writer.closed_by is not None:
+        is_live = log.refresh_to_write()
+        if not is_live and log.history.closed_by is not None:
             # A release that was interrupted, perhaps by a failed sync: no later sync of that file
-            # can be believed.
-            log_copy.renew(store, writer, writer.end)
+            # can be trusted.
+            log_copy.renew(log)
             return True
         if not is_live and namespace:
             return False
-        writer.finish(log.RELEASE, version)
-        store.io.fsync(writer.fd)
+        log.end(RELEASE, version)
+        store.io.fsync(log.frames.bytes.fd)
         if not is_live:
             store.sync_directories(thread_id, namespace)
         return True
     finally:
-        writer.close()
+        log.close()
 
 
 def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
@@ -201,19 +201,20 @@ def _append_tombstones(store: Store, thread_id: str) -> set[str]:
     if "" not in namespaces:
         return open_namespaces
     for namespace in namespaces:
-        writer = store.new_writer(thread_id, namespace)
+        log = store.new_log(thread_id, namespace)
+        medium = log.frames.bytes
         try:
-            if writer.refresh_to_write():
-                writer.finish(log.TOMBSTONE, 0)
-            if writer.fd >= 0 and not namespace and len(namespaces) > 1:
-                store.io.fsync(writer.fd)
+            if log.refresh_to_write():
+                log.end(TOMBSTONE, 0)
+            if medium.fd >= 0 and not namespace and len(namespaces) > 1:
+                store.io.fsync(medium.fd)
             open_namespaces.discard(namespace)
         except (OSError, CheckpointerError):
             # Deleting must work even if the disk is full or the log is damaged.
-            _LOGGER.info("%s is deleted without a TOMBSTONE record", writer.path)
+            _LOGGER.info("%s is deleted without a TOMBSTONE record", log.path)
             break
         finally:
-            writer.close()
+            log.close()
     return open_namespaces
 
 
@@ -237,8 +238,8 @@ def _append_late_tombstones(
     """
     for namespace in namespaces:
         path = layout.join(removed, layout.namespace_name(namespace), layout.LOG)
-        writer = store.new_writer(thread_id, namespace, path)
+        log = store.new_log(thread_id, namespace, path)
         with suppress(OSError, CheckpointerError):
-            if writer.refresh_to_write():
-                writer.finish(log.TOMBSTONE, 0)
-        writer.close()
+            if log.refresh_to_write():
+                log.end(TOMBSTONE, 0)
+        log.close()

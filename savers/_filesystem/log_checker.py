@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING, Any
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError
 from savers._filesystem import layout
-from savers._filesystem.file_log_writer import FileLogWriter
+from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.reports import FileReport, FileState, Unfinished
-from savers._log import log, payloads
+from savers._log import payloads
+from savers._log.frame import HEADER_SIZE, META, RELEASE, IncompleteLog, is_newer
+from savers._log.frame_log import ThreadIdentity, check_owner
+from savers._log.log import Log
 from savers._log.log_checker import LogChecker
+from savers._log.records import Records
 
 if TYPE_CHECKING:
-    from savers._filesystem.store import Store
+    from savers._filesystem.store import FileLog, Store
 
 
-class ExaminedLog(FileLogWriter):
-    """A log that may be damaged, opened to be checked or repaired."""
+class ExaminedIdentity(ThreadIdentity):
+    """The identity of a log that may be damaged: how the store was opened does not matter."""
 
-    def open_unchecked(self) -> None:
-        """Open the file without checking any of its content."""
-        self.fd = self.io.open(self.path)
-        self.end = self.io.fstat(self.fd).st_size
-
-    def _check_owner(self, meta: Any) -> None:
-        owner = (self.thread_id, self.namespace)
-        if not isinstance(meta, dict) or (meta.get("thread"), meta.get("ns")) != owner:
-            raise CheckpointFormatError(
-                self.path,
-                "it belongs to another thread; put the file back where it came from",
-            )
-        self.adopt_meta(meta)
-
-    def adopt_meta(self, meta: dict[str, Any]) -> None:
-        """Adopt from a META record whether states are opaque, and whether the log is sealed.
-
-        How the store was opened does not matter.
-        """
-        self.serializer = _OPAQUE if meta.get("opaque") else None
-        self.adopt_seal(meta.get("sealed"))
-
-
-_OPAQUE: Any = object()
-"""Stands for the StateSerializer, which is not needed: no state is decoded."""
+    def check_meta(self, path: str, meta: Any) -> str | None:
+        key_id = check_owner(path, meta, self.owner)
+        self.is_opaque = bool(meta.get("opaque"))
+        return key_id
 
 
 def is_log(name: str) -> bool:
@@ -87,32 +71,39 @@ def find_namespace(store: Store, directory: str) -> str | None:
 
 def read_meta(store: Store, path: str) -> dict[str, Any]:
     """Return a META record of a log, any whose checksum is right; empty if none can be read."""
+    medium = FileLogBytes(store.io, [path])
     try:
-        fd = store.io.open(path)
-    except OSError:
-        return {}
-    try:
-        file = log.LogFile(io=store.io, fd=fd, path=path, fid=None)
-        frame = next(file.good_frames(log.HEADER_SIZE, 1 << 20), None)
-        if frame is None or frame.type != log.META:
+        if not medium.open():
+            return {}
+        frame = next(Records(medium, None).search(HEADER_SIZE, 1 << 20), None)
+        if frame is None or frame.type != META:
             return {}
         meta = payloads.unpack_payload(path, frame)
     except (OSError, CheckpointCorruptionError):
         return {}
     finally:
-        store.io.close(fd)
+        medium.close()
     return meta if isinstance(meta, dict) else {}
 
 
-def new_examined_log(
-    store: Store,
-    path: str,
-    thread_id: str | None,
-    namespace: str | None,
-) -> ExaminedLog:
-    """Return a log to examine, not yet opened."""
-    arguments = store._arguments(path, thread_id or "", namespace or "")  # noqa: SLF001 - of the same package
-    return ExaminedLog(*arguments)
+def new_examined_log(store: Store, path: str, thread_id: str | None, namespace: str | None) -> FileLog:
+    """Return a log to examine, not yet opened; closed by the caller."""
+    owner = (thread_id or "", namespace or "")
+    identity = ExaminedIdentity(owner, layout.locate_thread(owner[0]).digest, store.key_ring, is_opaque=False)
+    return Log(FileLogBytes(store.io, [path]), identity, store.codec)
+
+
+def open_unchecked(log: FileLog) -> int:
+    """Open a log without checking any of its content; return its size.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    medium = log.frames.bytes
+    if not medium.open():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), medium.path)
+    log.frames.end = medium.size
+    return medium.size
 
 
 def check_file(
@@ -135,8 +126,7 @@ def check_file(
     offset = 0
     reason = ""
     try:
-        examined.open_unchecked()
-        size = examined.end
+        size = open_unchecked(examined)
         checker.check(size)
         is_whole = checker.good_end == size or checker.is_followed_by_zeros(size)
         if is_released and (not is_whole or checker.closed_by is None):
@@ -149,7 +139,7 @@ def check_file(
             reason = "the last write did not finish"
     except FileNotFoundError:
         return None, ""
-    except log.IncompleteLog:
+    except IncompleteLog:
         state = "damaged" if is_released else "torn"
         reason = "the creation of the log did not finish"
     except CheckpointCorruptionError as error:
@@ -162,7 +152,9 @@ def check_file(
         problem = error.reason if error.has_keys else "no keys were given"
         reason = f"key {error.key_id!r}: {problem}"
     except CheckpointFormatError as error:
-        state = "newer" if _is_newer(examined, checker) else "foreign"
+        # A record of unknown type is of a newer format, too.
+        is_of_newer = bool(checker.records) or is_newer(examined.frames.bytes.read_at(0, HEADER_SIZE))
+        state = "newer" if is_of_newer else "foreign"
         offset = checker.good_end
         reason = error.reason
     except OSError as error:
@@ -193,15 +185,4 @@ def _find_unfinished(report: FileReport, checker: LogChecker) -> Unfinished:
     is_live = os.path.basename(report.path) == layout.LOG
     if not is_live or report.state != "ok" or checker.closed_by is None:
         return ""
-    return "release" if checker.closed_by.type == log.RELEASE else "delete"
-
-
-def _is_newer(examined: ExaminedLog, checker: LogChecker) -> bool:
-    """Return whether a log was refused for its version.
-
-    That is the case for a record of unknown type, and for a header that only has another version.
-    """
-    if checker.records:
-        return True
-    data = examined.io.read_at(examined.fd, 0, log.HEADER_SIZE)
-    return data.startswith(log.MAGIC) and examined.header is None
+    return "release" if checker.closed_by.type == RELEASE else "delete"

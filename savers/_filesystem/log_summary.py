@@ -1,90 +1,58 @@
-"""Sums up a log without keeping it open, for callers that list thousands of threads.
-
-A summary checks every record, but decodes only those from the last keyframe on, and no state. A log
-that needs more (an incomplete or ended log, tags, a last checkpoint that replaces another) is left
-to the caller, who reads it as a whole.
-"""
+"""Sums up a log without keeping it open, for callers that list thousands of threads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from savers._filesystem.file_log_reader import FileLogReader
-from savers._log import log, payloads
+from savers._log.frame import CHECKPOINT, KEY, MARK, RELEASE, REPLACE, TOMBSTONE
+from savers._log.records import Records
 
 if TYPE_CHECKING:
+    from savers._filesystem.store import FileLog
     from savers._log.stored_checkpoint import StoredCheckpoint
 
-_UNSUITABLE: Final = frozenset({log.MARK, log.RELEASE, log.TOMBSTONE})
-"""Types of records that a summary does not handle."""
+_UNSUITABLE: Final = frozenset({MARK, RELEASE, TOMBSTONE})
+"""Types of records that need more than a summary."""
 
 
-@final
-class LogSummary(FileLogReader):
-    """A log that is read once and closed: forward by `read`, or from its end as any other."""
+class LogSummary(NamedTuple):
+    """What there is to say of a log in one line."""
 
-    count = 0
+    length: int
     """How many checkpoints it has."""
     last: StoredCheckpoint
-    """The last of them; set by `read`."""
+    """The last of them."""
 
-    def read(self) -> bool:
-        """Read the log.
 
-        Returns:
-            Whether `count` and `last` are known; False if the log must be read as a whole.
+def sum_up(log: FileLog) -> LogSummary | None:
+    """Read a log once, forward; check every record, but decode only those from the last keyframe on, and no state.
 
-        Raises:
-            CheckpointCorruptionError: it is damaged.
-            CheckpointFormatError: it needs a newer graphkit.
-        """
-        try:
-            self.fd = self.io.open(self.path)
-            size = self.io.fstat(self.fd).st_size
-            data = self.io.read_at(self.fd, 0, min(size, log.WINDOW))
-            self.end = self.read_beginning(size, data)
-        except (FileNotFoundError, NotADirectoryError, log.IncompleteLog):
-            return False
-        frames: list[log.Frame] = []
-        # Only those that are decoded are opened.
-        for frame in log.scan(self.file._replace(seal=None), self.end, size, self.seq, data):
-            self.end = frame.end
-            if frame.type in _UNSUITABLE:
-                return False
-            if frame.type == log.CHECKPOINT:
-                if not frame.flags & log.REPLACE:
-                    self.count += 1
-                if frame.flags & log.KEY:
-                    frames.clear()
-            frames.append(frame)
-        if not self.count:
-            return False
-        return self._decode_frames(frames)
+    None if the log must be read in another way: an incomplete or ended one, one with tags, one whose
+    last checkpoint replaces another.
 
-    def _advance(self, decoded: payloads.DecodedRecord, depth: int, end: int) -> None:  # noqa: ARG002 - as in every log
-        # Without the table: nothing is appended to a summary.
-        self.last_checkpoint = decoded.checkpoint
+    Args:
+        log: the log, not open; the caller closes it.
 
-    def _decode_frames(self, frames: list[log.Frame]) -> bool:
-        """Decode the records from the last keyframe on.
-
-        Returns:
-            False if the last checkpoint replaces another.
-        """
-        for frame in map(self.open_frame, frames):
-            if frame.type == log.CHECKPOINT:
-                base = self.last_checkpoint
-                decoded = payloads.decode_checkpoint(self.path, frame, base, self.codec.unpack)
-                self.last_checkpoint = decoded.checkpoint
-                self.take_early(decoded, self.early, frames[0].offset)
-            else:
-                self._take_other(frame)
-        assert self.last_checkpoint is not None
-        self.last = self.last_checkpoint
-        return not self.last.is_replacement
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    Raises:
+        CheckpointCorruptionError: it is damaged.
+        CheckpointFormatError: another version of graphkit wrote it.
+    """
+    frames = log.frames
+    if not frames.open():
+        return None
+    count = 0
+    keyframe = 0
+    # Only what is decoded is opened.
+    for frame in Records(frames.bytes, frames.fid).scan(frames.end, frames.bytes.size, frames.seq):
+        if frame.type in _UNSUITABLE:
+            return None
+        if frame.type == CHECKPOINT:
+            count += not frame.flags & REPLACE
+            if frame.flags & KEY:
+                keyframe = frame.offset
+        frames.note_read(frame)
+    if not count:
+        return None
+    last = log.chains.read(keyframe, frames.end).scan.last
+    assert last is not None
+    return None if last.is_replacement else LogSummary(count, last)

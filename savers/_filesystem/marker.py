@@ -10,21 +10,19 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from graphkit.errors import CheckpointFormatError
-from savers._log.frame import MAJOR
+from savers._log.frame import MAJOR, explain_format
 
 _CHECKSUM: Final = re.compile(rb', "crc32": "([0-9a-f]{8})"')
 _LINE: Final = re.compile(rb'\{"format": (\d{1,9}), "store": "([^"\\]*)"[^\n]*\}\n\Z')
 _SEALED: Final = re.compile(rb', "sealed": "((?:[0-9a-f]{2})+)"')
 _FORMAT: Final = re.compile(rb'"format": *(\d{1,9})\b')
-_FIRST_VERSION: Final = re.compile(rb'\{"format": [359], "store": "[^"\\]{36}"\}\n\Z')
-"""A marker of version 1 with one flipped bit in the format: version 1 wrote no checksum, and the
-format 1 only."""
+_FIRST_VERSION: Final = re.compile(rb'\{"format": 1, "store": "[^"\\]{36}"\}\n\Z')
+"""The marker of version 1, which had no checksum."""
 
 
 class Marker(NamedTuple):
     """The content of a marker."""
 
-    format: int
     store: str
     sealed: str | None = None
     """The id of a key if a saver with a cipher has written to the store: then no plain log is begun
@@ -48,28 +46,23 @@ def read_marker(path: str, data: bytes) -> Marker:
         data: the content of the file.
 
     Raises:
-        CheckpointFormatError: a newer graphkit made the store.
+        CheckpointFormatError: another version of graphkit made the store.
     """
     checksum = _CHECKSUM.search(data)
     line = _CHECKSUM.sub(b"", data)
     if checksum is not None and int(checksum[1], 16) != crc32(line):
-        return Marker(0, "", problem="its checksum is wrong")
+        return Marker("", problem="its checksum is wrong")
     format_match = _FORMAT.search(line)
     major = 0 if format_match is None else int(format_match[1])
-    is_flipped = checksum is None and _FIRST_VERSION.match(line) is not None
-    if major > MAJOR and not is_flipped:
-        reason = f"written in format {major}; this graphkit reads up to {MAJOR}: update it"
-        raise CheckpointFormatError(path, reason)
+    if major > MAJOR or _FIRST_VERSION.match(data):
+        raise CheckpointFormatError(path, explain_format(major))
     line_match = _LINE.match(line)
     if line_match is None:
-        return Marker(0, "", problem="it is not a store's")
-    is_known = 1 <= major <= MAJOR
-    needs_checksum = major > 1
-    has_checksum = checksum is not None
-    if not is_known or has_checksum != needs_checksum:
-        return Marker(0, "", problem="its checksum is missing or its format is wrong")
+        return Marker("", problem="it is not a store's")
+    if major != MAJOR or checksum is None:
+        return Marker("", problem="its checksum is missing or its format is wrong")
     seal_match = _SEALED.search(line)
     sealed = None
     if seal_match is not None:
         sealed = bytes.fromhex(seal_match[1].decode()).decode("utf-8", "replace")
-    return Marker(major, line_match[2].decode("utf-8", "replace"), sealed)
+    return Marker(line_match[2].decode("utf-8", "replace"), sealed)

@@ -30,25 +30,25 @@ from graphkit.errors import (
 from savers._filesystem import layout, rewrite
 from savers._filesystem.correction import CorrectedIO, find_corrections
 from savers._filesystem.log_checker import (
-    ExaminedLog,
     check_file,
     find_namespace,
     find_thread_id,
     new_examined_log,
+    open_unchecked,
     read_meta,
 )
 from savers._filesystem.reports import FileRepair, FileReport, Progress, RepairReport, Unfinished
 from savers._filesystem.salvage import HEAD_SIZE, NOWHERE, Salvage, identify_log
 from savers._filesystem.salvaged_files import FileRange
 from savers._filesystem.verify import ProgressMeter, ThreadFiles, check_marker, list_files
-from savers._log import log
+from savers._log.frame import RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from savers._filesystem.io import FileIO
-    from savers._filesystem.store import Store
+    from savers._filesystem.store import FileLog, Store
 
 _REFUSALS: Final = (
     CheckpointCorruptionError,
@@ -300,23 +300,23 @@ class Repairer:
         finally:
             damaged.close()
 
-    def _cut_off(self, torn: ExaminedLog, report: FileReport) -> FileRepair:
+    def _cut_off(self, torn: FileLog, report: FileReport) -> FileRepair:
         """Salvage and cut off the bytes of an unfinished write, as the next writer would."""
         store = self._store
         directory = os.path.dirname(torn.path)
         if self._dry_run:
-            torn.open_unchecked()
-            generation = identify_log(store, torn, torn.end)
+            size = open_unchecked(torn)
+            generation = identify_log(store, torn, size)
             name = f"{layout.TORN}{generation}-{report.offset}"
-            tail = FileRange(io=torn.io, fd=torn.fd, start=report.offset, end=torn.end)
+            tail = FileRange(io=store.io, fd=torn.frames.bytes.fd, start=report.offset, end=size)
             salvaged = tail.choose_name(directory, name)
         else:
             names_before = set(store.io.listdir(directory))
-            writer = store.new_writer(torn.thread_id, torn.namespace)
+            log = store.new_log(torn.thread_id, torn.namespace)
             try:
-                writer.refresh_to_write()
+                log.refresh_to_write()
             finally:
-                writer.close()
+                log.close()
             new_names = sorted(set(store.io.listdir(directory)) - names_before)
             salvaged = new_names[0] if new_names else ""
         return FileRepair(
@@ -326,23 +326,23 @@ class Repairer:
             set_aside=_join_salvaged(report, salvaged),
         )
 
-    def _rebuild(self, damaged: ExaminedLog, report: FileReport) -> FileRepair:
+    def _rebuild(self, damaged: FileLog, report: FileReport) -> FileRepair:
         """Rewrite a damaged log with what can be rebuilt."""
         store = self._store
-        damaged.open_unchecked()
-        size = damaged.end
+        size = open_unchecked(damaged)
+        frames = damaged.frames
         directory = os.path.dirname(damaged.path)
         generation = identify_log(store, damaged, size)
         version = layout.parse_version(os.path.basename(damaged.path))
-        corrections = find_corrections(damaged.file, size)
+        corrections = find_corrections(frames.records, size)
         if corrections:
-            damaged.io = cast("FileIO", CorrectedIO(store.io, corrections))
+            frames.bytes.io = cast("FileIO", CorrectedIO(store.io, corrections))
         salvage = Salvage(damaged)
         salvage.search(size)
         checkpoints = salvage.index.checkpoints
         # The copy has the bytes as they are in the file, without the corrections.
-        content = FileRange(io=store.io, fd=damaged.fd, start=0, end=size)
-        name = f"{layout.DAMAGED}{generation}-{damaged.fid:08x}"
+        content = FileRange(io=store.io, fd=frames.bytes.fd, start=0, end=size)
+        name = f"{layout.DAMAGED}{generation}-{frames.fid:08x}"
         salvaged = content.choose_name(directory, name) if size else ""
         unfinished: Unfinished = ""
         if version is None and checkpoints:
@@ -354,7 +354,7 @@ class Repairer:
                 salvaged = content.salvage(directory, name)
                 store.io.fsync_dir(directory)
             if checkpoints or early or version is not None:
-                ending = (log.RELEASE, version) if version is not None else salvage.ending
+                ending = (RELEASE, version) if version is not None else salvage.ending
                 rewrite.keep(
                     store,
                     damaged,
@@ -364,8 +364,8 @@ class Repairer:
                     ending=ending,
                 )
             else:
-                damaged.io.unlink(damaged.path)
-                damaged.io.fsync_dir(directory)
+                store.io.unlink(damaged.path)
+                store.io.fsync_dir(directory)
         return FileRepair(
             before=report,
             thread_id=damaged.thread_id,
@@ -392,4 +392,4 @@ def _find_unfinished(ending: tuple[int, int] | None) -> Unfinished:
     if ending is None:
         return ""
     record_type, _ = ending
-    return "release" if record_type == log.RELEASE else "delete"
+    return "release" if record_type == RELEASE else "delete"

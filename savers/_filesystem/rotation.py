@@ -16,13 +16,13 @@ from savers._filesystem.leftovers import remove_temporary_logs
 from savers._filesystem.log_checker import find_namespace, find_thread_id
 from savers._filesystem.reports import RotationReport
 from savers._filesystem.verify import list_files
-from savers._log import log
+from savers._log.frame import HEADER_SIZE, RELEASE, SEALED
+from savers._log.records import Records
 from savers._log.sealing import read_key_id
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing
-    from savers._filesystem.file_log_writer import FileLogWriter
-    from savers._filesystem.store import Store
+    from savers._filesystem.store import FileLog, Store
     from savers._filesystem.verify import ThreadFiles
 
 
@@ -53,19 +53,19 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
     """
     rewritten: list[str] = []
     for namespace in catalog.list_namespaces(store, thread_id):
-        writer = store.shared_writer(thread_id, namespace)
-        with writer.mutex, store.write_lock(thread_id):
-            remove_temporary_logs(store.io, os.path.dirname(writer.path))
-            was_plain = _is_plain(writer)
-            live_logs.refresh_to_append(store, writer)
-            if writer.fd < 0:
+        log = store.shared_log(thread_id, namespace)
+        with log.mutex, store.write_lock(thread_id):
+            remove_temporary_logs(store.io, os.path.dirname(log.path))
+            was_plain = _is_plain(log)
+            live_logs.make_ready(store, log)
+            if not log.is_open:
                 continue
-            if _needs_rotation(writer, key_ring):
-                rewrite.keep_all(store, writer)
-                rewritten.append(writer.path)
+            if _needs_rotation(log, key_ring):
+                rewrite.keep_all(store, log)
+                rewritten.append(log.path)
             elif was_plain:
-                # `refresh_to_append` has sealed it.
-                rewritten.append(writer.path)
+                # `make_ready` has sealed it.
+                rewritten.append(log.path)
     set_aside: list[str] = []
     for files in list_files(store, thread_id):
         for path in files.paths:
@@ -80,19 +80,19 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
     )
 
 
-def _is_plain(writer: FileLogWriter) -> bool:
-    return writer.refresh() and writer.seal is None
+def _is_plain(log: FileLog) -> bool:
+    return log.refresh() and log.frames.seal is None
 
 
-def _needs_rotation(writer: FileLogWriter, key_ring: KeyRing) -> bool:
+def _needs_rotation(log: FileLog, key_ring: KeyRing) -> bool:
     """Return whether a log is plain, or has a record that another key than the current one sealed."""
-    if writer.seal is None:
+    frames = log.frames
+    if frames.seal is None:
         return True
-    current_id, _ = key_ring.get_current(writer.path)
-    sealed = writer.file._replace(seal=None)
+    current_id, _ = key_ring.get_current(log.path)
     return any(
-        frame.flags & log.SEALED and read_key_id(frame.payload) != current_id
-        for frame in log.scan(sealed, log.HEADER_SIZE, writer.end, 0)
+        frame.flags & SEALED and read_key_id(frame.payload) != current_id
+        for frame in Records(frames.bytes, frames.fid).scan(HEADER_SIZE, frames.end, 0)
     )
 
 
@@ -101,21 +101,20 @@ def _rotate_version(store: Store, key_ring: KeyRing, thread_id: str, path: str, 
     namespace = find_namespace(store, os.path.dirname(path))
     if namespace is None:
         raise CheckpointFormatError(path, "its namespace cannot be read: repair it")
-    writer = store.new_writer(thread_id, namespace, path)
-    writer.expects_release = True
+    log = store.new_log(thread_id, namespace, path, expects_release=True)
     with store.write_lock(thread_id):
         try:
             remove_temporary_logs(store.io, os.path.dirname(path))
-            writer.refresh()
-            if writer.fd >= 0 and writer.closed_by is None:
+            log.refresh()
+            if log.is_open and log.history.closed_by is None:
                 reason = "the end of the released history is missing"
-                raise CheckpointCorruptionError(path, writer.end, reason)
-            if writer.fd < 0 or not _needs_rotation(writer, key_ring):
+                raise CheckpointCorruptionError(path, log.frames.end, reason)
+            if not log.is_open or not _needs_rotation(log, key_ring):
                 return False
-            rewrite.keep_all(store, writer, ending=(log.RELEASE, version))
+            rewrite.keep_all(store, log, ending=(RELEASE, version))
             return True
         finally:
-            writer.close()
+            log.close()
 
 
 def _list_salvaged(store: Store, directory: str) -> list[str]:

@@ -10,17 +10,34 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
-from savers._filesystem import layout
-from savers._filesystem.log_checker import ExaminedLog, read_meta
+from savers._filesystem.log_checker import read_meta
 from savers._filesystem.reports import Lost
-from savers._log import log, payloads
-from savers._log.early_writes import EarlyWrites
-from savers._log.index import Index
-from savers._log.replay import Replay
+from savers._log import payloads
+from savers._log.frame import (
+    CHECKPOINT,
+    EARLY,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    MARK,
+    RELEASE,
+    SEALED,
+    SEALED_TYPES,
+    TOMBSTONE,
+    WRITE,
+    Frame,
+    Header,
+    IncompleteLog,
+    check_known,
+    parse_extent,
+    read_header,
+)
+from savers._log.records import Records
 from savers._log.sealing import read_key_id
+from savers._log.stored_checkpoint import EarlyWrites, Index
+from savers._log.table_replay import TableReplay
 
 if TYPE_CHECKING:
-    from savers._filesystem.store import Store
+    from savers._filesystem.store import FileLog, Store
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 HEAD_SIZE: Final = 1 << 14
@@ -29,46 +46,43 @@ NOWHERE: Final = 0
 """An offset that no bytes of a value have, because the header of the file is there."""
 
 
-def identify_log(store: Store, damaged: ExaminedLog, size: int) -> int:
-    """Find out the file id, the version, and whether states are opaque; return the generation.
+def identify_log(store: Store, damaged: FileLog, size: int) -> int:
+    """Find out the file id, and whether states are opaque; return the generation.
 
     If the header cannot be read, the file id is the one that most records have, and the generation
     is 0.
     """
+    frames = damaged.frames
     header = None
-    with suppress(log.IncompleteLog, CheckpointerError):
-        header = log.read_header(
-            damaged.path,
-            damaged.io.read_at(damaged.fd, 0, min(size, HEAD_SIZE)),
-        )
+    with suppress(IncompleteLog, CheckpointerError):
+        header = read_header(damaged.path, frames.bytes.read_at(0, min(size, HEAD_SIZE)))
     if header is None:
-        digest = layout.locate_thread(damaged.thread_id).digest
-        header = log.Header(_find_fid(damaged, size), 0, 0, digest)
-    damaged.header = header
-    damaged.fid = header.fid
-    damaged.version = header.major
+        header = Header(_find_fid(damaged, size), 0, 0, frames.identity.digest)
+    frames.adopt(header, None)
     meta = read_meta(store, damaged.path)
     if meta:
-        damaged.adopt_meta(meta)
+        frames.identity.is_opaque = bool(meta.get("opaque"))
+        key_id = meta.get("sealed")
     else:
-        damaged.adopt_seal(_find_key_id(damaged, size))
+        key_id = _find_key_id(damaged, size)
+    frames.adopt(header, None if key_id is None else str(key_id))
     return header.generation
 
 
-def _find_key_id(damaged: ExaminedLog, size: int) -> str | None:
+def _find_key_id(damaged: FileLog, size: int) -> str | None:
     """Return the id of a key with which the records of a log are sealed; None if it is plain."""
-    for frame in damaged.file.good_frames(log.HEADER_SIZE, size):
-        if frame.type in log.SEALED_TYPES:
-            return read_key_id(frame.payload) if frame.flags & log.SEALED else None
+    for frame in damaged.frames.records.search(HEADER_SIZE, size):
+        if frame.type in SEALED_TYPES:
+            return read_key_id(frame.payload) if frame.flags & SEALED else None
     return None
 
 
-def _find_fid(damaged: ExaminedLog, size: int) -> int:
+def _find_fid(damaged: FileLog, size: int) -> int:
     """Return the file id that most good records have; 0 if there are none."""
     fids = Counter[int]()
-    file = damaged.file._replace(fid=None)
-    for frame in file.good_frames(0, size):
-        extent = log.parse_extent(file.read_at(frame.offset, log.FRAME_SIZE), frame.offset)
+    medium = damaged.frames.bytes
+    for frame in Records(medium, None).search(0, size):
+        extent = parse_extent(medium.read_at(frame.offset, FRAME_SIZE), frame.offset)
         assert extent is not None
         fids[extent.fid] += 1
     return fids.most_common(1)[0][0] if fids else 0
@@ -87,7 +101,7 @@ class _CheckedValue:
 class Salvage:
     """What can be rebuilt from a damaged log."""
 
-    def __init__(self, damaged: ExaminedLog) -> None:
+    def __init__(self, damaged: FileLog) -> None:
         self._log = damaged
         self.index = Index()
         """The checkpoints that can be rebuilt."""
@@ -96,21 +110,21 @@ class Salvage:
         self.lost: list[Lost] = []
         self.ending: tuple[int, int] | None = None
         """The type and the version of the record that ends the log, if it has one."""
-        self._gaps = [(NOWHERE, log.HEADER_SIZE)]
+        self._gaps = [(NOWHERE, HEADER_SIZE)]
         """The ranges of the file that are not in good records."""
         self._checked_values: dict[str, _CheckedValue] = {}
 
     def search(self, size: int) -> None:
         """Find the good records and interpret them as a reader would."""
-        replay = Replay(self._log, lost_offset=NOWHERE)
-        end = log.HEADER_SIZE
+        replay = TableReplay(self._log, lost_offset=NOWHERE)
+        end = HEADER_SIZE
         seq = -1
-        for frame in self._log.file.good_frames(0, size):
+        for frame in self._log.frames.records.search(0, size):
             if frame.seq <= seq:
                 continue
             if frame.offset > end or frame.seq != seq + 1:
                 self._add_gap(end, frame.offset, frame.seq - seq - 1)
-            log.check_known(self._log.path, frame)
+            check_known(self._log.path, frame)
             self._take_record(replay, frame)
             end = frame.end
             seq = frame.seq
@@ -127,31 +141,31 @@ class Salvage:
             reason = f"{end - start} bytes of {records} are damaged"
         self.lost.append(Lost(offset=start, checkpoint_id=None, reason=reason, records=count))
 
-    def _take_record(self, replay: Replay, frame: log.Frame) -> None:
+    def _take_record(self, replay: TableReplay, frame: Frame) -> None:
         path = self._log.path
         try:
-            frame = self._log.open_frame(frame)
-            if frame.type == log.CHECKPOINT:
+            frame = self._log.frames.records.open(frame)
+            if frame.type == CHECKPOINT:
                 self._take_checkpoint(replay, frame)
-            elif frame.type in {log.RELEASE, log.TOMBSTONE}:
+            elif frame.type in {RELEASE, TOMBSTONE}:
                 self.ending = (frame.type, payloads.decode_ending(path, frame))
-            elif frame.type == log.WRITE:
+            elif frame.type == WRITE:
                 checkpoint_id, values = payloads.decode_writes(path, frame)
-                if frame.flags & log.EARLY:
+                if frame.flags & EARLY:
                     self.early.add(checkpoint_id, values, frame.offset)
                     return
                 checkpoint = self._find_kept(frame, checkpoint_id)
                 if checkpoint is not None:
                     checkpoint.add_writes(values, frame.offset)
-            elif frame.type == log.MARK:
+            elif frame.type == MARK:
                 checkpoint_id, added, removed = payloads.decode_tags(path, frame)
                 checkpoint = self._find_kept(frame, checkpoint_id)
                 if checkpoint is not None:
-                    checkpoint.tags = payloads.merge_tags(checkpoint.tags, added, removed)
+                    checkpoint.change_tags(added, removed)
         except CheckpointCorruptionError as error:
             self._add_lost(frame.offset, None, error.reason)
 
-    def _find_kept(self, frame: log.Frame, checkpoint_id: str) -> StoredCheckpoint | None:
+    def _find_kept(self, frame: Frame, checkpoint_id: str) -> StoredCheckpoint | None:
         """Return the checkpoint of a pending write or a tag; record the loss if it is lost."""
         checkpoint = self.index.find(checkpoint_id)
         if checkpoint is None:
@@ -167,7 +181,7 @@ class Salvage:
     def _add_lost(self, offset: int, checkpoint_id: str | None, reason: str) -> None:
         self.lost.append(Lost(offset=offset, checkpoint_id=checkpoint_id, reason=reason))
 
-    def _take_checkpoint(self, replay: Replay, frame: log.Frame) -> None:
+    def _take_checkpoint(self, replay: TableReplay, frame: Frame) -> None:
         try:
             record = replay.step(frame)
         except CheckpointCorruptionError as error:
@@ -189,14 +203,14 @@ class Salvage:
             target = None
         self.index.add(checkpoint, target)
 
-    def _read_checkpoint_id(self, frame: log.Frame) -> str | None:
+    def _read_checkpoint_id(self, frame: Frame) -> str | None:
         """Return the id in a CHECKPOINT record that could not be decoded; None if it has none."""
         try:
             return payloads.id_text(payloads.unpack_payload(self._log.path, frame)[0])
         except (CheckpointCorruptionError, TypeError, IndexError, KeyError):
             return None
 
-    def _is_sound(self, replay: Replay) -> bool:
+    def _is_sound(self, replay: TableReplay) -> bool:
         """Return whether all bytes of the state are in good records and match their checksums."""
         assert replay.table is not None
         is_sound = True
@@ -218,7 +232,7 @@ class Salvage:
             is_sound = is_sound and checked.is_sound
         return is_sound
 
-    def _is_sound_value(self, replay: Replay, value: delta.Value) -> bool:
+    def _is_sound_value(self, replay: TableReplay, value: delta.Value) -> bool:
         """Return whether the bytes of a value are in good records and match its checksum."""
         if value.block is not None:
             start, length, _, _ = value.block
@@ -228,7 +242,7 @@ class Salvage:
             return False
         assert replay.checkpoint is not None
         try:
-            (body,) = self._log.read_bodies([value], replay.checkpoint)
+            (body,) = self._log.tables.read_bodies([value], replay.checkpoint.offset)
             return delta.has_canonical_header(value, body)
         except (CheckpointCorruptionError, *delta.MALFORMED):
             return False

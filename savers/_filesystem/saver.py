@@ -3,66 +3,62 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
-from graphkit import (
-    Checkpoint,
-    RunnableConfig,
-    Tag,
-)
+from graphkit import HistorySummary, RunnableConfig, Tag
 from graphkit.abc import (
     ConfigLike,
     IncomingThread,
     StateSerializer,
     ThreadLike,
     check_copy,
-    check_tags,
-    check_writes,
-    get_held_run_locks,
     resolve_thread_id,
+    run_in_thread,
 )
 from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointerError,
-    CheckpointNotFoundError,
     CheckpointStorageError,
+    ThreadBusyError,
 )
 from graphkit.values import FrozenDict
 from savers._cipher import Cipher, parse_cipher
 from savers._compression import Compression, parse_compression
-from savers._filesystem import catalog, lifecycle, live_logs, log_copy
-from savers._filesystem.file_log_writer import FileLogWriter
+from savers._filesystem import catalog, idle, lifecycle, live_logs, log_copy, rewrite
+from savers._filesystem.file_catalogue import FileCatalogue
 from savers._filesystem.io import FileIO
-from savers._filesystem.listed_checkpoints import FileCheckpointLister
 from savers._filesystem.lock import WriteLockIfFree
-from savers._filesystem.maintenance import MaintenanceMethods
+from savers._filesystem.log_bytes import FileLogBytes
+from savers._filesystem.log_summary import sum_up
 from savers._filesystem.os_errors import wrap_os_error, wrap_os_errors
-from savers._filesystem.reading import ReadingMethods
 from savers._filesystem.store import Store
 from savers._filesystem.sync import SyncNever, make_sync_mode
-from savers._log.log_writer import check_fit, pack_writes
+from savers._log.failed_threads import FailedThreads
+from savers._log.listing import make_info
+from savers._log.log_saver import LogSaver
 from savers._mutex import hold_if_free
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 
 if TYPE_CHECKING:
     from graphkit.abc import Watch
+    from savers._filesystem.reports import Progress, RepairReport, RotationReport, StoreReport
+    from savers._filesystem.store import FileLog
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 
 SMALL_STATE: Final = 64 << 10
 """A state of at most this many bytes is packed or decoded in about the time that a hop to a worker
 thread takes."""
-_ACCOUNTED: Final = 8
-"""Of small checkpoints, each so many are accounted for once: they take less memory than is worth it."""
 _Result = TypeVar("_Result")
 
 
 @final
-class FileSystemSaver(ReadingMethods, MaintenanceMethods):
+class FileSystemSaver(LogSaver[FileLogBytes]):
     """Stores the history of each thread in an append-only log.
 
     The logs are in one directory, which any process can open.
@@ -75,9 +71,6 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
 
     docs/format.md specifies the bytes.
     """
-
-    isolates_values = True
-    waits_for_runs = True
 
     @property
     def seals_records(self) -> bool:
@@ -122,28 +115,21 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         Raises:
             CheckpointerConfigurationError: the path is a file, or an option is invalid.
             MissingDependencyError: `zstd` or `cipher` without the package of that extra.
-            CheckpointFormatError: a newer graphkit made the store.
+            CheckpointFormatError: another version of graphkit made the store.
             CheckpointStorageError: the file system refused.
         """
         _check_arguments(base_directory, state_serializer)
         fsync = parse_fsync(fsync)
         lock_timeout = parse_lock_timeout(lock_timeout)
-        self._codec = Codec(types)
+        codec = Codec(types)
         self._serializer = state_serializer
         root = os.path.abspath(os.fspath(base_directory))
-        self._store = Store(
-            root,
-            io or FileIO(),
-            self._codec,
-            state_serializer,
-            lock_timeout,
-            parse_cipher(cipher),
-        )
+        self._store = Store(root, io or FileIO(), codec, state_serializer, lock_timeout, parse_cipher(cipher))
         self._store.compression = parse_compression(compression)
         self._store.extends_logs = fsync != "never"
         self._store.syncs_puts = fsync == "always"
-        self._sync_mode = make_sync_mode(fsync, self._store)
-        self._lister = FileCheckpointLister(self._store)
+        self._sync_mode = make_sync_mode(fsync)
+        super().__init__(FileCatalogue(self._store), codec)
         self._open()
 
     @staticmethod
@@ -179,131 +165,104 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         """The directory, absolute."""
         return self._store.root
 
-    # Checkpoints
+    def describe(self) -> str:
+        return self._store.root
 
-    def put(
-        self,
-        config: ConfigLike,
-        checkpoint: Checkpoint,
-        *,
-        unique: bool = False,
-    ) -> RunnableConfig:
-        """As in the contract. With `unique`, replaces a checkpoint of the same id."""
-        if config.__class__ is not RunnableConfig:
-            config = RunnableConfig.of(config)
-        target = config.checkpoint_id
+    # The protocols of LogSaver
+
+    @wrap_os_errors("read")
+    def _use(self, log: FileLog, read: Callable[[FileLog], _Result], default: _Result) -> _Result:
+        return super()._use(log, read, default)
+
+    def _refresh(self, log: FileLog) -> bool:
+        return live_logs.refresh_to_read(self._store, log)
+
+    def append_to_log(
+        self, config: RunnableConfig, append: Callable[[FileLog], None], *, expects_put: bool = False
+    ) -> None:
+        """As in LogSaver: the write lock excludes other writers, and the sync follows without it."""
         store = self._store
-        # Without the decorator of the other methods: a call less for each step of a run.
+        sync_mode = self._sync_mode
+        # Without `wrap_os_errors`: a call less for each step of a run.
         try:
-            writer = store.shared_writer(config.thread, config.checkpoint_ns)
-            with writer.mutex:
-                with writer.write_lock:
-                    if not writer.is_ready():
-                        live_logs.make_ready(store, writer)
-                    start = writer.end
-                    if unique and writer.fd >= 0 and writer.find(checkpoint.id) is not None:
-                        is_usual = writer.put(checkpoint, checkpoint.id)
-                    else:
-                        is_usual = writer.put(checkpoint, target)
-                if is_usual and not unique:
-                    store.logs.account_usual_put(writer)
-                else:
-                    store.logs.account(writer)
-                ticket = self._sync_mode.take_ticket(writer, start)
-            # Before the sync: the disk has begun already.
-            stored = config if target is not None else config.with_check_point_id(checkpoint.id)
-            self._sync_mode.settle(ticket)
-        except CheckpointerError:
-            raise
-        except OSError as error:
-            raise wrap_os_error(error, "write to", store.root) from error
-        return stored
-
-    def _put_next(self, config: RunnableConfig, put_next: Callable[[FileLogWriter], Checkpoint | None]) -> None:
-        """Put a checkpoint that is made from the history as it is at that moment.
-
-        No other process can write to the thread between the call of `put_next` and the put, which
-        replaces a checkpoint of the same id.
-
-        Args:
-            config: names the history.
-            put_next: returns the checkpoint, from the log of the history, which it only reads; or None
-                after it has appended a small checkpoint with a new id itself.
-
-        Raises:
-            Exception: what `put_next` raises, and as `put`. Nothing was changed.
-        """
-        store = self._store
-        # Without the decorator of the other methods, as `put`.
-        try:
-            writer = store.shared_writer(config.thread, config.checkpoint_ns)
-            with writer.mutex:
-                with writer.write_lock:
-                    live_logs.refresh_to_append(store, writer)
-                    start = writer.end
-                    checkpoint = put_next(writer)
-                    if checkpoint is not None:
-                        is_present = writer.fd >= 0 and writer.find(checkpoint.id) is not None
-                        writer.put(checkpoint, checkpoint.id if is_present else None)
-                if checkpoint is not None or not writer.depth % _ACCOUNTED:
-                    store.logs.account(writer)
-                ticket = self._sync_mode.take_ticket(writer, start)
-            # Without a sync, no caller waits. After the sync, which the waiting callers would otherwise
-            # begin in its place, at the cost of a change of threads.
-            if ticket is not None:
-                self._sync_mode.settle(ticket)
-                writer.put_arrived.set()
+            log = store.shared_log(config.thread, config.checkpoint_ns)
+            with log.mutex:
+                with store.write_lock(log.thread_id):
+                    live_logs.make_ready(store, log)
+                    start = log.frames.end
+                    append(log)
+                store.logs.account_put(log)
+                ticket = sync_mode.take_ticket(log, start, expects_put=expects_put)
+            sync_mode.settle(ticket, expects_put=expects_put)
         except CheckpointerError:
             raise
         except OSError as error:
             raise wrap_os_error(error, "write to", store.root) from error
 
-    def _call_without_waiting(
-        self,
-        config: RunnableConfig,
-        call: Callable[[], _Result],
-        *,
-        appends: bool,
+    @wrap_os_errors("rewrite")
+    def _rewrite_log(
+        self, config: RunnableConfig, select: Callable[[FileLog], Sequence[StoredCheckpoint] | None]
+    ) -> int:
+        store = self._store
+        log = store.shared_log(config.thread, config.checkpoint_ns)
+        with log.mutex, store.write_lock(log.thread_id):
+            live_logs.make_ready(store, log)
+            if not log.is_open:
+                return 0
+            kept = select(log)
+            if kept is None:
+                return 0
+            size = log.frames.end
+            early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
+            rewrite.keep(store, log, kept, early=early)
+            return size - log.frames.end if log.refresh() else size
+
+    def call_without_waiting(
+        self, config: RunnableConfig, call: Callable[[], _Result], *, appends: bool
     ) -> tuple[_Result] | None:
-        """Call a function now if it takes only some microseconds, such as a small put.
+        """As in LogSaver.
 
-        That is the case if the log is open, small and not in use by another thread of execution,
-        and for an append, if no other process holds the write lock and the saver does not wait for
-        the disk. For callers in an event loop: a hop to a worker thread costs more than the call.
-
-        Args:
-            config: names the checkpoint.
-            call: uses no other log.
-            appends: whether it appends to the log.
-
-        Returns:
-            A tuple with its result; None if it was not called.
+        The log must be open, small and not in use by another thread of execution; for an append, no
+        other process may hold the write lock, and the saver must not wait for the disk.
         """
         if appends and not isinstance(self._sync_mode, SyncNever):
             return None
-        writer = self._store.logs.find((config.thread, config.checkpoint_ns, 0))
-        if not isinstance(writer, FileLogWriter):
+        log = self._store.logs.find((config.thread, config.checkpoint_ns, 0))
+        if log is None:
             return None
-        with hold_if_free(writer.mutex) as is_held:
-            if not is_held or not writer.is_small(SMALL_STATE) or (appends and writer.index is None):
+        with hold_if_free(log.mutex) as is_held:
+            if not is_held or not log.is_small(SMALL_STATE):
                 return None
             if not appends:
-                last = writer.last_checkpoint
+                last = log.history.last
                 is_last = last is not None and config.checkpoint_id in {None, last.id}
                 return (call(),) if is_last else None
-            with WriteLockIfFree(writer.write_lock) as is_entered:
+            write_lock = self._store.write_lock(log.thread_id)
+            if log.history.index is None or write_lock.is_mine:
+                return None
+            with WriteLockIfFree(write_lock) as is_entered:
                 return (call(),) if is_entered else None
+
+    # Threads
+
+    @wrap_os_errors("read")
+    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        thread_id = resolve_thread_id(thread)
+        return [
+            namespace
+            for namespace in self.catalogue.list_namespaces(thread_id)
+            if self.read_log(RunnableConfig(thread_id, checkpoint_ns=namespace), _has_checkpoints, default=False)
+        ]
 
     @wrap_os_errors("release")
     def release(self, config: ConfigLike = None) -> Tag:
         thread_id = RunnableConfig.of(config).thread
-        writer = self._store.shared_writer(thread_id, "")
-        with self._exclude_runs(thread_id), writer.mutex, self._store.write_lock(thread_id):
-            finished = live_logs.finish_begun(self._store, writer)
-            is_live = writer.refresh_to_write()
-            checkpoints = self._lister.list_checkpoints(writer) if is_live else []
+        log = self._store.shared_log(thread_id, "")
+        with self._exclude_runs(thread_id), log.mutex, self._store.write_lock(thread_id):
+            finished = live_logs.finish_begun(self._store, log)
+            checkpoints = self._list_checkpoints(log) if log.refresh_to_write() else []
             version = lifecycle.release(self._store, thread_id)
-            writer.close()
+            log.close()
             if version is None:
                 # There is no live history. An earlier release may have failed, or its process may
                 # have died, before the caller got the version.
@@ -313,145 +272,6 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                 if finished in catalog.list_versions(self._store, thread_id):
                     return self.tag(RunnableConfig(thread_id), finished)
         return Tag(thread_id, checkpoints, version)
-
-    # Pending writes and tags
-
-    @wrap_os_errors("write to")
-    def put_writes(
-        self,
-        config: ConfigLike,
-        writes: Mapping[str, Any],
-        *,
-        keep: Collection[str] = (),
-        early: bool = False,
-        put_follows: bool = False,
-    ) -> None:
-        """As in the contract. Processes exclude each other while they compare and append.
-
-        Args:
-            config: names the checkpoint.
-            writes: the values.
-            keep: keys whose recorded values stay, if there are any.
-            early: whether the checkpoint may still be to come: the writes then wait for it in the
-                log. If it never comes, no reader sees them, and `compact` removes them later.
-            put_follows: whether `_put_next` will probably be called at once. With `fsync="always"`,
-                this method then waits up to 0.4 ms for it, so that one sync covers both.
-        """
-        check_writes(writes)
-        packed = pack_writes(self._codec, writes)
-        config = RunnableConfig.of(config)
-        self._put_packed(config, config.checkpoint_id, packed, keep, early=early, put_follows=put_follows)
-
-    def _put_packed(
-        self,
-        config: RunnableConfig,
-        id: str | None,
-        packed: Mapping[str, bytes],
-        keep: Collection[str],
-        *,
-        early: bool,
-        put_follows: bool,
-    ) -> None:
-        """Store pending writes that `pack_writes` packed, of the checkpoint with an id or the latest.
-
-        The other arguments are those of `put_writes`.
-        """
-        if not packed:
-            return
-        # In one body with what `_append_to_checkpoint` does: this is part of each step of LangGraph,
-        # and takes a fifth less time.
-        store = self._store
-        writer = store.shared_writer(config.thread, config.checkpoint_ns)
-        with writer.mutex:
-            with writer.write_lock:
-                live_logs.refresh_to_append(store, writer)
-                start = writer.end
-                stored = writer.find(id) if writer.fd >= 0 else None
-                if stored is not None:
-                    new = _choose_new(packed, keep, stored.writes)
-                    if new:
-                        writer.put_packed(stored, new)
-                elif early and id is not None:
-                    waiting = writer.load_early().find(id)
-                    new = packed if waiting is None else _choose_new(packed, keep, waiting.writes)
-                    if new:
-                        writer.put_early(id, new)
-                else:
-                    raise _make_missing_error(config, id)
-            ticket = self._sync_mode.take_ticket(writer, start)
-            if put_follows and ticket is not None:
-                writer.put_arrived.clear()
-        if ticket is not None:
-            if put_follows:
-                self._sync_mode.wait_for_put(ticket)
-            self._sync_mode.settle(ticket)
-
-    def _put_langgraph_writes(
-        self,
-        history: RunnableConfig,
-        id: str | None,
-        packed: Mapping[str, bytes],
-        keep: Collection[str],
-    ) -> None:
-        """Store packed writes of LangGraph, which may come before their checkpoint; see `put_writes`.
-
-        No config is made for the checkpoint, and no key is looked up among those that graphkit reads:
-        both would be a tenth of the time.
-        """
-        check_fit(packed)
-        # Without the decorator of the other methods, as `put`.
-        try:
-            self._put_packed(history, id, packed, keep, early=True, put_follows=True)
-        except CheckpointerError:
-            raise
-        except OSError as error:
-            raise wrap_os_error(error, "write to", self._store.root) from error
-
-    @wrap_os_errors("write to")
-    def add_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
-        config = RunnableConfig.of(config)
-        self._append_to_checkpoint(
-            config, config.checkpoint_id, lambda writer, stored: writer.put_tags(stored, tags, ())
-        )
-
-    @wrap_os_errors("write to")
-    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
-        check_tags(tags)
-        config = RunnableConfig.of(config)
-        self._append_to_checkpoint(
-            config, config.checkpoint_id, lambda writer, stored: writer.put_tags(stored, (), tags)
-        )
-
-    def _append_to_checkpoint(
-        self,
-        config: RunnableConfig,
-        id: str | None,
-        append: Callable[[FileLogWriter, StoredCheckpoint], None],
-    ) -> None:
-        """Append records about a checkpoint.
-
-        Args:
-            config: names the history.
-            id: the id of the checkpoint; None for the latest.
-            append: appends the records.
-
-        Raises:
-            CheckpointNotFoundError: the history does not have the checkpoint.
-        """
-        writer = self._shared_writer(config)
-        with writer.mutex:
-            with writer.write_lock:
-                live_logs.refresh_to_append(self._store, writer)
-                start = writer.end
-                stored = writer.find(id) if writer.fd >= 0 else None
-                if stored is None:
-                    raise _make_missing_error(config, id)
-                append(writer, stored)
-            ticket = self._sync_mode.take_ticket(writer, start)
-        self._sync_mode.settle(ticket)
-
-    # Threads
 
     @wrap_os_errors("delete")
     def delete(self, thread: ThreadLike = None) -> bool:
@@ -480,9 +300,6 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                 IncomingThread(self, target_id, source_id).begin(namespaces, FrozenDict())
             with self._store.write_lock(target_id):
                 log_copy.copy_thread(self._store, source_id, target_id)
-
-    def register_types(self, *types: type) -> None:
-        self._codec.register(*types)
 
     def opener(self) -> Callable[[], FileSystemSaver]:
         """Return a function that opens the same directory with the same types, in any process.
@@ -526,9 +343,188 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
             interval=interval,
         )
 
-    @property
-    def is_durable(self) -> bool:
-        return True
+    # For operators
+
+    @wrap_os_errors("read")
+    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
+        """As in the contract. Checks every record but decodes only the last.
+
+        10,000 checkpoints take about 20 ms. If the history has tags, all records are decoded.
+        """
+        config = RunnableConfig.of(config)
+        thread_id = config.thread
+        namespace = config.checkpoint_ns
+        if namespace and catalog.find_begun_end(self._store, thread_id) is not None:
+            return None
+        log = self._store.new_log(thread_id, namespace)
+        try:
+            found = sum_up(log)
+            if found is not None:
+                info = make_info(log, found.last)
+                writes: Mapping[str, Any] = {}
+                if info.stopped:
+                    writes = log.read_writes(found.last)
+                return self._make_summary(info, found.length, (), writes)
+        finally:
+            log.close()
+        return super().summary(config)
+
+    def _list_possibly_idle(self, thread_id: str | None, idle_since: datetime) -> Sequence[str]:  # noqa: ARG002 - each is looked at
+        return self.threads(released=True) if thread_id is None else [thread_id]
+
+    @wrap_os_errors("delete")
+    def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
+        since_ns = round(idle_since.timestamp() * 1_000_000_000)
+        # Nearly all threads are not idle, and these need no lock.
+        if not idle.is_idle(self._store, thread_id, since_ns):
+            return False
+        if dry_run:
+            return True
+        try:
+            with self._run_lock(RunnableConfig(thread_id), 0.0):
+                return idle.delete_if_idle(self._store, thread_id, since_ns)
+        except ThreadBusyError:
+            return False
+
+    @wrap_os_errors("read")
+    def size(self, thread: ThreadLike = None) -> int:
+        """Return the bytes of all files of a thread, or of the whole store (None)."""
+        return catalog.measure_size(
+            self._store,
+            None if thread is None else resolve_thread_id(thread),
+        )
+
+    @wrap_os_errors("read")
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+        """Check every byte of one thread, or of all threads (None).
+
+        Changes nothing, and makes no run wait. Does not raise because of damage. Reads each log
+        once, a window at a time.
+
+        Args:
+            thread: the thread.
+            progress: called after each file with the bytes done, all bytes, and the file.
+
+        Raises:
+            CheckpointStorageError: the file system refused.
+        """
+        from savers._filesystem.verify import verify
+
+        return verify(self._store, None if thread is None else resolve_thread_id(thread), progress)
+
+    @wrap_os_errors("repair")
+    def repair(
+        self,
+        thread: ThreadLike = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RepairReport:
+        """Make one thread, or all threads (None), readable.
+
+        Keeps every checkpoint that can be rebuilt. Copies the whole of a damaged log to `damaged-*`
+        before it rewrites the log, and the bytes of a write that did not finish to `torn-*`. Does
+        not touch files without problems, so a second call changes nothing. If no file has the id
+        of a thread, name the thread: the name of its directory proves the id. Holds the run lock
+        of each thread in turn.
+
+        Args:
+            thread: the thread.
+            dry_run: change nothing, and only report what would be kept, what would be lost, and
+                where the copy would be. Takes no run lock, so a run that continues meanwhile may
+                change the outcome.
+            progress: as in `verify`.
+
+        Raises:
+            ThreadBusyError: a run holds a thread; all others are repaired.
+            CheckpointStorageError: the file system refused. The files of that thread still have
+                their old content, and all others are repaired.
+        """
+        from savers._filesystem.repair import Repairer
+
+        def finish(thread_id: str) -> None:
+            live_logs.finish_begun_in_thread(self._store, thread_id)
+
+        repairer = Repairer(
+            self._store,
+            hold_run_lock=self._exclude_runs,
+            finish=finish,
+            dry_run=dry_run,
+        )
+        return repairer.repair(None if thread is None else resolve_thread_id(thread), progress)
+
+    @wrap_os_errors("rotate the keys of")
+    def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        """Seal everything with the current key: one thread, or all threads (None).
+
+        Rewrites each log that is plain or has a record of another key, the released versions too.
+        Afterwards the other keys are only needed for the files in `set_aside` of the report, and
+        for backups. If the process dies, a second call continues. The cost is one pass over each
+        log, and a rewrite of those that need it.
+
+        Args:
+            thread: the thread.
+            progress: called after each thread with how many are done, how many there are, and its
+                id.
+
+        Raises:
+            CheckpointerConfigurationError: the saver has no `cipher`.
+            CheckpointKeyError: an old key is missing.
+            CheckpointCorruptionError: a log is damaged. If it rotates all threads (None), in both
+                cases it has rotated the others, and the error names those that it could not rotate.
+        """
+        from savers._filesystem import rotation
+        from savers._filesystem.reports import RotationReport
+
+        store = self._store
+        key_ring = store.key_ring
+        if key_ring is None:
+            raise CheckpointerConfigurationError("rotate needs the keys: open the store with `cipher`")
+        if thread is not None:
+            thread_id = resolve_thread_id(thread)
+            report = rotation.rotate_thread(store, key_ring, thread_id)
+            if progress is not None:
+                progress(1, 1, thread_id)
+            return report
+        store.leftovers.sweep()
+        failed = FailedThreads("rotate")
+        rewritten: list[str] = []
+        set_aside: list[str] = []
+        threads = rotation.list_threads(store, None)
+        for done, files in enumerate(threads, 1):
+            thread_id = files.directory_name
+            with failed.catch(files.directory_name):
+                thread_id = rotation.identify_thread(store, files)
+                report = rotation.rotate_thread(store, key_ring, thread_id)
+                rewritten += report.rewritten
+                set_aside += report.set_aside
+            if progress is not None:
+                progress(done, len(threads), thread_id)
+        failed.raise_if_any()
+        return RotationReport(rewritten=tuple(rewritten), set_aside=tuple(set_aside))
+
+    async def averify(
+        self,
+        thread: ThreadLike = None,
+        *,
+        progress: Progress | None = None,
+    ) -> StoreReport:
+        """As `verify`."""
+        return await run_in_thread(self.verify, thread, progress=progress)
+
+    async def arepair(
+        self,
+        thread: ThreadLike = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RepairReport:
+        """As `repair`."""
+        return await run_in_thread(self.repair, thread, dry_run=dry_run, progress=progress)
+
+    async def arotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        """As `rotate`."""
+        return await run_in_thread(self.rotate, thread, progress=progress)
 
     # The run lock
 
@@ -551,26 +547,12 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
                 ) from error
             yield
 
+    def _holds_run_lock(self, thread_id: str) -> bool:
+        return self._store.run_lock(thread_id, None).is_mine
+
     @wrap_os_errors("read")
     def _is_run_locked(self, config: RunnableConfig) -> bool:
         return self._store.is_run_locked(config.thread)
-
-    @contextmanager
-    def _exclude_runs(self, thread_id: str) -> Iterator[bool]:
-        """Hold the run lock of a thread, unless the caller holds it already.
-
-        The caller holds it as a node of the run that took it, or because it took the lock itself.
-
-        Yields:
-            Whether the caller holds it already.
-        """
-        config = RunnableConfig(thread_id)
-        is_held = self.run_lock_key(config) in get_held_run_locks()
-        if is_held or self._store.run_lock(thread_id, None).is_mine:
-            yield True
-        else:
-            with self._run_lock(config, None):
-                yield False
 
     # Closing
 
@@ -591,29 +573,11 @@ class FileSystemSaver(ReadingMethods, MaintenanceMethods):
         finally:
             self._store.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     checkOptions = check_options
 
 
-def _choose_new(
-    packed: Mapping[str, bytes],
-    keep: Collection[str],
-    recorded: Mapping[str, int],
-) -> Mapping[str, bytes]:
-    """Return the pending writes without those whose recorded value stays."""
-    if not recorded:
-        return packed
-    kept = set(keep).intersection(recorded)
-    return {key: value for key, value in packed.items() if key not in kept}
-
-
-def _make_missing_error(config: RunnableConfig, id: str | None) -> CheckpointNotFoundError:
-    return CheckpointNotFoundError(config.thread, f"checkpoint {id or 'at all'}")
+def _has_checkpoints(log: FileLog) -> bool:
+    return log.history.find_latest() is not None
 
 
 def _check_arguments(base_directory: Any, state_serializer: Any) -> None:

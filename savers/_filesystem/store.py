@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import weakref
+from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from graphkit.abc import generate_id
 from graphkit.errors import (
@@ -17,16 +18,15 @@ from graphkit.errors import (
 )
 from savers._filesystem import layout
 from savers._filesystem.containment import DirectoryGuard
-from savers._filesystem.file_log_writer import FileLogWriter
 from savers._filesystem.io import describe_file_type
 from savers._filesystem.leftovers import Leftovers, remove_temporary_logs
 from savers._filesystem.lock import RunLock, WriteLock, is_run_locked
-from savers._filesystem.log_summary import LogSummary
+from savers._filesystem.log_bytes import FileId, FileLogBytes, ReleasedFileBytes
 from savers._filesystem.marker import Marker, pack_marker, read_marker
 from savers._filesystem.preload import preload_modules
-from savers._filesystem.released_log import ReleasedLog
 from savers._filesystem.salvaged_files import write_file
-from savers._log import log
+from savers._log.frame_log import ThreadIdentity
+from savers._log.log import Log
 from savers._log.open_logs import OpenLogs
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from savers._cipher import KeyRing
     from savers._compression import Compression
-    from savers._filesystem.file_log_reader import FileLogReader
     from savers._filesystem.io import FileIO
 
+FileLog = Log[FileLogBytes]
+"""A log in a file."""
 KNOWN_IDS: Final = 20_000
 """How many ids are remembered, and of how many logs that their names are on the disk."""
 WAS_REMOVED: Final = (
@@ -48,13 +49,6 @@ WAS_REMOVED: Final = (
 _MARKER_LENGTH: Final = 1 << 16
 """How many bytes of the marker file are read."""
 _LOGGER: Final = getLogger("graphkit")
-
-
-class FileId(NamedTuple):
-    """Identifies the file of a log. A new log that takes its place, or its inode, has another fid."""
-
-    fid: int
-    inode: int
 
 
 class Store:
@@ -69,7 +63,6 @@ class Store:
         lock_timeout: float,
         key_ring: KeyRing | None = None,
     ) -> None:
-        preload_modules()
         self.root = root
         self.io = DirectoryGuard(io, root, make_room)
         self.compression: Compression | None = None
@@ -93,11 +86,11 @@ class Store:
         self.key_ring = key_ring
         """The keys that seal new records; None stores them in plain."""
         self._lock_timeout = lock_timeout
-        self.logs = OpenLogs()
+        self.logs: OpenLogs[FileLog] = OpenLogs()
         self._write_locks: dict[int, WriteLock] = {}
         """The write locks that were needed until now, by stripe."""
         self._is_marked = False
-        """Whether the marker is known not to be one of an earlier version."""
+        """Whether the marker is known to say that the store is sealed."""
         self._marker_state: tuple[int, int] | None = None
         """What identifies the marker that was read last to find out whether the store is sealed."""
         self._sealed_with: str | None = None
@@ -111,7 +104,7 @@ class Store:
 
         Raises:
             CheckpointerConfigurationError: there is something else at that path.
-            CheckpointFormatError: a newer graphkit made it.
+            CheckpointFormatError: another version of graphkit made it.
         """
         if not self.io.is_dir(self.root):
             # Check twice: another process may be making the directory at this moment.
@@ -119,32 +112,17 @@ class Store:
                 raise CheckpointerConfigurationError(
                     f"{self.root} is a file; name a directory for the checkpoints",
                 )
-            self._make_root()
+            make_root(self.io, self.root)
         marker = self.read_marker()
         if marker is not None and marker.problem:
             path = layout.join(self.root, layout.MARKER)
             _LOGGER.warning("%s is damaged: %s; `repair` rewrites it", path, marker.problem)
 
-    def _make_root(self) -> None:
-        missing: list[str] = []
-        path = os.path.abspath(self.root)
-        while not self.io.is_dir(path):
-            missing.append(path)
-            path = os.path.dirname(path)
-        try:
-            for directory in reversed(missing):
-                self.io.mkdir(directory)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise CheckpointerConfigurationError(
-                f"{error.filename} is a file; name a directory for the checkpoints",
-            ) from error
-        for directory in missing:
-            self.io.fsync_dir(os.path.dirname(directory))
-
     def _make_root_files(self) -> None:
         """Make the root, the directory of the locks, and the marker, where they are missing."""
+        preload_modules()
         if not self.io.is_dir(self.root):
-            self._make_root()
+            make_root(self.io, self.root)
         self.io.mkdir(layout.join(self.root, layout.LOCKS))
         if self.read_marker() is None:
             self.write_marker(generate_id(), self._choose_seal(None))
@@ -153,7 +131,7 @@ class Store:
         """Read the marker file; return None if there is none.
 
         Raises:
-            CheckpointFormatError: a newer graphkit made the store, or the directory is not a store.
+            CheckpointFormatError: another version of graphkit made the store, or the directory is not a store.
         """
         path = layout.join(self.root, layout.MARKER)
         if self.io.stat(path) is None:
@@ -193,16 +171,13 @@ class Store:
         self.io.fsync_dir(self.root)
 
     def update_marker(self) -> None:
-        """Set the marker to the current version, before a log of this version takes its place.
-
-        If the saver has a cipher, also mark the store as sealed.
-        """
-        if self._is_marked:
+        """Mark the store as sealed if the saver has a cipher, before a sealed log takes its place."""
+        if self._is_marked or self.key_ring is None:
             return
         marker = self.read_marker()
         if marker is not None and not marker.problem:
             sealed = self._choose_seal(marker.sealed)
-            if marker.format < log.MAJOR or sealed != marker.sealed:
+            if sealed != marker.sealed:
                 self.write_marker(marker.store, sealed)
         self._is_marked = True
 
@@ -249,7 +224,7 @@ class Store:
             layout.namespace_name(namespace),
         )
 
-    def _make_directories(self, thread_id: str, namespace: str) -> None:
+    def make_directories(self, thread_id: str, namespace: str) -> None:
         """Make the directories of a log, where they are missing; the caller holds the write lock.
 
         Raises:
@@ -269,8 +244,8 @@ class Store:
             self.io.mkdir(self.directory(thread_id, namespace))
         remove_temporary_logs(self.io, self.directory(thread_id, namespace))
 
-    def sync_names(self, thread_id: str, namespace: str, file: FileId) -> None:
-        """Bring the names that lead to the file of a log to the disk, unless this process has."""
+    def sync_names(self, thread_id: str, namespace: str, file: FileId | None) -> None:
+        """Bring the names that lead to a log to the disk, unless this process has done so for this file."""
         key = (thread_id, namespace)
         directories = [self.directory(thread_id)]
         if namespace:
@@ -279,7 +254,7 @@ class Store:
         # a directory's last change shows it: nothing can set it.
         states = [(status.st_ino, status.st_ctime_ns) for status in map(self.io.stat, directories) if status]
         known = (file, *states)
-        if self._synced_names.get(key) == known:
+        if file is not None and self._synced_names.get(key) == known:
             return
         self.sync_directories(thread_id, namespace)
         if len(self._synced_names) >= KNOWN_IDS:
@@ -350,6 +325,7 @@ class Store:
 
     def run_lock(self, thread_id: str, timeout: float | None) -> RunLock:
         """Return the run lock of a thread, not yet taken."""
+        preload_modules()
         path = layout.join(self.directory(thread_id), layout.RUN_LOCK)
 
         def make_file() -> int:
@@ -365,76 +341,63 @@ class Store:
 
     # Logs
 
-    def shared_writer(self, thread_id: str, namespace: str) -> FileLogWriter:
+    def shared_log(self, thread_id: str, namespace: str) -> FileLog:
         """Return the live log of a namespace, whether it exists or not.
 
         Other callers may use it too: hold its mutex.
         """
         key = (thread_id, namespace, 0)
-        writer = self.logs.find(key)
-        if writer is None:
-            writer = self.logs.add(key, self.new_writer(thread_id, namespace))
-        assert isinstance(writer, FileLogWriter)
-        return writer
+        return self.logs.find(key) or self.logs.add(key, self.new_log(thread_id, namespace))
 
-    def shared_version(
-        self,
-        thread_id: str,
-        namespace: str,
-        version: int,
-        *,
-        is_ending: bool = False,
-    ) -> FileLogReader:
+    def shared_version(self, thread_id: str, namespace: str, version: int, *, is_ending: bool = False) -> FileLog:
         """Return a released log, or one whose release is unfinished (`is_ending`).
 
         Other callers may use it too: hold its mutex.
         """
         key = (thread_id, namespace, version)
-        reader = self.logs.find(key)
-        if reader is None:
-            reader = self.logs.add(key, self.new_version(thread_id, namespace, version))
-        assert isinstance(reader, ReleasedLog)
-        reader.is_ending = is_ending
-        return reader
+        found = self.logs.find(key) or self.logs.add(key, self.new_version(thread_id, namespace, version))
+        medium = found.frames.bytes
+        assert isinstance(medium, ReleasedFileBytes)
+        medium.is_ending = is_ending
+        return found
 
-    def new_version(self, thread_id: str, namespace: str, version: int) -> ReleasedLog:
-        """Return a released log for one caller, who closes it."""
-        directory = self.directory(thread_id, namespace)
-        path = layout.join(directory, layout.version_name(version))
-        reader = ReleasedLog(*self._arguments(path, thread_id, namespace))
-        reader.final_path = path
-        reader.live_path = layout.join(directory, layout.LOG)
-        return reader
-
-    def new_summary(self, thread_id: str, namespace: str) -> LogSummary:
-        """Return the live log of a namespace, to be summed up by one caller, who closes it."""
-        path = layout.join(self.directory(thread_id, namespace), layout.LOG)
-        return LogSummary(*self._arguments(path, thread_id, namespace))
-
-    def new_writer(self, thread_id: str, namespace: str, path: str | None = None) -> FileLogWriter:
-        """Return the live log of a namespace, or the log at a path, for one caller.
-
-        The caller closes it.
-        """
+    def new_log(
+        self, thread_id: str, namespace: str, path: str | None = None, *, expects_release: bool = False
+    ) -> FileLog:
+        """Return the live log of a namespace, or the log at a path, for one caller, who closes it."""
         if path is None:
             path = layout.join(self.directory(thread_id, namespace), layout.LOG)
-        writer = FileLogWriter(*self._arguments(path, thread_id, namespace))
-        writer.compression = self.compression
-        writer.is_extended_ahead = self.extends_logs
-        writer.is_synced_at_once = self.syncs_puts
-        writer.write_lock = self.write_lock(thread_id)
-        writer.make_directories = lambda: self._make_directories(thread_id, namespace)
-        return writer
+        medium = FileLogBytes(self.io, [path], self.write_lock(thread_id))
+        medium.is_extended_ahead = self.extends_logs
+        medium.is_synced_at_once = self.syncs_puts
+        medium.make_directories = partial(self.make_directories, thread_id, namespace)
+        medium.sync_names = partial(self.sync_names, thread_id, namespace)
+        return self._make_log(medium, thread_id, namespace, expects_release=expects_release)
 
-    def _arguments(
-        self,
-        path: str,
-        thread_id: str,
-        namespace: str,
-    ) -> tuple[FileIO, str, tuple[str, str], bytes, Codec, StateSerializer | None, KeyRing | None]:
+    def new_version(self, thread_id: str, namespace: str, version: int, *, is_ending: bool = False) -> FileLog:
+        """Return a released log for one caller, who closes it."""
+        directory = self.directory(thread_id, namespace)
+        final_path = layout.join(directory, layout.version_name(version))
+        medium = ReleasedFileBytes(self.io, final_path, layout.join(directory, layout.LOG))
+        medium.is_ending = is_ending
+        return self._make_log(medium, thread_id, namespace, expects_release=True)
+
+    def new_reader(self, thread_id: str, namespace: str, path: str) -> FileLog:
+        """Return the log at a path, for one caller, who only reads it and closes it."""
+        return self._make_log(FileLogBytes(self.io, [path]), thread_id, namespace)
+
+    def new_copy(self, log: FileLog, path: str) -> FileLog:
+        """Return a log at a path that is written to take the place of another one; closed by the caller."""
+        medium = FileLogBytes(self.io, [path], self.write_lock(log.thread_id))
+        medium.is_synced_before_use = True
+        return log.make_copy(medium)
+
+    def _make_log(
+        self, medium: FileLogBytes, thread_id: str, namespace: str, *, expects_release: bool = False
+    ) -> FileLog:
         digest = layout.locate_thread(thread_id).digest
-        owner = (thread_id, namespace)
-        return self.io, path, owner, digest, self.codec, self._serializer, self.key_ring
+        identity = ThreadIdentity((thread_id, namespace), digest, self.key_ring, is_opaque=self.is_opaque)
+        return Log(medium, identity, self.codec, self._serializer, self.compression, expects_release=expects_release)
 
     # Closing
 
@@ -455,6 +418,26 @@ class Store:
         for lock in self._write_locks.values():
             lock.close_after_fork()
         self._write_locks = {}
+
+
+def make_root(io: FileIO, root: str) -> None:
+    """Make the root directory and those above it, where they are missing.
+
+    Raises:
+        CheckpointerConfigurationError: there is a file at one of these paths.
+    """
+    missing: list[str] = []
+    path = os.path.abspath(root)
+    while not io.is_dir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    try:
+        for directory in reversed(missing):
+            io.mkdir(directory)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise CheckpointerConfigurationError(f"{error.filename} is a file; name a directory") from error
+    for directory in missing:
+        io.fsync_dir(os.path.dirname(directory))
 
 
 _STORES: Final[weakref.WeakSet[Store]] = weakref.WeakSet()

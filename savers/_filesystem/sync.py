@@ -6,17 +6,21 @@ import errno
 import os
 import threading
 import weakref
+from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from graphkit.errors import CheckpointerError
 from savers._filesystem import log_copy
-from savers._filesystem.store import FileId
+from savers._filesystem.log_bytes import FileId
 from savers._options import Fsync
 
 if TYPE_CHECKING:
-    from savers._filesystem.file_log_writer import FileLogWriter
-    from savers._filesystem.store import Store
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from savers._filesystem.log_bytes import FileLogBytes
+    from savers._filesystem.log_copy import SyncedLog
 
 _LOGGER: Final = getLogger("graphkit")
 _LONGEST_WAIT: Final = 0.0004
@@ -31,7 +35,7 @@ _MOST_WAITING: Final = 2
 class Ticket(NamedTuple):
     """Bytes that were appended and may not be on the disk. Keeps the log's descriptor open."""
 
-    writer: FileLogWriter
+    log: SyncedLog
     fd: int
     start: int
     end: int
@@ -39,102 +43,111 @@ class Ticket(NamedTuple):
     inode: int
 
 
-def take_ticket(writer: FileLogWriter, start: int) -> Ticket:
+def take_ticket(log: SyncedLog, start: int) -> Ticket:
     """Return a ticket for the bytes appended from `start` on; the caller holds the mutex."""
-    writer.pins += 1
+    frames = log.frames
+    medium = frames.bytes
+    medium.pins += 1
     # By position, because this is part of every put.
-    return Ticket(writer, writer.fd, start, writer.end, writer.fid, writer.inode)
+    return Ticket(log, medium.fd, start, frames.end, frames.fid, medium.inode)
 
 
 def release_ticket(ticket: Ticket) -> None:
     """Release the descriptor of a ticket."""
-    with ticket.writer.mutex:
-        ticket.writer.unpin()
+    with ticket.log.mutex:
+        ticket.log.frames.bytes.unpin()
 
 
-def sync_ticket(store: Store, ticket: Ticket) -> None:
-    """Bring the bytes of a ticket to the disk.
+def sync_bytes(
+    medium: FileLogBytes, mutex: AbstractContextManager[object], fd: int, end: int, sync_names: Callable[[], None]
+) -> None:
+    """Bring the bytes of a log up to an offset to the disk.
 
     One sync covers what several threads have appended. After a failed sync, no later one can be
-    believed: on Linux the next fsync of the same file succeeds, and reading it back still returns
+    trusted: on Linux the next fsync of the same file succeeds, and reading it back still returns
     what the disk does not have. The caller holds no lock, so that other callers do not wait for the
     disk.
 
+    Args:
+        medium: the bytes; the caller has pinned them.
+        mutex: guards them.
+        fd: the descriptor of the file to which the caller has appended.
+        end: where the caller's record ends.
+        sync_names: brings the names that lead to the file to the disk.
+
     Raises:
-        OSError: the bytes may not be on the disk. The log is marked as suspect.
+        OSError: the bytes may not be on the disk. They are marked as suspect.
     """
-    writer, fd, _, end, fid, inode = ticket
-    with writer.sync_mutex:
+    with medium.sync_mutex:
+        # Even if the file was closed since: the log could not be rewritten after the failed sync.
+        if medium.is_suspect:
+            raise OSError(errno.EIO, "an earlier sync of this file failed", medium.path)
         synced_end = end
-        if writer.fd == fd:
-            if writer.suspect:
-                raise OSError(errno.EIO, "an earlier sync of this file failed", writer.path)
-            if writer.synced >= end and writer.creation_synced:
+        if medium.fd == fd:
+            if medium.synced >= end and medium.is_name_synced:
                 return
-            synced_end = writer.end
+            synced_end = max(end, medium.appended_end)
         try:
-            store.io.fdatasync(fd)
-            if not writer.creation_synced:
-                store.sync_names(writer.thread_id, writer.namespace, FileId(fid, inode))
+            medium.io.fdatasync(fd)
+            if not medium.is_name_synced:
+                sync_names()
         except OSError as error:
-            if isinstance(error, FileNotFoundError) and store.io.stat(writer.path) is None:
+            if isinstance(error, FileNotFoundError) and medium.io.stat(medium.path) is None:
                 # The log was deleted meanwhile, so there is nothing to sync; or it was released,
                 # which syncs it.
                 return
-            writer.suspect = True
+            medium.is_suspect = True
             raise
-        with writer.mutex:
-            if writer.fd != fd:
-                return
-            if writer.suspect:
+        with mutex:
+            if medium.is_suspect:
                 # The system reports a failure once, and another sync has got this report.
-                raise OSError(errno.EIO, "another sync of this file failed meanwhile", writer.path)
-            writer.synced = max(writer.synced, synced_end)
-            writer.creation_synced = True
+                raise OSError(errno.EIO, "another sync of this file failed meanwhile", medium.path)
+            if medium.fd != fd:
+                return
+            medium.synced = max(medium.synced, synced_end)
+            medium.is_name_synced = True
 
 
-class Syncer:
-    """Syncs tickets; rewrites a log after a failed sync."""
+def sync(ticket: Ticket, *, is_acknowledged: bool) -> None:
+    """Bring the bytes of a ticket to the disk, and release the ticket.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Args:
+        ticket: the ticket.
+        is_acknowledged: whether `put` has returned already.
 
-    def sync(self, ticket: Ticket, *, is_acknowledged: bool) -> None:
-        """Bring the bytes of a ticket to the disk, and release the ticket.
+    Raises:
+        OSError: the bytes may not be on the disk. The log was rewritten, or is marked as suspect:
+            nothing is stored in it until it has been rewritten.
+    """
+    log = ticket.log
+    medium = log.frames.bytes
+    names = partial(medium.sync_names, FileId(ticket.fid, ticket.inode))
+    try:
+        sync_bytes(medium, log.mutex, ticket.fd, ticket.end, names)
+    except OSError:
+        _rewrite_log(ticket, is_acknowledged=is_acknowledged)
+        raise
+    finally:
+        release_ticket(ticket)
 
-        Args:
-            ticket: the ticket.
-            is_acknowledged: whether `put` has returned already.
 
-        Raises:
-            OSError: the bytes may not be on the disk. The log was rewritten, or is marked as
-                suspect: nothing is stored in it until it has been rewritten.
-        """
+def _rewrite_log(ticket: Ticket, *, is_acknowledged: bool) -> None:
+    """Rewrite the log after a failed sync, dropping unacknowledged records at its end."""
+    log = ticket.log
+    medium = log.frames.bytes
+    assert medium.write_lock is not None
+    with log.mutex, medium.write_lock:
         try:
-            sync_ticket(self._store, ticket)
-        except OSError:
-            self._rewrite_log(ticket, is_acknowledged=is_acknowledged)
-            raise
-        finally:
-            release_ticket(ticket)
-
-    def _rewrite_log(self, ticket: Ticket, *, is_acknowledged: bool) -> None:
-        """Rewrite the log after a failed sync, dropping unacknowledged records at its end."""
-        writer = ticket.writer
-        with writer.mutex, self._store.write_lock(writer.thread_id):
-            try:
-                if not writer.suspect or not writer.refresh_to_write():
-                    return
-                is_last = writer.fd == ticket.fd and writer.end == ticket.end
-                if is_last and not is_acknowledged:
-                    writer.unacknowledged = ticket.start, ticket.end
-                log_copy.renew(self._store, writer, writer.acknowledged_end)
-            except (OSError, CheckpointerError):
-                _LOGGER.exception(
-                    "%s could not be rewritten; nothing is stored in it until it can be",
-                    writer.path,
-                )
-                writer.cut_off_unacknowledged()
+            if not medium.is_suspect or not log.refresh_to_write():
+                return
+            is_last = medium.fd == ticket.fd and log.frames.end == ticket.end
+            if is_last and not is_acknowledged:
+                medium.unacknowledged = ticket.start, ticket.end
+            log_copy.renew(log)
+        except (OSError, CheckpointerError):
+            _LOGGER.exception("%s could not be rewritten; nothing is stored in it until it can be", medium.path)
+            medium.take_back(log.frames.end)
+            log.close()
 
 
 class SyncMode(Protocol):
@@ -143,16 +156,18 @@ class SyncMode(Protocol):
     worker_fsync: Fsync
     """The option of a saver for the same store in a worker process, which has no flush thread."""
 
-    def take_ticket(self, writer: FileLogWriter, start: int) -> Ticket | None:
-        """Take a ticket for the bytes appended from `start` on; the caller holds the mutex."""
+    def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:
+        """Take a ticket for the bytes appended from `start` on; the caller holds the mutex.
+
+        Args:
+            log: the log.
+            start: where the bytes begin.
+            expects_put: whether a put to this log will probably follow at once.
+        """
         ...
 
-    def settle(self, ticket: Ticket | None) -> None:
+    def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:
         """Do with a ticket what the mode demands before `put` returns; the caller holds no lock."""
-        ...
-
-    def wait_for_put(self, ticket: Ticket | None) -> None:
-        """Wait a moment for a put that follows, if the mode syncs both; the caller holds no lock."""
         ...
 
     def flush(self) -> None:
@@ -173,13 +188,10 @@ class SyncNever:
 
     worker_fsync: Fsync = "never"
 
-    def take_ticket(self, writer: FileLogWriter, start: int) -> Ticket | None:  # noqa: ARG002 - as in every mode
+    def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:  # noqa: ARG002
         return None
 
-    def settle(self, ticket: Ticket | None) -> None:
-        pass
-
-    def wait_for_put(self, ticket: Ticket | None) -> None:
+    def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:
         pass
 
     def flush(self) -> None:
@@ -189,44 +201,65 @@ class SyncNever:
         pass
 
 
+class _Waits:
+    """How the pending writes of one log wait for the put that follows them."""
+
+    def __init__(self) -> None:
+        self.put_arrived = threading.Event()
+        self.to_skip = 0
+        """How many of the next pending writes do not wait."""
+        self.in_vain = 0
+        """How many were to be skipped after the last wait, if it was in vain."""
+
+
 class SyncAlways:
     """`fsync="always"`: a put returns when its bytes are on the disk."""
 
     worker_fsync: Fsync = "always"
 
-    def __init__(self, syncer: Syncer) -> None:
-        self._syncer = syncer
+    def __init__(self) -> None:
         self._waiting = 0
         """About how many callers wait for a put."""
+        self._waits: weakref.WeakKeyDictionary[SyncedLog, _Waits] = weakref.WeakKeyDictionary()
+        """Of the logs to which LangGraph puts."""
 
-    def take_ticket(self, writer: FileLogWriter, start: int) -> Ticket | None:
-        return take_ticket(writer, start)
+    def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:
+        if expects_put:
+            self._waits.setdefault(log, _Waits()).put_arrived.clear()
+        return take_ticket(log, start)
 
-    def settle(self, ticket: Ticket | None) -> None:
+    def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:
         assert ticket is not None
-        self._syncer.sync(ticket, is_acknowledged=False)
+        if expects_put:
+            self._wait_for_put(ticket)
+        sync(ticket, is_acknowledged=False)
+        # After the sync, which the waiting callers would otherwise begin in its place, at the cost of
+        # a change of threads.
+        waits = self._waits.get(ticket.log)
+        if waits is not None and not expects_put:
+            waits.put_arrived.set()
 
-    def wait_for_put(self, ticket: Ticket | None) -> None:
+    def _wait_for_put(self, ticket: Ticket) -> None:
+        """Wait a moment for the put that will probably follow, so that one sync covers both."""
         # Not all threads of an executor may wait here: the puts need some of them. The counters are
         # not locked; a wrong count costs one wait more or less.
-        assert ticket is not None
-        writer = ticket.writer
-        if writer.waits_to_skip:
-            writer.waits_to_skip -= 1
+        waits = self._waits[ticket.log]
+        if waits.to_skip:
+            waits.to_skip -= 1
             return
         if self._waiting >= _MOST_WAITING:
             return
         self._waiting += 1
         try:
-            has_arrived = writer.put_arrived.wait(_LONGEST_WAIT)
+            has_arrived = waits.put_arrived.wait(_LONGEST_WAIT)
         finally:
             self._waiting -= 1
-        if has_arrived or writer.end != ticket.end:
-            writer.vain_waits = 0
+        if has_arrived or ticket.log.frames.end != ticket.end:
+            waits.in_vain = 0
         else:
             # The caller puts only after the writes have returned: waiting is in vain.
-            writer.vain_waits = min(2 * writer.vain_waits + 1, _MOST_SKIPPED)
-            writer.waits_to_skip = writer.vain_waits
+            waits.in_vain = min(2 * waits.in_vain + 1, _MOST_SKIPPED)
+            waits.to_skip = waits.in_vain
 
     def flush(self) -> None:
         pass
@@ -240,8 +273,7 @@ class SyncPeriodically:
 
     worker_fsync: Fsync = "always"
 
-    def __init__(self, syncer: Syncer, seconds: float) -> None:
-        self._syncer = syncer
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._reset()
         _PERIODIC_MODES.add(self)
@@ -257,13 +289,13 @@ class SyncPeriodically:
         """Reset, in the child: it has no flush thread, and the parent syncs its own puts."""
         self._reset()
 
-    def take_ticket(self, writer: FileLogWriter, start: int) -> Ticket | None:
-        return take_ticket(writer, start)
+    def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:  # noqa: ARG002
+        return take_ticket(log, start)
 
-    def settle(self, ticket: Ticket | None) -> None:
+    def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:  # noqa: ARG002
         """Keep a ticket until the next flush; start the thread if there is none."""
         assert ticket is not None
-        key = (id(ticket.writer), ticket.fd)
+        key = (id(ticket.log), ticket.fd)
         with self._mutex:
             earlier = self._tickets.get(key)
             self._tickets[key] = ticket if earlier is None else ticket._replace(start=earlier.start)
@@ -271,9 +303,6 @@ class SyncPeriodically:
                 self._start_thread()
         if earlier is not None:
             release_ticket(earlier)
-
-    def wait_for_put(self, ticket: Ticket | None) -> None:
-        pass
 
     def _start_thread(self) -> None:
         self._stop_event = threading.Event()
@@ -292,7 +321,7 @@ class SyncPeriodically:
         failure: OSError | None = None
         for ticket in tickets:
             try:
-                self._syncer.sync(ticket, is_acknowledged=True)
+                sync(ticket, is_acknowledged=True)
             except OSError as error:
                 failure = error
         if failure is not None:
@@ -332,11 +361,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def make_sync_mode(fsync: Fsync, store: Store) -> SyncMode:
+def make_sync_mode(fsync: Fsync) -> SyncMode:
     """Return the mode that a checked option names."""
     if fsync == "never":
         return SyncNever()
-    syncer = Syncer(store)
     if isinstance(fsync, float):
-        return SyncPeriodically(syncer, fsync)
-    return SyncAlways(syncer)
+        return SyncPeriodically(fsync)
+    return SyncAlways()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from logging import getLogger
 from time import monotonic
 from typing import TYPE_CHECKING, Final, final
@@ -19,9 +20,9 @@ from typing import TYPE_CHECKING, Final, final
 from graphkit.abc import Change, Watch
 from graphkit.errors import CheckpointerError, CheckpointFormatError, CheckpointKeyError, CheckpointStorageError
 from savers._filesystem import layout
-from savers._filesystem.bookmarks import Bookmarks, LogIds, LogName
+from savers._filesystem.bookmarks import Bookmark, Bookmarks, LogIds, LogName
 from savers._filesystem.file_events import FileEvents, find_network_file_system
-from savers._filesystem.log_follower import Bookmark, LogFollower
+from savers._log.change_reader import ChangeReader
 
 if TYPE_CHECKING:
     import os
@@ -74,7 +75,7 @@ class FileWatch(Watch):
         self._marks = Bookmarks()
         self._versions: dict[LogName, int] = {}
         """The last version of each log that was reported, or was there before."""
-        self._logs: OrderedDict[LogName, LogFollower] = OrderedDict()
+        self._logs: OrderedDict[LogName, ChangeReader] = OrderedDict()
         """The open logs, the least recently used first."""
         self._latest_first: set[LogName] = set()
         """The logs whose latest checkpoint must be reported first."""
@@ -135,7 +136,7 @@ class FileWatch(Watch):
             self._events = None
         while self._logs:
             _, follower = self._logs.popitem()
-            follower.close()
+            follower.log.close()
 
     # Reading
 
@@ -280,9 +281,9 @@ class FileWatch(Watch):
                 yield from follower.latest_changes(self._saver)
             yield from follower.read_changes()
         finally:
-            if follower.fd >= 0:
+            if follower.log.is_open:
                 self._latest_first.discard(name)
-                self._marks.set(name, follower.bookmark())
+                self._marks.set(name, _make_bookmark(follower))
 
     def _read_replaced(self, name: LogName, mark: Bookmark, *, is_gone: bool) -> Iterator[Change]:
         """Yield the changes at the end of a file that was deleted, or replaced by a rewrite."""
@@ -292,30 +293,35 @@ class FileWatch(Watch):
                 yield from follower.read_changes()
         finally:
             if follower is not None:
-                follower.close()
+                follower.log.close()
         if not is_gone:
             return
-        is_reported = mark.is_over or (follower is not None and follower.closed_by is not None)
+        is_reported = mark.is_over or (follower is not None and follower.log.history.closed_by is not None)
         ids = None if is_reported else self._ids.find(name)
         if ids is not None:
             yield Change("delete", *ids)
         self._marks.remove(name)
         self._versions.pop(name, None)
 
-    def _make_follower(self, name: LogName, file: str, ids: tuple[str, str]) -> LogFollower:
-        path = layout.join(self._store.root, *name, file)
-        return LogFollower(*self._store._arguments(path, *ids))  # noqa: SLF001 - of the same package
+    def _make_follower(self, name: LogName, file: str, ids: tuple[str, str]) -> ChangeReader:
+        log = self._store.new_reader(*ids, layout.join(self._store.root, *name, file))
+        medium = log.frames.bytes
 
-    def _keep_open(self, name: LogName, follower: LogFollower) -> None:
+        def find_write_time() -> datetime:
+            return datetime.fromtimestamp(medium.io.fstat(medium.fd).st_mtime, UTC)
+
+        return ChangeReader(log, find_write_time)
+
+    def _keep_open(self, name: LogName, follower: ChangeReader) -> None:
         self._logs[name] = follower
         if len(self._logs) > _MAX_OPEN_LOGS:
             _, oldest = self._logs.popitem(last=False)
-            oldest.close()
+            oldest.log.close()
 
     def _close_follower(self, name: LogName) -> None:
         follower = self._logs.pop(name, None)
         if follower is not None:
-            follower.close()
+            follower.log.close()
 
     # Versions
 
@@ -353,7 +359,7 @@ class FileWatch(Watch):
             if follower is None or not is_same:
                 # An open follower of another file is closed below.
                 if follower is not None:
-                    follower.close()
+                    follower.log.close()
                 if ids is None:
                     return
                 follower = self._make_follower(name, file, ids)
@@ -367,7 +373,7 @@ class FileWatch(Watch):
             yield from follower.read_changes()
         finally:
             if follower is not None:
-                follower.close()
+                follower.log.close()
 
     def _list_new_versions(self, name: LogName) -> list[int]:
         """Return the versions after the last one reported.
@@ -413,14 +419,13 @@ class FileWatch(Watch):
             return False
         if layout.namespace_name(config.checkpoint_ns) != name.namespace:
             return False
-        reader = self._store.shared_writer(config.thread, config.checkpoint_ns)
-        with reader.mutex:
-            checkpoint = reader.find(config.checkpoint_id) if reader.refresh() else None
+        log = self._store.shared_log(config.thread, config.checkpoint_ns)
+        with log.mutex:
+            checkpoint = log.find(config.checkpoint_id) if log.refresh() else None
             if checkpoint is None:
                 return False
-            inode = reader.io.fstat(reader.fd).st_ino
-        end = checkpoint.offset + checkpoint.size
-        self._marks.set(name, Bookmark(inode=inode, end=end, last=checkpoint.id))
+            inode = log.frames.bytes.inode
+        self._marks.set(name, Bookmark(inode=inode, end=checkpoint.end, last=checkpoint.id))
         return True
 
     def _mark_end(self, name: LogName) -> None:
@@ -447,11 +452,11 @@ class FileWatch(Watch):
             return size
         follower = self._make_follower(name, layout.LOG, ids)
         try:
-            return follower.end if follower.open_at(None) else size
+            return follower.log.frames.end if follower.open_at(None) else size
         except CheckpointerError:
             return size  # Reading it reports the damage.
         finally:
-            follower.close()
+            follower.log.close()
 
     # Run locks
 
@@ -469,3 +474,14 @@ class FileWatch(Watch):
             yield Change("idle", thread_id, "", value=lock.is_abandoned())
         elif not is_second_check:
             self._rechecks[thread] = monotonic() + _RECHECK_DELAY
+
+
+def _make_bookmark(follower: ChangeReader) -> Bookmark:
+    """Return a bookmark for the position to which a log was read."""
+    log = follower.log
+    return Bookmark(
+        inode=log.frames.bytes.inode,
+        end=log.frames.end,
+        last=follower.last_reported,
+        is_over=log.history.closed_by is not None,
+    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +17,36 @@ from graphkit.abc import (
 )
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
-from savers._log import log, payloads
-from savers._log.listed_checkpoints import make_info
-from savers._log.log_reader import LogReader
+from savers._log import payloads
+from savers._log.frame import CHECKPOINT, EARLY, META_RECORDS, RELEASE, TOMBSTONE, WRITE, Frame
+from savers._log.listing import make_info
 
 if TYPE_CHECKING:
     from graphkit import CheckpointInfo
+    from savers._log.log import AnyLog
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 
-class ChangeReader(LogReader):
-    """An open log whose records are reported as changes; it decodes no states."""
+class ChangeReader:
+    """Reports the records of one log as changes; it decodes no states, and keeps no index.
+
+    Attributes:
+        log: the log, used by no other caller.
+    """
 
     _reported: str | None = None
     """The id of the checkpoint that was reported last, except those that mark an incomplete thread."""
+
+    def __init__(self, log: AnyLog, find_write_time: Callable[[], datetime | None]) -> None:
+        """Read a log.
+
+        Args:
+            log: the log.
+            find_write_time: returns when the log was last written to; None if the store does not
+                record it.
+        """
+        self.log = log
+        self._find_write_time = find_write_time
 
     @property
     def last_reported(self) -> str | None:
@@ -40,21 +55,38 @@ class ChangeReader(LogReader):
         Not that of a checkpoint that marks its thread as incomplete: another one takes its place, or
         itself without the mark.
         """
-        last = self.last_checkpoint
+        last = self.log.history.last
         if self._reported is None and last is not None and not is_incomplete(last.metadata):
             return last.id
         return self._reported
 
-    def read_changes_to(self, size: int) -> Iterator[Change]:
-        """Yield the changes behind the known end.
+    def open_at(self, end: int | None) -> bool:
+        """Open the log as it was when it ended at an offset; return False if there is none.
 
         Args:
-            size: where the log ends now.
+            end: the offset; None: the present end.
         """
-        for frame in self.scan(self.end, size, self.seq):
-            self._take_frame(frame, with_table=False)
-            self.seq = frame.seq + 1
-            self.end = frame.end
+        log = self.log
+        log.close()
+        try:
+            if not log.frames.open():
+                return False
+            medium = log.frames.bytes
+            if end is not None:
+                medium.size = min(end, medium.size)
+            if medium.size > log.frames.end:
+                log.history.load_end()
+            log.history.drop_index()
+        except BaseException:
+            log.close()
+            raise
+        return True
+
+    def read_changes(self) -> Iterator[Change]:
+        """Yield the changes that were appended since the last call."""
+        log = self.log
+        log.frames.bytes.refresh(log.frames.end)
+        for frame in log.history.iter_on(log.frames.bytes.size):
             yield from self._frame_changes(frame)
 
     def latest_changes(self, saver: BaseCheckpointSaver) -> Iterator[Change]:
@@ -63,10 +95,10 @@ class ChangeReader(LogReader):
         Args:
             saver: tells the status of the thread.
         """
-        latest = self.find_latest()
+        latest = self.log.history.find_latest()
         if latest is not None:
-            yield from self._checkpoint_changes(latest, with_status(saver, make_info(self, latest)))
-        self.index = None
+            yield from self._checkpoint_changes(latest, with_status(saver, make_info(self.log, latest)))
+        self.log.history.drop_index()
 
     def changes_after(self, id: str | None) -> Iterator[Change]:
         """Yield what follows a checkpoint in a rewritten log: its pending writes, then checkpoints.
@@ -74,42 +106,35 @@ class ChangeReader(LogReader):
         Args:
             id: the checkpoint; if it is gone, all checkpoints are reported.
         """
-        checkpoints = self.load_index().checkpoints
-        known = -1
-        for number, checkpoint in enumerate(checkpoints):
-            if checkpoint.id == id:
-                known = number
-                break
+        history = self.log.history
+        checkpoints = history.load_index().checkpoints
+        known = next((number for number, stored in enumerate(checkpoints) if stored.id == id), -1)
         if known >= 0:
             yield from self._writes_changes(checkpoints[known], self._make_info(checkpoints[known]))
         for checkpoint in checkpoints[known + 1 :]:
             yield from self._checkpoint_changes(checkpoint, self._make_info(checkpoint))
-        self.index = None
-        if self.closed_by is not None and not self._is_empty(self.closed_by):
-            yield self._end_change(self.closed_by)
+        history.drop_index()
+        if history.closed_by is not None and not _is_empty(history.closed_by):
+            yield self._end_change(history.closed_by)
 
-    def _frame_changes(self, frame: log.Frame) -> Iterator[Change]:
+    def _frame_changes(self, frame: Frame) -> Iterator[Change]:
         """Yield the changes that one record reports."""
-        match frame.type:
-            case log.CHECKPOINT:
-                assert self.last_checkpoint is not None
-                about = self._make_info(self.last_checkpoint)
-                yield self._checkpoint_change(about)
-                if frame.flags & log.EARLY:
-                    yield from self._writes_changes(self.last_checkpoint, about)
-            case log.WRITE if frame.flags & log.EARLY:
-                # Reported when the checkpoint comes.
-                pass
-            case log.WRITE:
-                owner, packed = payloads.decode_writes(self.path, frame)
-                checkpoint = self._find_loaded(owner)
-                yield from self._iter_writes(None if checkpoint is None else self._make_info(checkpoint), packed)
-            case log.RELEASE | log.TOMBSTONE:
-                if not self._is_empty(frame):
-                    yield self._end_change(frame)
+        last = self.log.history.last
+        if frame.type == CHECKPOINT:
+            assert last is not None
+            about = self._make_info(last)
+            yield self._checkpoint_change(about)
+            if frame.flags & EARLY:
+                yield from self._writes_changes(last, about)
+        elif frame.type == WRITE and not frame.flags & EARLY:  # Early ones are reported when the checkpoint comes.
+            owner, packed = payloads.decode_writes(self.log.path, frame)
+            is_about_last = last is not None and last.id == owner
+            yield from self._iter_writes(self._make_info(last) if is_about_last and last is not None else None, packed)
+        elif frame.type in {RELEASE, TOMBSTONE} and not _is_empty(frame):
+            yield self._end_change(frame)
 
     def _make_info(self, checkpoint: StoredCheckpoint) -> CheckpointInfo:
-        return with_status_when_stored(make_info(self, checkpoint))
+        return with_status_when_stored(make_info(self.log, checkpoint))
 
     def _checkpoint_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
         yield self._checkpoint_change(about)
@@ -118,37 +143,34 @@ class ChangeReader(LogReader):
     def _checkpoint_change(self, about: CheckpointInfo) -> Change:
         if not is_incomplete(about.metadata):
             self._reported = about.id
-        return Change("checkpoint", self.thread_id, self.namespace, about, at=about.created_at)
+        return Change("checkpoint", self.log.thread_id, self.log.namespace, about, at=about.created_at)
 
     def _writes_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
-        packed = self.read_packed_writes(checkpoint)
+        packed = self.log.history.read_packed_writes(checkpoint)
         yield from self._iter_writes(about, packed)
 
     def _iter_writes(self, about: CheckpointInfo | None, packed: Mapping[str, bytes]) -> Iterator[Change]:
         writes = {key: self._unpack_write(key, value) for key, value in packed.items()}
-        owner = (self.thread_id, self.namespace)
-        yield from iter_changes(owner, about, writes, self._read_write_time())
+        owner = (self.log.thread_id, self.log.namespace)
+        yield from iter_changes(owner, about, writes, self._find_write_time())
 
-    def _end_change(self, frame: log.Frame) -> Change:
-        kind: ChangeKind = "release" if frame.type == log.RELEASE else "delete"
-        return Change(kind, self.thread_id, self.namespace, at=self._read_write_time())
-
-    def _is_empty(self, end: log.Frame) -> bool:
-        """Return whether only META records stand before the last record of a log.
-
-        Such a log was created to end those of the other namespaces.
-        """
-        return end.seq == log.META_RECORDS[self.version]
-
-    @abstractmethod
-    def _read_write_time(self) -> datetime | None:
-        """Return when the log was last written to; None if the store does not record it."""
+    def _end_change(self, frame: Frame) -> Change:
+        kind: ChangeKind = "release" if frame.type == RELEASE else "delete"
+        return Change(kind, self.log.thread_id, self.log.namespace, at=self._find_write_time())
 
     def _unpack_write(self, key: str, packed: bytes) -> Any:
         try:
-            return self.codec.unpack(packed, key)
+            return self.log.unpack(packed, key)
         except CheckpointSerializationError as error:
             return error.raw  # A follower need not know the application's types.
         except MalformedDataError as error:
             reason = f"the pending write {key!r} is malformed: {error}"
-            raise CheckpointCorruptionError(self.path, self.end, reason) from error
+            raise CheckpointCorruptionError(self.log.path, self.log.frames.end, reason) from error
+
+
+def _is_empty(end: Frame) -> bool:
+    """Return whether only META records stand before the last record of a log.
+
+    Such a log was created to end those of the other namespaces.
+    """
+    return end.seq == META_RECORDS

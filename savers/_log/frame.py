@@ -1,11 +1,8 @@
-"""The bytes of a log's header and records, in both versions of the format.
+"""The bytes of a log's header and records. docs/format.md specifies them.
 
-docs/format.md specifies them.
-
-A record is a header, a payload and a trailer. `parse_frame` accepts a record only if all of it
-proves right: a checksum of the header, the record's offset and the file's id, a checksum of the
-payload, and the length again at the end. The sync marker at the beginning identifies the version,
-so one log may hold records of both.
+A record is a header, a payload and a trailer. `parse_frame` accepts a record only if all of it is
+right: a checksum of the header, the record's offset and the file's id, a checksum of the payload,
+and the length again at the end.
 """
 
 from __future__ import annotations
@@ -22,8 +19,6 @@ MAJOR: Final = 2
 MINOR: Final = 1
 SYNC: Final = b"\xc1\xf5G2"
 """Cannot occur in msgpack's own bytes nor in valid UTF-8, so that a search for it finds records."""
-SYNC_V1: Final = b"\xc1\xf5GK"
-_SYNC_PREFIX: Final = SYNC[:3]
 
 META: Final = 1
 CHECKPOINT: Final = 2
@@ -52,10 +47,6 @@ SCATTERED: Final = 32
 """This record or an earlier one is about a checkpoint other than that of the last CHECKPOINT record
 before it."""
 _KNOWN_FLAGS: Final = KEY | REPLACE | COMPRESSED | SEALED | EARLY | SCATTERED
-_LOOSE_V1: Final = 0x30
-_LOOSE_SHIFT_V1: Final = 4
-_LOOSE_LENGTHS_V1: Final = (0, 1 << 10, 1 << 13, 1 << 16)
-_KNOWN_FLAGS_V1: Final = KEY | REPLACE | COMPRESSED
 
 _DIGEST_SIZE: Final = 16
 HEADER_SIZE: Final = 64
@@ -64,15 +55,12 @@ FRAME_SIZE: Final = 40
 """Bytes of a record's header."""
 TRAILER_SIZE: Final = 5
 OVERHEAD: Final = FRAME_SIZE + TRAILER_SIZE
-FRAME_SIZE_V1: Final = 36
-TRAILER_SIZE_V1: Final = 4
-OVERHEAD_V1: Final = FRAME_SIZE_V1 + TRAILER_SIZE_V1
 MAX_PAYLOAD: Final = 1 << 30
 _U16_MAX: Final = 0xFFFF
 END: Final = 0x4B
 """The last byte of a record: not zero, so that a lost last sector shows."""
-META_RECORDS: Final = {1: 1, 2: 2}
-"""How many META records begin a log, by its major version."""
+META_RECORDS: Final = 2
+"""How many META records begin a log."""
 SECTOR: Final = 512
 """What a disk keeps or loses as a whole."""
 _ZERO_SECTOR: Final = bytes(SECTOR)
@@ -88,12 +76,7 @@ _EXTENT: Final = struct.Struct("<4xI17xI4xHIB")
 """Of a record's header only: length, fid, zeros, check, type."""
 _TYPE_AND_OFFSET: Final = struct.Struct("<BQ")
 _TRAILER: Final = struct.Struct("<IB")
-_FRAME_V1: Final = struct.Struct("<4sIIBBHIIIII")
-_HEAD_V1: Final = struct.Struct("<4sIIBBHIIII")
-_EXTENT_V1: Final = struct.Struct("<4xI20xII")
-"""Of a record's header only: length, fid, check."""
 _U32: Final = struct.Struct("<I")
-_U64: Final = struct.Struct("<Q")
 _pack_checked: Final = _HEAD_TYPE_AND_OFFSET.pack
 _pack_check: Final = _CHECK.pack
 _pack_trailer: Final = _TRAILER.pack
@@ -101,7 +84,6 @@ unpack_head: Final = _FRAME.unpack_from
 unpack_trailer: Final = _TRAILER.unpack_from
 _CHECKED: Final = FRAME_SIZE - _CHECK.size
 """Bytes of a record's header in front of its own checksum."""
-_CHECKED_V1: Final = FRAME_SIZE_V1 - _U32.size
 
 
 class Header(NamedTuple):
@@ -112,15 +94,13 @@ class Header(NamedTuple):
     generation: int
     created_ns: int
     digest: bytes
-    major: int = MAJOR
 
     def pack(self) -> bytes:
         """Return the bytes of the header."""
-        minor = MINOR if self.major == MAJOR else 0
         head = _FILE_HEADER.pack(
             MAGIC,
-            self.major,
-            minor,
+            MAJOR,
+            MINOR,
             0,
             self.fid,
             0,
@@ -145,7 +125,7 @@ def read_header(path: str, data: bytes) -> Header:
 
     Raises:
         IncompleteLog: the creation of the file was cut short.
-        CheckpointFormatError: the file has a newer major version, or is not a log.
+        CheckpointFormatError: the file has another major version, or is not a log.
         CheckpointCorruptionError: the header is damaged.
     """
     if len(data) < HEADER_SIZE or not data.strip(b"\0"):
@@ -155,23 +135,32 @@ def read_header(path: str, data: bytes) -> Header:
     fields = _FILE_HEADER.unpack_from(data)
     magic, major, _, _, fid, _, generation, created_ns, digest, _ = fields
     if magic != MAGIC:
-        if data.find(_SYNC_PREFIX) >= 0:
+        if data.find(SYNC) >= 0:
             raise CheckpointCorruptionError(path, 0, "the file header is not a log's")
         raise CheckpointFormatError(path, "this is not a graphkit log")
     checked_size = HEADER_SIZE - _U32.size
     (check,) = _U32.unpack_from(data, checked_size)
     if check != crc32(data[:checked_size]):
         raise CheckpointCorruptionError(path, 0, "the file header's checksum is wrong")
+    if major != MAJOR:
+        raise CheckpointFormatError(path, explain_format(major))
+    return Header(fid=fid, generation=generation, created_ns=created_ns, digest=digest)
+
+
+def is_newer(data: bytes) -> bool:
+    """Return whether the first bytes of a log are the header of a newer major version."""
+    if len(data) < HEADER_SIZE or not data.startswith(MAGIC):
+        return False
+    checked_size = HEADER_SIZE - _U32.size
+    major: int = _FILE_HEADER.unpack_from(data)[1]
+    return major > MAJOR and _U32.unpack_from(data, checked_size)[0] == crc32(data[:checked_size])
+
+
+def explain_format(major: int) -> str:
+    """Return why a file of another major version is refused."""
     if major > MAJOR:
-        reason = f"written in format {major}; this graphkit reads up to {MAJOR}: update it"
-        raise CheckpointFormatError(path, reason)
-    return Header(
-        fid=fid,
-        generation=generation,
-        created_ns=created_ns,
-        digest=digest,
-        major=major,
-    )
+        return f"written in format {major}; this graphkit reads format {MAJOR}: update it"
+    return f"written in format {major}, by a development version; no release of graphkit reads it"
 
 
 def is_headless(data: bytes) -> bool:
@@ -202,22 +191,16 @@ class Frame(NamedTuple):
     """All bytes before this offset were on the disk when the record was written."""
     boot: int
     """The number of the boot in which the record was written; 0: unknown."""
-    version: int
-    """The major version of the record's format."""
 
     @property
     def payload_end(self) -> int:
         """The offset of the trailer."""
-        trailer_size = TRAILER_SIZE if self.version == MAJOR else TRAILER_SIZE_V1
-        return self.end - trailer_size
+        return self.end - TRAILER_SIZE
 
     @property
     def is_scattered(self) -> bool:
-        """Whether the records about a checkpoint may stand anywhere behind it.
-
-        True in version 1, which does not record it.
-        """
-        return self.version != MAJOR or bool(self.flags & SCATTERED)
+        """Whether the records about a checkpoint may stand anywhere behind it."""
+        return bool(self.flags & SCATTERED)
 
 
 def digest_thread(thread_id: str) -> bytes:
@@ -272,8 +255,7 @@ def pack_frame(
 
 def repack_frame(frame: Frame, offset: int, fid: int) -> bytes:
     """Return the bytes of a record for another file, which is made durable before it is used."""
-    pack = pack_frame if frame.version == MAJOR else pack_frame_v1
-    return pack(
+    return pack_frame(
         offset=offset,
         fid=fid,
         seq=frame.seq,
@@ -283,23 +265,6 @@ def repack_frame(frame: Frame, offset: int, fid: int) -> bytes:
         back=frame.back,
         key=frame.key,
     )
-
-
-def pack_frame_v1(
-    offset: int,
-    fid: int,
-    seq: int,
-    type: int,
-    payload: bytes,
-    flags: int = 0,
-    back: int = 0,
-    key: int = 0,
-) -> bytes:
-    """Return the bytes of a record of version 1; its field `depth`, which no reader needs, is 0."""
-    length = len(payload)
-    head = _HEAD_V1.pack(SYNC_V1, length, crc32(payload), type, flags, 0, back, key, seq, fid)
-    check = _header_crc_v1(head, offset)
-    return b"".join((head, _U32.pack(check), payload, _U32.pack(length + OVERHEAD_V1)))
 
 
 def count_zero_sectors(data: bytes, offset: int) -> int:
@@ -332,8 +297,6 @@ class Extent(NamedTuple):
     """The id of the file."""
     zeros: int | None
     """How many whole sectors in the record are all zero; None: unknown."""
-    version: int
-    """The major version of the record's format."""
 
 
 def parse_extent(head: bytes, offset: int) -> Extent | None:
@@ -343,15 +306,7 @@ def parse_extent(head: bytes, offset: int) -> Extent | None:
         head: the bytes at the offset; bytes behind the header are ignored.
         offset: where they begin in the file.
     """
-    if head.startswith(SYNC):
-        return _parse_extent_v2(head, offset)
-    if head.startswith(SYNC_V1):
-        return _parse_extent_v1(head, offset)
-    return None
-
-
-def _parse_extent_v2(head: bytes, offset: int) -> Extent | None:
-    if len(head) < FRAME_SIZE:
+    if not head.startswith(SYNC) or len(head) < FRAME_SIZE:
         return None
     length, fid, zeros, check, type_ = _EXTENT.unpack_from(head)
     if check != _header_crc(head[:_CHECKED], type_, offset):
@@ -360,26 +315,12 @@ def _parse_extent_v2(head: bytes, offset: int) -> Extent | None:
         length=length + OVERHEAD,
         fid=fid,
         zeros=zeros if zeros < _U16_MAX else None,
-        version=MAJOR,
     )
-
-
-def _parse_extent_v1(head: bytes, offset: int) -> Extent | None:
-    if len(head) < FRAME_SIZE_V1:
-        return None
-    length, fid, check = _EXTENT_V1.unpack_from(head)
-    if check != _header_crc_v1(head[:_CHECKED_V1], offset):
-        return None
-    return Extent(length=length + OVERHEAD_V1, fid=fid, zeros=None, version=1)
 
 
 def _header_crc(head: bytes, type: int, offset: int) -> int:
     """Return the checksum of a record's header, which proves the record's offset too."""
     return crc32(_TYPE_AND_OFFSET.pack(type, offset), crc32(head))
-
-
-def _header_crc_v1(head: bytes, offset: int) -> int:
-    return crc32(_U64.pack(offset), crc32(head))
 
 
 def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
@@ -396,14 +337,10 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     """
     room = len(data) - start
     if room < FRAME_SIZE:
-        if data.startswith(SYNC_V1, start):
-            return _parse_frame_v1(data, start, offset, fid)
         return ""
     fields = unpack_head(data, start)
     sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = fields
     if sync != SYNC:
-        if sync == SYNC_V1:
-            return _parse_frame_v1(data, start, offset, fid)
         return "no record begins here"
     # `_header_crc`, without a call for each record that is read.
     proof = crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[start : start + _CHECKED]))
@@ -423,20 +360,14 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     vouched = offset - unsynced * SECTOR if unsynced < _U16_MAX else 0
     # By position: keywords would take 0.4 us more, of 1.1 us, for each record that is read.
     end = offset + whole
-    return Frame(offset, end, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)
-
-
-def begins_checkpoint(data: bytes, start: int) -> bool:
-    """Return whether the record at `data[start:]` seems to be a CHECKPOINT; nothing of it is checked."""
-    return data[start + FRAME_SIZE - 1 : start + FRAME_SIZE] == bytes((CHECKPOINT,))
+    return Frame(offset, end, type_, flags, back, key, seq, payload, vouched, boot)
 
 
 def parse_frames(data: bytes, start: int, stop: int, offset: int, fid: int, seq: int) -> list[Frame]:
-    """Return the records of version 2 that follow one another from `data[start:]` on, at most 256.
+    """Return the records that follow one another from `data[start:]` on, at most 256.
 
     Each of them has passed every check of `parse_frame` and of `check_known`. What ends the list
-    (the end of the data, another version, damage, a record of a newer format) is for `parse_frame`
-    to find out.
+    (the end of the data, damage, a record of a newer format) is for `parse_frame` to find out.
 
     A scan spends most of its time here. One loop takes 1.2 us for a record; `parse_frame` takes
     2.2 us with its call.
@@ -476,48 +407,11 @@ def parse_frames(data: bytes, start: int, stop: int, offset: int, fid: int, seq:
             break
         vouched = offset - unsynced * SECTOR if unsynced < _U16_MAX else 0
         end = offset + whole
-        frames.append(new(Frame, (offset, end, type_, flags, back, key, seq, payload, vouched, boot, MAJOR)))
+        frames.append(new(Frame, (offset, end, type_, flags, back, key, seq, payload, vouched, boot)))
         start += whole
         offset = end
         seq += 1
     return frames
-
-
-def _parse_frame_v1(data: bytes, start: int, offset: int, fid: int) -> Frame | str:  # noqa: PLR0911 - one check a line
-    room = len(data) - start
-    if room < FRAME_SIZE_V1:
-        return ""
-    fields = _FRAME_V1.unpack_from(data, start)
-    _, length, crc, type_, flags, _, back, key, seq, frame_fid, check = fields
-    if frame_fid != fid or check != _header_crc_v1(data[start : start + _CHECKED_V1], offset):
-        return "the record header's checksum is wrong"
-    if length > MAX_PAYLOAD:
-        return "the record is impossibly long"
-    if room < length + OVERHEAD_V1:
-        return ""
-    end = start + FRAME_SIZE_V1 + length
-    payload = data[start + FRAME_SIZE_V1 : end]
-    if crc32(payload) != crc:
-        return "the record's checksum is wrong"
-    if _U32.unpack_from(data, end)[0] != length + OVERHEAD_V1:
-        return "the record's trailer is wrong"
-    # The first two records of a file of version 1 were one write.
-    loose = offset
-    if seq > 1:
-        loose = _LOOSE_LENGTHS_V1[(flags & _LOOSE_V1) >> _LOOSE_SHIFT_V1]
-    return Frame(
-        offset=offset,
-        end=offset + length + OVERHEAD_V1,
-        type=type_,
-        flags=flags & ~_LOOSE_V1,
-        back=back,
-        key=key,
-        seq=seq,
-        payload=payload,
-        vouched=offset - loose,
-        boot=0,
-        version=1,
-    )
 
 
 def read_trailer_length(data: bytes) -> int:
@@ -525,11 +419,7 @@ def read_trailer_length(data: bytes) -> int:
 
     The record is not checked.
     """
-    if data[-1] == END and len(data) >= TRAILER_SIZE:
-        length = int(unpack_trailer(data, len(data) - TRAILER_SIZE)[0])
-        if length >= OVERHEAD:
-            return length
-    return int(_U32.unpack_from(data, len(data) - TRAILER_SIZE_V1)[0])
+    return int(unpack_trailer(data, len(data) - TRAILER_SIZE)[0])
 
 
 def check_known(path: str, frame: Frame) -> None:
@@ -539,8 +429,7 @@ def check_known(path: str, frame: Frame) -> None:
         CheckpointFormatError: the type of the record is unknown and must not be skipped, or a flag
             is unknown.
     """
-    known_flags = _KNOWN_FLAGS if frame.version == MAJOR else _KNOWN_FLAGS_V1
     is_known_type = META <= frame.type <= DATA or frame.type & ANCILLARY
-    if not is_known_type or frame.flags & ~known_flags:
+    if not is_known_type or frame.flags & ~_KNOWN_FLAGS:
         record = f"the record at byte {frame.offset} (type {frame.type}, flags {frame.flags})"
         raise CheckpointFormatError(path, f"{record} needs a newer graphkit")

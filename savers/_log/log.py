@@ -1,276 +1,300 @@
-"""Reads a log's records: forward, back from its end, or one at a known offset.
+"""Log: the history of one namespace of a thread, in a log.
 
-Theory of operation. A log only grows at its end, one whole record per write. A record proves itself
-(`frame.py`). Bytes that do not are either a write that never finished, which only stands at the end
-of a log, or damage (`damage.py`). This module also exports the names of the format that the modules
-above it use.
+A Log owns its parts: the frames over some bytes, the checkpoints, their chains and states, and the
+writer. Every use begins with `refresh`, which takes in what other processes have appended. The
+caller holds `mutex` throughout.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import threading
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final, Generic
 
+from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError
-from savers._log.damage import is_torn, judge
-from savers._log.frame import (
-    CHECKPOINT,
-    COMPRESSED,
-    DATA,
-    EARLY,
-    END,
-    FRAME_SIZE,
-    HEADER_SIZE,
-    KEY,
-    MAGIC,
-    MAJOR,
-    MARK,
-    MAX_PAYLOAD,
-    META,
-    META_RECORDS,
-    OVERHEAD,
-    OVERHEAD_V1,
-    RELEASE,
-    REPLACE,
-    SCATTERED,
-    SEALED,
-    SEALED_TYPES,
-    SYNC,
-    TOMBSTONE,
-    TRAILER_SIZE,
-    WRITE,
-    Frame,
-    Header,
-    IncompleteLog,
-    begins_checkpoint,
-    check_known,
-    is_headless,
-    pack_frame,
-    pack_frame_v1,
-    parse_extent,
-    parse_frame,
-    parse_frames,
-    read_header,
-    read_trailer_length,
-    repack_frame,
-)
-from savers._log.log_file import LogFile
+from graphkit.values import PRIVATE
+from savers._log import payloads
+from savers._log.chains import Chains
+from savers._log.frame_log import FrameLog, Medium, ThreadIdentity
+from savers._log.history import History
+from savers._log.log_bytes import Change
+from savers._log.packed_history import GrowingValue, PackedHistory, StateDecoder
+from savers._log.tables import TableReader
+from savers._log.writer import LogWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from graphkit.abc import StateSerializer
+    from graphkit.codec import Codec
+    from graphkit.values import FrozenDict
+    from savers._compression import Compression
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
-__all__ = [
-    "CHECKPOINT",
-    "COMPRESSED",
-    "DATA",
-    "EARLY",
-    "END_READ",
-    "FRAME_SIZE",
-    "HEADER_SIZE",
-    "KEY",
-    "MAGIC",
-    "MAJOR",
-    "MARK",
-    "MAX_DISTANCE",
-    "MAX_PAYLOAD",
-    "META",
-    "META_RECORDS",
-    "OVERHEAD",
-    "RELEASE",
-    "REPLACE",
-    "SCATTERED",
-    "SEALED",
-    "SEALED_TYPES",
-    "SYNC",
-    "TOMBSTONE",
-    "TRAILER_SIZE",
-    "WINDOW",
-    "WRITE",
-    "BackwardReader",
-    "Frame",
-    "Header",
-    "IncompleteLog",
-    "LogFile",
-    "begins_checkpoint",
-    "check_known",
-    "is_headless",
-    "is_torn",
-    "judge",
-    "pack_frame",
-    "pack_frame_v1",
-    "parse_extent",
-    "parse_frame",
-    "parse_frames",
-    "read_frame",
-    "read_header",
-    "repack_frame",
-    "scan",
-]
-
-MAX_DISTANCE: Final = 0xF000_0000
-"""The greatest distance from a record back to its keyframe that a writer stores."""
-WINDOW: Final = 1 << 22
-"""Bytes that `scan` reads at once."""
-END_READ: Final = 1 << 16
-"""Bytes that a `BackwardReader` reads at once."""
-_PROBE: Final = 1 << 12
-"""Bytes read for a single record before its length is known."""
+_ENTRY_COST: Final = 1 << 10
+"""About how many bytes a checkpoint takes in an index."""
 
 
-def scan(file: LogFile, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Frame]:
-    """Yield the records from an offset on, opened; stop before bytes that are nothing yet or torn.
+class Log(Generic[Medium]):
+    """The log of one history. One OS thread may use it at a time, the one that holds `mutex`.
 
-    Args:
-        file: the log.
-        start: where the first record begins.
-        end: the size of the file.
-        seq: the number of the first record.
-        data: the beginning of the file, as far as the caller has read it already.
-
-    Raises:
-        CheckpointCorruptionError: the log is damaged. The records before the damage were yielded.
-        CheckpointFormatError: a record needs a newer graphkit. Likewise.
-        CheckpointKeyError: the log is sealed, and the key is missing or wrong.
-    """
-    assert file.fid is not None
-    offset = start
-    base = 0
-    wanted = WINDOW
-    while offset < end:
-        frames: list[Frame] = []
-        if file.seal is None:
-            frames = parse_frames(data, offset - base, end - base, offset, file.fid, seq)
-        if frames:
-            yield from frames
-            offset = frames[-1].end
-            seq += len(frames)
-            wanted = WINDOW
-            continue
-        frame = parse_frame(data, offset - base, offset, file.fid)
-        if frame == "" and base + len(data) < end:
-            # A record longer than the window is read whole the second time.
-            known = max(0, base + len(data) - offset)
-            length = min(wanted, end - offset)
-            data = file.read_at(offset, length)
-            base = offset
-            wanted = _needed_size(data, offset, wanted)
-            if len(data) < length and len(data) <= known:
-                return  # Bytes that should follow are not there: a row is missing, or the file was cut.
-            continue
-        if isinstance(frame, str) or frame.seq != seq:
-            reason = frame if isinstance(frame, str) else "records are missing before it"
-            try:
-                judge(file, offset, end, reason)
-            except CheckpointCorruptionError:
-                # A reader takes no lock. A record that was being written over zeros may have been
-                # read in part, and be whole by now.
-                again = file.read_at(offset, base + len(data) - offset)
-                if again == data[offset - base :]:
-                    raise
-                data = again
-                base = offset
-                continue
-            return
-        check_known(file.path, frame)
-        yield frame if file.seal is None else file.open_frame(frame)
-        offset = frame.end
-        seq += 1
-        wanted = WINDOW
-
-
-def _needed_size(data: bytes, offset: int, wanted: int) -> int:
-    """Return how many bytes to read for the record that begins with the data; at least `wanted`."""
-    extent = parse_extent(data[:FRAME_SIZE], offset)
-    if extent is None or extent.length > MAX_PAYLOAD + OVERHEAD:
-        return wanted
-    return max(wanted, extent.length)
-
-
-def read_frame(file: LogFile, offset: int, end: int) -> Frame:
-    """Return the record at an offset where one was found before, opened.
-
-    Raises:
-        CheckpointCorruptionError: the bytes there are no longer a good record.
-        CheckpointKeyError: the log is sealed, and the key is missing or wrong.
-    """
-    assert file.fid is not None
-    data = b""
-    if HEADER_SIZE <= offset < end:
-        data = file.read_at(offset, min(_PROBE, end - offset))
-    frame = parse_frame(data, 0, offset, file.fid)
-    if frame == "":
-        extent = parse_extent(data[:FRAME_SIZE], offset)
-        if extent is not None:
-            data = file.read_at(offset, extent.length)
-            frame = parse_frame(data, 0, offset, file.fid)
-    if isinstance(frame, str):
-        raise CheckpointCorruptionError(file.path, offset, frame or "the record is cut short")
-    check_known(file.path, frame)
-    return file.open_frame(frame)
-
-
-class BackwardReader:
-    """Steps back over a log's records from its end, reading 64 KiB at a time.
-
-    It does not open sealed records.
+    Attributes:
+        thread_id: the thread.
+        namespace: its namespace.
+        mutex: held by its user.
+        frames: the records, and the bytes below them.
+        history: the checkpoints.
+        writer: what appends; it knows the newest state.
+        expects_release: whether it is a released log, which ends in RELEASE.
+        was_removed: whether the last refresh found that something other than a delete or a release
+            has removed the log.
     """
 
-    def __init__(self, file: LogFile, end: int) -> None:
-        assert file.fid is not None
-        self._file = file
-        self._fid = file.fid
-        self._offset = end
-        self._data = b""
-        self._base = end
+    def __init__(
+        self,
+        bytes: Medium,
+        identity: ThreadIdentity,
+        codec: Codec,
+        serializer: StateSerializer | None = None,
+        compression: Compression | None = None,
+        *,
+        expects_release: bool = False,
+    ) -> None:
+        """Prepare a log; nothing is opened.
+
+        Args:
+            bytes: where its bytes lie.
+            identity: whose log it is.
+            codec: packs and unpacks values.
+            serializer: converts whole states to bytes; None: the codec does.
+            compression: how large values are compressed.
+            expects_release: whether the caller looks for a released log.
+        """
+        self.thread_id, self.namespace = identity.owner
+        self.mutex = threading.RLock()
+        self.frames: FrameLog[Medium, ThreadIdentity] = FrameLog(bytes, identity)
+        self.tables = TableReader(self.frames, codec.unpack)
+        self.chains = Chains(self.frames, codec.unpack)
+        self.history = History(self.frames, self.chains, codec.unpack)
+        self.packed = PackedHistory(self.chains, self.tables)
+        self.pack = codec.pack
+        self.unpack = codec.unpack
+        self._codec = codec
+        self._serializer = serializer
+        self._decoder = self.new_decoder()
+        self.writer = LogWriter(self.thread_id, self.frames, self.history, self.chains, self.tables, codec, serializer)
+        self.writer.compression = compression
+        self.expects_release = expects_release
+        self.was_removed = False
+        self.is_known_absent = False
+        """Whether the last refresh has found no log, and nothing was appended since."""
+        self.accounted_end = 0
+        """Where the log ended when `OpenLogs` measured what it caches."""
+
+    def make_copy(self, bytes: Medium) -> Log[Medium]:
+        """Return a log of the same history over other bytes, to which this one is rewritten."""
+        return Log(bytes, self.frames.identity, self._codec, self._serializer, self.writer.compression)
 
     @property
-    def offset(self) -> int:
-        """Where the last record that was stepped over begins; at first, the end of the log."""
-        return self._offset
+    def path(self) -> str:
+        """Names the log in errors."""
+        return self.frames.path
 
-    def skip_zeros(self) -> None:
-        """Step back over the zeros behind the last record.
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a log, as far as this object knows."""
+        return self.frames.bytes.is_open
 
-        A record of version 1 may end in zeros, which belong to it.
+    # Opening and closing
+
+    def refresh(self) -> bool:
+        """Take in what other writers have appended since; open the log if need be.
+
+        Returns:
+            Whether there is a log that has not ended (a released log: whether there is one).
+
+        Raises:
+            CheckpointCorruptionError: the log is damaged. It is closed.
+            CheckpointFormatError: another version of graphkit wrote it, or it belongs to another
+                thread. It is closed.
         """
-        end = self._offset
-        while self._offset > HEADER_SIZE:
-            start = max(HEADER_SIZE, self._offset - END_READ)
-            data = self._read(start, self._offset)
-            rest = data.rstrip(b"\0")
-            self._offset = start + len(rest)
-            if rest:
-                if rest[-1] != END:
-                    self._offset = end
-                    self._base = end
-                    self._data = b""
-                return
+        self.was_removed = False
+        try:
+            if self.frames.in_doubt:
+                self.close()
+            if self.is_open and self._is_current():
+                return True
+            was_removed = self.is_open and self._has_vanished()
+            self.close()
+            is_live = self._open()
+            self.is_known_absent = not self.is_open
+        except BaseException as error:
+            # A part of what was appended may have been taken in.
+            self.close()
+            if isinstance(error, CheckpointCorruptionError) and self.frames.bytes.is_gone():
+                # It was replaced while it was read, and only seems damaged.
+                return self.refresh()
+            raise
+        self.was_removed = was_removed and not is_live
+        return is_live
 
-    def step(self) -> Frame | None:
-        """Return the record before the last one; None if no good record ends there."""
-        end = self._offset
-        if end < HEADER_SIZE + OVERHEAD_V1:
-            return None
-        trailer = self._read(end - TRAILER_SIZE, end)
-        if len(trailer) < TRAILER_SIZE:
-            # Bytes before the end are missing, as a row may be.
-            return None
-        length = read_trailer_length(trailer)
-        start = end - length
-        if length < OVERHEAD_V1 or start < HEADER_SIZE:
-            return None
-        self._fill(start, end)
-        frame = parse_frame(self._data, start - self._base, start, self._fid)
-        if isinstance(frame, str) or frame.end != end:
-            return None
-        self._offset = start
-        return frame
+    def refresh_to_write(self) -> bool:
+        """Refresh, and cut off what a dead writer left at the end; the caller excludes other writers. See `refresh`."""
+        if not self.refresh():
+            return False
+        self.frames.prepare_end()
+        return True
 
-    def _read(self, start: int, end: int) -> bytes:
-        self._fill(start, end)
-        return self._data[start - self._base : end - self._base]
+    def _is_current(self) -> bool:
+        """Read what was appended; return whether the open log is still the one to read."""
+        frames = self.frames
+        change = frames.bytes.refresh(frames.end)
+        if change is Change.REPLACED:
+            return False
+        if self.history.closed_by is not None:
+            # A live log that has ended is read no more: another one may have taken its place.
+            return self.expects_release and change is Change.NONE
+        if change is Change.GREW:
+            frames.in_doubt = True
+            if self.history.read_on(frames.bytes.size):
+                self.writer.reset()
+            frames.bytes.note_end(frames.end, self.history.last)
+            frames.in_doubt = False
+        return self.history.closed_by is None
 
-    def _fill(self, start: int, end: int) -> None:
-        """Read the file around two offsets, unless the buffer begins early enough."""
-        if start < self._base:
-            self._base = max(0, min(start, end - END_READ))
-            self._data = self._file.read_at(self._base, end - self._base)
+    def _has_vanished(self) -> bool:
+        """Return whether the bytes lost their name otherwise than by a delete or a release."""
+        frames = self.frames
+        if not frames.bytes.has_vanished:
+            return False
+        try:
+            self.history.read_on(frames.bytes.size)
+        except CheckpointCorruptionError:
+            return True
+        return self.history.closed_by is None
+
+    def _open(self) -> bool:
+        frames = self.frames
+        is_found = frames.open()
+        if is_found:
+            self.history.load_end()
+            frames.bytes.note_end(frames.end, self.history.last)
+        has_ended = self.history.closed_by is not None
+        if self.expects_release:
+            frames.bytes.check_release(frames.end, is_found=is_found, has_ended=has_ended)
+            return is_found
+        return is_found and not has_ended
+
+    def commit(self) -> None:
+        """Let the medium store what was appended; see `LogBytes.commit`. If that fails, the log is closed."""
+        try:
+            self.frames.bytes.commit(self.history.find_latest())
+        except BaseException:
+            self.close()
+            raise
+
+    def discard(self) -> None:
+        """Forget what was appended and not committed."""
+        if self.frames.in_doubt or self.frames.bytes.has_pending:
+            self.close()
+
+    def close(self) -> None:
+        """Forget what was read; the next use opens the log again."""
+        self.is_known_absent = False
+        self.frames.close()
+        self.history.reset()
+        self.chains.forget()
+        self.writer.reset()
+        self._decoder.forget()
+
+    def end(self, type: int, version: int) -> None:
+        """Append the record that ends this log: RELEASE or TOMBSTONE. The caller closes it."""
+        frames = self.frames
+        frames.append(type, payloads.packb([version, time_ns() // 1000]))
+        frames.bytes.note_ended(frames.end)
+
+    def retire(self) -> None:
+        """Close a log that its saver does not keep open any more."""
+        if not self.frames.in_doubt:
+            self.frames.bytes.retire(self.frames.end)
+        self.close()
+
+    def close_after_fork(self) -> None:
+        """Close, in the child of a fork, what the log has from the parent."""
+        self.frames.bytes.close_after_fork()
+        self.close()
+
+    # Caches
+
+    @property
+    def cached_size(self) -> int:
+        """About how many bytes of memory are kept to save work."""
+        index = self.history.index
+        size = 0 if index is None else _ENTRY_COST * len(index.checkpoints)
+        if self.writer.state is not None:
+            size += self.writer.state_length
+        return (
+            size + self.chains.size + self._decoder.size + self.frames.records.kept_size + self.frames.bytes.kept_size
+        )
+
+    def drop_caches(self) -> None:
+        """Drop what is only kept to save work; it is read again when a caller needs it."""
+        self.history.drop_index()
+        self.chains.forget()
+        self.writer.reset()
+        self._decoder.forget()
+        self.frames.records.forget()
+        self.frames.bytes.drop_caches()
+
+    def is_small(self, limit: int) -> bool:
+        """Return whether the last state is in memory and has at most so many bytes."""
+        return self.writer.state is not None and self.writer.state_length <= limit
+
+    # Reading
+
+    def load_state(self, stored: StoredCheckpoint) -> FrozenDict:
+        """Return the state of a checkpoint of this log.
+
+        Raises:
+            CheckpointCorruptionError: its bytes are damaged.
+            CheckpointSerializationError: it holds a type that is not registered.
+        """
+        writer = self.writer
+        last = self.history.last
+        is_last = last is not None and stored.offset == last.offset
+        if is_last and writer.state is not None and writer.state.kind != PRIVATE:
+            return writer.state
+        packed = self.packed.read(stored)
+        state = self._decoder.decode(packed, stored.offset)
+        if is_last:
+            writer.state = state
+            writer.state_length = sum(map(_measure, packed.values()))
+        return state
+
+    def read_writes(self, stored: StoredCheckpoint) -> dict[str, Any]:
+        """Return the pending writes of a checkpoint, in the order of their first recording.
+
+        Raises:
+            CheckpointCorruptionError: they are damaged.
+            CheckpointSerializationError: they hold a type that is not registered.
+        """
+        packed = self.history.read_packed_writes(stored)
+        try:
+            return {key: self.unpack(value, key) for key, value in packed.items()}
+        except MalformedDataError as error:
+            reason = f"a pending write is malformed: {error}"
+            raise CheckpointCorruptionError(self.path, stored.offset, reason) from error
+
+    def new_decoder(self) -> StateDecoder:
+        """Return a decoder for a caller that reads the states one after another."""
+        return StateDecoder(self.path, self._codec, self._serializer)
+
+    def find(self, id: str | None) -> StoredCheckpoint | None:
+        """Return the checkpoint with an id, or the latest; None if there is none."""
+        return self.history.find(id) if self.is_open else None
+
+
+AnyLog = Log[Any]
+
+
+def _measure(value: bytes | GrowingValue) -> int:
+    return value.length if isinstance(value, GrowingValue) else len(value)

@@ -13,26 +13,28 @@ from typing import TYPE_CHECKING
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError
 from savers import _delta as delta
-from savers._log import log, payloads
-from savers._log.early_writes import EarlyWrites
-from savers._log.replay import Replay
+from savers._log import payloads
+from savers._log.frame import CHECKPOINT, DATA, EARLY, MARK, RELEASE, TOMBSTONE, WRITE, Frame
+from savers._log.records import Records
+from savers._log.stored_checkpoint import EarlyWrites
+from savers._log.table_replay import TableReplay
 
 if TYPE_CHECKING:
-    from savers._log.log_reader import LogReader
+    from savers._log.log import AnyLog
 
 
 class LogChecker:
     """Checks the records of one log in order."""
 
-    def __init__(self, checked_log: LogReader) -> None:
+    def __init__(self, checked_log: AnyLog) -> None:
         self._log = checked_log
         self.records = 0
         self.good_end = 0
         """Where the good records end."""
         self.checkpoint_ids: set[str] = set()
-        self.closed_by: log.Frame | None = None
+        self.closed_by: Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        self._replay = Replay(checked_log, skips_metadata=True)
+        self._replay = TableReplay(checked_log, skips_metadata=True)
         self._early = EarlyWrites()
         """The early writes that wait for their checkpoint. It may never come."""
         self._data_start: int | None = None
@@ -42,19 +44,20 @@ class LogChecker:
         """Read the whole log.
 
         Raises:
-            log.IncompleteLog: its creation did not finish.
+            IncompleteLog: its creation did not finish.
             CheckpointCorruptionError: it is damaged.
             CheckpointFormatError: it needs a newer graphkit, or belongs to another thread.
             CheckpointKeyError: it is sealed, and a key is missing or wrong. All checksums of its
                 records are right.
         """
-        checked = self._log
-        start = checked.read_beginning(size)
+        checked = self._log.frames
+        checked.read_beginning(size)
+        start = checked.end
         checked.end = size
         self.records = 1
         self.good_end = start
         try:
-            for frame in checked.scan(start, size, 1):
+            for frame in checked.records.scan(start, size, 1):
                 self._check_record(frame)
                 self.records += 1
                 self.good_end = frame.end
@@ -65,14 +68,14 @@ class LogChecker:
 
     def _check_checksums(self, start: int, size: int) -> None:
         """Check the records of a sealed log without opening them."""
-        checked = self._log
+        checked = self._log.frames
         self.records = 1
         self.good_end = start
         self.checkpoint_ids.clear()
-        for frame in log.scan(checked.file._replace(seal=None), start, size, 1):
+        for frame in Records(checked.bytes, checked.fid).scan(start, size, 1):
             self.records += 1
             self.good_end = frame.end
-            if frame.type in {log.RELEASE, log.TOMBSTONE}:
+            if frame.type in {RELEASE, TOMBSTONE}:
                 self.closed_by = frame
 
     def _check_last_state(self) -> None:
@@ -87,39 +90,38 @@ class LogChecker:
             reason = "its values name the same bytes twice"
             raise CheckpointCorruptionError(self._log.path, checkpoint.offset, reason) from error
         for value in table.values.values():
-            self._log.read_bodies([value], checkpoint)
+            self._log.tables.read_bodies([value], checkpoint.offset)
 
     def is_followed_by_zeros(self, size: int) -> bool:
         """Return whether only zeros follow the good records; writers may extend a log with zeros."""
-        checked = self._log
-        return checked.version == log.MAJOR and checked.file.is_zero(self.good_end, size)
+        return self._log.frames.records.is_zero(self.good_end, size)
 
-    def _check_record(self, frame: log.Frame) -> None:
+    def _check_record(self, frame: Frame) -> None:
         path = self._log.path
-        if frame.type == log.CHECKPOINT:
+        if frame.type == CHECKPOINT:
             self._check_checkpoint(frame)
             self._data_start = None
-        elif frame.type == log.DATA:
+        elif frame.type == DATA:
             if self._data_start is None:
                 self._data_start = frame.offset
-        elif frame.type in {log.RELEASE, log.TOMBSTONE}:
+        elif frame.type in {RELEASE, TOMBSTONE}:
             payloads.decode_ending(path, frame)
             self.closed_by = frame
-        elif frame.type == log.WRITE:
+        elif frame.type == WRITE:
             self._check_writes(frame)
-        elif frame.type == log.MARK:
+        elif frame.type == MARK:
             payloads.decode_tags(path, frame)
 
-    def _check_writes(self, frame: log.Frame) -> None:
+    def _check_writes(self, frame: Frame) -> None:
         owner, values = payloads.decode_writes(self._log.path, frame)
-        if not frame.flags & log.EARLY:
+        if not frame.flags & EARLY:
             return
         if owner in self.checkpoint_ids:
             reason = "the checkpoint of its early writes precedes it"
             raise CheckpointCorruptionError(self._log.path, frame.offset, reason)
         self._early.add(owner, values, frame.offset)
 
-    def _check_checkpoint(self, frame: log.Frame) -> None:
+    def _check_checkpoint(self, frame: Frame) -> None:
         path = self._log.path
         before = self._replay.table
         record = self._replay.step(frame)
@@ -169,7 +171,7 @@ class LogChecker:
         value = table.values[name]
         if min(value.pieces[::2], default=0) < self._data_start:
             return False
-        self._log.read_bodies([value], checkpoint)
+        self._log.tables.read_bodies([value], checkpoint.offset)
         return True
 
 

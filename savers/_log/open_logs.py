@@ -8,14 +8,14 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from savers._mutex import hold_if_free
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from savers._log.log_reader import LogReader
+    from savers._log.log import Log
 
 OPEN_LOGS: Final = 4096
 """The most logs that the savers of a process keep open, if the process may have so many
@@ -24,8 +24,6 @@ FEWEST_OPEN_LOGS: Final = 16
 """Each saver may keep this many logs open, however many savers there are."""
 CACHED_BYTES: Final = 64 << 20
 """The most bytes of states and indexes that a saver keeps; the log in use may exceed it."""
-ENTRY_COST: Final = 1 << 10
-"""About how many bytes a checkpoint takes in an index."""
 _UNACCOUNTED: Final = 4 << 10
 """Changes by fewer bytes are not worth taking a lock at each put."""
 
@@ -33,25 +31,26 @@ _UNACCOUNTED_APPENDS: Final = 4 << 10
 """Appended bytes after which the caches of a log are measured again: about thirty usual puts, of
 which each may have added an entry to the index."""
 
+LogType = TypeVar("LogType", bound="Log[Any]")
 LogKey = tuple[str, str, int]
 """Thread id, namespace, version; version 0 is the live log. A plain tuple: each put makes one."""
 
 
-class OpenLogs:
+class OpenLogs(Generic[LogType]):
     """The open logs of one saver, least recently used first."""
 
     def __init__(self) -> None:
-        self._logs: OrderedDict[LogKey, LogReader] = OrderedDict()
-        self._sizes: dict[LogReader, int] = {}
+        self._logs: OrderedDict[LogKey, LogType] = OrderedDict()
+        self._sizes: dict[LogType, int] = {}
         """The bytes that each log caches, if it caches any."""
         self._cached = 0
         """The sum of these."""
-        self._last: tuple[LogKey, LogReader] | None = None
+        self._last: tuple[LogKey, LogType] | None = None
         """The log that was used last, and its key: a run finds its log without the lock."""
         self._guard = Lock()
         _ALL_OPEN_LOGS[id(self)] = self
 
-    def find(self, key: LogKey) -> LogReader | None:
+    def find(self, key: LogKey) -> LogType | None:
         """Return the log with a key, None if there is none."""
         last = self._last
         if last is not None and last[0] == key:
@@ -63,7 +62,7 @@ class OpenLogs:
                 self._last = key, open_log
             return open_log
 
-    def add(self, key: LogKey, new: LogReader) -> LogReader:
+    def add(self, key: LogKey, new: LogType) -> LogType:
         """Add a log, and close others if there are too many.
 
         Returns:
@@ -93,9 +92,9 @@ class OpenLogs:
             self._close_if_idle(self._logs[key], partial(self._drop, key))
 
     @staticmethod
-    def _close_if_idle(open_log: LogReader, then: Callable[[], object]) -> bool:
+    def _close_if_idle(open_log: LogType, then: Callable[[], object]) -> bool:
         """Close a log that no caller uses, and call a function; return whether it was closed."""
-        if open_log.suspect:
+        if open_log.frames.bytes.is_suspect:
             return False
         with hold_if_free(open_log.mutex) as is_held:
             if is_held:
@@ -103,7 +102,7 @@ class OpenLogs:
                 then()
             return is_held
 
-    def _drop(self, key: LogKey) -> LogReader:
+    def _drop(self, key: LogKey) -> LogType:
         open_log = self._logs.pop(key)
         self._last = None
         self._cached -= self._sizes.pop(open_log, 0)
@@ -114,41 +113,32 @@ class OpenLogs:
         if not self._guard.acquire(blocking=False):
             return 0
         try:
-            with_descriptor = [open_log for open_log in self._logs.values() if open_log.fd >= 0]
+            with_descriptor = [open_log for open_log in self._logs.values() if open_log.is_open]
             return sum(self._close_if_idle(open_log, lambda: None) for open_log in with_descriptor)
         finally:
             self._guard.release()
 
-    def account_usual_put(self, open_log: LogReader) -> None:
-        """Account for a put that has loaded nothing and only made the log a little longer.
+    def account_put(self, log: LogType) -> None:
+        """Account for a put. As `account`, but not at each: a thirtieth of its cost."""
+        if not 0 <= log.frames.end - log.accounted_end < _UNACCOUNTED_APPENDS:
+            self.account(log)
 
-        As `account`, but not at each put: a thirtieth of its cost.
-        """
-        if open_log.end - open_log.accounted_end >= _UNACCOUNTED_APPENDS:
-            self.account(open_log)
-
-    def account(self, open_log: LogReader) -> None:
+    def account(self, log: LogType) -> None:
         """Record what a log caches after it was used; drop the caches of others if it is too much.
 
         The caller holds the mutex of the log.
         """
-        open_log.accounted_end = open_log.end
-        size = 0
-        if open_log.state is not None:
-            size = open_log.keyframe_length + max(0, open_log.end - open_log.keyframe_end)
-        if open_log.index is not None:
-            size += ENTRY_COST * len(open_log.index.checkpoints)
-        size += open_log.chains.size + open_log.kept_size
-        size += open_log.past_values.size + ENTRY_COST * len(open_log.recent)
-        if -_UNACCOUNTED < size - self._sizes.get(open_log, 0) < _UNACCOUNTED:
+        log.accounted_end = log.frames.end
+        size = log.cached_size
+        if -_UNACCOUNTED < size - self._sizes.get(log, 0) < _UNACCOUNTED:
             return
         with self._guard:
-            self._cached += size - self._sizes.get(open_log, 0)
-            self._sizes[open_log] = size
+            self._cached += size - self._sizes.get(log, 0)
+            self._sizes[log] = size
             if self._cached > CACHED_BYTES:
-                self._drop_caches(open_log)
+                self._drop_caches(log)
 
-    def _drop_caches(self, used: LogReader) -> None:
+    def _drop_caches(self, used: LogType) -> None:
         """Drop caches, of the logs used longest ago first, until the limit is met.
 
         The log in use keeps its cache.
@@ -190,17 +180,17 @@ class OpenLogs:
         self._guard = Lock()
 
 
-def _close_all(logs: list[LogReader]) -> None:
+def _close_all(logs: Sequence[Log[Any]]) -> None:
     for open_log in logs:
         with open_log.mutex:
             open_log.retire()
 
 
-_ALL_OPEN_LOGS: Final[weakref.WeakValueDictionary[int, OpenLogs]] = weakref.WeakValueDictionary()
+_ALL_OPEN_LOGS: Final[weakref.WeakValueDictionary[int, OpenLogs[Any]]] = weakref.WeakValueDictionary()
 """By id of the object."""
 
 
-def _list_all_open_logs() -> list[OpenLogs]:
+def _list_all_open_logs() -> list[OpenLogs[Any]]:
     # A list of references is made at once, whatever other threads of execution add meanwhile.
     alive = (reference() for reference in _ALL_OPEN_LOGS.valuerefs())
     return [one for one in alive if one is not None]

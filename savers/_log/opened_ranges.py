@@ -28,7 +28,7 @@ from savers._log.frame import (
 )
 
 if TYPE_CHECKING:
-    from savers._log.log_file import LogFile
+    from savers._log.log_bytes import LogBytes
     from savers._log.sealing import LogSeal
 
 _RECORD: Final = Struct("<4sI4x17s10xB")
@@ -49,7 +49,9 @@ _LONGEST_KEPT: Final = 1 << 18
 class OpenedRanges:
     """The opened bytes of one log. The records of an open file do not change."""
 
-    def __init__(self, seal: LogSeal) -> None:
+    def __init__(self, bytes: LogBytes, fid: int | None, seal: LogSeal) -> None:
+        self._bytes = bytes
+        self._fid = fid
         self._seal = seal
         self._start = 0
         """Where the bytes that were opened last begin in the file."""
@@ -70,7 +72,7 @@ class OpenedRanges:
         self._kept = bytearray()
         self._appended = b""
 
-    def read(self, file: LogFile, start: int, length: int) -> bytes:
+    def read(self, start: int, length: int) -> bytes:
         """Return a range of the file as it would be if the log were not sealed.
 
         Only the bytes of payloads mean anything.
@@ -85,10 +87,10 @@ class OpenedRanges:
         kept_end = self._start + len(self._kept)
         if not self._start <= start <= kept_end:
             # Not in the bytes that are kept, nor behind them.
-            self._start = kept_end = _find_record(file, start)
             self._kept = bytearray()
+            self._start = kept_end = self._find_record(start)
         if end > kept_end:
-            self._kept += self._open_records(file, kept_end, end)
+            self._kept += self._open_records(kept_end, end)
         at = start - self._start
         opened = bytes(self._kept[at : at + length])
         if len(self._kept) > _LONGEST_KEPT or not self._ends_with_record:
@@ -100,9 +102,9 @@ class OpenedRanges:
         self._appended_start = end - len(payload)
         self._appended = payload if len(payload) <= _LONGEST_KEPT else b""
 
-    def _open_records(self, file: LogFile, first: int, end: int) -> bytearray:
+    def _open_records(self, first: int, end: int) -> bytearray:
         """Return the bytes from a record on, opened, up to the end of the record at `end`."""
-        data = file.read_at(first, end + _READ_AHEAD - first)
+        data = self._bytes.read_at(first, end + _READ_AHEAD - first)
         opened = bytearray(len(data))
         size = end - first
         at = 0
@@ -113,7 +115,7 @@ class OpenedRanges:
             payload = None
             if sync == SYNC and length <= MAX_PAYLOAD and place[0] & SEALED:
                 if record_end > len(data):
-                    data += file.read_at(first + len(data), record_end - len(data))
+                    data += self._bytes.read_at(first + len(data), record_end - len(data))
                     opened += bytes(len(data) - len(opened))
                 sealed = data[at + FRAME_SIZE : at + FRAME_SIZE + length]
                 offset = first + at
@@ -121,10 +123,10 @@ class OpenedRanges:
                     payload = self._seal.open_payload(sealed, place + _pack_offset(type_, offset), offset)
                 except (CheckpointKeyError, CheckpointCorruptionError):
                     # Of a damaged record, the id of the key may be damaged.
-                    if isinstance(parse_frame(data, at, offset, file.fid or 0), Frame):
+                    if isinstance(parse_frame(data, at, offset, self._fid or 0), Frame):
                         raise
             if payload is None:
-                at = _find_next_record(file, first, data, at)
+                at = self._find_next_record(first, data, at)
                 self._ends_with_record = False
                 continue
             payload_end = record_end - TRAILER_SIZE
@@ -134,43 +136,39 @@ class OpenedRanges:
         del opened[at:]
         return opened
 
+    def _find_record(self, position: int) -> int:
+        """Return the offset of the record with a position; the position itself if there is none."""
+        step = _FIRST_STEP
+        while True:
+            start = max(HEADER_SIZE, position - step)
+            data = self._bytes.read_at(start, position - start)
+            at = data.rfind(SYNC)
+            while at >= 0:
+                if self._is_record(data, at, start + at):
+                    return start + at
+                at = data.rfind(SYNC, 0, at + len(SYNC) - 1)
+            if start == HEADER_SIZE:
+                return position
+            step *= _STEP_GROWTH
 
-def _find_record(file: LogFile, position: int) -> int:
-    """Return the offset of the record with a position; the position itself if there is none."""
-    step = _FIRST_STEP
-    while True:
-        start = max(HEADER_SIZE, position - step)
-        data = file.read_at(start, position - start)
-        at = data.rfind(SYNC)
-        while at >= 0:
-            if _is_record(file, data, at, start + at):
-                return start + at
-            at = data.rfind(SYNC, 0, at + len(SYNC) - 1)
-        if start == HEADER_SIZE:
-            return position
-        step *= _STEP_GROWTH
+    def _find_next_record(self, first: int, data: bytes, at: int) -> int:
+        """Return the index of the next record in the data that can be one; their length if none is.
 
+        Args:
+            first: where the data begin in the file.
+            data: a range of the file.
+            at: the index of the record that could not be opened.
+        """
+        extent = parse_extent(data[at : at + FRAME_SIZE], first + at)
+        if extent is not None and extent.fid == self._fid and extent.length <= len(data) - at:
+            return at + extent.length
+        while True:
+            at = data.find(SYNC, at + 1)
+            if at < 0:
+                return len(data)
+            if self._is_record(data, at, first + at):
+                return at
 
-def _find_next_record(file: LogFile, first: int, data: bytes, at: int) -> int:
-    """Return the index of the next record in the data that can be one; their length if none is.
-
-    Args:
-        file: the log.
-        first: where the data begin in the file.
-        data: a range of the file.
-        at: the index of the record that could not be opened.
-    """
-    extent = parse_extent(data[at : at + FRAME_SIZE], first + at)
-    if extent is not None and extent.fid == file.fid and extent.length <= len(data) - at:
-        return at + extent.length
-    while True:
-        at = data.find(SYNC, at + 1)
-        if at < 0:
-            return len(data)
-        if _is_record(file, data, at, first + at):
-            return at
-
-
-def _is_record(file: LogFile, data: bytes, at: int, offset: int) -> bool:
-    extent = parse_extent(data[at : at + FRAME_SIZE], offset)
-    return extent is not None and extent.fid == file.fid
+    def _is_record(self, data: bytes, at: int, offset: int) -> bool:
+        extent = parse_extent(data[at : at + FRAME_SIZE], offset)
+        return extent is not None and extent.fid == self._fid

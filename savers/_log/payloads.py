@@ -20,9 +20,8 @@ from msgpack import Packer, unpackb
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from graphkit.values import FrozenDict
-from savers._log.early_writes import EarlyDistances
-from savers._log.frame import KEY, MAJOR, SEALED, TRAILER_SIZE, TRAILER_SIZE_V1, Frame
-from savers._log.stored_checkpoint import StoredCheckpoint
+from savers._log.frame import KEY, SEALED, TRAILER_SIZE, Frame
+from savers._log.stored_checkpoint import EarlyDistances, StoredCheckpoint
 
 Pack = Callable[[object, str], bytes]
 Unpack = Callable[[bytes], Any]
@@ -361,7 +360,7 @@ def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see belo
 ) -> DecodedRecord:
     # Every scan runs this once for a record, in 2.2 us. Calls, keywords and optional elements that
     # are not there would cost as much again.
-    offset, end, _, flags, _, key, _, _, _, _, version = frame
+    offset, end, _, flags, _, key, _, _, _, _ = frame
     table = parent = metadata = target = early = None
     if flags & KEY:
         own_id, node, next_node, created, ops, table, *rest = parts
@@ -422,7 +421,6 @@ def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see belo
         end - offset,
         offset - key,
     )
-    trailer = end - (TRAILER_SIZE if version == MAJOR else TRAILER_SIZE_V1)
     return _new_record(
         DecodedRecord,
         (
@@ -431,7 +429,7 @@ def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see belo
             table,
             None if target is None else id_text(target),
             data,
-            trailer - len(data),
+            end - TRAILER_SIZE - len(data),
             NO_DISTANCES if early is None else _check_distances(early),
         ),
     )
@@ -536,8 +534,3 @@ def decode_ending(path: str, frame: Frame) -> int:
     if not has_version:
         raise malformed_error(path, frame, "it names no version")
     return int(parts[0])
-
-
-def merge_tags(old: Sequence[str], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
-    """Return the tags of a checkpoint after a MARK record, each once, in the order of adding."""
-    return tuple(tag for tag in dict.fromkeys((*old, *add)) if tag not in remove)

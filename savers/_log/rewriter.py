@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
-from savers._log import log, payloads
-from savers._log.log_writer import NewCheckpoint
-from savers._log.replay import Replay
+from savers._log import payloads
+from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY, MARK, WRITE, Frame
+from savers._log.log_bytes import MemoryLogBytes
 from savers._log.stored_checkpoint import StoredCheckpoint
+from savers._log.table_replay import TableReplay
 
 if TYPE_CHECKING:
-    from savers._log.log_reader import LogReader
-    from savers._log.log_writer import LogWriter
+    from savers._log.log import AnyLog
 
 
 def replay_states(
-    reader: LogReader,
+    log: AnyLog,
     checkpoints: Sequence[StoredCheckpoint],
     lost_offset: int | None,
 ) -> Iterator[tuple[StoredCheckpoint, delta.Table]]:
@@ -30,27 +30,25 @@ def replay_states(
     after it, are read by themselves.
 
     Args:
-        reader: the log, open.
+        log: the log, open.
         checkpoints: the checkpoints, in the order of the history.
-        lost_offset: an offset inside the damaged region, if there is one; see Replay.
+        lost_offset: an offset inside the damaged region, if there is one; see TableReplay.
     """
     # A checkpoint can be read in one pass if no later one precedes it in the log.
     in_order: list[bool] = []
-    next_offset = reader.end
+    next_offset = log.frames.end
     for stored in reversed(checkpoints):
         in_order.append(stored.offset < next_offset)
         next_offset = min(next_offset, stored.offset)
-    replay = Replay(reader, lost_offset=lost_offset)
-    frames = reader.file.good_frames(log.HEADER_SIZE, reader.end)
+    replay = TableReplay(log, lost_offset=lost_offset)
+    records = log.frames.records
+    frames = records.search(HEADER_SIZE, log.frames.end)
     for stored in checkpoints:
         if in_order.pop():
             yield stored, replay.advance_to(stored, frames)
         else:
-            own_frames = reader.file.good_frames(
-                stored.keyframe_offset,
-                stored.offset + stored.size,
-            )
-            yield stored, Replay(reader, lost_offset=lost_offset).advance_to(stored, own_frames)
+            own_frames = records.search(stored.keyframe_offset, stored.end)
+            yield stored, TableReplay(log, lost_offset=lost_offset).advance_to(stored, own_frames)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +64,7 @@ class _WrittenValue:
 class Rewriter:
     """Writes checkpoints of one log to another, each as what changed since the one before it."""
 
-    def __init__(self, source: LogReader, target: LogWriter) -> None:
+    def __init__(self, source: AnyLog, target: AnyLog) -> None:
         self._source = source
         self._target = target
         self._written: dict[str, _WrittenValue] = {}
@@ -83,7 +81,7 @@ class Rewriter:
 
         def pack(name: str) -> bytes:
             value = values[name]
-            (body,) = source.read_bodies([value], stored)
+            (body,) = source.tables.read_bodies([value], stored.offset)
             return delta.pack_header(value.kind, value.count) + body
 
         try:
@@ -105,14 +103,14 @@ class Rewriter:
             parent=stored.parent,
             metadata=stored.metadata,
         )
-        # `store` may complete the draft.
+        # `append` may complete the draft.
         changed = list(draft)
-        target.store(NewCheckpoint(stored=new, draft=draft, order=list(values), pack=pack))
+        target.writer.append(new, draft, list(values), pack)
         self._check_written(stored, changed, values)
         if stored.writes:
-            target.put_packed(new, source.read_packed_writes(stored))
+            target.writer.put_writes(new, source.history.read_packed_writes(stored))
         if stored.tags:
-            target.put_tags(new, stored.tags, ())
+            target.writer.put_tags(new, stored.tags, ())
         self._remember(changed, values)
 
     def _make_draft(
@@ -135,10 +133,10 @@ class Rewriter:
         before: _WrittenValue | None,
         value: delta.Value,
         pack: Callable[[], bytes],
-    ) -> delta.Operation | None:
+    ) -> delta.Operation | bytes | None:
         """Return the operation that makes a value of the one before; None if they are equal."""
         if before is None or before.kind != value.kind:
-            return delta.Set(pack())
+            return pack()
         window = delta.find_moved_window(before.pieces, before.length, value)
         if window is not None:
             return delta.Drop(
@@ -153,7 +151,7 @@ class Rewriter:
         if not added and not change.removed and value.count == before.count:
             return None
         if added + delta.SPLICE_COST >= value.length:
-            return delta.Set(pack())
+            return pack()
         data = self._read_pieces(value, change.pieces)
         is_at_end = not change.removed and change.prefix == before.length
         if value.kind == delta.LIST and is_at_end and value.count > before.count:
@@ -169,7 +167,7 @@ class Rewriter:
     def _read_pieces(self, value: delta.Value, pieces: list[int]) -> bytes:
         if not pieces:
             return b""
-        return delta.read_pieces(value, pieces, self._source.read_bytes)
+        return self._source.tables.read_pieces(value, pieces)
 
     def _check_written(
         self,
@@ -181,7 +179,7 @@ class Rewriter:
 
         `_read_pieces` does not check the bytes that it reads.
         """
-        written = self._target.table.values if self._target.table is not None else {}
+        written = self._target.writer.load_table().values
         for name in changed:
             value = values.get(name)
             if value is None:
@@ -203,7 +201,19 @@ class Rewriter:
                 )
 
 
-def has_unreachable_records(reader: LogReader, checkpoints: Sequence[StoredCheckpoint]) -> bool:
+def copy_to_memory(log: AnyLog, checkpoints: Sequence[StoredCheckpoint]) -> bytes:
+    """Return the bytes of a log with some of the checkpoints of another one, and its recent early writes."""
+    medium = MemoryLogBytes(log.path)
+    new = log.make_copy(medium)
+    rewriter = Rewriter(log, new)
+    for stored, table in replay_states(log, checkpoints, None):
+        rewriter.write(stored, table)
+    for waiting in log.history.load_early().select_recent(log.history.load_index().checkpoints):
+        new.writer.put_early(waiting.id, log.history.read_packed_writes(waiting))
+    return bytes(medium.data)
+
+
+def has_unreachable_records(log: AnyLog, checkpoints: Sequence[StoredCheckpoint]) -> bool:
     """Return whether a log has records that were replaced, or that belong to an unfinished put."""
     reachable: set[int] = set()
     # With more MARK records than tagged checkpoints, some of them were replaced.
@@ -214,32 +224,31 @@ def has_unreachable_records(reader: LogReader, checkpoints: Sequence[StoredCheck
         max_marks += bool(stored.tags)
     marks = 0
     data_starts: list[int] = []
-    for frame in reader.scan(log.HEADER_SIZE, reader.end, 0):
-        if frame.type in {log.CHECKPOINT, log.WRITE} and frame.offset not in reachable:
+    for frame in log.frames.records.scan(HEADER_SIZE, log.frames.end, 0):
+        if frame.type in {CHECKPOINT, WRITE} and frame.offset not in reachable:
             return True
-        if frame.type == log.DATA:
+        if frame.type == DATA:
             data_starts.append(frame.payload_end - len(frame.payload))
             continue
-        if data_starts and not _names_all(reader, frame, data_starts):
+        if data_starts and not _names_all(log, frame, data_starts):
             return True
         data_starts.clear()
-        marks += frame.type == log.MARK
+        marks += frame.type == MARK
         if marks > max_marks:
             return True
     return bool(data_starts)
 
 
-def _names_all(reader: LogReader, frame: log.Frame, data_starts: Sequence[int]) -> bool:
+def _names_all(log: AnyLog, frame: Frame, data_starts: Sequence[int]) -> bool:
     """Return whether a record is a keyframe that names bytes of each of the DATA records before it.
 
     `data_starts` are the positions of their first bytes.
 
     A DATA record that it does not name belongs to a put that did not finish.
     """
-    if frame.type != log.CHECKPOINT or not frame.flags & log.KEY:
+    if frame.type != CHECKPOINT or not frame.flags & KEY:
         return False
-    unpack = reader.codec.unpack
-    record = payloads.decode_checkpoint(reader.path, frame, None, unpack)
+    record = payloads.decode_checkpoint(log.path, frame, None, log.unpack)
     starts: set[int] = set()
     entries = (record.table or ())[1::2]
     for entry in entries:

@@ -88,13 +88,13 @@ class LogSeal:
                 raise CheckpointCorruptionError(self._path, frame.offset, "it is not sealed, as its log is")
             return frame
         # By position: `_replace` takes 1 us.
-        offset, end, type_, flags, back, key, seq, sealed, vouched, boot, version = frame
+        offset, end, type_, flags, back, key, seq, sealed, vouched, boot = frame
         place = pack_place(flags, back, key, seq, fid, type_, offset)
         payload = self.open_payload(sealed, place, offset)
         if payload is None:
             reason = "it was changed, or moved to another place, after it was sealed"
             raise CheckpointCorruptionError(self._path, frame.offset, reason)
-        return Frame(offset, end, type_, flags & ~SEALED, back, key, seq, payload, vouched, boot, version)
+        return Frame(offset, end, type_, flags & ~SEALED, back, key, seq, payload, vouched, boot)
 
     def open_payload(self, sealed: bytes, place: bytes, offset: int) -> bytes | None:
         """Return the payload that was sealed; None if the bytes or their place were changed.

@@ -1,22 +1,29 @@
-"""What a log reader keeps of each checkpoint."""
+"""What a reader of a log keeps of each checkpoint, and of the writes that came before their checkpoint."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from graphkit import Checkpoint
-from graphkit.values import private_copy
+from graphkit.values import FrozenDict, private_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from graphkit.values import FrozenDict
+EarlyDistances = tuple[int, int]
+"""How far before a CHECKPOINT record the first early write of its checkpoint begins, and the first
+one of a checkpoint still to come; 0 if there is none."""
 
+KEPT_SUCCESSORS: Final = 16
+"""A rewrite drops early writes before the last so many CHECKPOINT records: their checkpoint did not
+come, and will not."""
 _NIL: Final = b"\xc0"
 """None, packed."""
-NO_WRITES: Final[dict[str, int]] = {}
+_NO_WRITES: Final[dict[str, int]] = {}
 """Shared by all checkpoints without pending writes, and never changed."""
-NO_KEYS: Final[frozenset[str]] = frozenset()
+_NO_KEYS: Final[frozenset[str]] = frozenset()
+_NO_METADATA: Final = FrozenDict()
 
 
 def outline_writes(writes: Mapping[str, int], cleared: frozenset[str]) -> Mapping[str, object]:
@@ -70,13 +77,18 @@ class StoredCheckpoint:
         self.metadata = metadata
         self.is_replacement = is_replacement
         """Whether its record replaces an earlier checkpoint."""
-        self.writes: dict[str, int] = NO_WRITES
+        self.writes: dict[str, int] = _NO_WRITES
         """The key of each pending write, with the offset of the WRITE record that holds its
         value."""
-        self.cleared: frozenset[str] = NO_KEYS
+        self.cleared: frozenset[str] = _NO_KEYS
         """The keys of pending writes whose value is None: what was recorded under them no longer
         holds."""
         self.tags: tuple[str, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """Where its record ends."""
+        return self.offset + self.size
 
     def add_writes(self, values: Mapping[str, bytes], offset: int) -> None:
         """Note the packed values that the WRITE record at an offset adds to the pending writes."""
@@ -85,37 +97,20 @@ class StoredCheckpoint:
         if cleared or self.cleared:
             self.cleared = self.cleared.difference(values).union(cleared)
 
-    def copy_record(self) -> StoredCheckpoint:
-        """Return what the record says, without what later records have added."""
-        return StoredCheckpoint(
-            self.id,
-            self.node,
-            self.next,
-            self.created,
-            self.parent,
-            self.metadata,
-            self.is_replacement,
-            self.offset,
-            self.size,
-            self.keyframe_offset,
-        )
+    def change_tags(self, add: Sequence[str], remove: Sequence[str]) -> None:
+        """Add tags, each once, and remove others, as a MARK record says."""
+        self.tags = tuple(tag for tag in dict.fromkeys((*self.tags, *add)) if tag not in remove)
 
-    def take_over_writes(self, replaced: StoredCheckpoint) -> None:
-        """Take over the pending writes and tags of the checkpoint that this one replaces."""
+    def take_over(self, replaced: StoredCheckpoint) -> None:
+        """Take over the pending writes and tags of the checkpoint that this one replaces.
+
+        Early writes of its own stand behind those: of a checkpoint that replaces one with another id.
+        """
         own = self.writes
         own_cleared = self.cleared
-        self.writes = replaced.writes
-        self.cleared = replaced.cleared
+        self.writes = {**replaced.writes, **own} if own else replaced.writes
+        self.cleared = replaced.cleared.difference(own).union(own_cleared)
         self.tags = replaced.tags
-        if own:
-            # Early writes of a checkpoint that replaces one with another id.
-            self.writes = {**replaced.writes, **own}
-            self.cleared = replaced.cleared.difference(own).union(own_cleared)
-
-    def take_over_early(self, waiting: StoredCheckpoint) -> None:
-        """Take over the writes that were recorded before this checkpoint."""
-        self.writes = waiting.writes
-        self.cleared = waiting.cleared
 
     def make_checkpoint(
         self, state: FrozenDict | None = None, load: Callable[[], FrozenDict] | None = None
@@ -131,3 +126,128 @@ class StoredCheckpoint:
             state=state,
             load=load,
         )
+
+
+class EarlyWrites:
+    """The early writes that wait for their checkpoint, by its id.
+
+    LangGraph records the writes of a step without waiting for the checkpoint from which the step
+    runs. They stand in the log as WRITE records that name a checkpoint still to come. The record of
+    the checkpoint says how far back they begin, so that a reader of the end of the log finds them.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, StoredCheckpoint] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __iter__(self) -> Iterator[StoredCheckpoint]:
+        return iter(self._waiting.values())
+
+    def add(self, id: str, values: Mapping[str, bytes], offset: int) -> None:
+        """Note the packed values of the WRITE record at an offset."""
+        waiting = self._waiting.get(id)
+        if waiting is None:
+            # What is known of a checkpoint still to come: its id, and where its first write is.
+            waiting = StoredCheckpoint(id, "", None, 0, None, _NO_METADATA, offset=offset)
+            self._waiting[id] = waiting
+        waiting.add_writes(values, offset)
+
+    def copy(self) -> EarlyWrites:
+        """Return the same writes, which do not change with these."""
+        copied = EarlyWrites()
+        copied._waiting = {waiting.id: copy(waiting) for waiting in self}
+        return copied
+
+    def find(self, id: str) -> StoredCheckpoint | None:
+        """Return what waits for a checkpoint; its `offset` is that of its first WRITE record."""
+        return self._waiting.get(id)
+
+    def give_to(self, checkpoint: StoredCheckpoint) -> None:
+        """Give a checkpoint that has come its writes, if any wait for it."""
+        waiting = self._waiting.pop(checkpoint.id, None)
+        if waiting is not None:
+            checkpoint.writes = waiting.writes
+            checkpoint.cleared = waiting.cleared
+
+    def drop(self, id: str) -> None:
+        """Forget what waits for a checkpoint."""
+        self._waiting.pop(id, None)
+
+    def select_recent(self, checkpoints: Iterable[StoredCheckpoint]) -> list[StoredCheckpoint]:
+        """Return what a rewrite keeps: what may still get its checkpoint.
+
+        Args:
+            checkpoints: the checkpoints of the log.
+        """
+        offsets = sorted(checkpoint.offset for checkpoint in checkpoints)
+        start = offsets[-KEPT_SUCCESSORS] if len(offsets) >= KEPT_SUCCESSORS else 0
+        return [waiting for waiting in self if waiting.offset > start]
+
+    def measure(self, id: str, offset: int) -> EarlyDistances | None:
+        """Return the distances for the record of a checkpoint at an offset; None if both are 0."""
+        if not self._waiting:
+            return None
+        own = self._waiting.get(id)
+        others = [waiting.offset for waiting in self if waiting is not own]
+        own_distance = 0 if own is None else offset - own.offset
+        other_distance = offset - min(others) if others else 0
+        return own_distance, other_distance
+
+
+class Index:
+    """All checkpoints of a log in the order of the history, oldest first."""
+
+    def __init__(self) -> None:
+        self.checkpoints: list[StoredCheckpoint] = []
+        self._positions: dict[str, int] = {}
+        """By id, those of the first `_numbered` checkpoints. Few callers look for an id."""
+        self._numbered = 0
+
+    def _find_position(self, id: str) -> int | None:
+        checkpoints = self.checkpoints
+        count = len(checkpoints)
+        if self._numbered < count:
+            added = checkpoints[self._numbered :]
+            self._positions.update(zip([stored.id for stored in added], range(self._numbered, count), strict=True))
+            self._numbered = count
+        return self._positions.get(id)
+
+    def find(self, id: str) -> StoredCheckpoint | None:
+        """Return the checkpoint with an id; the newest if there are several."""
+        position = self._find_position(id)
+        return None if position is None else self.checkpoints[position]
+
+    def add(self, checkpoint: StoredCheckpoint, target: str | None) -> bool:
+        """Add the checkpoint of the next record.
+
+        Args:
+            checkpoint: the checkpoint; in place of another, it takes over that one's pending writes
+                and tags.
+            target: the id of the checkpoint to replace; None appends.
+
+        Returns:
+            Whether it was added; False if no checkpoint has the id of the target.
+        """
+        if target is None:
+            self.checkpoints.append(checkpoint)
+            return True
+        position = self._find_position(target)
+        if position is None:
+            return False
+        checkpoint.take_over(self.checkpoints[position])
+        self.checkpoints[position] = checkpoint
+        if target != checkpoint.id:
+            self._renumber(position, target, checkpoint.id)
+        return True
+
+    def _renumber(self, position: int, old_id: str, new_id: str) -> None:
+        """Note that the checkpoint at a position, the newest with its id, has another id now."""
+        if len(self._positions) < self._numbered:
+            # Several have one id: an older one may be the newest with the old id now.
+            self._positions = {}
+            self._numbered = 0
+            return
+        del self._positions[old_id]
+        self._positions[new_id] = max(position, self._positions.get(new_id, 0))

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from savers._sql.changes import ChangeListener
+from savers._sql.dialect import Dialect
 from savers._sql.run_locks import RunLocks
 
 Parameters = Sequence[Any]
@@ -73,9 +74,7 @@ class Database(ABC):
     names: TableNames
     run_locks: RunLocks
     """The run locks of the threads."""
-    combines_writes: bool
-    """Whether one statement can change several tables, and a record has its terms in a column. Then
-    a put is one round trip."""
+    dialect: Dialect
 
     reads_at_once = False
     """Whether a short statement that reads takes only some microseconds."""
@@ -116,17 +115,6 @@ class Database(ABC):
     """How many bytes of a long value to read with one statement. Where statements cost little, it is
     so little that the memory of one read serves the next one."""
 
-    def joins_bytes(self) -> bool:
-        """Return whether the database joins the bytes of rows faster than Python does; see `join_bytes`."""
-        return False
-
-    def join_bytes(self, column: str) -> str:
-        """Return the expression that joins the bytes of a column of the selected rows, in their order.
-
-        Use it only where `joins_bytes`.
-        """
-        return column
-
     @abstractmethod
     def write(self, sql: str, parameters: Parameters = ()) -> int:
         """Execute one statement as a transaction of its own, in one round trip.
@@ -166,20 +154,7 @@ class Database(ABC):
     def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
         """Return an expression that notifies as `Transaction.notify` does, and its parameters.
 
-        Only where `combines_writes`.
-        """
-
-    @abstractmethod
-    def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:
-        """Return the clause at the end of a SELECT that keeps rows from changing until the commit.
-
-        Empty on SQLite, where there is one writer at a time.
-
-        Args:
-            update: the alias of a table whose selected rows the transaction will change.
-            share: the alias of a table whose selected rows must not change at all.
-            key_share: the alias of a table whose selected rows must keep their keys. The version of
-                a history is part of a key.
+        Only where the dialect `combines_writes`.
         """
 
     def run_lock(self, thread_id: str, timeout: float) -> AbstractContextManager[None]:
@@ -216,9 +191,6 @@ class Database(ABC):
         Raises:
             CheckpointStorageError: the database cannot be watched.
         """
-
-    without_index = ""
-    """Stands behind a table from which all rows are read, so that a damaged index hides none."""
 
     def check_absence(self, thread: str | None) -> None:  # noqa: B027 - only a damaged file of SQLite hides a thread
         """Check that what no statement finds is not hidden by damage.

@@ -60,15 +60,12 @@ def encode_id(id: str) -> bytes:
     return encoded + b"\0" if len(encoded) == UUID_BYTES else encoded
 
 
-def decode_id(encoded: bytes) -> str:
-    """Return the id that was encoded.
-
-    Raises:
-        ValueError: the text was too long; see `is_cut`.
-    """
+def decode_id(encoded: bytes) -> str | None:
+    """Return the id that was encoded; None if the text was too long, so that the column does not have all of it."""
     if len(encoded) == UUID_BYTES:
         return id_text(encoded)
-    return decode_text(encoded.removesuffix(b"\0").decode())
+    text = encoded.removesuffix(b"\0").decode()
+    return None if is_cut(text) else decode_text(text)
 
 
 def is_cut(encoded: str) -> bool:

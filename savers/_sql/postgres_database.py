@@ -16,6 +16,7 @@ from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageErr
 from savers._sql.changes import ChangeListener
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
 from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
+from savers._sql.dialect import POSTGRES
 from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_changes import PostgresChanges
 from savers._sql.postgres_connections import Connections, GuestConnection, GuestConnections, OwnConnections
@@ -36,7 +37,7 @@ from savers._sql.postgres_session import (
     parse_connection_string,
     quote_name,
 )
-from savers._sql.schema import POSTGRES_TYPES, is_current, migrate, name_token_sequence, select_version
+from savers._sql.schema import is_current, migrate, name_token_sequence, select_version
 
 _Result = TypeVar("_Result")
 
@@ -50,7 +51,7 @@ _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 class PostgresDatabase(Database):
     """One schema of a PostgreSQL database."""
 
-    combines_writes = True
+    dialect = POSTGRES
     read_size = 1 << 23
 
     def __init__(
@@ -233,16 +234,6 @@ class PostgresDatabase(Database):
             " WHERE w.expires > now() AND (w.thread IS NULL OR w.thread = ?)))"
         )
         return expression, (self.channel, thread, thread)
-
-    def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:
-        clause = ""
-        if update:
-            clause += f" FOR UPDATE OF {update}"
-        if share:
-            clause += f" FOR SHARE OF {share}"
-        if key_share:
-            clause += f" FOR KEY SHARE OF {key_share}"
-        return clause
 
     def notify_clause(self) -> str:
         return (
@@ -476,7 +467,7 @@ class PostgresDatabase(Database):
         if not is_current(version, self.path):
             if not has_schema:
                 session.run(f"CREATE SCHEMA {quote_name(self.schema)}")
-            migrate(_PostgresTransaction(self, session), version, self.names, POSTGRES_TYPES)
+            migrate(_PostgresTransaction(self, session), version, self.names, self.dialect)
         session.commit()
 
     def _translate_for_tables(self, error: Exception) -> Exception:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from graphkit.errors import CheckpointStorageError
+from savers._log.log_bytes import StaleLogError
+from savers._sql.database_errors import OutcomeUnknownError, PositionTakenError
 from savers._sql.encoded_text import encode_long, encode_text
 
 if TYPE_CHECKING:
@@ -25,10 +28,6 @@ _MOST_COMBINED: Final = 8
 _MOST_COMBINED_SIZE: Final = 16 << 20
 """Several records that are sent together have fewer bytes than this. PostgreSQL ends the connection at
 1 GB, and what the client library sends slows down long before."""
-
-
-class StaleLogError(Exception):
-    """Another writer has changed the history: read what is new, and append again. Nothing was changed."""
 
 
 class NewRow(NamedTuple):
@@ -100,15 +99,42 @@ class RowInserter:
     def insert(self, commit: Commit) -> int:
         """Insert records, all or none; return the number of the history.
 
+        If the outcome of the commit is unknown, the database is asked for it. The records are inserted
+        once: they have the same positions, and the database refuses a position that is taken.
+
         Raises:
             StaleLogError, PositionTakenError, HistoryGoneError: another writer has changed the
                 history, or the run lock was taken. Nothing was changed.
-            OutcomeUnknownError: the connection was lost meanwhile.
+            OutcomeUnknownError: the connection was lost meanwhile, and the database cannot be asked.
             CheckpointerError: the database refused. Nothing was changed.
         """
-        combines_writes = self._database.combines_writes
+        try:
+            return self._insert(commit)
+        except OutcomeUnknownError as unknown:
+            history = self._ask_for_inserted(commit, unknown)
+            if history is not None:
+                return history
+            try:
+                return self._insert(commit)
+            except (PositionTakenError, StaleLogError):
+                # Perhaps the server has executed the first one only now.
+                history = self._ask_for_inserted(commit, unknown)
+                if history is None:
+                    raise
+                return history
+
+    def _ask_for_inserted(self, commit: Commit, unknown: OutcomeUnknownError) -> int | None:
+        try:
+            return self._find_inserted(commit.rows)
+        except CheckpointStorageError as error:
+            raise unknown from error
+
+    def _insert(self, commit: Commit) -> int:
+        combines_writes = self._database.dialect.combines_writes
         if commit.is_usual and (combines_writes or not commit.rows[0].terms):
-            self.insert_one(commit.rows[0], commit.history, commit.last_row, commit.absent, commit.token)
+            # Nearly every put.
+            if not self._database.write(*self._make_insert(commit)):
+                raise StaleLogError
             return commit.history
         if combines_writes and commit.is_short:
             return self._insert_combined(commit)
@@ -116,51 +142,29 @@ class RowInserter:
             if not commit.is_usual:
                 return self.insert_in(transaction, commit)
             # Each page that a statement changes is written: that of the history need not be.
-            row, history = commit.rows[0], commit.history
-            transaction.execute(*self._make_insert(row, history, commit.last_row, commit.absent, commit.token))
+            transaction.execute(*self._make_insert(commit))
             if not transaction.row_count:
                 raise StaleLogError
-            self._insert_terms(transaction, commit, history)
-            return history
+            self._insert_terms(transaction, commit, commit.history)
+            return commit.history
 
-    def insert_one(
-        self, row: NewRow, history: int, last_row: tuple[int, bytes | None], absent: bytes | None, token: int | None
-    ) -> None:
-        """Insert one record with one statement; the row of its history stays as it is.
+    def _make_insert(self, commit: Commit) -> tuple[str, Parameters]:
+        """Return the statement that inserts the only record if all conditions hold, and its parameters.
 
-        Without a Commit, which has the same fields: this is nearly every put.
-
-        Args:
-            row: the record. Its terms must be empty unless the database `combines_writes`.
-            history: the number of the history.
-            last_row: as in Commit.
-            absent: as in Commit.
-            token: as in Commit.
-
-        Raises:
-            Exception: as `insert`.
+        The row of its history stays as it is. The terms must be empty unless the dialect `combines_writes`.
         """
-        if not self._database.write(*self._make_insert(row, history, last_row, absent, token)):
-            raise StaleLogError
-
-    def _make_insert(
-        self, row: NewRow, history: int, last_row: tuple[int, bytes | None], absent: bytes | None, token: int | None
-    ) -> tuple[str, Parameters]:
-        """Return the statement that inserts a record if all conditions hold, and its parameters."""
-        values = self._list_values(row)
-        conditions: tuple[Any, ...] = (*last_row, history, absent)
+        values = self._list_values(commit.rows[0])
+        conditions: tuple[Any, ...] = (*commit.last_row, commit.history, commit.absent)
         sql = self._statements.insert_record
-        if token is not None:
+        if commit.token is not None:
             sql = self._statements.insert_record_of_holder
-            conditions += (token,)
-        if self._database.combines_writes:
-            return sql, (*values, *conditions, *self._database.notify_parameters(self.key[0]))
-        return sql, (*conditions, *values)
+            conditions += (commit.token,)
+        return sql, (*values, *conditions, *self._database.notify_parameters(self.key[0]))
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
         values = (row.position, row.checkpoint, row.is_keyframe, row.frame, time_ns() // 1000)
-        return (*values, list(row.terms) or None) if self._database.combines_writes else values
+        return (*values, list(row.terms) or None) if self._database.dialect.combines_writes else values
 
     def _insert_combined(self, commit: Commit) -> int:
         """Insert records and change the row of their history in one statement, in one round trip."""
@@ -213,7 +217,7 @@ class RowInserter:
             transaction.execute(statements.update_history_and_notify, (*self._list_changes(commit), *notify))
             if not transaction.row_count:
                 raise StaleLogError
-        rows = [(history, *self._list_values(row)) for row in commit.rows]
+        rows = [(*self._list_values(row), history) for row in commit.rows]
         if commit.size < _MOST_COMBINED_SIZE:
             transaction.execute_many(statements.insert_records, rows)
         else:
@@ -225,14 +229,14 @@ class RowInserter:
         return int(history)
 
     def _insert_terms(self, transaction: Transaction, commit: Commit, history: int) -> None:
-        if self._database.combines_writes:
+        if self._database.dialect.combines_writes:
             # The record has them.
             return
         terms = [(term, history) for row in commit.rows for term in row.terms]
         if terms:
             transaction.execute_many(self._statements.insert_terms, terms)
 
-    def find_inserted(self, rows: Sequence[NewRow]) -> int | None:
+    def _find_inserted(self, rows: Sequence[NewRow]) -> int | None:
         """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""
         last = rows[-1]
         for history, position, frame in self._database.read(self._statements.select_row, (*self.key, last.position)):

@@ -2,88 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
-from savers._log.open_logs import OpenLogs
-from savers._sql.encoded_text import decode_row, encode_text
-from savers._sql.past_rows import PastRows
-from savers._sql.row_follower import RowFollower
-from savers._sql.row_log import RowLog
-from savers._sql.row_source import RowSource
+from savers._log.catalogue import Head, LogCatalogue
+from savers._log.frame import digest_thread
+from savers._log.frame_log import ThreadIdentity
+from savers._log.log import Log
+from savers._sql.encoded_text import decode_id, decode_row, encode_text
+from savers._sql.row_log_bytes import RowLogBytes
 from savers._sql.statements import Statements
+from savers._sql.terms import list_search_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from graphkit.codec import Codec
     from savers._compression import Compression
     from savers._sql.database import Database, Row
 
-
+RowLog = Log[RowLogBytes]
+"""A log in rows."""
+_MAX_PAIRS: Final = 8
+"""A search has at most so many conditions on the index; the caller compares all."""
 REWRITTEN: Final = -1
 """The version of a history in the transaction that rewrites it."""
 
 
-class RowStore:
+@final
+class RowStore(LogCatalogue[RowLogBytes]):
     """The histories in one database. Several threads of execution and processes may use it at once."""
 
     def __init__(self, database: Database, codec: Codec, compression: Compression | None) -> None:
+        super().__init__()
         self.database = database
-        self.codec = codec
-        self.compression = compression
         self.statements = Statements(database)
-        self.logs = OpenLogs()
-        self.source = RowSource(database)
+        self._codec = codec
+        self._compression = compression
 
     # Logs
 
-    def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> RowLog:
-        """Return the log of a history, whether it exists or not.
+    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> RowLog:
+        return self._make_log((thread_id, namespace), version, None)
 
-        Other callers may use it too: hold its mutex.
+    def new_log_of(self, number: int, thread_id: str, namespace: str, version: int = 0) -> RowLog:
+        """Return the log of the history with a number, whatever has become of it, for one caller, who closes it."""
+        return self._make_log((thread_id, namespace), version, number)
 
-        Args:
-            thread_id: the thread.
-            namespace: the namespace.
-            version: 0 for the live history; otherwise a released version.
-        """
-        key = (thread_id, namespace, version)
-        found = self.logs.find(key)
-        if found is None:
-            found = self.logs.add(key, self.new_log(thread_id, namespace, version))
-        assert isinstance(found, RowLog)
-        return found
-
-    def new_log(
-        self,
-        thread_id: str,
-        namespace: str,
-        version: int = 0,
-        source: RowSource | None = None,
-    ) -> RowLog:
-        """Return the log of a history for one caller.
-
-        Args:
-            thread_id: the thread.
-            namespace: the namespace.
-            version: as in `shared_log`.
-            source: what reads its bytes, by default the source of all logs, which remembers the last read.
-        """
-        owner = (thread_id, namespace)
-        new = RowLog(self.database, source or self.source, self.statements, owner, self.codec, version)
-        new.compression = self.compression
-        return new
-
-    def new_past(self, thread_id: str, namespace: str) -> PastRows:
-        """Return what reads past checkpoints of a live history without opening its log."""
-        return PastRows(self.database, self.source, self.statements, (thread_id, namespace), self.codec)
+    def _make_log(self, owner: tuple[str, str], version: int, number: int | None) -> RowLog:
+        medium = RowLogBytes(self.database, self.statements, owner, version, number)
+        identity = ThreadIdentity(owner, digest_thread(owner[0]), None, is_opaque=False)
+        return Log(medium, identity, self._codec, None, self._compression)
 
     # For watches
-
-    def new_follower(self, thread_id: str, namespace: str) -> RowFollower:
-        """Return a log that reports changes; it reads through a source of its own."""
-        source = RowSource(self.database)
-        return RowFollower(self.database, source, self.statements, (thread_id, namespace), self.codec)
 
     def find_newest_history(self) -> int:
         """Return the highest number of a history; 0 if there is none."""
@@ -103,34 +74,41 @@ class RowStore:
             the threads and numbers.
         """
         if thread is None:
-            return self._read(self.statements.list_ends, (newest,))
-        return self._read(self.statements.list_ends_of_thread, (newest, thread))
+            return self.database.read(self.statements.list_ends, (newest,))
+        return self.database.read(self.statements.list_ends_of_thread, (newest, thread))
 
     def find_end(self, history: int) -> list[Row]:
         """Return the same of one history; nothing if it is gone."""
-        return self._read(self.statements.select_end, (history,))
+        return self.database.read(self.statements.select_end, (history,))
 
     # Listing
 
     def list_namespaces(self, thread_id: str) -> list[str]:
-        """Return the namespaces of a thread that have checkpoints, sorted."""
         return _decode_rows(self._read_of_thread(self.statements.select_namespaces, thread_id))
 
     def list_threads(self, *, released: bool) -> list[str]:
-        """Return the threads that have checkpoints; with `released`, also those with only versions."""
         sql = self.statements.select_all_threads if released else self.statements.select_threads
         return _decode_rows(self._read_of_all(sql))
+
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> list[Head]:
+        # Numbers, texts and None are found by the index; for another value, all histories are returned.
+        pairs = list_search_terms(metadata)[:_MAX_PAIRS]
+        sql = self.statements.select_heads(len(pairs), with_newest=with_newest)
+        heads: list[Head] = []
+        for *owner, newest in self._read_of_all(sql, [term for pair in pairs for term in pair]):
+            thread, long_thread, namespace, long_namespace = owner
+            newest_id = None if newest is None else decode_id(newest)
+            heads.append(Head(decode_row(thread, long_thread), decode_row(namespace, long_namespace), newest_id))
+        return heads
 
     def list_waiting_threads(self) -> list[str]:
         """Return the threads with a history whose latest checkpoint waits for an answer."""
         return _decode_rows(self._read_of_all(self.statements.select_waiting))
 
     def list_versions(self, thread_id: str) -> list[int]:
-        """Return the released versions of a thread, in order."""
         return [version for (version,) in self._read_of_thread(self.statements.select_versions, thread_id)]
 
     def list_version_namespaces(self, thread_id: str, version: int) -> list[str]:
-        """Return the namespaces of a released version that have checkpoints, sorted."""
         return _decode_rows(self._read_of_thread(self.statements.select_version_namespaces, thread_id, version))
 
     def list_histories(self, thread_id: str | None) -> list[Row]:
@@ -144,8 +122,8 @@ class RowStore:
             return self._read(self.statements.select_histories)
         return self._read_of_thread(self.statements.select_histories_of, thread_id)
 
-    def _read_of_all(self, sql: str) -> list[Row]:
-        rows = self._read(sql)
+    def _read_of_all(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        rows = self._read(sql, parameters)
         self.database.check_absence(None)
         return rows
 

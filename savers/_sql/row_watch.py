@@ -25,11 +25,11 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointSerializationError,
 )
+from savers._log.change_reader import ChangeReader
 from savers._sql.encoded_text import decode_row, encode_id, encode_text
 
 if TYPE_CHECKING:
     from savers._sql.database import Row
-    from savers._sql.row_follower import RowFollower
     from savers._sql.row_store import RowStore
 
 _MAX_OPEN_LOGS: Final = 64
@@ -103,7 +103,7 @@ class RowWatch(Watch):
         """The histories whose release was reported."""
         self._latest_first: set[int] = set()
         """The histories whose latest checkpoint must be reported first."""
-        self._followers: OrderedDict[int, RowFollower] = OrderedDict()
+        self._followers: OrderedDict[int, ChangeReader] = OrderedDict()
         """The open logs, the least recently used first."""
         self._changed: set[str] = set()
         """Threads with changes since the run locks were looked at."""
@@ -143,11 +143,11 @@ class RowWatch(Watch):
             checkpoint = log.find(config.checkpoint_id) if log.refresh() else None
             if checkpoint is None:
                 return
-            end = checkpoint.offset + checkpoint.size
+            number = log.frames.bytes.history
             last = encode_id(checkpoint.id)
-            bookmark = _Bookmark(config.thread, config.checkpoint_ns, end, last)
-            self._bookmarks.setdefault(encode_text(config.thread), {})[log.fd] = bookmark
-            self._latest_first.discard(log.fd)
+            bookmark = _Bookmark(config.thread, config.checkpoint_ns, checkpoint.end, last)
+            self._bookmarks.setdefault(encode_text(config.thread), {})[number] = bookmark
+            self._latest_first.discard(number)
 
     def _is_followed(self, history: _History) -> bool:
         return self._config is None or is_namespace_inside(history.namespace, self._config.checkpoint_ns)
@@ -279,7 +279,8 @@ class RowWatch(Watch):
             self._followers.pop(history.number, None)
             raise
         self._latest_first.discard(history.number)
-        self._set_bookmark(thread, history)
+        # It may have grown since it was listed.
+        self._set_bookmark(thread, self._describe_end(history))
         if history.version:
             self._forget(thread, history.number)
             self._ended.add(history.number)
@@ -304,24 +305,34 @@ class RowWatch(Watch):
         follower = self._open(history, 0 if mark is None else mark.end)
         if history.number in self._latest_first:
             yield from follower.latest_changes(self._saver)
-        yield from follower.read_changes_to(history.end)
+        yield from follower.read_changes()
 
-    def _open(self, history: _History, end: int) -> RowFollower:
+    def _open(self, history: _History, end: int) -> ChangeReader:
         """Return the log of a history, read up to an offset."""
         follower = self._followers.get(history.number)
-        if follower is None or follower.end != end:
-            follower = self._store.new_follower(history.thread_id, history.namespace)
-            follower.open_at(history.number, end, history.end)
+        if follower is None or follower.log.frames.end != end:
+            log = self._store.new_log_of(history.number, history.thread_id, history.namespace)
+            follower = ChangeReader(log, lambda: None)
+            if not follower.open_at(end):
+                raise CheckpointCorruptionError(log.path, 0, "its first record is missing")
             self._followers[history.number] = follower
             if len(self._followers) > _MAX_OPEN_LOGS:
                 self._followers.popitem(last=False)
         self._followers.move_to_end(history.number)
         return follower
 
+    def _describe_end(self, history: _History) -> _History:
+        """Return a history with its end as it was read."""
+        follower = self._followers.get(history.number)
+        if follower is None:
+            return history
+        last = follower.log.history.last
+        return history._replace(end=follower.log.frames.end, last=history.last if last is None else encode_id(last.id))
+
     def _set_bookmark(self, thread: str, history: _History) -> None:
         last = history.last
         follower = self._followers.get(history.number)
-        if follower is not None and follower.end == history.end:
+        if follower is not None and follower.log.frames.end == history.end:
             reported = follower.last_reported
             last = None if reported is None else encode_id(reported)
         bookmark = _Bookmark(history.thread_id, history.namespace, history.end, last)
@@ -365,9 +376,9 @@ def _make_history(row: Row) -> _History:
     )
 
 
-def _find_id(follower: RowFollower, encoded: bytes | None) -> str | None:
+def _find_id(follower: ChangeReader, encoded: bytes | None) -> str | None:
     """Return the id of a checkpoint of a history by its encoded form; None if it has none such."""
-    for checkpoint in follower.load_index().checkpoints:
+    for checkpoint in follower.log.history.load_index().checkpoints:
         if encode_id(checkpoint.id) == encoded:
             return checkpoint.id
     return None

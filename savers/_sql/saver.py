@@ -4,51 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from itertools import islice
+from datetime import datetime
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
-from graphkit.abc import (
-    ConfigLike,
-    HasVersions,
-    ThreadLike,
-    Watch,
-    check_copy,
-    get_held_run_locks,
-    resolve_thread_id,
-    with_status,
-)
+from graphkit import HistorySummary, RunnableConfig, Tag
+from graphkit.abc import ConfigLike, ThreadLike, Watch, check_copy, resolve_thread_id, run_in_thread
 from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
-    CheckpointNotFoundError,
+    CheckpointStorageError,
+    ThreadBusyError,
 )
-from savers._log.forward_reader import read_forward
-from savers._log.listed_checkpoints import ListedInfos, make_info
-from savers._log.log import MARK
+from savers._log.frame import MARK
+from savers._log.listing import make_info
+from savers._log.log_saver import LogSaver
+from savers._log.rewriter import Rewriter, replay_states
 from savers._mutex import hold_if_free
-from savers._sql.appending import AppendingMethods
-from savers._sql.database_errors import PositionTakenError
-from savers._sql.encoded_text import encode_text
-from savers._sql.maintenance import MaintenanceMethods, explain_damage, rewrite
-from savers._sql.row_lister import RowLister
-from savers._sql.row_log import RowLog
-from savers._sql.row_search import search_rows
-from savers._sql.row_source import RowSource
-from savers._sql.row_store import RowStore
-from savers._sql.terms import list_search_terms
-from savers._sql.waiting import InUseError, WouldWaitError, refuse_waiting
+from savers._sql.database_errors import DatabaseDamagedError, PositionTakenError
+from savers._sql.encoded_text import decode_row, encode_text
+from savers._sql.row_log_bytes import RowLogBytes
+from savers._sql.row_store import REWRITTEN, RowLog, RowStore
+from savers._waiting import InUseError, WouldWaitError, refuse_waiting
 
 if TYPE_CHECKING:
     from savers._compression import Compression
+    from savers._log.reports import Progress, StoreReport
+    from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.database import Database, Transaction
 
 _Result = TypeVar("_Result")
 _SMALL_STATE: Final = 64 << 10
 """A state of at most this many bytes is packed or decoded in about the time that a hop to a worker
 thread takes."""
+_PART_SIZE: Final = 1 << 20
+"""A rewrite inserts its records when they have so many bytes."""
 
 
 class RunLockKey(NamedTuple):
@@ -61,16 +52,15 @@ class RunLockKey(NamedTuple):
     thread_id: str
 
 
-class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
+class SqlSaver(LogSaver[RowLogBytes]):
     """Stores the history of each thread in rows of a database.
 
     The rows of a history are the records of docs/format.md: keyframes, and what changed since them.
     A put inserts one row as a rule.
     """
 
-    isolates_values = True
-    waits_for_runs = True
     refuses_unstorable_values = True
+    fatal_errors = (CheckpointStorageError,)
 
     def __init__(
         self,
@@ -81,220 +71,88 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
         lock_timeout: float,
     ) -> None:
         self.lock_timeout = lock_timeout
-        self._codec = Codec(types)
+        codec = Codec(types)
         self._database = database
-        self._store = RowStore(database, self._codec, compression)
-        self._lister = RowLister(self._store)
-
-    @property
-    def is_durable(self) -> bool:
-        return True
+        self._store = RowStore(database, codec, compression)
+        super().__init__(self._store, codec)
 
     def exists(self) -> bool:
         """Return whether the database has the tables of the saver. Creates nothing."""
         return self._database.has_tables()
 
-    # Reading
+    def describe(self) -> str:
+        return self._database.path
 
-    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
-        return self._read(config, self._lister.list_checkpoints, [])
+    # The protocols of LogSaver
 
-    def get(self, config: ConfigLike = None) -> Checkpoint | None:
-        config = RunnableConfig.of(config)
+    def _explain_damage(self, error: CheckpointCorruptionError) -> CheckpointCorruptionError:
+        advice = "restore a backup of the database, or delete the thread"
+        if isinstance(error, DatabaseDamagedError):
+            advice = error.advice  # Deleting one thread does not mend the others.
+        return CheckpointCorruptionError(error.path, error.offset, error.reason, advice)
 
-        def read(log: RowLog) -> Checkpoint | None:
-            stored = log.find(config.checkpoint_id)
-            return None if stored is None else stored.make_checkpoint(log.load_state(stored))
+    def _check_run_lock(self, thread_id: str) -> None:
+        """As in LogSaver. It may be lost if this process was paused for longer than the lease."""
+        token = self._database.token_of(thread_id)
+        if token is None:
+            return
+        row = (encode_text(thread_id), token)
+        if not self._database.read(self._store.statements.select_token, row):
+            raise _explain_taken(thread_id)
 
-        return self._read(config, read, None)
-
-    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        return self._store.list_namespaces(resolve_thread_id(thread))
-
-    def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        infos = self._read(config, lambda log: ListedInfos(log, log.load_index().checkpoints), None)
-        return [] if infos is None else infos.add_status(self)
-
-    def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
-        infos = self._read(config, lambda log: ListedInfos(log, log.find_recent(limit)), None)
-        return [] if infos is None else infos.add_status(self)
-
-    def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
-        """Return what is known of a checkpoint without decoding its state.
-
-        The config names the checkpoint; by default it is the latest.
-        """
-        config = RunnableConfig.of(config)
-
-        def read(log: RowLog) -> tuple[CheckpointInfo, bool] | None:
-            stored = log.find(config.checkpoint_id)
-            return None if stored is None else (make_info(log, stored), stored is log.find_latest())
-
-        found = self._read(config, read, None)
-        if found is None:
-            return None
-        info, is_latest = found
-        return with_status(self, info) if is_latest else info
-
-    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
-        config = RunnableConfig.of(config)
-
-        def read(log: RowLog) -> Mapping[str, Any]:
-            stored = log.find(config.checkpoint_id)
-            return {} if stored is None else log.read_writes(stored)
-
-        return self._read(config, read, {})
-
-    def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
-        config = RunnableConfig.of(config)
-
-        def read(log: RowLog) -> tuple[str, ...]:
-            stored = log.find(config.checkpoint_id)
-            return () if stored is None else stored.tags
-
-        return self._read(config, read, ())
-
-    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
-        """As in the contract. Of all threads (None), an index finds those that wait."""
-        if thread_id is not None:
-            return super().interrupts(thread_id)
-        waiting = self._store.list_waiting_threads()
-        return [found for thread in waiting for found in super(SqlSaver, self).interrupts(thread)]
-
-    def threads(self, *, released: bool = False) -> Sequence[str]:
-        return self._store.list_threads(released=released)
-
-    def _search(
-        self, metadata: Mapping[str, Any], thread_id: ThreadLike, limit: int | None
-    ) -> Sequence[CheckpointInfo]:
-        """As in the contract. Of all threads (None), an index finds the checkpoints.
-
-        Numbers, texts and None are found by the index; for another value, every history is read.
-        """
-        pairs = list_search_terms(metadata) if thread_id is None else ()
-        if not pairs:
-            return super()._search(metadata, thread_id, limit)
-        found = search_rows(self, self._store, metadata, pairs, limit)
-        return [*islice(found, limit)]
-
-    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
-        return self._store.list_versions(resolve_thread_id(thread))
-
-    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
-        config = RunnableConfig.of(config)
-        version = self._find_version(config.thread, version)
-        log = self._store.shared_log(config.thread, config.checkpoint_ns, version)
-        with log.mutex, self._explain_damage(log):
-            checkpoints = self._lister.list_checkpoints(log) if log.refresh() else []
-        return Tag(config.thread, checkpoints, version)
-
-    def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
-        thread_id = resolve_thread_id(thread)
-        return self._store.list_version_namespaces(thread_id, self._find_version(thread_id, version))
-
-    def _find_version(self, thread_id: str, version: int | None) -> int:
-        """Return a version of a thread, by default the newest.
+    def _lock_token(self, transaction: Transaction, thread_id: str) -> None:
+        """Keep the run lock of the caller from being taken until the end of a transaction.
 
         Raises:
-            CheckpointNotFoundError: there is no such version.
+            ThreadBusyError: another run has it.
         """
-        versions = self._store.list_versions(thread_id)
-        if version is None and versions:
-            return versions[-1]
-        if version is None or version not in versions:
-            missing = "version" if version is None else f"version {version}"
-            raise CheckpointNotFoundError(thread_id, missing)
-        return version
+        token = self._database.token_of(thread_id)
+        if token is None:
+            return
+        row = (encode_text(thread_id), token)
+        if not transaction.execute(self._store.statements.lock_token, row):
+            raise _explain_taken(thread_id)
 
-    def replay(self, config: ConfigLike = None, *, version: int | None = None) -> Iterator[Checkpoint]:
-        """Yield the checkpoints of a history, oldest first; see `graphkit.abc.SupportsReplay`.
-
-        Raises:
-            CheckpointNotFoundError: there is no such version; or the history was deleted, or
-                rewritten by `prune` or `compact`, while it was read.
-        """
-        config = RunnableConfig.of(config)
-        number = 0 if version is None else self._find_version(config.thread, version)
-        # A source of its own, because the reads go forward through the whole history.
-        log = self._store.new_log(config.thread, config.checkpoint_ns, number, RowSource(self._database))
-        try:
-            if log.refresh():
-                yield from read_forward(log)
-        except CheckpointCorruptionError as error:
-            if not log.is_gone():
-                raise explain_damage(error) from error
-            reason = "it was deleted or rewritten while it was read; read it again"
-            raise CheckpointNotFoundError(config.thread, "history", reason) from error
-
-    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
-        """As in the contract. Decodes the last checkpoint, and counts the rows.
-
-        If the history has tags, or a checkpoint was replaced, all records are read.
-        """
-        config = RunnableConfig.of(config)
-
-        def read(log: RowLog) -> HistorySummary | None:
-            latest = log.find_latest()
-            if latest is None or log.is_scattered or log.index is not None:
-                return None
-            parameters = (bytes([MARK]), log.fd, log.end)
-            ((count, marks),) = self._database.read(self._store.statements.count, parameters)
-            if marks:
-                return None
-            info = make_info(log, latest)
-            writes: Mapping[str, Any] = {}
-            if info.stopped:
-                writes = log.read_writes(latest)
-            return self._make_summary(info, count, (), writes)
-
-        return self._read(config, read, None) or super().summary(config)
-
-    def _read(self, config: ConfigLike, read: Callable[[RowLog], _Result], default: _Result) -> _Result:
-        """Call a function with the log of a history, brought up to date; return `default` if there is none."""
-        config = RunnableConfig.of(config)
+    def _rewrite_log(
+        self, config: RunnableConfig, select: Callable[[RowLog], Sequence[StoredCheckpoint] | None]
+    ) -> int:
         log = self._store.shared_log(config.thread, config.checkpoint_ns)
+        statements = self._store.statements
         with log.mutex:
-            is_fresh = log.fd < 0
-            while True:
-                try:
-                    wanted = config.checkpoint_id
-                    is_live = log.refresh() if wanted is None else log.refresh_for(wanted)
-                    if not is_live or log.find_latest() is None:
-                        return default
-                    result = read(log)
-                except CheckpointCorruptionError as error:
-                    log.close()
-                    if is_fresh and not log.is_gone():
-                        raise explain_damage(error) from error
-                    # The history has changed after the refresh, or what was known of it is of another one.
-                    is_fresh = True
-                else:
-                    self._store.logs.account(log)
-                    return result
+            with self._explained(log), self._database.transaction() as transaction:
+                transaction.execute(statements.lock_history, log.frames.bytes.key)
+                kept = select(log) if log.refresh() else None
+                if kept is None:
+                    return 0
+                self._lock_token(transaction, config.thread)
+                early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
+                # Both are there until the end, because the reads may be in the same transaction.
+                new = self._store.new_log(config.thread, config.checkpoint_ns, REWRITTEN)
+                _rewrite(transaction, log, new, kept, early)
+                transaction.execute(statements.delete_history, (log.frames.bytes.history,))
+                if new.is_open:
+                    transaction.execute(statements.rename_history, (new.frames.bytes.history,))
+                transaction.notify(config.thread)
+            freed = log.frames.end - new.frames.end
+            log.close()
+        return freed
 
-    def _call_without_waiting(
-        self,
-        config: RunnableConfig,
-        call: Callable[[], _Result],
-        *,
-        appends: bool,
+    @contextmanager
+    def _explained(self, log: RowLog) -> Iterator[None]:
+        """Raise damage with what to do about it, and close the log that has it."""
+        try:
+            yield
+        except CheckpointCorruptionError as error:
+            log.close()
+            raise self._explain_damage(error) from error
+
+    def call_without_waiting(
+        self, config: RunnableConfig, call: Callable[[], _Result], *, appends: bool
     ) -> tuple[_Result] | None:
-        """Call a function now if it takes only some microseconds; see FileSystemSaver.
+        """As in LogSaver.
 
         That is so on SQLite, if the log is open and small or the history does not exist yet, no
         other process writes, and the saver does not wait for the disk.
-
-        Args:
-            config: names the checkpoint.
-            call: uses no other history. It may be called in vain, and have changed nothing.
-            appends: whether it appends to the history.
-
-        Returns:
-            A tuple with its result; None if it was not called, or in vain.
-
-        Raises:
-            InUseError: another thread of execution uses the log or the connection. The function was
-                not called. It may be called without waiting as soon as that one is ready.
         """
         database = self._database
         if not (database.writes_at_once if appends else database.reads_at_once):
@@ -318,14 +176,49 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
 
     def _is_short(self, log: RowLog, config: RunnableConfig, *, appends: bool) -> bool:
         """Return whether a call that uses a history takes only some microseconds; the caller holds the mutex."""
-        if log.fd < 0:
+        if not log.is_open:
             # To open a history takes as long as it has rows. One that is not there has none.
-            is_known = appends and log.is_known_absent
-            return is_known or not self._database.read(self._store.statements.select_history, log.key)
+            if appends and log.is_known_absent:
+                return True
+            return not self._database.read(self._store.statements.select_history, log.frames.bytes.key)
         if not log.is_small(_SMALL_STATE):
             return False
-        last = log.last_checkpoint
+        last = log.history.last
         return appends or (last is not None and config.checkpoint_id in {None, last.id})
+
+    # Reading
+
+    def _list_waiting_threads(self) -> Sequence[str]:
+        return self._store.list_waiting_threads()
+
+    def _find_histories(self, thread_id: str | None, metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if thread_id is not None:
+            yield from super()._find_histories(thread_id, metadata)
+            return
+        for head in self._store.list_heads(metadata):
+            yield head.thread_id, head.namespace
+
+    def summary(self, config: ConfigLike = None) -> HistorySummary | None:
+        """As in the contract. Decodes the last checkpoint, and counts the rows.
+
+        If the history has tags, or a checkpoint was replaced, all records are read.
+        """
+
+        def read(log: RowLog) -> HistorySummary | None:
+            latest = log.history.find_latest()
+            if latest is None or log.frames.is_scattered or log.history.index is not None:
+                return None
+            parameters = (bytes([MARK]), log.frames.bytes.history, log.frames.end)
+            ((count, marks),) = self._database.read(self._store.statements.count, parameters)
+            if marks:
+                return None
+            info = make_info(log, latest)
+            writes: Mapping[str, Any] = {}
+            if info.stopped:
+                writes = log.read_writes(latest)
+            return self._make_summary(info, count, (), writes)
+
+        return self.read_log(config, read, None) or super().summary(config)
 
     # Threads
 
@@ -333,8 +226,8 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
         thread_id = RunnableConfig.of(config).thread
         with self._exclude_runs(thread_id):
             root = self._store.shared_log(thread_id, "")
-            with root.mutex, self._explain_damage(root):
-                checkpoints = self._lister.list_checkpoints(root) if root.refresh() else []
+            with root.mutex, self._explained(root):
+                checkpoints = self._list_checkpoints(root) if root.refresh() else []
                 version = self._release(thread_id)
                 root.close()
         return Tag(thread_id, checkpoints, version)
@@ -385,15 +278,75 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
 
     def _copy_history(self, transaction: Transaction, source_id: str, target_id: str, namespace: str) -> None:
         source = self._store.shared_log(source_id, namespace)
-        with source.mutex, self._explain_damage(source):
+        with source.mutex, self._explained(source):
             if source.refresh():
                 target = self._store.new_log(target_id, namespace)
-                rewrite(transaction, source, target, source.load_index().checkpoints, ())
+                _rewrite(transaction, source, target, source.history.load_index().checkpoints, ())
 
-    def register_types(self, *types: type) -> None:
-        self._codec.register(*types)
+    def _list_possibly_idle(self, thread_id: str | None, idle_since: datetime) -> Sequence[str]:
+        since = _in_microseconds(idle_since)
+        statements = self._store.statements
+        if thread_id is None:
+            rows = self._database.read(statements.select_idle, (since, since))
+        else:
+            rows = self._database.read(statements.select_if_idle, (encode_text(thread_id), since, since))
+        return sorted(decode_row(*row) for row in rows)
 
-    # Watching
+    def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
+        if dry_run:
+            return True
+        since = _in_microseconds(idle_since)
+        statements = self._store.statements
+        encoded = encode_text(thread_id)
+        try:
+            with self._run_lock(RunnableConfig(thread_id), 0.0), self._database.transaction() as transaction:
+                # An insert keeps the key of its history, and so has ended.
+                transaction.execute(statements.lock_whole_thread, (encoded,))
+                if not transaction.execute(statements.select_if_idle, (encoded, since, since)):
+                    return False
+                transaction.execute(statements.delete_thread, (encoded,))
+                transaction.notify(thread_id)
+        except ThreadBusyError:
+            return False
+        self._store.logs.close_thread(thread_id)
+        return True
+
+    # Measuring and checking
+
+    def size(self, thread: ThreadLike = None) -> int:
+        """Return the bytes of the records of a thread, or of the whole store (None).
+
+        The database needs more: a row and its indexes take 60 to 150 bytes.
+        """
+        statements = self._store.statements
+        if thread is None:
+            ((total,),) = self._database.read(statements.measure)
+        else:
+            ((total,),) = self._database.read(statements.measure_thread, (encode_text(resolve_thread_id(thread)),))
+        return int(total)
+
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+        """Check every byte of one thread, or of all threads (None), and the columns beside them.
+
+        Changes nothing, and makes no run wait. Does not raise because of damage. Reads each history
+        once, a window at a time.
+
+        A damaged history cannot be repaired in place: restore a backup, or delete the thread.
+
+        Args:
+            thread: the thread.
+            progress: called after each history with the bytes done, all bytes, and the history.
+
+        Raises:
+            CheckpointStorageError: the database cannot be read.
+        """
+        from savers._sql.verify import verify
+
+        return verify(self._store, None if thread is None else resolve_thread_id(thread), progress)
+
+    async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+        """As `verify`."""
+        return await run_in_thread(self.verify, thread, progress=progress)
 
     def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
         """As in the contract, but reads only what is new.
@@ -416,19 +369,11 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
         return self._database.run_lock(config.thread, self.lock_timeout if timeout is None else timeout)
 
+    def _holds_run_lock(self, thread_id: str) -> bool:
+        return self._database.run_locks.is_mine(thread_id)
+
     def _is_run_locked(self, config: RunnableConfig) -> bool:
         return self._database.is_held(config.thread)
-
-    @contextmanager
-    def _exclude_runs(self, thread_id: str) -> Iterator[None]:
-        """Hold the run lock of a thread, unless the caller holds it already."""
-        config = RunnableConfig(thread_id)
-        is_held = self.run_lock_key(config) in get_held_run_locks()
-        if is_held or self._database.run_locks.is_mine(thread_id):
-            yield
-            return
-        with self._run_lock(config, None):
-            yield
 
     # Closing
 
@@ -441,8 +386,31 @@ class SqlSaver(AppendingMethods, MaintenanceMethods, HasVersions):
         self._store.logs.close()
         self._database.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _rewrite(
+    transaction: Transaction,
+    source: RowLog,
+    target: RowLog,
+    checkpoints: Sequence[StoredCheckpoint],
+    early: Sequence[StoredCheckpoint],
+) -> None:
+    """Insert checkpoints of one history as another one."""
+    medium = target.frames.bytes
+    medium.transaction = transaction
+    rewriter = Rewriter(source, target)
+    for stored, table in replay_states(source, checkpoints, None):
+        rewriter.write(stored, table)
+        if medium.pending_size >= _PART_SIZE:
+            target.commit()
+    for waiting in early:
+        target.writer.put_early(waiting.id, source.history.read_packed_writes(waiting))
+    target.commit()
+
+
+def _in_microseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000)
+
+
+def _explain_taken(thread_id: str) -> ThreadBusyError:
+    """Return the error of a run whose lock another one has taken."""
+    return ThreadBusyError(thread_id, "a run that took over while this process was paused", 0.0)

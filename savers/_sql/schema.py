@@ -3,63 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from graphkit.errors import CheckpointFormatError
 from savers._sql.database import TableNames, Transaction
 from savers._sql.database_errors import ForeignDatabaseError
+from savers._sql.dialect import Dialect
 
 SCHEMA_VERSION: Final = 1
-
-
-class ColumnTypes(NamedTuple):
-    """What differs between the databases in the definition of the tables."""
-
-    serial_key: str
-    """A primary key that counts up and never returns."""
-    text: str
-    """Text that is ordered by code point."""
-    bytes: str
-    """Bytes."""
-    terms: str = ""
-    """The definition of the column of a record's terms; empty if a table has them."""
-    extra_statements: tuple[str, ...] = ()
-    """What the first step executes at its end, with the names of the tables in braces."""
-
-
-SQLITE_TYPES: Final = ColumnTypes(
-    serial_key="INTEGER PRIMARY KEY AUTOINCREMENT",
-    text="TEXT",
-    bytes="BLOB",
-    extra_statements=(
-        """CREATE TABLE {terms} (
-            term BIGINT NOT NULL,
-            history BIGINT NOT NULL REFERENCES {histories} ON DELETE CASCADE,
-            PRIMARY KEY (term, history)
-        ) WITHOUT ROWID""",
-        "CREATE INDEX {terms_history} (history)",
-    ),
-)
-POSTGRES_TYPES: Final = ColumnTypes(
-    serial_key="BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-    text='TEXT COLLATE "C"',
-    bytes="BYTEA",
-    terms="terms BIGINT[],",
-    extra_statements=(
-        # Its rows expire. Only few are there at a time.
-        """CREATE TABLE {watchers} (
-            watcher BIGINT PRIMARY KEY,
-            thread TEXT COLLATE "C",
-            expires TIMESTAMP WITH TIME ZONE NOT NULL
-        )""",
-        # The frames are compressed already.
-        "ALTER TABLE {records} ALTER COLUMN frame SET STORAGE EXTERNAL",
-        # A put inserts one row, in one statement; a table of terms would take three times the bytes.
-        "CREATE INDEX {records_terms} USING gin (terms) WHERE terms IS NOT NULL",
-        # Owned, so that it goes with its table.
-        "CREATE SEQUENCE {run_locks_token} OWNED BY {run_locks}.token",
-    ),
-)
 
 
 def select_version(names: TableNames) -> str:
@@ -95,7 +46,7 @@ def migrate(
     transaction: Transaction,
     version: int | None,
     names: TableNames,
-    types: ColumnTypes,
+    dialect: Dialect,
 ) -> None:
     """Create the tables, or bring them to the current version; the caller excludes other processes.
 
@@ -103,10 +54,10 @@ def migrate(
         transaction: commits all of it, or nothing.
         version: the version in the database; None if there are no tables.
         names: the names of the tables.
-        types: the types of the database.
+        dialect: the SQL of the database.
     """
     for step in _STEPS[version or 0 :]:
-        for statement in step(names, types):
+        for statement in step(names, dialect):
             transaction.execute(statement)
     transaction.execute(
         f"INSERT INTO {names.meta} (name, value) VALUES ('schema', ?) "
@@ -120,22 +71,22 @@ def name_token_sequence(names: TableNames) -> str:
     return f'{names.run_locks[:-1]}_token"'
 
 
-def _create_tables(names: TableNames, types: ColumnTypes) -> list[str]:
+def _create_tables(names: TableNames, dialect: Dialect) -> list[str]:
     return [
-        f"CREATE TABLE {names.meta} (name {types.text} PRIMARY KEY, value BIGINT NOT NULL)",
+        f"CREATE TABLE {names.meta} (name {dialect.text} PRIMARY KEY, value BIGINT NOT NULL)",
         # version: 0 is live, above 0 released, below 0 being rewritten. Times are microseconds
         # since 1970. The long names are NULL unless the encoded text is cut.
         f"""CREATE TABLE {names.histories} (
-            history {types.serial_key},
-            thread {types.text} NOT NULL,
-            namespace {types.text} NOT NULL,
+            history {dialect.serial_key},
+            thread {dialect.text} NOT NULL,
+            namespace {dialect.text} NOT NULL,
             version BIGINT NOT NULL,
             keyframe BIGINT NOT NULL DEFAULT 0,
-            status {types.text},
+            status {dialect.text},
             created BIGINT NOT NULL,
             released BIGINT,
-            long_thread {types.bytes},
-            long_namespace {types.bytes},
+            long_thread {dialect.bytes},
+            long_namespace {dialect.bytes},
             UNIQUE (thread, namespace, version)
         )""",
         # checkpoint: the id, if the record is one. is_keyframe: NULL for others, which
@@ -146,21 +97,21 @@ def _create_tables(names: TableNames, types: ColumnTypes) -> list[str]:
         f"""CREATE TABLE {names.records} (
             history BIGINT NOT NULL REFERENCES {names.histories} ON DELETE CASCADE,
             position BIGINT NOT NULL,
-            checkpoint {types.bytes},
+            checkpoint {dialect.bytes},
             is_keyframe BOOLEAN,
-            frame {types.bytes} NOT NULL,
+            frame {dialect.bytes} NOT NULL,
             written BIGINT NOT NULL DEFAULT 0,
-            {types.terms}
+            {dialect.terms}
             PRIMARY KEY (history, position)
         )""",
         f"CREATE INDEX {_index(names.records, 'checkpoint')} (history, checkpoint) WHERE checkpoint IS NOT NULL",
         f"CREATE INDEX {_index(names.records, 'keyframe')} (history, position) WHERE is_keyframe",
         f"""CREATE TABLE {names.run_locks} (
-            thread {types.text} PRIMARY KEY,
+            thread {dialect.text} PRIMARY KEY,
             token BIGINT NOT NULL,
             renewed BIGINT NOT NULL,
             expires BIGINT NOT NULL,
-            holder {types.text} NOT NULL
+            holder {dialect.text} NOT NULL
         )""",
         *(
             statement.format(
@@ -169,12 +120,12 @@ def _create_tables(names: TableNames, types: ColumnTypes) -> list[str]:
                 records_terms=_index(names.records, "terms"),
                 terms_history=_index(names.terms, "history"),
             )
-            for statement in types.extra_statements
+            for statement in dialect.extra_statements
         ),
     ]
 
 
-_STEPS: Final[list[Callable[[TableNames, ColumnTypes], list[str]]]] = [_create_tables]
+_STEPS: Final[list[Callable[[TableNames, Dialect], list[str]]]] = [_create_tables]
 """Step n brings a schema of version n to version n + 1."""
 
 

@@ -29,7 +29,7 @@ from savers._sql.sqlite_errors import (
     make_type_error,
     translate_error,
 )
-from savers._sql.waiting import check_may_wait
+from savers._waiting import check_may_wait
 
 OLDEST_VERSION: Final = (3, 40)
 """Of SQLite. Older ones lack fixes of the write-ahead log."""

@@ -15,14 +15,15 @@ from savers._mutex import is_mine
 from savers._options import Fsync
 from savers._sql.changes import ChangeListener
 from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
+from savers._sql.dialect import SQLITE
 from savers._sql.encoded_text import encode_text
-from savers._sql.schema import SQLITE_TYPES, is_current, migrate, select_version
+from savers._sql.schema import is_current, migrate, select_version
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import SqliteConnection, check_version, find_inode, read_without_opening
 from savers._sql.sqlite_errors import is_no_such_table, make_busy_error, make_index_error
 from savers._sql.sqlite_run_locks import SqliteRunLocks
-from savers._sql.waiting import InUseError, check_may_wait
 from savers._sql.wal_sync import PeriodicSync, sync_file
+from savers._waiting import InUseError, check_may_wait
 
 _ODD_BYTES: Final = (b"\0\xff", b"", b"\xc0\x80\xed\xa0\x80\0", b"a")
 """What a text does not have, and what could end one."""
@@ -41,10 +42,9 @@ class SqliteDatabase(Database):
     read after a put takes half the time. While it is busy, reads take connections of their own.
     """
 
-    combines_writes = False
+    dialect = SQLITE
     read_size = 7 << 14
     reads_at_once = True
-    without_index = " NOT INDEXED"
 
     def __init__(
         self,
@@ -92,8 +92,6 @@ class SqliteDatabase(Database):
         self._wal_is_suspect = False
         self._last_inode: tuple[int, int] | None = None
         """What identified the file when it was opened last."""
-        self._joins_bytes: tuple[int, bool] | None = None
-        """Whether the file of a generation joins bytes."""
         self._reset()
         _DATABASES.add(self)
 
@@ -151,19 +149,6 @@ class SqliteDatabase(Database):
         with self._borrow_reader() as connection:
             return connection.run(sql, parameters, "read")[0]
 
-    def joins_bytes(self) -> bool:
-        # What text does with bytes is not documented, so it is tried out. A file whose text is
-        # UTF-16 would change them.
-        if self._joins_bytes is None or self._joins_bytes[0] != self.generation:
-            rows = " UNION ALL ".join(f"SELECT x'{part.hex()}' AS part" for part in _ODD_BYTES)
-            ((joined,),) = self.read(f"SELECT {self.join_bytes('part')} FROM ({rows})")
-            self._joins_bytes = self.generation, joined == b"".join(_ODD_BYTES)
-        return self._joins_bytes[1]
-
-    def join_bytes(self, column: str) -> str:
-        # A text may have any bytes, and becomes bytes again as it is.
-        return f"CAST(group_concat({column}, '') AS BLOB)"
-
     def write(self, sql: str, parameters: Parameters = ()) -> int:
         return self._write(sql, parameters)[1]
 
@@ -202,9 +187,6 @@ class SqliteDatabase(Database):
 
     def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
         raise NotImplementedError
-
-    def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:  # noqa: ARG002 - as in every database
-        return ""
 
     def notify_clause(self) -> str:
         return ""
@@ -299,7 +281,7 @@ class SqliteDatabase(Database):
             # Another process may have created them while this one waited for the lock.
             version = self._read_version(connection)
             if not is_current(version, self.path):
-                migrate(_SqliteTransaction(connection, self.names), version, self.names, SQLITE_TYPES)
+                migrate(_SqliteTransaction(connection, self.names), version, self.names, self.dialect)
             connection.run("COMMIT", (), "create tables in")
         finally:
             connection.roll_back_if_open()

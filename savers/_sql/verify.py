@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.abc import derive_status
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError
-from savers._log import log
+from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
 from savers._log.log_checker import LogChecker
 from savers._log.reports import FileReport, FileState, StoreReport, ThreadReport
 from savers._log.stored_checkpoint import outline_writes
 from savers._sql.database_errors import ForeignDatabaseError
 from savers._sql.encoded_text import decode_row, encode_id, encode_text
-from savers._sql.row_log import RowLog
-from savers._sql.row_source import RowSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from savers._log.reports import Progress
     from savers._sql.database import Row
-    from savers._sql.row_store import RowStore
+    from savers._sql.row_store import RowLog, RowStore
 
 _ROWS_AT_ONCE: Final = 1000
 
@@ -162,8 +160,9 @@ def _is_there(store: RowStore, history: _History) -> bool:
 
 
 def _check(store: RowStore, history: _History) -> FileReport | None:
-    examined = _ExaminedRows(store, history)
-    checker = _RowChecker(store, history, examined)
+    # It reads nothing from a cache.
+    examined = store.new_log_of(history.number, history.thread_id, history.namespace, history.version)
+    checker = _RowChecker(store, history.number, examined)
     state: FileState = "damaged"
     offset = size = 0
     reason = ""
@@ -172,13 +171,14 @@ def _check(store: RowStore, history: _History) -> FileReport | None:
         if columns is None:
             return None
         size = columns.end or 0
-        examined.open_unchecked(size)
+        examined.frames.bytes.open_to(size)
+        examined.frames.end = size
         checker.check_rows(columns)
         state = "ok"
     except CheckpointCorruptionError as error:
         offset = error.offset
         reason = error.reason
-    except log.IncompleteLog:
+    except IncompleteLog:
         reason = "the beginning of its first record is missing"
     except CheckpointFormatError as error:
         state = "newer" if checker.records else "foreign"
@@ -201,35 +201,13 @@ def _read_columns(store: RowStore, history: _History) -> _Columns | None:
 
 
 @final
-class _ExaminedRows(RowLog):
-    """A history that may be damaged, opened to be checked."""
-
-    def __init__(self, store: RowStore, history: _History) -> None:
-        # A source of its own reads nothing from a cache.
-        super().__init__(
-            store.database,
-            RowSource(store.database),
-            store.statements,
-            (history.thread_id, history.namespace),
-            store.codec,
-            history.version,
-        )
-        self._number = history.number
-
-    def open_unchecked(self, size: int) -> None:
-        """Open the history without checking any of its content."""
-        self.fd = self._number
-        self.end = size
-
-
-@final
 class _RowChecker(LogChecker):
     """Checks the rows of one history in order."""
 
-    def __init__(self, store: RowStore, history: _History, checked_log: _ExaminedRows) -> None:
+    def __init__(self, store: RowStore, number: int, checked_log: RowLog) -> None:
         super().__init__(checked_log)
         self._store = store
-        self._number = history.number
+        self._number = number
         self._rows = self._read_rows()
         self._row_end = 0
         """Where the last row that was taken ends."""
@@ -273,23 +251,23 @@ class _RowChecker(LogChecker):
         self._row_end = position + length
         return position, checkpoint, bool(is_keyframe)
 
-    def _check_record(self, frame: log.Frame) -> None:
+    def _check_record(self, frame: Frame) -> None:
         super()._check_record(frame)
         path = self._log.path
-        if frame.type == log.META:
+        if frame.type == META:
             # Its row has the header, too.
             return
         position, checkpoint, is_keyframe = self._take_row(frame.offset)
         if position != frame.offset or self._row_end != frame.end:
             raise CheckpointCorruptionError(path, frame.offset, "it does not have a row of its own")
         expected: bytes | None = None
-        if frame.type == log.CHECKPOINT:
+        if frame.type == CHECKPOINT:
             assert self._replay.checkpoint is not None
             expected = encode_id(self._replay.checkpoint.id)
         if checkpoint != expected:
             reason = f"its row has the checkpoint {checkpoint!r} instead of {expected!r}"
             raise CheckpointCorruptionError(path, frame.offset, reason)
-        if is_keyframe is not bool(frame.flags & log.KEY):
+        if is_keyframe is not bool(frame.flags & KEY):
             reason = "its row calls it a keyframe" if is_keyframe else "its row does not call it a keyframe"
             raise CheckpointCorruptionError(path, frame.offset, reason)
 
@@ -299,14 +277,15 @@ class _RowChecker(LogChecker):
         if columns.keyframe != expected:
             reason = f"the last keyframe is there, but the row of the history says {columns.keyframe}"
             raise CheckpointCorruptionError(self._log.path, expected, reason)
-        status = self._derive_status()
+        status = self._derive_status(columns)
         if columns.status != status:
             reason = f"the row of the history has the status {columns.status!r} instead of {status!r}"
             raise CheckpointCorruptionError(self._log.path, expected, reason)
 
-    def _derive_status(self) -> str | None:
+    def _derive_status(self, columns: _Columns) -> str | None:
+        assert columns.end is not None
         try:
-            checkpoints = self._log.load_index().checkpoints
+            checkpoints = self._log.history.load_all(columns.end).checkpoints
         except CheckpointSerializationError:
             # A type of the application is not registered. The status does not depend on it.
             ((status,),) = self._store.database.read(self._store.statements.select_status, (self._number,))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 
 from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, run_in_thread
-from savers._sql.waiting import InUseError
+from savers._waiting import InUseError
 from savers.langgraph.configs import get_checkpoint_id, parse_config
 from savers.langgraph.histories import Histories
 from savers.langgraph.thread_calls import CallsOfLoops
@@ -31,7 +31,7 @@ class AsyncMethods(BaseCheckpointSaver[str]):
     """
 
     store: SaverOfGraphkit
-    _histories: Histories[Any]
+    _histories: Histories
     _calls: CallsOfLoops
 
     async def aput(

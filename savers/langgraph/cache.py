@@ -12,7 +12,7 @@ from langgraph.cache.base import BaseCache, FullKey, ValueT
 from graphkit.abc import run_in_thread
 from savers.langgraph._entries.examine import CACHE, EntriesReport
 from savers.langgraph._entries.log import EntryLog, Fsync
-from savers.langgraph._entries.records import Change, Clear, Namespace, make_put
+from savers.langgraph._entries.records import Clear, EntryChange, Namespace, Put
 from savers.langgraph.opening import ContextMethods
 from savers.langgraph.serializer import Deserializer, make_refusal, make_serializer
 
@@ -69,7 +69,7 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
 
     def close(self) -> None:
         """Close the files. A later use opens them again."""
-        self._log.close()
+        self._log.close_files()
 
     def _close(self) -> None:
         self.close()
@@ -114,11 +114,11 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
             CheckpointStorageError: the file system refused.
         """
         now = self._log.now()
-        changes: list[Change] = []
+        changes: list[EntryChange] = []
         for (namespace, key), (value, ttl) in pairs.items():
             type_name, data = self._dump((tuple(namespace), key), value)
             changes.append(
-                make_put(
+                Put(
                     namespace=tuple(namespace),
                     key=key,
                     created=now,
@@ -150,7 +150,7 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
             CheckpointStorageError: the file system refused.
         """
 
-        def decide(table: EntryTable) -> Iterator[Change]:
+        def decide(table: EntryTable) -> Iterator[EntryChange]:
             existing = table.namespaces()
             if namespaces is None:
                 if existing:

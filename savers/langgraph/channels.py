@@ -10,10 +10,9 @@ elements, the rest continues what is left of the old bytes. The file stores only
 | key | value |
 |---|---|
 | `channel:<name>` | `[version]`, or `[version, type, bytes]`: a short value, or the header of a long one |
-| `value:<name>` | what follows the header; earlier versions stored a list of pieces |
+| `value:<name>` | what follows the header |
 | `seen:<node>` | versions_seen of a node |
 | `checkpoint` | `[type, bytes]`: all other fields of the checkpoint |
-| `writes` | the writes that `put_writes` received before the checkpoint itself |
 """
 
 from __future__ import annotations
@@ -30,17 +29,11 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-    from savers._log.packed_changes import PackedChanges
-    from savers.langgraph.serializer import Deserializer
 
 CHANNEL: Final = "channel:"
 VALUE: Final = "value:"
 SEEN: Final = "seen:"
 REST: Final = "checkpoint"
-WRITES: Final = "writes"
-
-ABSENT: Final = object()
-"""Returned in place of a value for a channel that has none."""
 
 _SEPARATE_FIELDS: Final = frozenset({"channel_values", "channel_versions", "versions_seen"})
 """The fields of a checkpoint that have keys of their own in the state."""
@@ -65,7 +58,7 @@ class Successor(NamedTuple):
     state: FrozenDict
     ops: dict[str, int] | None
     """What changed since the last state, as in Changes; None if all of it is in `packed`."""
-    packed: PackedChanges | None
+    packed: Mapping[str, bytes | None] | None
     """The same, packed; None if keys were added or removed, or this was not the usual put."""
     changed_nodes: Sequence[str]
     """The nodes whose `versions_seen` differ from those before."""
@@ -366,45 +359,3 @@ def compare_with_last(base: FrozenDict, new: Mapping[str, Any], changed_nodes: S
             dict.__setitem__(state, key, freeze(value))
     state.kind = PLAIN  # the state contains only bytes and versions
     return Successor(state, ops, None, changed_nodes)
-
-
-def decode_checkpoint(deserializer: Deserializer, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return LangGraph's checkpoint of a state."""
-    # One pass: a listing does this for each checkpoint.
-    versions: dict[str, Any] = {}
-    values: dict[str, Any] = {}
-    seen: dict[str, Any] = {}
-    for key, entry in state.items():
-        if key.startswith(CHANNEL):
-            name = key.removeprefix(CHANNEL)
-            versions[name] = entry[0]
-            if len(entry) > 1:
-                values[name] = decode_value(deserializer, state, name)
-        elif key.startswith(SEEN):
-            seen[key.removeprefix(SEEN)] = dict(entry)
-    type_name, data = state[REST]
-    rest = deserializer.deserialize(type_name, data, REST)
-    return {**rest, "channel_values": values, "channel_versions": versions, "versions_seen": seen}
-
-
-def get_versions(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the version of each channel of a state."""
-    return {key.removeprefix(CHANNEL): entry[0] for key, entry in state.items() if key.startswith(CHANNEL)}
-
-
-def get_stored_channels(state: Mapping[str, Any]) -> set[str]:
-    """Return the names of the channels whose values a state holds."""
-    return {key.removeprefix(CHANNEL) for key, entry in state.items() if key.startswith(CHANNEL) and len(entry) > 1}
-
-
-def decode_value(deserializer: Deserializer, state: Mapping[str, Any], name: str) -> Any:
-    """Return the value of one channel, or ABSENT; decode no other channel."""
-    _, *typed = state.get(CHANNEL + name, (None,))
-    if not typed:
-        return ABSENT
-    type_name, header = typed
-    rest = state.get(VALUE + name, b"")
-    if rest.__class__ is not bytes:
-        # An earlier version stored a list of pieces.
-        rest = b"".join(rest)
-    return deserializer.deserialize(type_name, header + rest, name)

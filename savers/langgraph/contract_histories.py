@@ -1,18 +1,19 @@
 """Histories in any saver, through the contract of graphkit's savers alone.
 
 MemorySaver, savers around another one, and those of third parties have no log that this package
-knows. Whole states are put, and early writes are kept in a namespace of their own: a checkpoint
-there with the id of theirs holds them as its pending writes.
+knows. Whole states are put. Early writes wait in a namespace of their own: a checkpoint there with
+the id of theirs holds them as its pending writes. They are recorded again with theirs when it is
+put, so that it is complete wherever it is copied.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 from weakref import WeakValueDictionary
 
 from graphkit import END, Checkpoint, CheckpointInfo, RunnableConfig
@@ -20,27 +21,30 @@ from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver, HasVersions, m
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.values import FrozenDict, freeze
-from savers._log.history_view import Ancestor, ReadCheckpoint, Visit
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.histories import (
     EARLY,
-    CheckpointWithWrites,
+    FoundCheckpoint,
+    GrowingHistory,
     Histories,
-    PutNext,
+    Result,
+    Seen,
+    Take,
     is_made_before,
-    make_early_config,
 )
-from savers.langgraph.selection import Query, Selected, Selection, merge
 from savers.langgraph.steps import UNKNOWN
+from savers.langgraph.writes import Write
 
 if TYPE_CHECKING:
-    from savers._log.history_view import AncestorReader
+    from savers.langgraph.channels import Successor
     from savers.langgraph.writes import TaskWrites
 
-_FEWEST_READ: Final = 16
+_MIN_READ: Final = 16
 """The fewest infos that are read at first."""
 _GROWTH: Final = 4
 """Each time, this many times more are read."""
+_UNKNOWN: Final = (0, 0)
+"""What was seen of a history; savers do not tell."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -83,116 +87,60 @@ class _ReadCheckpoint(StoredCheckpoint):
         self.state = freeze(checkpoint.state)
 
 
-class _Index(NamedTuple):
-    checkpoints: Sequence[StoredCheckpoint]
-
-
 @final
 class _GrowingHistory:
     """A history to which a checkpoint is put; see GrowingHistory."""
 
-    state = None
-
     def __init__(self, saver: BaseCheckpointSaver, history: RunnableConfig) -> None:
         self._saver = saver
         self._history = history
-        self.codec = Codec()
-
-    def find_latest(self) -> StoredCheckpoint | None:
-        return self.find(None)
+        self.pack = Codec().pack
 
     def find(self, id: str | None) -> StoredCheckpoint | None:
         checkpoint = self._saver.get(self._history.replace(checkpoint_id=id))
         return None if checkpoint is None else _ReadCheckpoint(checkpoint)
 
-    def load_state(self, checkpoint: StoredCheckpoint) -> FrozenDict:
-        assert isinstance(checkpoint, _ReadCheckpoint)
-        return checkpoint.state
-
-    def load_index(self) -> _Index:
-        return _Index([_ReadCheckpoint(checkpoint) for checkpoint in reversed(self._saver.list(self._history))])
-
-
-@final
-class _View:
-    """The checkpoints of one history; see HistoryView."""
-
-    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, namespace: str) -> None:
-        self.thread_id = thread_id
-        self.namespace = namespace
-        self.is_only = False
-        self._saver = saver
-        self._history = RunnableConfig(thread_id, checkpoint_ns=namespace)
-
-    def walk_back(self, visit: Visit, expected: int | None) -> None:
-        wanted = max(expected or 0, _FEWEST_READ)
-        visited = 0
-        while True:
-            infos = self._read_infos(None if expected is None else wanted)
-            for info in infos[visited:]:
-                if not visit(_outline(info)):
-                    return
-            if expected is None or len(infos) < wanted:
-                return
-            visited = len(infos)
-            wanted *= _GROWTH
-
-    def _read_infos(self, limit: int | None) -> Sequence[CheckpointInfo]:
-        if limit is None:
-            return self._saver.history(self._history)
-        return self._saver.recent(self._history, limit=limit)
-
-    def read(self, stored: StoredCheckpoint) -> ReadCheckpoint | None:
-        named = self._history.replace(checkpoint_id=stored.id)
-        checkpoint = self._saver.get(named)
-        if checkpoint is None:
-            return None
-        return ReadCheckpoint(freeze(checkpoint.state), self._saver.get_writes(named))
-
-    def forget(self) -> None:
-        """Do nothing: nothing is kept."""
-
-
-@final
-class _AncestorReader:
-    """Reads the checkpoints of one history; see AncestorReader."""
-
-    def __init__(self, saver: BaseCheckpointSaver, history: RunnableConfig) -> None:
-        self._saver = saver
-        self._history = history
-
-    def find(self, id: str | None) -> Ancestor | None:
-        checkpoint = self._saver.get(self._history.replace(checkpoint_id=id))
-        return None if checkpoint is None else Ancestor(_ReadCheckpoint(checkpoint), fid=0)
-
-    def read(self, ancestor: Ancestor, is_wanted: Callable[[str], bool]) -> ReadCheckpoint | None:
-        stored = ancestor.stored
+    def load_state(self, stored: StoredCheckpoint) -> FrozenDict:
         assert isinstance(stored, _ReadCheckpoint)
-        part = FrozenDict({key: value for key, value in stored.state.items() if is_wanted(key)})
-        return ReadCheckpoint(part, self._saver.get_writes(self._history.replace(checkpoint_id=stored.id)))
+        return stored.state
+
+    def walk_back(self) -> Iterator[StoredCheckpoint]:
+        return map(_ReadCheckpoint, self._saver.list(self._history))
+
+    def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:  # noqa: ARG002 - the whole state is put
+        saver = self._saver
+        named = self._history.replace(checkpoint_id=new.id)
+        is_present = saver.get(named) is not None
+        if is_present:
+            writes = saver.get_writes(named)
+            if writes:
+                # By default, a saver keeps them in the metadata that are replaced.
+                saver.put_writes(_place_early(saver, self._history, new.id), writes)
+        checkpoint = Checkpoint.from_stored(
+            id=new.id,
+            node_id=new.node,
+            next_node_id=new.next,
+            parent_id=new.parent,
+            created_us=new.created,
+            metadata=new.metadata,
+            state=successor.state,
+        )
+        saver.put(named if is_present else self._history, checkpoint)
+        early = saver.get_writes(_make_early_config(named))
+        if early:
+            saver.put_writes(named, _merge(early, saver.get_writes(named)))
 
 
 @final
-class ContractHistories(Histories[BaseCheckpointSaver]):
+class ContractHistories(Histories):
     """The histories in a saver that has no log, or hides it.
 
     The threads of execution of this process exclude each other; processes do not.
     """
 
-    def put_next(self, history: RunnableConfig, put_next: PutNext) -> None:
-        saver = self.saver
-        with _lock_thread(saver, history):
-            checkpoint = put_next(_GrowingHistory(saver, history))
-            assert checkpoint is not None
-            named = history.replace(checkpoint_id=checkpoint.id)
-            if saver.get(named) is None:
-                saver.put(history, checkpoint)
-                return
-            writes = saver.get_writes(named)
-            if writes:
-                # By default, a saver keeps them in the metadata that are replaced.
-                saver.put_writes(self._make_early(history, checkpoint.id), writes)
-            saver.put(named, checkpoint)
+    def put_next(self, history: RunnableConfig, put_next: Callable[[GrowingHistory], None]) -> None:
+        with _lock_thread(self.saver, history):
+            put_next(_GrowingHistory(self.saver, history))
 
     def put_writes(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
         saver = self.saver
@@ -201,54 +149,60 @@ class ContractHistories(Histories[BaseCheckpointSaver]):
             if saver.get(target) is None:
                 if checkpoint_id is None:
                     raise CheckpointNotFoundError(history.thread, "checkpoint at all")
-                target = self._make_early(history, checkpoint_id)
+                target = _place_early(saver, history, checkpoint_id)
             known = saver.get_writes(target)
             kept = set(writes.keep).intersection(known)
             new = {key: record for key, record in writes.unpack().items() if key not in kept}
             if new:
                 saver.put_writes(target, new)
 
-    def _make_early(self, history: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
-        """Return the config of the checkpoint that holds early writes; put it if it is missing."""
-        named = make_early_config(history.replace(checkpoint_id=checkpoint_id))
-        if self.saver.get(named) is None:
-            # Its state is not empty, because some savers refuse that.
-            placeholder = Checkpoint.from_stored(
-                id=checkpoint_id,
-                node_id=UNKNOWN,
-                next_node_id=END,
-                parent_id=None,
-                created_us=time_ns() // 1000,
-                metadata=FrozenDict({MADE_BY: LANGGRAPH}),
-                state=FrozenDict({"early": "writes"}),
-            )
-            self.saver.put(make_early_config(history), placeholder)
-        return named
+    def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
+        found = self._read(config)
+        return None if found is None else take(found)
 
-    def read(self, config: RunnableConfig) -> CheckpointWithWrites | None:
-        found = super().read(config)
-        if found is None:
+    def _read(self, config: RunnableConfig) -> FoundCheckpoint | None:
+        saver = self.saver
+        checkpoint = saver.get(config)
+        if checkpoint is None:
             return None
+        named = config.replace(checkpoint_id=checkpoint.id)
+        own = saver.get_writes(named)
         # Without the pending writes and tags that a saver may keep among the metadata.
-        info = make_checkpoint_info(config, found.checkpoint, found.writes, ())
-        return found._replace(checkpoint=found.checkpoint.with_metadata(freeze(info.metadata)))
+        metadata = make_checkpoint_info(config, checkpoint, own, ()).metadata
+        stored = _ReadCheckpoint(checkpoint.with_metadata(freeze(metadata)))
+        # They are still there if the process died after it had put the checkpoint.
+        writes = _merge(saver.get_writes(_make_early_config(named)), own)
+        return FoundCheckpoint(stored, stored.state, writes, is_packed=False, path=self.describe())
 
-    def has_early(self, history: RunnableConfig) -> bool:  # noqa: ARG002 - finding out costs as much as reading
-        return True
+    def select(
+        self,
+        history: RunnableConfig,
+        choose: Callable[[Iterator[StoredCheckpoint]], Result],
+        expected: int | None,
+    ) -> tuple[Result, Seen]:
+        infos = self.saver.history(history) if expected is None else self._iter_recent(history, expected)
+        return choose(map(_outline, infos)), _UNKNOWN
 
-    def open_ancestors(self, history: RunnableConfig) -> AncestorReader:
-        return _AncestorReader(self.saver, history)
+    def _iter_recent(self, history: RunnableConfig, expected: int) -> Iterator[CheckpointInfo]:
+        """Yield the infos of a history, newest first, and read no further back than the iteration goes."""
+        wanted = max(expected, _MIN_READ)
+        yielded = 0
+        while True:
+            infos = self.saver.recent(history, limit=wanted)
+            yield from infos[yielded:]
+            if len(infos) < wanted:
+                return
+            yielded = wanted
+            wanted *= _GROWTH
 
-    def select(self, thread: str, namespace: str | None, query: Query) -> Iterable[Selected]:
-        names = self.list_namespaces(thread) if namespace is None else [namespace]
-        return self._select([(thread, name) for name in names if not name.startswith(EARLY)], query)
-
-    def select_from_all(self, query: Query) -> Iterable[Selected]:
-        owners = [(thread, name) for thread in self.saver.threads() for name in self.list_namespaces(thread)]
-        return self._select(owners, query)
-
-    def _select(self, owners: Iterable[tuple[str, str]], query: Query) -> Iterable[Selected]:
-        return merge([Selection(_View(self.saver, *owner), query).run() for owner in owners], query)
+    def read_selected(
+        self,
+        history: RunnableConfig,
+        stored: StoredCheckpoint,
+        seen: Seen,  # noqa: ARG002 - a checkpoint has no place but its id
+        take: Take[Result],
+    ) -> Result | None:
+        return self.read(history.replace(checkpoint_id=stored.id), take)
 
     # Removing
 
@@ -260,7 +214,7 @@ class ContractHistories(Histories[BaseCheckpointSaver]):
                 is removed would stay in a version. Nothing was changed.
         """
         remove = getattr(self.saver, "remove", None)
-        for config in (history, make_early_config(history)):
+        for config in (history, _make_early_config(history)):
             if remove is not None:
                 remove(config, ids)
             else:
@@ -289,13 +243,17 @@ class ContractHistories(Histories[BaseCheckpointSaver]):
 
     def _read_history(self, history: RunnableConfig) -> list[_Kept]:
         """Return the checkpoints of a history, oldest first."""
+        saver = self.saver
         kept: list[_Kept] = []
-        for info in reversed(self.saver.history(history)):
-            found = self.read(history.replace(checkpoint_id=info.id))
-            if found is not None:
+        for info in reversed(saver.history(history)):
+            named = history.replace(checkpoint_id=info.id)
+            checkpoint = saver.get(named)
+            if checkpoint is not None:
+                writes = saver.get_writes(named)
+                metadata = freeze(make_checkpoint_info(history, checkpoint, writes, ()).metadata)
                 # The state is read now: it is gone after the release.
-                checkpoint = found.checkpoint.with_state(found.checkpoint.state)
-                kept.append(_Kept(history, found._replace(checkpoint=checkpoint), info.tags))
+                whole = checkpoint.with_metadata(metadata).with_state(checkpoint.state)
+                kept.append(_Kept(history, whole, writes, info.tags))
         return kept
 
     def delete_idle(self, thread_id: str, *, idle_since: datetime, dry_run: bool = False) -> bool:
@@ -310,17 +268,50 @@ class _Kept(NamedTuple):
     """A checkpoint that is put back."""
 
     config: RunnableConfig
-    found: CheckpointWithWrites
+    checkpoint: Checkpoint
+    writes: Mapping[str, Any]
     tags: Sequence[str]
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        return self.found.checkpoint
 
     def put(self, saver: BaseCheckpointSaver) -> None:
         """Put it with its pending writes and tags."""
         stored = saver.put(self.config, self.checkpoint)
-        if self.found.writes:
-            saver.put_writes(stored, self.found.writes)
+        if self.writes:
+            saver.put_writes(stored, self.writes)
         if self.tags:
             saver.add_tags(stored, *self.tags)
+
+
+def _place_early(saver: BaseCheckpointSaver, history: RunnableConfig, checkpoint_id: str) -> RunnableConfig:
+    """Return the config of the checkpoint that holds the early writes of another one; put it if it is missing."""
+    place = _make_early_config(history.replace(checkpoint_id=checkpoint_id))
+    if saver.get(place) is None:
+        # Its state is not empty, because some savers refuse that.
+        placeholder = Checkpoint.from_stored(
+            id=checkpoint_id,
+            node_id=UNKNOWN,
+            next_node_id=END,
+            parent_id=None,
+            created_us=time_ns() // 1000,
+            metadata=FrozenDict({MADE_BY: LANGGRAPH}),
+            state=FrozenDict({"early": "writes"}),
+        )
+        saver.put(_make_early_config(history), placeholder)
+    return place
+
+
+def _make_early_config(config: RunnableConfig) -> RunnableConfig:
+    """Return the config for the early writes of a checkpoint, or of a history."""
+    return RunnableConfig(
+        config.thread_id, checkpoint_ns=EARLY + config.checkpoint_ns, checkpoint_id=config.checkpoint_id
+    )
+
+
+def _merge(early: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the writes of a checkpoint by key. The first ordinary one stays; others replace earlier ones."""
+    if not early:
+        return own
+    writes = dict(early)
+    for key, record in own.items():
+        if key not in writes or not Write(*record).is_ordinary:
+            writes[key] = record
+    return writes

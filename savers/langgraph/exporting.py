@@ -24,11 +24,11 @@ from graphkit.errors import (
     CheckpointStorageError,
     MissingDependencyError,
 )
+from savers._filesystem.layout import MARKER
 from savers.langgraph.comparison import list_differences
 from savers.langgraph.configs import make_langgraph_config
 from savers.langgraph.file_saver import FileSystemCheckpointSaver
 from savers.langgraph.histories import EARLY
-from savers.langgraph.listing import get_store
 from savers.langgraph.saver import CheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,
@@ -178,7 +178,7 @@ def _check_is_store(saver: CheckpointSaver) -> None:
     Raises:
         CheckpointerConfigurationError: it is not.
     """
-    if isinstance(saver, FileSystemCheckpointSaver) and get_store(saver.store).read_marker() is None:
+    if isinstance(saver, FileSystemCheckpointSaver) and not Path(saver.store.base_directory, MARKER).exists():
         raise CheckpointerConfigurationError(f"{saver.store.base_directory!r} is not a checkpoint directory")
 
 

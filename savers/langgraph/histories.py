@@ -2,7 +2,8 @@
 
 LangGraph puts writes before their checkpoint, puts a checkpoint that depends on the one before it,
 and lists checkpoints of a whole store. The contract of graphkit's savers has no methods for these.
-Each kind of saver has its own implementation.
+There are two implementations: on logs (`log_histories.py`), and on the contract alone
+(`contract_histories.py`).
 """
 
 from __future__ import annotations
@@ -10,91 +11,89 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from graphkit.abc import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
-from savers.langgraph.channels import WRITES
-from savers.langgraph.writes import TaskWrites, Write, merge_writes
+from savers._log.catalogue import Head
 
 if TYPE_CHECKING:
-    from graphkit.codec import Codec
     from graphkit.values import FrozenDict
-    from savers._log.history_view import AncestorReader, HistoryView
-    from savers._log.past_checkpoint import PastCheckpoint
+    from savers._log.packed_history import PackedState
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers.langgraph.selection import Query, Selected
+    from savers.langgraph.channels import Successor
+    from savers.langgraph.writes import TaskWrites
 
 EARLY: Final = "#early:"
-"""The prefix of the namespace in which the early writes of another namespace are kept: by savers
-without a log, and by earlier versions."""
-
-Saver = TypeVar("Saver", bound=BaseCheckpointSaver)
+"""The prefix of the namespace in which a saver without a log keeps the early writes of another one."""
 Result = TypeVar("Result")
 
 
-class CheckpointIndex(Protocol):
-    """All checkpoints of a history."""
-
-    @property
-    def checkpoints(self) -> Sequence[StoredCheckpoint]:
-        """The checkpoints, oldest first."""
-
-
 class GrowingHistory(Protocol):
-    """A history to which a checkpoint is put. A LogWriter is one."""
-
-    @property
-    def codec(self) -> Codec:
-        """Packs values for the history."""
-
-    @property
-    def state(self) -> FrozenDict | None:
-        """The state of the last checkpoint, if it is in memory."""
-
-    def find_latest(self) -> StoredCheckpoint | None:
-        """Return the latest checkpoint; None if there is none."""
+    """A history to which a checkpoint is put; no other writer can put to it meanwhile."""
 
     def find(self, id: str | None) -> StoredCheckpoint | None:
         """Return the checkpoint with an id, or the latest; None if there is none."""
 
-    def load_state(self, checkpoint: StoredCheckpoint) -> FrozenDict:
+    def load_state(self, stored: StoredCheckpoint) -> FrozenDict:
         """Return the state of a checkpoint of this history."""
 
-    def load_index(self) -> CheckpointIndex:
-        """Return all checkpoints."""
+    def walk_back(self) -> Iterator[StoredCheckpoint]:
+        """Yield all checkpoints, newest first."""
+
+    def pack(self, value: object, path: str) -> bytes:
+        """Pack a value for the history, given its path in the state."""
+
+    def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:
+        """Put a checkpoint, which replaces one that has the same id.
+
+        Args:
+            new: all of it but its state.
+            successor: its state, and how it differs from the last one.
+            base: that state.
+        """
 
 
-PutNext = Callable[[GrowingHistory], Checkpoint | None]
-"""Returns the checkpoint to put, from the history as it is; or None after it has appended it. It
-may be called again, with the history as another writer has changed it."""
-
-
-class CheckpointWithWrites(NamedTuple):
+class FoundCheckpoint(NamedTuple):
     """A checkpoint, and what is recorded with it."""
 
-    checkpoint: Checkpoint
+    stored: StoredCheckpoint
+    state: PackedState | Mapping[str, Any]
+    """The values by key: packed, or as they are."""
     writes: Mapping[str, Any]
+    """The pending writes by key, likewise."""
+    is_packed: bool
+    path: str
+    """Names the history in errors."""
 
 
-class Histories(ABC, Generic[Saver]):
+Seen = tuple[int, int]
+"""What a reader has seen of a history: which log, and how many bytes of it."""
+Take = Callable[[FoundCheckpoint], Result]
+"""Takes what the caller wants out of a checkpoint. Runs while the history is locked, so it calls no code
+of the application."""
+
+
+class Histories(ABC):
     """The histories in one saver, as LangGraph's checkpointer uses them.
 
     Attributes:
         saver: the saver.
     """
 
-    def __init__(self, saver: Saver) -> None:
+    def __init__(self, saver: BaseCheckpointSaver) -> None:
         self.saver = saver
 
     # Writing
 
     @abstractmethod
-    def put_next(self, history: RunnableConfig, put_next: PutNext) -> None:
+    def put_next(self, history: RunnableConfig, put_next: Callable[[GrowingHistory], None]) -> None:
         """Put a checkpoint that is made from the history as it is at that moment.
 
-        It replaces a checkpoint of the same id.
+        Args:
+            history: the history.
+            put_next: puts it; may be called again, with the history as another writer has changed it.
 
         Raises:
             Exception: what `put_next` and the saver's `put` raise. Nothing was changed.
@@ -117,68 +116,17 @@ class Histories(ABC, Generic[Saver]):
         *,
         appends: bool,  # noqa: ARG002
     ) -> tuple[Result] | None:
-        """Call a function now if it takes only some microseconds; for callers in an event loop.
-
-        Args:
-            target: names the checkpoint.
-            call: uses no other history.
-            appends: whether it appends to the history.
-
-        Returns:
-            A tuple with its result; None if it was not called.
-        """
+        """Call a function now if it takes only some microseconds; see `LogSaver.call_without_waiting`."""
         return None
 
     # Reading
 
-    def read(self, config: RunnableConfig) -> CheckpointWithWrites | None:
-        """Return the checkpoint that a config names, or the latest, with what is recorded with it."""
-        checkpoint = self.saver.get(config)
-        if checkpoint is None:
-            return None
-        return CheckpointWithWrites(checkpoint, self.saver.get_writes(config.replace(checkpoint_id=checkpoint.id)))
-
-    def read_past(self, config: RunnableConfig) -> PastCheckpoint | None:  # noqa: ARG002 - for savers that can
-        """Return the past checkpoint that a config names, packed.
-
-        None if `read` must find it, or there may be early writes beside its own.
-        """
-        return None
-
     @abstractmethod
-    def has_early(self, history: RunnableConfig) -> bool:
-        """Return whether there may be a namespace of early writes beside that of a history."""
-
-    def read_early(self, history: RunnableConfig, checkpoint_id: str) -> Mapping[str, Any]:
-        """Return the writes of a checkpoint in the namespace of early writes."""
-        return self.saver.get_writes(make_early_config(history.replace(checkpoint_id=checkpoint_id)))
-
-    def read_writes(
-        self,
-        history: RunnableConfig,
-        checkpoint_id: str,
-        state: Mapping[str, Any],
-        own: Mapping[str, Any],
-    ) -> list[Write]:
-        """Return the writes of a checkpoint in LangGraph's order.
-
-        Args:
-            history: names the history of the checkpoint.
-            checkpoint_id: its id.
-            state: its state.
-            own: what is recorded with the checkpoint itself.
-        """
-        early: Mapping[str, Any] = {}
-        if self.has_early(history):
-            early = self.read_early(history, checkpoint_id)
-        return merge_writes(state.get(WRITES, {}), early, own)
-
-    @abstractmethod
-    def open_ancestors(self, history: RunnableConfig) -> AncestorReader:
-        """Return a reader for the checkpoints of a history."""
+    def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
+        """Take something out of the checkpoint that a config names, or the latest; None if there is none."""
 
     def list_namespaces(self, thread_id: str) -> Sequence[str]:
-        """Return the namespaces of a thread, except those of early writes.
+        """Return the namespaces of a thread that are LangGraph's.
 
         Raises:
             CheckpointerConfigurationError: the saver cannot list them.
@@ -190,39 +138,36 @@ class Histories(ABC, Generic[Saver]):
             )
         return [name for name in self.saver.namespaces(thread_id) if not name.startswith(EARLY)]
 
-    def find_histories(self, key: str, values: Iterable[object]) -> Iterator[RunnableConfig]:  # noqa: ARG002
-        """Yield the histories that may have a checkpoint whose metadata have one of these values.
-
-        Args:
-            key: the key of the metadata.
-            values: the values; numbers or strings.
-        """
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:  # noqa: ARG002 - for savers with an index
+        """Return the histories that may have a checkpoint whose metadata have these keys with these values."""
         for thread_id in self.saver.threads():
             for namespace in self.list_namespaces(thread_id):
-                yield RunnableConfig(thread_id, checkpoint_ns=namespace)
-
-    # Listing
+                yield Head(thread_id, namespace, None)
 
     @abstractmethod
-    def select(self, thread: str, namespace: str | None, query: Query) -> Iterable[Selected]:
-        """Return the checkpoints that a query selects from a thread, or from one of its histories.
+    def select(
+        self,
+        history: RunnableConfig,
+        choose: Callable[[Iterator[StoredCheckpoint]], Result],
+        expected: int | None,
+    ) -> tuple[Result, Seen]:
+        """Choose checkpoints of a history.
 
         Args:
-            thread: the thread.
-            namespace: the namespace; None for all of them.
-            query: which checkpoints are wanted.
+            history: the history.
+            choose: gets all checkpoints, newest first, and takes as many as it needs; may be called
+                again.
+            expected: about how many it will take; None for all.
+
+        Returns:
+            What was chosen, and what was seen of the history then.
         """
 
     @abstractmethod
-    def select_from_all(self, query: Query) -> Iterable[Selected]:
-        """Return the checkpoints that a query selects from all threads."""
-
-    def release(self, view: HistoryView) -> None:
-        """Take note that nothing else of a view is wanted."""
-        view.forget()
-
-    def end_listing(self) -> None:
-        """Take note that a listing of all threads has ended."""
+    def read_selected(
+        self, history: RunnableConfig, stored: StoredCheckpoint, seen: Seen, take: Take[Result]
+    ) -> Result | None:
+        """As `read`, for a checkpoint that `select` has chosen; None if it was removed meanwhile."""
 
     # Removing
 
@@ -246,13 +191,6 @@ class Histories(ABC, Generic[Saver]):
     def describe(self) -> str:
         """Return the name of the store, for log messages."""
         return type(self.saver).__name__
-
-
-def make_early_config(config: RunnableConfig) -> RunnableConfig:
-    """Return the config for the early writes of a checkpoint, or of a history."""
-    return RunnableConfig(
-        config.thread_id, checkpoint_ns=EARLY + config.checkpoint_ns, checkpoint_id=config.checkpoint_id
-    )
 
 
 def is_made_before(saver: BaseCheckpointSaver, thread_id: str, moment: datetime) -> bool:

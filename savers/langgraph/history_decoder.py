@@ -1,30 +1,32 @@
-"""Decodes the checkpoints of one history from their packed states, one after another.
+"""Decodes LangGraph's checkpoints from the states in which they are stored.
 
-`channels.py` specifies the keys of a state, and decodes any state. Consecutive checkpoints of a
-history share most of their values. This module takes each of them apart once, without the frozen
-state between the packed values and the checkpoint.
+`channels.py` specifies the keys of a state. Consecutive checkpoints of a history share most of their
+values, so each value is taken apart once. Taking a checkpoint apart runs no code of the application,
+and so may be done while its log is locked; restoring the values calls LangGraph's serializer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgpack import unpackb
 
+from graphkit.codec import Codec
+from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
-from savers._log.packed_chain import GrowingValue
+from savers._log.packed_history import GrowingValue
 from savers.langgraph.channels import CHANNEL, REST, SEEN, VALUE
+from savers.langgraph.writes import Write, sort_writes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from langgraph.checkpoint.base import PendingWrite
 
-    from savers._log.packed_chain import PackedCheckpoint, PackedState
+    from savers._log.stored_checkpoint import StoredCheckpoint
+    from savers.langgraph.histories import FoundCheckpoint
     from savers.langgraph.serializer import Deserializer, TypedValue
 
-_VERSIONS: Final = frozenset({str, int, float})
-_UNSUITABLE: Final = (ValueError, TypeError, LookupError, AttributeError)
+_MALFORMED: Final = (ValueError, TypeError, LookupError, AttributeError)
 """What values of other shapes raise. Msgpack's own errors are among them."""
 _IMMUTABLE: Final = frozenset({type(None), bool, int, float, str})
 _UNKNOWN: Final = object()
@@ -32,12 +34,37 @@ _MAX_SHORT: Final = 64
 """Values of at most this many bytes are remembered,"""
 _MAX_SCALARS: Final = 1000
 """and about so many of them."""
+_CODEC: Final = Codec()
 Typed = tuple[str, bytes]
 """What LangGraph's serializer returns."""
 
 
+class Parts(NamedTuple):
+    """A checkpoint, taken apart."""
+
+    stored: StoredCheckpoint
+    fields: dict[str, Any]
+    """The fields that are stored by channel or by node. _UNKNOWN is in the place of values that are
+    still to be restored."""
+    missing: list[TypedValue]
+    """These values, in the order of the channels."""
+    rest: Typed
+    """All other fields."""
+    writes: list[Write]
+    """The pending writes, in LangGraph's order."""
+
+
+class Ancestor(NamedTuple):
+    """What the checkpoints behind it need of a checkpoint."""
+
+    stored: StoredCheckpoint
+    writes: list[Write]
+    values: dict[str, Typed]
+    """Of the wanted channels, the values that the checkpoint has."""
+
+
 class HistoryDecoder:
-    """Decodes packed checkpoints of one history.
+    """Decodes checkpoints of one history.
 
     Args:
         deserializer: restores the values.
@@ -51,75 +78,50 @@ class HistoryDecoder:
         """Short values that cannot be changed, by their types and bytes. Many are None, and a write
         is the value of its channel in the next checkpoint."""
 
-    def decode(self, packed: PackedCheckpoint) -> tuple[dict[str, Any], list[PendingWrite]] | None:
-        """Return LangGraph's checkpoint and its pending writes.
+    # Taking apart
 
-        None if a value has another shape: the checkpoint must be decoded in the general way, which
-        also finds out what is wrong with it.
+    def take_apart(self, found: FoundCheckpoint) -> Parts:
+        """Take a checkpoint apart.
 
         Raises:
-            CheckpointSerializationError: as for `CheckpointSaver.get_tuple`.
+            CheckpointCorruptionError: it does not have the shape of one of LangGraph.
         """
         try:
-            return self._decode(packed)
-        except _UNSUITABLE:
-            return None
+            return self._take_apart(found)
+        except _MALFORMED as error:
+            raise _explain_shape(found, error) from error
 
-    def _decode(self, packed: PackedCheckpoint) -> tuple[dict[str, Any], list[PendingWrite]]:
-        checkpoint, missing, rest = self._take_apart(packed.state)
-        channels = len(missing)
-        missing.append((*rest, REST))
-        writes: list[Any] = []
-        if packed.writes:
-            scalars = self._scalars
-            for _, task_id, _, channel, type_name, data in _list_writes(packed.writes):
-                value = scalars.get((type_name, data), _UNKNOWN)
-                if value is _UNKNOWN:
-                    missing.append((type_name, data, channel))
-                writes.append((task_id, channel, value))
-        restored = self._restore(missing)
-        values = checkpoint["channel_values"]
-        for (_, _, name), value in zip(missing[:channels], restored, strict=False):
-            values[name] = value
-        if len(restored) > channels + 1:
-            following = iter(restored[channels + 1 :])
-            writes = [
-                (task_id, channel, next(following) if value is _UNKNOWN else value)
-                for task_id, channel, value in writes
-            ]
-        return {**restored[channels], **checkpoint}, writes
+    def take_ancestor(self, found: FoundCheckpoint, wanted: Collection[str]) -> Ancestor:
+        """Take the writes and the values of some channels out of a checkpoint. Raises the same errors."""
+        values: dict[str, Typed] = {}
+        try:
+            for name in wanted:
+                entry = self._read_entry(found, CHANNEL + name)
+                if entry is not None and entry.typed is not None:
+                    values[name] = _join_tail(entry, found)
+            return Ancestor(found.stored, self._list_writes(found), values)
+        except _MALFORMED as error:
+            raise _explain_shape(found, error) from error
 
-    def _take_apart(self, state: PackedState) -> tuple[dict[str, Any], list[TypedValue], Typed]:
-        """Take a state apart.
-
-        Returns:
-            The fields of the checkpoint that are stored by channel or by node; the values of
-            channels that are not known, in whose place is _UNKNOWN; and the other fields.
-        """
+    def _take_apart(self, found: FoundCheckpoint) -> Parts:
         # 5 us for nine keys, five of which have changed.
         versions: dict[str, Any] = {}
         values: dict[str, Any] = {}
         seen: dict[str, Any] = {}
-        rest: Any = None
+        rest: Typed | None = None
         missing: list[TypedValue] = []
-        entries = self._entries
         scalars = self._scalars
-        for key, value in state.items():
-            entry = entries.get(key)
-            if entry is None:
-                entries[key] = entry = _Entry(key)
-            if entry.value is not value:
-                entry.read(value)
+        state = found.state
+        for key in state:
+            entry = self._read_entry(found, key)
+            assert entry is not None
             prefix = entry.prefix
             if prefix is CHANNEL:
                 name = entry.name
                 versions[name] = entry.version
-                typed = entry.typed
-                if typed is None:
+                if entry.typed is None:
                     continue
-                tail = state.get(entry.tail_key)
-                if tail is not None:
-                    typed = typed[0], _join(typed[1], tail)
+                typed = _join_tail(entry, found)
                 values[name] = known = scalars.get(typed, _UNKNOWN)
                 if known is _UNKNOWN:
                     missing.append((*typed, name))
@@ -127,8 +129,68 @@ class HistoryDecoder:
                 seen[entry.name] = entry.seen.copy()
             elif prefix is REST:
                 rest = entry.typed
-        checkpoint = {"channel_values": values, "channel_versions": versions, "versions_seen": seen}
-        return checkpoint, missing, rest
+        if rest is None:
+            raise ValueError(f"it has no {REST!r}")
+        fields = {"channel_values": values, "channel_versions": versions, "versions_seen": seen}
+        return Parts(found.stored, fields, missing, rest, self._list_writes(found))
+
+    def _read_entry(self, found: FoundCheckpoint, key: str) -> _Entry | None:
+        """Return what a key of a state contains; None if the state does not have it."""
+        value = found.state.get(key)
+        if value is None:
+            return None
+        entry = self._entries.get(key)
+        if entry is None:
+            self._entries[key] = entry = _Entry(key)
+        if entry.value is not value:
+            entry.read(value, is_packed=found.is_packed)
+        return entry
+
+    @staticmethod
+    def _list_writes(found: FoundCheckpoint) -> list[Write]:
+        if not found.writes:
+            return []
+        records: Iterable[Any] = found.writes.values()
+        if found.is_packed:
+            records = map(unpackb, records)
+        return sort_writes([Write(*record) for record in records])
+
+    # Restoring
+
+    def restore(self, parts: Parts) -> tuple[dict[str, Any], list[PendingWrite]]:
+        """Return LangGraph's checkpoint and its pending writes.
+
+        Raises:
+            CheckpointSerializationError: as for `CheckpointSaver.get_tuple`.
+        """
+        missing = [*parts.missing, (*parts.rest, REST)]
+        channels = len(parts.missing)
+        writes: list[Any] = []
+        scalars = self._scalars
+        for write in parts.writes:
+            value = scalars.get((write.type, write.data), _UNKNOWN)
+            if value is _UNKNOWN:
+                missing.append((write.type, write.data, write.channel))
+            writes.append((write.task_id, write.channel, value))
+        restored = self._restore(missing)
+        values = parts.fields["channel_values"]
+        for (_, _, name), value in zip(parts.missing, restored, strict=False):
+            values[name] = value
+        if len(restored) > channels + 1:
+            following = iter(restored[channels + 1 :])
+            writes = [
+                (task_id, channel, next(following) if value is _UNKNOWN else value)
+                for task_id, channel, value in writes
+            ]
+        return {**restored[channels], **parts.fields}, writes
+
+    def restore_value(self, typed: Typed, name: str) -> Any:
+        """Return the value of a channel. Raises the same errors."""
+        return self._deserializer.deserialize(*typed, name)
+
+    def restore_write(self, write: Write) -> PendingWrite:
+        """Return a write as LangGraph wants it. Raises the same errors."""
+        return write.task_id, write.channel, self.restore_value((write.type, write.data), write.channel)
 
     def _restore(self, typed: list[TypedValue]) -> list[Any]:
         """Return the values of types and bytes, each with its path, and remember the short ones."""
@@ -140,6 +202,11 @@ class HistoryDecoder:
             if value.__class__ in _IMMUTABLE and len(data) <= _MAX_SHORT:
                 scalars[type_name, data] = value
         return restored
+
+
+def _explain_shape(found: FoundCheckpoint, error: Exception) -> CheckpointCorruptionError:
+    reason = f"the checkpoint {found.stored.id} does not have the shape of one of LangGraph: {error}"
+    return CheckpointCorruptionError(found.path, found.stored.offset, reason)
 
 
 class _Entry:
@@ -159,8 +226,8 @@ class _Entry:
         self.name = key.removeprefix(prefix)
         self.tail_key = VALUE + self.name
         """The key of the rest of a channel's value, if it is long."""
-        self.value: bytes | GrowingValue | None = None
-        """The packed value that was read last."""
+        self.value: Any = None
+        """The stored value that was read last."""
         self.version: Any = None
         """The version of a channel."""
         self.typed: Typed | None = None
@@ -168,27 +235,34 @@ class _Entry:
         self.seen: dict[str, Any] = {}
         """The versions that a node has seen."""
 
-    def read(self, value: bytes | GrowingValue) -> None:
-        """Take a value apart; raise one of _UNSUITABLE if it has another shape."""
+    def read(self, value: Any, *, is_packed: bool) -> None:
+        """Take a value apart; raise one of _MALFORMED if it has another shape."""
         prefix = self.prefix
         if prefix is not VALUE:
             self.value = None
-            packed = (
-                value if isinstance(value, bytes) else value.join_behind(delta.pack_header(value.kind, value.count))
-            )
-            content = unpackb(packed, ext_hook=_refuse)
+            content = _unpack(value) if is_packed else value
             if prefix is CHANNEL:
-                self.version = version = content[0]
-                if version.__class__ not in _VERSIONS:
-                    raise ValueError(version)
+                self.version = content[0]
                 self.typed = None if len(content) == 1 else _check_typed(content[1:])
             elif prefix is SEEN:
-                if not _VERSIONS.issuperset(map(type, content.values())):
-                    raise ValueError(content)
-                self.seen = content
+                self.seen = dict(content)
             else:
                 self.typed = _check_typed(content)
         self.value = value
+
+
+def _unpack(value: bytes | GrowingValue) -> Any:
+    packed = value if isinstance(value, bytes) else value.join_behind(delta.pack_header(value.kind, value.count))
+    try:
+        return unpackb(packed, ext_hook=_refuse)
+    except ValueError:
+        # A version may be of any type.
+        return _CODEC.unpack(packed)
+
+
+def _refuse(code: int, data: bytes) -> Any:
+    """Refuse what is not of msgpack's own types."""
+    raise ValueError(f"not plain: {code}, {len(data)} bytes")
 
 
 def _check_typed(content: Any) -> Typed:
@@ -199,26 +273,20 @@ def _check_typed(content: Any) -> Typed:
     return type_name, data
 
 
-def _join(header: bytes, tail: bytes | GrowingValue) -> bytes:
-    """Return the bytes of a long value: its header, and the packed bytes that follow it."""
+def _join_tail(entry: _Entry, found: FoundCheckpoint) -> Typed:
+    """Return the value of a channel: its type, and its header with the bytes that follow it in the state."""
+    assert entry.typed is not None
+    type_name, header = entry.typed
+    tail = found.state.get(entry.tail_key)
+    if tail is None:
+        return entry.typed
     if isinstance(tail, GrowingValue):
-        kind, count, length = tail.kind, tail.count, tail.length
-        joined = tail.join_behind(header)
-    else:
-        kind, count, skip = delta.parse_header(tail, 0)
-        length = len(tail) - skip
-        joined = b"".join((header, memoryview(tail)[skip:]))
-    if kind != delta.BIN or count != length:
+        if tail.kind != delta.BIN or tail.count != tail.length:
+            raise ValueError(tail.kind)
+        return type_name, tail.join_behind(header)
+    if not found.is_packed:
+        return type_name, header + tail
+    kind, count, skip = delta.parse_header(tail, 0)
+    if kind != delta.BIN or count != len(tail) - skip:
         raise ValueError(kind)
-    return joined
-
-
-def _list_writes(packed: Mapping[str, bytes]) -> list[Any]:
-    """Return pending writes in LangGraph's order, each as a list of the fields of a Write."""
-    # LangGraph sorts by the first three: task path, task id, index.
-    return sorted([unpackb(value, ext_hook=_refuse) for value in packed.values()])
-
-
-def _refuse(code: int, data: bytes) -> Any:
-    """Refuse what is not of msgpack's own types."""
-    raise ValueError(f"not plain: {code}, {len(data)} bytes")
+    return type_name, header + tail[skip:]

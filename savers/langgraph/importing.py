@@ -149,15 +149,12 @@ def _import(
         total = sum(counts.values())
         for history in counts:
             stored_ids = {info.id for info in saver.store.history(_history_config(history))}
-            ids = source.list_ids(history)
-            for checkpoint_id in ids:
+            for checkpoint_id in source.list_ids(history):
                 original = source.read(history, checkpoint_id)
                 if checkpoint_id in stored_ids:
                     skipped += 1
                 else:
                     _restore(saver, history, original)
-                if checkpoint_id == ids[-1]:
-                    saver.record_stop(_history_config(history), checkpoint_id, original.writes)
                 problems += _iter_problems(saver, history, checkpoint_id, original)
                 done += 1
                 if progress is not None:
@@ -197,12 +194,15 @@ def _history_config(history: HistoryKey) -> RunnableConfig:
 
 
 def _restore(saver: CheckpointSaver, history: HistoryKey, original: SourceCheckpoint) -> None:
+    config = make_langgraph_config(*history, original.parent_id)
+    if original.writes:
+        # Before their checkpoint: if the import is interrupted, it is not taken for complete.
+        saver.restore_writes(config, original.checkpoint["id"], original.writes)
     saver.restore(
-        make_langgraph_config(*history, original.parent_id),
+        config,
         original.checkpoint,
         original.metadata,
         new_versions=original.checkpoint["channel_versions"],
-        writes={write.key: list(write) for write in original.writes},
     )
 
 

@@ -12,7 +12,7 @@ from time import time
 from typing import Final, Literal
 
 from savers._filesystem import layout
-from savers.langgraph._entries.examine import CACHE, STORE, EntriesRepair, EntriesReport
+from savers.langgraph._entries.examine import CACHE, STORE, EntriesRepair, EntriesReport, EntriesState
 from savers.langgraph._entries.log import EntryLog
 
 Noun = Literal["item", "cached value"]
@@ -49,7 +49,7 @@ def repair_entries(directory: str | os.PathLike[str], *, dry_run: bool = False) 
         before = entry_log.verify()
         if before.ok:
             continue
-        if before.state in {"newer", "foreign"}:
+        if before.state in {EntriesState.NEWER, EntriesState.FOREIGN}:
             repairs[noun] = EntriesRepair(before=before, refused=before.reason)
         elif dry_run:
             repairs[noun] = EntriesRepair(before=before)
@@ -65,4 +65,4 @@ def _open_logs(directory: str | os.PathLike[str]) -> Iterator[tuple[Noun, EntryL
             try:
                 yield noun, entry_log
             finally:
-                entry_log.close()
+                entry_log.close_files()

@@ -6,13 +6,12 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from graphkit import Checkpoint, CheckpointInfo, RunnableConfig
+from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import LANGGRAPH, MADE_BY, run_in_thread
 from savers.langgraph.async_methods import AsyncMethods
-from savers.langgraph.channels import get_stored_channels
 from savers.langgraph.retention import TtlSweeper
 
-_DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
+DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
 """The metadata key that names the channels whose values depend on the writes of ancestors."""
 _DELETE: Final = frozenset({"delete", "delete_all"})
 """LangGraph's word for the strategy that removes everything, and that of its Agent Server."""
@@ -26,12 +25,8 @@ class PruningMethods(AsyncMethods):
     _sweeper: TtlSweeper | None
 
     @abstractmethod
-    def _get_checkpoint(self, history: RunnableConfig, checkpoint_id: str | None = None) -> Checkpoint | None:
-        """Return a checkpoint of a history, the latest without an id; None if there is none."""
-
-    @abstractmethod
-    def _iter_ancestors(self, history: RunnableConfig, checkpoint_id: str | None) -> Iterator[Checkpoint]:
-        """Yield the parent of a checkpoint, its parent, and so on."""
+    def _find_needed(self, history: RunnableConfig) -> set[str]:
+        """Return the id of the latest checkpoint of a history and those of the ancestors that it needs."""
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread with its namespaces and writes; an unknown thread is not an error."""
@@ -52,7 +47,10 @@ class PruningMethods(AsyncMethods):
         if not runs:
             return
         threads: dict[str, None] = {}  # a set that keeps its order
-        for history in self._histories.find_histories("run_id", runs):
+        # An index finds the histories of one run.
+        metadata = {"run_id": run_ids[0]} if len(runs) == 1 else {}
+        for head in self._histories.list_heads(metadata):
+            history = RunnableConfig(head.thread_id, checkpoint_ns=head.namespace)
             threads[history.thread] = None
             infos = self._list_history(history)
             self._histories.remove(history, [info.id for info in infos if info.metadata.get("run_id") in runs])
@@ -130,20 +128,6 @@ class PruningMethods(AsyncMethods):
         ids = [info.id for info in self._list_history(history)]
         needed = self._find_needed(history)
         return [id_ for id_ in ids if id_ not in needed]
-
-    def _find_needed(self, history: RunnableConfig) -> set[str]:
-        """Return the id of the latest checkpoint and those of the ancestors that it needs."""
-        latest = self._get_checkpoint(history)
-        if latest is None:
-            return set()
-        needed = {latest.id}
-        missing = set(latest.metadata.get(_DELTA_CHANNELS, ())) - get_stored_channels(latest.state)
-        for ancestor in self._iter_ancestors(history, latest.id):
-            if not missing:
-                break
-            needed.add(ancestor.id)
-            missing -= get_stored_channels(ancestor.state)
-        return needed
 
     def _iter_histories(self, thread: str) -> Iterator[RunnableConfig]:
         """Yield a config for each namespace of a thread, except those of early writes."""

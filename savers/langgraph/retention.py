@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from logging import getLogger
-from typing import Any, Final
+from typing import Final
 
 from graphkit import RunnableConfig
 from graphkit.abc import LANGGRAPH, MADE_BY
@@ -41,7 +41,7 @@ class TtlSweeper:
     The thread ends when `stop` is called, or when the saver is no longer used.
     """
 
-    def __init__(self, histories: Histories[Any], ttl: timedelta) -> None:
+    def __init__(self, histories: Histories, ttl: timedelta) -> None:
         """Start the background thread.
 
         Args:
@@ -72,7 +72,7 @@ class TtlSweeper:
 
 
 def sweep_periodically(
-    get_histories: Callable[[], Histories[Any] | None],
+    get_histories: Callable[[], Histories | None],
     ttl: timedelta,
     stop: threading.Event,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -97,7 +97,7 @@ def sweep_periodically(
             return
 
 
-def sweep(histories: Histories[Any], idle_since: datetime, stop: threading.Event) -> int:
+def sweep(histories: Histories, idle_since: datetime, stop: threading.Event) -> int:
     """Delete LangGraph's threads that no process has written to since a moment; return how many.
 
     Args:
@@ -123,7 +123,7 @@ def sweep(histories: Histories[Any], idle_since: datetime, stop: threading.Event
     return deleted
 
 
-def _is_of_langgraph(histories: Histories[Any], thread_id: str) -> bool:
+def _is_of_langgraph(histories: Histories, thread_id: str) -> bool:
     """Return whether a thread holds no run of graphkit's own."""
     for namespace in histories.list_namespaces(thread_id):
         for info in histories.saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1):

@@ -3,50 +3,37 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
+from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 
-from graphkit import Checkpoint, RunnableConfig
-from graphkit.abc import (
-    LANGGRAPH,
-    MADE_BY,
-    BaseCheckpointSaver as SaverOfGraphkit,
-    check_complete,
-    check_limit,
-    derive_stop,
-)
+from graphkit import RunnableConfig
+from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver as SaverOfGraphkit, check_complete, check_limit
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.values import FrozenDict
-from savers._log.history_view import SharedLogView
-from savers._log.log_writer import LogWriter
-from savers._log.packed_changes import append_packed
-from savers._log.scanned_log import ScannedLog
+from savers._log.catalogue import Head
+from savers._log.log_saver import LogSaver
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers.langgraph.ancestors import AncestorWalk, KnownAncestors
 from savers.langgraph.channels import (
-    WRITES,
     Encoder,
     SerializedCheckpoint,
     Successor,
     compare_with_last,
-    decode_checkpoint,
-    decode_value,
     encode_successor,
 )
 from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
-from savers.langgraph.histories import CheckpointWithWrites, GrowingHistory
-from savers.langgraph.history_decoder import HistoryDecoder
+from savers.langgraph.contract_histories import ContractHistories
+from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Result, Take
+from savers.langgraph.history_decoder import Ancestor, HistoryDecoder, Parts
+from savers.langgraph.log_histories import LogHistories
 from savers.langgraph.metadata import copy_as_lists, merge_metadata, pack_metadata, unpack_metadata
-from savers.langgraph.open_histories import open_histories
 from savers.langgraph.opening import ContextMethods, SetupMethod
-from savers.langgraph.packed_checkpoints import PackedDecoder
-from savers.langgraph.pruning import PruningMethods
+from savers.langgraph.pruning import DELTA_CHANNELS, PruningMethods
 from savers.langgraph.retention import TtlSweeper, parse_ttl
-from savers.langgraph.selection import Query, Selected
+from savers.langgraph.selection import Query, select
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node, list_changed_nodes
 from savers.langgraph.thread_calls import CallsOfLoops
@@ -57,11 +44,8 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint as LangGraphCheckpoint, CheckpointMetadata
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-    from savers._log.history_view import HistoryView
-
 
 _EMPTY: Final = FrozenDict()
-_Stored = TypeVar("_Stored", "Checkpoint", "StoredCheckpoint")
 
 
 class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
@@ -126,9 +110,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         super().__init__(serde=check_options(serde, types, on_blocked_type, ttl))
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = saver
-        self._histories = open_histories(saver)
+        self._histories = LogHistories(saver) if isinstance(saver, LogSaver) else ContractHistories(saver)
         self._calls = CallsOfLoops()
-        self._ancestors = KnownAncestors()
         self._sweeper = None if ttl is None else TtlSweeper(self._histories, ttl)
 
     def _close(self) -> None:
@@ -158,7 +141,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
         names = config["configurable"]
-        self.restore(config, checkpoint, merge_metadata(config, metadata), new_versions, {})
+        self.restore(config, checkpoint, merge_metadata(config, metadata), new_versions)
         return make_langgraph_config(names["thread_id"], names.get("checkpoint_ns") or "", checkpoint["id"])
 
     def restore(
@@ -167,16 +150,14 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         checkpoint: LangGraphCheckpoint,
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
-        writes: Mapping[str, Any],
     ) -> None:
-        """Store a checkpoint and its writes in one record; used by `put` and by imports.
+        """Store a checkpoint; used by `put` and by imports.
 
         Args:
             config: names the thread, the namespace and the parent.
             checkpoint: LangGraph's checkpoint.
             metadata: the metadata, stored as they are, except that tuples become lists.
             new_versions: the channels whose versions differ from those of the parent.
-            writes: the writes of the checkpoint by key.
 
         Raises:
             CheckpointSerializationError: as for `put`, which raises the same errors.
@@ -190,40 +171,22 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         created_us = _parse_created_us(checkpoint)
         packed_metadata = pack_metadata(metadata)
 
-        def put_next(log: GrowingHistory) -> Checkpoint | None:
-            latest = _check_made_by(history, log.find_latest())
+        def put_next(log: GrowingHistory) -> None:
+            latest = _check_made_by(history, log.find(None))
             successor = None
             base = _EMPTY if latest is None else log.load_state(latest)
             is_next = parent_id == latest.id if latest is not None else not parent_id
-            if is_next and not writes:
-                successor = encode_successor(base, checkpoint, new_versions, serialized, log.codec.pack)
+            if is_next:
+                successor = encode_successor(base, checkpoint, new_versions, serialized, log.pack)
             if successor is None:
                 parent = latest
                 if not is_next:
                     parent = _check_made_by(history, log.find(parent_id) if parent_id else None)
-                successor = self._encode_other(log, parent, base, checkpoint, new_versions, serialized, writes)
+                successor = self._encode_other(log, parent, base, checkpoint, new_versions, serialized)
             node = derive_node(metadata, successor.changed_nodes)
-            if (
-                successor.packed is not None
-                and base is log.state
-                and isinstance(log, LogWriter)
-                and log.lacks(checkpoint_id)
-            ):
-                # By position, because this is part of every put.
-                new = StoredCheckpoint(checkpoint_id, node, next_node, created_us, parent_id, packed_metadata)
-                if append_packed(log, new, successor.state, successor.packed):
-                    return None
-            # The constructor would freeze the state again, and would not know what changed.
-            return Checkpoint.from_stored(
-                id=checkpoint_id,
-                node_id=node,
-                next_node_id=next_node,
-                parent_id=parent_id,
-                created_us=created_us,
-                metadata=packed_metadata,
-                state=successor.state,
-                changes=successor.list_changes(base),
-            )
+            # By position, because this is part of every put.
+            new = StoredCheckpoint(checkpoint_id, node, next_node, created_us, parent_id, packed_metadata)
+            log.put(new, successor, base)
 
         self._histories.put_next(history, put_next)
 
@@ -235,30 +198,21 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         checkpoint: LangGraphCheckpoint,
         new_versions: ChannelVersions,
         serialized: SerializedCheckpoint,
-        writes: Mapping[str, Any],
     ) -> Successor:
         """Return the state of a checkpoint with any parent, and how it differs from the last state."""
         parent_state = _EMPTY if parent is None else log.load_state(parent)
 
         def iter_earlier_states() -> Iterator[Mapping[str, Any]]:
             yield parent_state
-            for earlier in reversed(log.load_index().checkpoints):
+            for earlier in log.walk_back():
                 yield log.load_state(earlier)
 
         state = Encoder(self.serde).encode(checkpoint, new_versions, serialized, iter_earlier_states)
-        if writes:
-            state[WRITES] = dict(writes)
         return compare_with_last(base, state, list_changed_nodes(checkpoint, parent_state))
 
-    def record_stop(self, history: RunnableConfig, checkpoint_id: str, writes: Sequence[Write]) -> None:
-        """Record what says that a restored checkpoint waits or failed, as `put_writes` would have; for imports.
-
-        A listing shows it without a look at the state, in which `restore` has stored the writes.
-        """
-        packed = pack_writes(writes)
-        recorded = self.store.get_writes(history.replace(checkpoint_id=checkpoint_id))
-        if derive_stop(None, packed.packed) and not packed.packed.keys() <= recorded.keys():
-            self._histories.put_writes(history, checkpoint_id, packed)
+    def restore_writes(self, config: LangGraphConfig, checkpoint_id: str, writes: Sequence[Write]) -> None:
+        """Store the writes of a checkpoint that is restored next; used by imports."""
+        self._histories.put_writes(parse_config(config), checkpoint_id, pack_writes(writes))
 
     def put_writes(
         self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -301,17 +255,26 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
                 names the channel and the type.
             CheckpointConflictError: the thread holds a run of graphkit, or is a copy that has not ended.
         """
-        history = parse_config(config)
         names = config["configurable"]
         checkpoint_id = names.get("checkpoint_id")
-        if checkpoint_id:
-            made = self._read_past(history.replace(checkpoint_id=checkpoint_id), names["thread_id"])
-            if made is not None:
-                return made
-        found = self._read_checkpoint(history, checkpoint_id)
-        if found is None:
+        decoder = HistoryDecoder(self._deserializer)
+        parts = self._read(parse_config(config, checkpoint_id or None), decoder.take_apart)
+        if parts is None:
             return None
-        return self._make_tuple(history, found, names["thread_id"])
+        return _make_tuple((names["thread_id"], names.get("checkpoint_ns") or ""), decoder, parts)
+
+    def _read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
+        """Take something out of a checkpoint of LangGraph; None if there is none.
+
+        Raises:
+            CheckpointConflictError: the checkpoint is one of graphkit.
+        """
+
+        def check_and_take(found: FoundCheckpoint) -> Result:
+            _check_made_by(config, found.stored)
+            return take(found)
+
+        return self._histories.read(config, check_and_take)
 
     def list(
         self,
@@ -345,138 +308,34 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             checkpoint_id=get_checkpoint_id(config),
             limit=None if limit is None else check_limit(limit),
         )
+        histories = self._histories
         if config:
-            names = config["configurable"]
-            selected = self._histories.select(str(names["thread_id"]), names.get("checkpoint_ns"), query)
+            heads: Iterable[Head] = self._list_heads(config)
         else:
-            selected = self._histories.select_from_all(query)
-        try:
-            yield from self._read_selected(selected)
-        finally:
-            if not config:
-                self._histories.end_listing()
+            # Metadata without a key match None, and no index knows what is not there.
+            required = {key: value for key, value in query.filter.items() if value is not None}
+            heads = histories.list_heads(required, with_newest=limit is not None)
+        decoder = HistoryDecoder(self._deserializer)
+        for selected in select(histories, heads, query):
+            history = selected.history
+            parts = histories.read_selected(history, selected.stored, selected.seen, decoder.take_apart)
+            if parts is not None:
+                yield _make_tuple((history.thread, history.checkpoint_ns), decoder, parts)
 
-    def _read_selected(self, selected: Iterable[Selected]) -> Iterator[CheckpointTuple]:
-        """Yield the checkpoints of a listing, each read when it is wanted."""
-        # By view: a listing of the whole store goes from one to the other and back. Checkpoints that
-        # are in the log get no early writes any more, so one look for them is enough.
-        histories: dict[HistoryView, _ListedHistory] = {}
-        decoder = PackedDecoder(self._deserializer)
-        last_view: HistoryView | None = None
-        scanned: ScannedLog | None = None
-        for _, view, stored, is_last in selected:
-            if view is not last_view:
-                last_view = view
-                # Early writes have a namespace of their own.
-                scanned = view if isinstance(view, ScannedLog) and view.is_only else None
-            if scanned is not None:
-                decoded = decoder.read(scanned, stored)
-                if decoded is not None:
-                    if is_last:
-                        self._histories.release(view)
-                    owner = (scanned.thread_id, scanned.namespace)
-                    yield _make_tuple(owner, stored.id, stored.parent, stored.metadata, decoded, [])
-                    continue
-            known = histories.get(view)
-            if known is None:
-                histories[view] = known = self._begin_listing(view)
-            made = _read_packed(view, stored, known)
-            if made is None:
-                made = self._read_listed(view, stored, known)
-            if is_last:
-                self._histories.release(view)
-            if made is not None:
-                yield made
-
-    def _begin_listing(self, view: HistoryView) -> _ListedHistory:
-        history = RunnableConfig(view.thread_id, checkpoint_ns=view.namespace)
-        has_early = not view.is_only and self._histories.has_early(history)
-        return _ListedHistory(history, has_early, HistoryDecoder(self._deserializer))
-
-    def _read_listed(
-        self, view: HistoryView, stored: StoredCheckpoint, known: _ListedHistory
-    ) -> CheckpointTuple | None:
-        """Return a checkpoint of a listing; None if it was removed meanwhile."""
-        history = known.history
-        found = view.read(stored)
-        if found is None:
-            # The log has changed since: the checkpoint may have been replaced or removed.
-            latest = self._histories.read(history.replace(checkpoint_id=stored.id))
-            return None if latest is None else self._make_tuple(history, latest, view.thread_id)
-        writes: Sequence[Write] = ()
-        if known.has_early or found.writes or WRITES in found.state:
-            writes = self._histories.read_writes(history, stored.id, found.state, found.writes)
-        owner = (view.thread_id, view.namespace)
-        return self._build_tuple(owner, stored.id, stored.parent, stored.metadata, found.state, writes)
-
-    def _get_checkpoint(self, history: RunnableConfig, checkpoint_id: str | None = None) -> Checkpoint | None:
-        """Return a checkpoint of a history, the latest without an id; None if there is none.
-
-        Raises:
-            CheckpointConflictError: the checkpoint is one of graphkit.
-        """
-        return _check_made_by(history, self.store.get(history.replace(checkpoint_id=checkpoint_id or None)))
-
-    def _read_checkpoint(self, history: RunnableConfig, checkpoint_id: str | None) -> CheckpointWithWrites | None:
-        """As `_get_checkpoint`, with what is recorded with the checkpoint."""
-        found = self._histories.read(history.replace(checkpoint_id=checkpoint_id or None))
-        if found is not None:
-            _check_made_by(history, found.checkpoint)
-        return found
-
-    def _read_past(self, config: RunnableConfig, thread_id: Any) -> CheckpointTuple | None:
-        """Return a past checkpoint, decoded from its packed bytes; None if it must be read in the general way."""
-        found = self._histories.read_past(config)
-        if found is None:
-            return None
-        decoded = HistoryDecoder(self._deserializer).decode(found.packed)
-        if decoded is None:
-            return None
-        stored = found.stored
-        _check_made_by(config, stored)
-        checkpoint, writes = decoded
-        owner = (thread_id, config.checkpoint_ns)
-        return _make_tuple(owner, stored.id, stored.parent, stored.metadata, checkpoint, writes)
-
-    def _make_tuple(self, history: RunnableConfig, found: CheckpointWithWrites, thread_id: Any) -> CheckpointTuple:
-        checkpoint = found.checkpoint
-        return self._build_tuple(
-            (thread_id, history.checkpoint_ns),
-            checkpoint.id,
-            checkpoint.parent_id,
-            checkpoint.metadata,
-            checkpoint.state,
-            self._list_writes(history, found),
-        )
-
-    def _build_tuple(
-        self,
-        owner: tuple[Any, str],
-        checkpoint_id: str,
-        parent_id: str | None,
-        stored_metadata: Mapping[str, Any],
-        state: Mapping[str, Any],
-        writes: Sequence[Write],
-    ) -> CheckpointTuple:
-        decoded = decode_checkpoint(self._deserializer, state)
-        return _make_tuple(
-            owner, checkpoint_id, parent_id, stored_metadata, decoded, [self._decode_write(write) for write in writes]
-        )
+    def _list_heads(self, config: LangGraphConfig) -> Sequence[Head]:
+        """Return the histories of a thread that a config names: one of them, or all."""
+        thread_id = str(config["configurable"]["thread_id"])
+        namespace = config["configurable"].get("checkpoint_ns")
+        # The namespaces of a thread are listed by opening their logs. A named one needs no list.
+        names = self._histories.list_namespaces(thread_id) if namespace is None else [namespace]
+        return [Head(thread_id, name, None) for name in names]
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
         """Return the pending writes of a checkpoint as they are stored, in LangGraph's order."""
-        checkpoint_id = get_checkpoint_id(config)
-        history = parse_config(config, checkpoint_id)
-        found = self._read_checkpoint(history, checkpoint_id)
-        return [] if found is None else self._list_writes(history, found)
-
-    def _list_writes(self, history: RunnableConfig, found: CheckpointWithWrites) -> Sequence[Write]:
-        checkpoint = found.checkpoint
-        return self._histories.read_writes(history, checkpoint.id, checkpoint.state, found.writes)
-
-    def _decode_write(self, write: Write) -> PendingWrite:
-        value = self._deserializer.deserialize(write.type, write.data, write.channel)
-        return write.task_id, write.channel, value
+        parts = self._read(
+            parse_config(config, get_checkpoint_id(config)), HistoryDecoder(self._deserializer).take_apart
+        )
+        return [] if parts is None else parts.writes
 
     @property
     def _deserializer(self) -> Deserializer:
@@ -493,56 +352,63 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         """
         histories: dict[str, DeltaChannelHistory] = {name: {"writes": []} for name in channels}
         missing = set(channels)
-        history = parse_config(config)
-        walk = AncestorWalk(self._histories, history, self._ancestors)
-        for ancestor in walk.iter_ancestors(get_checkpoint_id(config)):
-            if not missing:
-                break
+        decoder = HistoryDecoder(self._deserializer)
+        for ancestor in self._iter_ancestors(parse_config(config), get_checkpoint_id(config), decoder, missing):
             for write in reversed(ancestor.writes):
                 if write.channel in missing:
-                    histories[write.channel]["writes"].append(self._decode_write(write))
-            for name in missing & ancestor.channels:
-                state = walk.read_channel(ancestor, name)
-                histories[name]["seed"] = decode_value(self._deserializer, state, name)
-                missing.discard(name)
+                    histories[write.channel]["writes"].append(decoder.restore_write(write))
+            for name, typed in ancestor.values.items():
+                histories[name]["seed"] = decoder.restore_value(typed, name)
+            missing.difference_update(ancestor.values)
+            if not missing:
+                break
         for channel_history in histories.values():
             channel_history["writes"].reverse()
         return histories
 
-    def _iter_ancestors(self, history: RunnableConfig, checkpoint_id: str | None) -> Iterator[Checkpoint]:
-        """Yield the parent of a checkpoint, its parent, and so on.
+    def _iter_ancestors(
+        self, history: RunnableConfig, checkpoint_id: str | None, decoder: HistoryDecoder, wanted: Collection[str]
+    ) -> Iterator[Ancestor]:
+        """Yield the parent of a checkpoint, its parent, and so on, with their values of the wanted channels.
 
         No checkpoint is yielded twice: parents in an imported history may form a cycle.
         """
         seen: set[str] = set()
-        checkpoint = self._get_checkpoint(history, checkpoint_id)
-        while checkpoint is not None and checkpoint.parent_id and checkpoint.parent_id not in seen:
-            seen.add(checkpoint.parent_id)
-            checkpoint = self._get_checkpoint(history, checkpoint.parent_id)
-            if checkpoint is not None:
-                yield checkpoint
+        parent_id = self._read(history.replace(checkpoint_id=checkpoint_id), _get_parent_id)
+        while parent_id and parent_id not in seen:
+            seen.add(parent_id)
+            ancestor = self._read(
+                history.replace(checkpoint_id=parent_id), lambda found: decoder.take_ancestor(found, wanted)
+            )
+            if ancestor is None:
+                return
+            yield ancestor
+            parent_id = ancestor.stored.parent
+
+    def _find_needed(self, history: RunnableConfig) -> set[str]:
+        """Return the id of the latest checkpoint and those of the ancestors that it needs."""
+        decoder = HistoryDecoder(self._deserializer)
+        delta_channels: set[str] = set()
+
+        def take(found: FoundCheckpoint) -> Ancestor:
+            delta_channels.update(found.stored.metadata.get(DELTA_CHANNELS, ()))
+            return decoder.take_ancestor(found, delta_channels)
+
+        latest = self._read(history, take)
+        if latest is None:
+            return set()
+        needed = {latest.stored.id}
+        missing = delta_channels.difference(latest.values)
+        for ancestor in self._iter_ancestors(history, latest.stored.id, decoder, missing):
+            if not missing:
+                break
+            needed.add(ancestor.stored.id)
+            missing.difference_update(ancestor.values)
+        return needed
 
 
-class _ListedHistory(NamedTuple):
-    """A history in a listing."""
-
-    history: RunnableConfig
-    has_early: bool
-    """Whether there may be a namespace of early writes beside its own."""
-    decoder: HistoryDecoder
-
-
-def _read_packed(view: HistoryView, stored: StoredCheckpoint, known: _ListedHistory) -> CheckpointTuple | None:
-    """Return a checkpoint that is decoded from its packed bytes; None if it must be read in the general way."""
-    if known.has_early or not isinstance(view, SharedLogView):
-        return None
-    packed = view.read_packed(stored)
-    decoded = None if packed is None else known.decoder.decode(packed)
-    if decoded is None:
-        return None
-    checkpoint, writes = decoded
-    owner = (view.thread_id, view.namespace)
-    return _make_tuple(owner, stored.id, stored.parent, stored.metadata, checkpoint, writes)
+def _get_parent_id(found: FoundCheckpoint) -> str | None:
+    return found.stored.parent
 
 
 def check_options(
@@ -559,26 +425,22 @@ def check_options(
     return make_serializer(serde, types, is_plain=on_blocked_type == "plain")
 
 
-def _make_tuple(
-    owner: tuple[Any, str],
-    checkpoint_id: str,
-    parent_id: str | None,
-    stored_metadata: Mapping[str, Any],
-    decoded: Any,
-    writes: list[PendingWrite],
-) -> CheckpointTuple:
+def _make_tuple(owner: tuple[Any, str], decoder: HistoryDecoder, parts: Parts) -> CheckpointTuple:
+    checkpoint: Any
+    checkpoint, writes = decoder.restore(parts)
     thread_id, namespace = owner
+    stored = parts.stored
     # The configs are those of `make_langgraph_config`: a listing makes two for each checkpoint.
-    names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}
+    names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": stored.id}
     parent_config: Any = None
-    if parent_id:
-        parent_names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": parent_id}
+    if stored.parent:
+        parent_names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": stored.parent}
         parent_config = {"configurable": parent_names}
-    metadata: Any = unpack_metadata(stored_metadata)
-    return CheckpointTuple({"configurable": names}, decoded, metadata, parent_config, writes)
+    metadata: Any = unpack_metadata(stored.metadata)
+    return CheckpointTuple({"configurable": names}, checkpoint, metadata, parent_config, writes)
 
 
-def _check_made_by(history: RunnableConfig, checkpoint: _Stored | None) -> _Stored | None:
+def _check_made_by(history: RunnableConfig, checkpoint: StoredCheckpoint | None) -> StoredCheckpoint | None:
     """Return a checkpoint of LangGraph.
 
     Raises:

@@ -30,7 +30,7 @@ from graphkit.errors import CheckpointerError, CheckpointSerializationError
 from savers.langgraph._entries.examine import STORE, EntriesReport
 from savers.langgraph._entries.filters import check_filter, make_test, select_namespaces
 from savers.langgraph._entries.log import EntryLog, Fsync
-from savers.langgraph._entries.records import Change, Delete, Entry, Namespace, Touch, make_put
+from savers.langgraph._entries.records import Delete, Entry, EntryChange, Namespace, Put, Touch
 from savers.langgraph._entries.sweeper import Sweeper
 from savers.langgraph._entries.tick_queue import TickQueue
 from savers.langgraph._entries.values import pack_value, unpack_value
@@ -145,7 +145,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
     def close(self) -> None:
         """Stop the sweeper and close the files. A later use opens them again."""
         self._sweeper.stop()
-        self._log.close()
+        self._log.close_files()
 
     def _close(self) -> None:
         self.close()
@@ -372,10 +372,10 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
 
     # Writing
 
-    def _put(self, table: EntryTable, plan: _Plan, embedded: _Embedded) -> list[Change]:
+    def _put(self, table: EntryTable, plan: _Plan, embedded: _Embedded) -> list[EntryChange]:
         """Return the changes that store the puts of a batch."""
         now = self._log.now()
-        changes: list[Change] = []
+        changes: list[EntryChange] = []
         for (namespace, key), op in plan.puts.items():
             earlier = table.get(namespace, key)
             if op.value is None:
@@ -387,7 +387,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
                 texts = plan.texts[namespace, key]
                 about, vector_data = pack_vectors({text.path: embedded.texts[text.text] for text in texts})
             changes.append(
-                make_put(
+                Put(
                     namespace=namespace,
                     key=key,
                     created=now if earlier is None else earlier.created,
@@ -401,7 +401,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             )
         return changes
 
-    def _touch(self, table: EntryTable, names: Iterable[tuple[Namespace, str]]) -> Iterator[Change]:
+    def _touch(self, table: EntryTable, names: Iterable[tuple[Namespace, str]]) -> Iterator[EntryChange]:
         """Yield the changes that postpone the expiry of items that were read."""
         now = self._log.now()
         for namespace, key in names:
@@ -418,7 +418,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
                 return 0
         swept = 0
 
-        def delete_expired(table: EntryTable) -> Iterator[Change]:
+        def delete_expired(table: EntryTable) -> Iterator[EntryChange]:
             nonlocal swept
             for entry in table.find_expired(self._log.now()):
                 swept += 1

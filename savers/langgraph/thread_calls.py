@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from graphkit.abc import run_in_thread
-from savers._sql.waiting import InUseError
+from savers._waiting import InUseError
 
 _Result = TypeVar("_Result")
 _LONGEST_WAIT: Final = 0.05

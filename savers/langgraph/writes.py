@@ -2,13 +2,12 @@
 
 LangGraph may call `put_writes` before it puts the checkpoint, and from several threads. A log keeps
 such early writes until their checkpoint comes; a saver without a log keeps them in a namespace of
-their own. Earlier versions did so with files, too, and copied them into the record of the
-checkpoint; readers look there.
+their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
@@ -87,30 +86,10 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
     return TaskWrites(packed, keep)
 
 
-def pack_writes(writes: Iterable[Write]) -> TaskWrites:
-    """Return writes that were read from a database as they are stored."""
-    packed: dict[str, bytes] = {}
-    keep: list[str] = []
-    for write in writes:
-        packed[write.key] = _CODEC.pack(FrozenList(write), write.key)
-        if write.is_ordinary:
-            keep.append(write.key)
-    return TaskWrites(packed, keep)
-
-
-def merge_writes(*parts: Mapping[str, Any]) -> list[Write]:
-    """Return the writes of a checkpoint, sorted like LangGraph's: by task path, task id, index.
-
-    Args:
-        parts: what is recorded of them, by key; what was recorded first comes first.
-    """
-    writes: dict[str, Write] = {}
-    for records in parts:
-        for key, record in records.items():
-            write = Write(*record)
-            if key not in writes or not write.is_ordinary:
-                writes[key] = write
-    return sort_writes(writes.values())
+def pack_writes(writes: Sequence[Write]) -> TaskWrites:
+    """Return whole writes as they are stored."""
+    packed = {write.key: _CODEC.pack(FrozenList(write), write.key) for write in writes}
+    return TaskWrites(packed, [write.key for write in writes if write.is_ordinary])
 
 
 def sort_writes(writes: Iterable[Write]) -> list[Write]:

@@ -92,13 +92,13 @@ def test_the_code_names_no_extra_that_does_not_exist():
 BASE_INSTALL = """
 import importlib, pkgutil, sys
 
-for package in "cryptography distributed langgraph mcp openai psycopg psycopg_pool rich typer yaml zstandard".split():
+for package in "cryptography distributed fsspec langgraph mcp openai psycopg psycopg_pool rich typer yaml zstandard".split():
     sys.modules[package] = None  # as if it were not installed
 
 import graphkit
 import savers
 
-modules = ["graphkit", "savers", "savers.langgraph"]
+modules = ["graphkit", "savers", "savers.langgraph", "savers.log"]
 modules += ["graphkit." + found.name for found in pkgutil.iter_modules(graphkit.__path__) if found.name[0] != "_"]
 for name in modules:
     exec(f"from {name} import *", {})
@@ -109,6 +109,7 @@ print(*sorted(modules))
 for make in (
     lambda: savers.PostgresSaver("host=nowhere"),
     lambda: savers.PostgresSaver.check_options("host=nowhere"),
+    lambda: savers.ObjectStoreSaver("memory://bucket"),
     lambda: savers.Compression(method="zstd"),
     lambda: savers.FileSystemSaver("store", cipher={"k": bytes(32)}),
     lambda: savers.langgraph.PostgresCheckpointSaver("host=nowhere"),
@@ -129,9 +130,10 @@ def test_names_need_no_extra_until_an_object_is_made_of_them(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     modules, *extras = done.stdout.splitlines()
     assert {"graphkit.abc", "graphkit.agents", "graphkit.cli", "graphkit.testing", "savers"} <= {*modules.split()}
-    assert extras == ["postgres", "postgres", "zstd", "encryption", "langgraph", "agents", "agents", "agents"], (
-        done.stderr
-    )
+    assert extras == [
+        *["postgres", "postgres", "objects", "zstd", "encryption", "langgraph"],
+        *["agents", "agents", "agents"],
+    ], done.stderr
 
 
 def test_the_version_is_that_of_the_distribution():

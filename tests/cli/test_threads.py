@@ -168,7 +168,7 @@ def test_search_in_all_threads(store):
 
 def test_search_reads_no_state(store, monkeypatch):  # P58
     decoded = []
-    monkeypatch.setattr("savers._log.log_reader.LogReader._read_state", lambda *_: decoded.append(1) or {})
+    monkeypatch.setattr("savers._log.log.Log.load_state", lambda *_: decoded.append(1) or {})
     assert len(graphkit("search", store, "step=1", "--json").json) == 2
     assert decoded == []
     FileSystemSaver(store).get(RunnableConfig("order-17"))

@@ -11,15 +11,16 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import file_log_writer, layout
+from savers._filesystem import layout, log_bytes
 from savers._filesystem.io import FileIO
-from savers._log import log
+from savers._log import frame, history, records, writer
+from savers._log.frame import HEADER_SIZE
 
 
 @pytest.fixture(autouse=True)
 def short_logs_are_extended(monkeypatch):
     """The logs of these tests are short, and are extended ahead as if they were long."""
-    monkeypatch.setattr(file_log_writer, "_SHORT", 0)
+    monkeypatch.setattr(log_bytes, "_SHORT", 0)
 
 
 def step(n, **state):
@@ -37,15 +38,8 @@ def frames_of(path):
     # Zeros follow the last record of a log that a writer has extended ahead; every marker begins with C1.
     while at < len(data) and data[at]:
         length = struct.unpack_from("<I", data, at + 4)[0]
-        if data[at + 3] == ord("2"):
-            size, overhead = 40, 45
-            flags, back, key, seq, fid, unsynced, boot, zeros, _, type_ = struct.unpack_from(
-                "<BIIIIHHHIB", data, at + 12
-            )
-        else:
-            size, overhead = 36, 40
-            type_, flags, _, back, key, seq, fid = struct.unpack_from("<BBHIIII", data, at + 12)
-            unsynced = boot = zeros = None
+        size, overhead = 40, 45
+        flags, back, key, seq, fid, unsynced, boot, zeros, _, type_ = struct.unpack_from("<BIIIIHHHIB", data, at + 12)
         frames.append(
             SimpleNamespace(
                 offset=at, end=at + length + overhead, type=type_, flags=flags, back=back, key=key, seq=seq, fid=fid,
@@ -145,9 +139,23 @@ def disk():
         open_files_in=open_files_in,
         frames_of=frames_of,
         CountingIO=CountingIO,
-        header=log.HEADER_SIZE,
+        header=HEADER_SIZE,
         layout=layout,
     )
+
+
+MAX_PAYLOAD = 1 << 16
+"""The most bytes of a record's payload, where the tests make records short."""
+
+
+@pytest.fixture
+def short_records(monkeypatch):
+    """A record has at most 64 KiB, not 1 GiB."""
+    for module in (frame, history, records):
+        monkeypatch.setattr(module, "MAX_PAYLOAD", MAX_PAYLOAD)
+    monkeypatch.setattr(log_bytes.FileLogBytes, "max_payload", MAX_PAYLOAD)
+    monkeypatch.setattr(log_bytes.FileLogBytes, "max_values", MAX_PAYLOAD - MAX_PAYLOAD // 16)
+    monkeypatch.setattr(writer, "_SPILL_LENGTH", 64)
 
 
 @pytest.fixture

@@ -24,9 +24,10 @@ from datetime import UTC, datetime
 from unittest import mock
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointStorageError, RunnableConfig
+from graphkit.codec import Codec
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import file_log_writer, sync
-from savers._log import beginning
+from savers._filesystem import sync
+from savers._log import frame_log, log
 from tests.disk.simfs import Disk, SimFS
 
 PLACE = "/store"
@@ -110,8 +111,8 @@ def fixed(seed):
     clock = itertools.count(1_800_000_000_000_000_000, 1_000_000)
     with (
         mock.patch("os.urandom", rng.randbytes),
-        mock.patch.object(file_log_writer, "time_ns", clock.__next__),
-        mock.patch.object(beginning, "time_ns", clock.__next__),
+        mock.patch.object(log, "time_ns", clock.__next__),
+        mock.patch.object(frame_log, "time_ns", clock.__next__),
         quiet(),
     ):
         yield
@@ -205,18 +206,22 @@ class Run:
         def change(saver):
             if is_next:
                 # As LangGraph's adapter does it.
-                saver._put_next(config, lambda _: checkpoint)
+                saver.put(config, checkpoint, unique=True)
             else:
                 saver.put(config, checkpoint)
 
         self.do(change, saver, foreseen=foreseen)
         return checkpoint.id
 
-    def write(self, number, thread="t", namespace="", put_follows=False, **texts):
+    def write(self, number, thread="t", namespace="", expects_put=False, **texts):
         """Writes of the checkpoint with a number, which may still be to come; no other text contains these."""
         assert self.texts.isdisjoint(texts.values())
         self.texts |= {text.encode() for text in texts.values()}
         config = config_of(thread, namespace).with_check_point_id(id_of(number))
+        packed = {key: Codec().pack(text, key) for key, text in texts.items()}
+
+        def change(saver):
+            saver.put_packed_writes(config, id_of(number), packed, early=True, expects_put=expects_put)
 
         def foreseen(oracle):
             if oracle.get(config) is None:
@@ -225,7 +230,7 @@ class Run:
             else:
                 oracle.put_writes(config, texts)
 
-        self.do(lambda saver: saver.put_writes(config, texts, early=True, put_follows=put_follows), foreseen=foreseen)
+        self.do(change, foreseen=foreseen)
 
 
 # The workloads
@@ -567,9 +572,11 @@ def shared_sync(run):
             def wait(self, timeout=None, has_put=has_put):
                 return super().wait(timeout) and has_put.wait()
 
-        run.saver._store.shared_writer("t", "").put_arrived = Arrived()
+        waits = sync._Waits()
+        waits.put_arrived = Arrived()
+        run.saver._sync_mode._waits[run.saver.catalogue.shared_log("t", "")] = waits
         worker = threading.Thread(
-            target=run.write, args=(number,), kwargs={"put_follows": True, "a": f"{number}" * 300 * number}
+            target=run.write, args=(number,), kwargs={"expects_put": True, "a": f"{number}" * 300 * number}
         )
 
         def meanwhile(kind, _, place, worker=worker, appended=appended):

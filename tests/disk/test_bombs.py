@@ -13,7 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import FileSystemSaver
 from savers._compression import ZLIB, ZSTD
-from savers._log import log
+from savers._log.frame import CHECKPOINT, COMPRESSED, KEY, TRAILER_SIZE, pack_frame
 from tests.disk.conftest import frames_of, log_of
 
 CONFIG = RunnableConfig("t")
@@ -31,11 +31,11 @@ def forge(tmp_path):
         saver.put(CONFIG, Checkpoint(id="good", node_id="a", next_node_id="b", state={"k": "v" * 3000}))
     path = log_of(tmp_path)
 
-    def append(ops, table, data, flags=log.KEY | log.COMPRESSED):
+    def append(ops, table, data, flags=KEY | COMPRESSED):
         last = frames_of(path)[-1]
         payload = msgpack.packb(["bad", "a", "b", 1, ops, table, data])
         with path.open("ab") as file:
-            file.write(log.pack_frame(last.end, last.fid, last.seq + 1, log.CHECKPOINT, payload, flags))
+            file.write(pack_frame(last.end, last.fid, last.seq + 1, CHECKPOINT, payload, flags))
         return last.end
 
     return append
@@ -147,7 +147,7 @@ def test_a_zstd_frame_that_claims_more_than_it_has(tmp_path, forge):
 def test_a_value_that_names_the_same_bytes_again_and_again(tmp_path, forge, times):
     """A few hundred KB of table would else become as many GB."""
     length = 3000
-    distance = length + log.TRAILER_SIZE
+    distance = length + TRAILER_SIZE
     pieces = [distance, length] + [-length, length] * (times - 1)
     forge([], ["k", [STR, times * length, times * length, 0, 0, *pieces]], b"")
     expect_refused(tmp_path)
@@ -155,7 +155,7 @@ def test_a_value_that_names_the_same_bytes_again_and_again(tmp_path, forge, time
 
 def test_many_keys_that_name_the_same_bytes(tmp_path, forge):
     value = b"v" * 3000
-    entry = [STR, 3000, 3000, zlib.crc32(value), 0, 3000 + log.TRAILER_SIZE, 3000]
+    entry = [STR, 3000, 3000, zlib.crc32(value), 0, 3000 + TRAILER_SIZE, 3000]
     forge([], [part for n in range(20_000) for part in (f"k{n}", entry)], b"")
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         for reading in (lambda: saver.get(CONFIG), lambda: dict(saver.list(CONFIG)[0].state)):
@@ -169,7 +169,7 @@ def test_a_block_whose_bytes_a_value_names_again_and_again(tmp_path, forge):
     block = zlib.compress(plain)
     first = forge(packed(1000, block, crc=zlib.crc32(plain)), ["k", None], block)
     second = frames_of(log_of(tmp_path))[-1].end
-    start = second - log.TRAILER_SIZE - len(block)
+    start = second - TRAILER_SIZE - len(block)
     assert first < start
     back = second - start
     times = 50_000

@@ -12,7 +12,7 @@ from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointFormatErro
 from savers import Compression, FileSystemSaver
 from savers._filesystem import layout
 from savers._filesystem.io import FileIO
-from savers._log import log
+from savers._log.frame import CHECKPOINT, RELEASE, SYNC, pack_frame
 
 
 def step(n, state):
@@ -101,7 +101,7 @@ def test_p53_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_
         # A log cut exactly between two records is a shorter log; nothing in it can tell.
         assert report.ok == (cut in boundaries), cut
         assert not cut or [file.state for file in report.problems] == ["torn"] * (cut not in boundaries)
-        complete = sum(frame.type == log.CHECKPOINT for frame in damaged.frames if frame.end <= cut)
+        complete = sum(frame.type == CHECKPOINT for frame in damaged.frames if frame.end <= cut)
         report, kept = damaged.repaired()
         assert kept == damaged.order[:complete], cut
         end = max((end for end in boundaries if end <= cut), default=0)
@@ -126,9 +126,9 @@ def test_p52_every_flipped_byte_is_reported_and_repair_keeps_what_does_not_depen
         saver.close()
         report, kept = damaged.repaired()
         frame = next((frame for frame in damaged.frames if frame.offset <= place < frame.end), None)
-        before = sum(one.type == log.CHECKPOINT and one.end <= place for one in damaged.frames)
+        before = sum(one.type == CHECKPOINT and one.end <= place for one in damaged.frames)
         assert kept[:before] == damaged.order[:before], place
-        if frame is None or frame.type != log.CHECKPOINT:
+        if frame is None or frame.type != CHECKPOINT:
             assert kept == damaged.order, "nothing but a checkpoint's own bytes costs a checkpoint"
         if place < last.offset:
             assert damaged.aside() == bad, "nothing is destroyed"
@@ -145,7 +145,7 @@ def test_h53_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_f
     whole, frames = damaged.whole, damaged.frames
     rng = random.Random(2)
     spans = [whole[frame.offset : frame.end] for frame in frames]
-    cases = [whole + garbage for garbage in (b"x", b"\xff" * 40, log.SYNC, log.SYNC * 30, rng.randbytes(3000))]
+    cases = [whole + garbage for garbage in (b"x", b"\xff" * 40, SYNC, SYNC * 30, rng.randbytes(3000))]
     cases += [whole + spans[n] for n in range(len(frames))]
     for n in range(1, len(frames) - 1):
         start, middle, end = frames[n].offset, frames[n].end, frames[n + 1].end
@@ -280,7 +280,7 @@ def test_a_released_history_is_never_shorter_in_silence(opener, disk, config):
             saver.tag(config)
         assert [file.state for file in saver.verify().problems] == ["damaged"]
         kept = saver.repair().files[0].kept
-        assert kept == sum(frame.type == log.CHECKPOINT for frame in frames if frame.end <= cut)
+        assert kept == sum(frame.type == CHECKPOINT for frame in frames if frame.end <= cut)
         assert [checkpoint.state["n"] for checkpoint in saver.tag(config).checkpoints] == list(range(kept))[::-1]
         assert saver.verify().ok
         assert not saver.repair().changed
@@ -292,7 +292,7 @@ def test_a_newer_log_is_reported_and_left_alone(damaged):
     struct.pack_into("<H", bad, 8, 3)
     struct.pack_into("<I", bad, 60, crc32(bad[:60]))
     last = damaged.frames[-1]
-    unknown = log.pack_frame(last.end, last.fid, last.seq + 1, 9, b"\xc0")
+    unknown = pack_frame(last.end, last.fid, last.seq + 1, 9, b"\xc0")
     for data in (bytes(bad), damaged.whole + unknown):
         damaged.write(data)
         saver = damaged.opener()
@@ -364,7 +364,7 @@ def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, disk, c
     (path.parent / "tmp-00000001").write_text("half")
     last = disk.frames_of(path)[-1]
     with path.open("ab") as file:
-        file.write(log.pack_frame(last.end, last.fid, last.seq + 1, log.RELEASE, b"\x92\x01\x00"))
+        file.write(pack_frame(last.end, last.fid, last.seq + 1, RELEASE, b"\x92\x01\x00"))
     report = saver.verify()
     assert report.leftovers == (dead.name,)
     assert report.threads[0].leftovers == (f"{path.parent.name}/tmp-00000001",)
@@ -391,7 +391,7 @@ def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(open
     frames = disk.frames_of(path)
     data = bytearray(path.read_bytes())
     data[frames[2].offset + 40] ^= 1
-    data += log.pack_frame(frames[-1].end, frames[-1].fid, frames[-1].seq + 1, log.RELEASE, b"\x92\x01\x00")
+    data += pack_frame(frames[-1].end, frames[-1].fid, frames[-1].seq + 1, RELEASE, b"\x92\x01\x00")
     saver.close()
     path.write_bytes(data)
     saver = opener()

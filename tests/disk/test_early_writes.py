@@ -7,7 +7,8 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import early_writes, frame, log
+from savers._log import frame, stored_checkpoint
+from savers._log.frame import CHECKPOINT, EARLY, WRITE, pack_frame
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.simfs import Disk, SimFS
@@ -80,7 +81,7 @@ def act(dice, savers, model, ids):
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.sweep(10)
 def test_no_write_is_lost_between_two_savers_that_write_close_prune_and_compact(seed, tmp_path, monkeypatch):
-    monkeypatch.setattr(early_writes, "KEPT_SUCCESSORS", 1000)
+    monkeypatch.setattr(stored_checkpoint, "KEPT_SUCCESSORS", 1000)
     dice = random.Random(seed)
     savers = [FileSystemSaver(tmp_path, fsync="never") for _ in range(2)]
     model = Model()
@@ -124,7 +125,7 @@ def test_the_latest_is_read_with_its_early_writes_without_a_scan(tmp_path):
     fresh = FileSystemSaver(tmp_path)
     assert fresh.get(ROOT).id == "c2999"
     assert fresh.get_writes(ROOT) == {"w": 2999}
-    assert fresh._store.shared_writer("t", "").index is None
+    assert fresh._store.shared_log("t", "").history.index is None
     assert fresh.get_writes(at("c7")) == {"w": 7}
 
 
@@ -135,7 +136,7 @@ def test_a_writer_that_knows_only_the_end_finds_what_waits_before_the_last_check
             saver.put(ROOT, made(f"c{n}", text="x" * 500))
     fresh = FileSystemSaver(tmp_path)
     fresh.put(ROOT, made("late"))
-    assert fresh._store.shared_writer("t", "").index is None
+    assert fresh._store.shared_log("t", "").history.index is None
     assert FileSystemSaver(tmp_path).get_writes(ROOT) == {"w": 1}
 
 
@@ -158,7 +159,7 @@ def test_writes_of_a_checkpoint_that_never_comes_are_seen_by_no_reader(saver, op
 
 def test_compact_removes_what_waits_for_long_and_keeps_what_the_next_checkpoints_need(saver, opener):
     saver.put_writes(at("never"), {"w": b"x" * 50_000}, early=True)
-    for n in range(early_writes.KEPT_SUCCESSORS - 1):
+    for n in range(stored_checkpoint.KEPT_SUCCESSORS - 1):
         saver.put(ROOT, made(f"c{n}"))
     saver.put_writes(at("next"), {"w": 1}, early=True)
     assert saver.compact("t") == 0
@@ -208,7 +209,7 @@ def test_repair_keeps_them(tmp_path):
             saver.put(ROOT, made(name, text=name * 2000))
         saver.put_writes(at("d"), {"w": "d"}, early=True)
     path = log_of(tmp_path)
-    broken = next(found for found in frames_of(path) if found.type == log.CHECKPOINT and b"b" * 2000 in found.payload)
+    broken = next(found for found in frames_of(path) if found.type == CHECKPOINT and b"b" * 2000 in found.payload)
     data = bytearray(path.read_bytes())
     data[broken.offset + 100 : broken.offset + 600] = bytes(range(250)) * 2
     path.write_bytes(data)
@@ -261,7 +262,7 @@ def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener
 def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):
     saver.put(ROOT, made("a"))
     saver.put_writes(at("b"), {"w": 1}, early=True)
-    monkeypatch.setattr(frame, "_KNOWN_FLAGS", frame._KNOWN_FLAGS & ~log.EARLY)
+    monkeypatch.setattr(frame, "_KNOWN_FLAGS", frame._KNOWN_FLAGS & ~EARLY)
     with pytest.raises(CheckpointFormatError, match="newer graphkit"):
         opener().get(ROOT)
 
@@ -272,7 +273,7 @@ def forge(path, seq, change):
     target = frames[seq]
     payload = change(target.payload)
     assert len(payload) == len(target.payload)
-    packed = frame.pack_frame(
+    packed = pack_frame(
         target.offset, target.fid, target.seq, target.type, payload, target.flags, target.back, target.key,
         target.unsynced * 512, target.boot,
     )  # fmt: skip
@@ -286,8 +287,8 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
         saver.put_writes(at("a"), {"w": 1}, early=True)
         saver.put(ROOT, made("a"))
     path = log_of(tmp_path)
-    (checkpoint,) = [found for found in frames_of(path) if found.type == log.CHECKPOINT]
-    (write,) = [found for found in frames_of(path) if found.type == log.WRITE]
+    (checkpoint,) = [found for found in frames_of(path) if found.type == CHECKPOINT]
+    (write,) = [found for found in frames_of(path) if found.type == WRITE]
     distance = checkpoint.offset - write.offset
     old = bytes([0x92, distance, 0]) if distance < 128 else bytes([0x92, 0xCC, distance, 0])
     forge(path, checkpoint.seq, lambda payload: payload.replace(old, old[:-2] + bytes([old[-2] - 1, 0])))

@@ -26,7 +26,7 @@ from graphkit import (
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
 from savers._filesystem.io import FileIO
-from savers._log import frame, log, log_file, log_writer
+from savers._log.frame import CHECKPOINT, DATA, KEY, MARK, SEALED, WRITE, pack_frame
 from savers._log.sealing import read_key_id
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
@@ -38,7 +38,7 @@ CONFIG = RunnableConfig("t")
 INNER = RunnableConfig("t", checkpoint_ns="inner")
 MARKERS = [b"plain", b"Plain"]
 """Every value, key, tag, node and id of a write below has one of these in its name."""
-SEALED_TYPES = {log.CHECKPOINT, log.WRITE, log.MARK, log.DATA}
+SEALED_TYPES = {CHECKPOINT, WRITE, MARK, DATA}
 
 
 def made(number, **state):
@@ -106,7 +106,7 @@ def key_ids(root):
         if path.name == "log" or path.name.startswith("v0"):
             for one in frames_of(path):
                 if one.type in SEALED_TYPES:
-                    found.add(read_key_id(one.payload) if one.flags & log.SEALED else None)
+                    found.add(read_key_id(one.payload) if one.flags & SEALED else None)
     return found
 
 
@@ -206,16 +206,14 @@ def test_a_plain_log_that_was_read_first_is_sealed_by_the_next_append(append, tm
         assert saver.verify().ok
 
 
-def test_values_beyond_a_record_are_sealed_too(tmp_path, monkeypatch):
-    for module in (frame, log_file, log):
-        monkeypatch.setattr(module, "MAX_PAYLOAD", 1 << 16)
-    monkeypatch.setattr(log_writer, "_SPILL_LENGTH", 64)
+@pytest.mark.usefixtures("short_records")
+def test_values_beyond_a_record_are_sealed_too(tmp_path):
     root = tmp_path / "store"
     noise = [random.Random(seed).randbytes(50_000).hex() for seed in range(3)]
     with open_saver(root, compression=None, io=WatchingIO()) as saver:
         for number in range(4):
             saver.put(CONFIG, made(number, a="plain" + noise[number % 3], b=noise[: number % 3], plain_n=number))
-        assert {one.type for one in frames_of(log_of(root))} >= {log.DATA, log.CHECKPOINT}
+        assert {one.type for one in frames_of(log_of(root))} >= {DATA, CHECKPOINT}
         before = view(saver)
         assert saver.verify().ok
     assert_no_plaintext(root)
@@ -568,7 +566,7 @@ def forge_meta(data, **changes):
 def append_frame(path, type_, payload, flags=0):
     """Append a forged record."""
     last = frames_of(path)[-1]
-    forged = log.pack_frame(last.end, last.fid, last.seq + 1, type_, payload, flags, unsynced=9999)
+    forged = pack_frame(last.end, last.fid, last.seq + 1, type_, payload, flags, unsynced=9999)
     path.write_bytes(path.read_bytes()[: last.end] + forged)
 
 
@@ -578,11 +576,11 @@ def test_a_plain_record_in_a_sealed_log_and_a_sealed_one_in_a_plain_log_are_refu
         with open_saver(root, cipher) as saver:
             saver.put(CONFIG, made(0))
     path = log_of(sealed)
-    append_frame(path, log.MARK, b"\x93\xa1c\x91\xa1x\x90")
+    append_frame(path, MARK, b"\x93\xa1c\x91\xa1x\x90")
     with open_saver(sealed) as saver, pytest.raises(CheckpointCorruptionError, match="it is not sealed"):
         saver.get(CONFIG)
     path = log_of(plain)
-    append_frame(path, log.MARK, b"x" * 80, log.SEALED)
+    append_frame(path, MARK, b"x" * 80, SEALED)
     for cipher in (None, NEW):
         with open_saver(plain, cipher) as saver, pytest.raises(CheckpointCorruptionError, match="it is sealed"):
             saver.get(CONFIG)
@@ -658,17 +656,6 @@ def test_a_repaired_marker_still_says_that_the_store_is_sealed(tmp_path):
             assert saver.repair().marker is not None
         with open_saver(root, None) as saver, pytest.raises(CheckpointKeyError, match="'current'"):
             saver.put(RunnableConfig("new"), made(1))
-
-
-def test_a_store_of_version_1_is_sealed_by_the_first_write(tmp_path):
-    root = shutil.copytree(Path(__file__).parent / "golden" / "v1", tmp_path / "store")
-    with open_saver(root, None) as saver:
-        before = {thread: len(saver.list(RunnableConfig(thread))) for thread in saver.threads()}
-    with open_saver(root) as saver:
-        saver.rotate()
-        assert {thread: len(saver.list(RunnableConfig(thread))) for thread in saver.threads()} == before
-        assert saver.verify().ok
-    assert key_ids(root) == {"current"}
 
 
 # Rotation
@@ -907,8 +894,8 @@ def test_damage_between_the_pieces_of_a_value_costs_only_the_changes_up_to_the_n
             saver.put(CONFIG, made(number, items=items))
         before = view(saver)[::-1]
         frames = frames_of(log_of(tmp_path / "store"))[2:]
-        damaged = next(number for number in range(19, 200, 3) if not frames[number].flags & log.KEY)
-        keyframe = next(number for number in range(damaged, 200) if frames[number].flags & log.KEY)
+        damaged = next(number for number in range(19, 200, 3) if not frames[number].flags & KEY)
+        keyframe = next(number for number in range(damaged, 200) if frames[number].flags & KEY)
         data = bytearray(log_of(tmp_path / "store").read_bytes())
         start, end = frames[damaged].offset + 30, frames[damaged].end - 30
         data[start:end] = b"?" * (end - start)
@@ -954,7 +941,7 @@ def test_no_nonce_is_used_twice_under_one_salt(tmp_path):
         for path in files_of(tmp_path):
             if path.name == "log" or path.name.startswith("v0"):
                 for one in frames_of(path):
-                    if one.flags & log.SEALED:
+                    if one.flags & SEALED:
                         size = one.payload[0]
                         at = one.payload[: 1 + size + 20], one.payload[21 + size : 33 + size]
                         assert seen.setdefault(at, one.payload) == one.payload

@@ -4,13 +4,12 @@ import itertools
 import random
 import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import Compression, FileSystemSaver
-from savers._log import log
+from savers._log.frame import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import quiet
 from tests.disk.simfs import SimFS
@@ -137,7 +136,7 @@ def sampled(path, many=2):
         return dice.sample(bits, 15 * many)
     chosen = dice.sample(bits[: 64 * 8], 6 * many)
     for frame in frames_of(path):
-        parts = (frame.offset, frame.offset + log.FRAME_SIZE, frame.end - log.TRAILER_SIZE, frame.end)
+        parts = (frame.offset, frame.offset + FRAME_SIZE, frame.end - TRAILER_SIZE, frame.end)
         for start, end in itertools.pairwise(parts):
             chosen += dice.sample(bits[start * 8 : end * 8], many)
     return chosen
@@ -195,9 +194,7 @@ def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path, sweep
 
 def flags_of(root, thread="t"):
     return [
-        (frame.type, bool(frame.flags & log.SCATTERED))
-        for frame in frames_of(log_of(root, thread))
-        if frame.type != log.META
+        (frame.type, bool(frame.flags & SCATTERED)) for frame in frames_of(log_of(root, thread)) if frame.type != META
     ]
 
 
@@ -264,11 +261,3 @@ def test_scattered_is_kept_by_a_copy_and_after_it(tmp_path):
         saver.copy("t", "u")
         saver.put(RunnableConfig("u"), made(9))
     assert [is_set for _, is_set in flags_of(tmp_path, "u")] == [False] * 3 + [True] * 2
-
-
-def test_the_golden_log_of_version_1_is_scattered_when_it_goes_on(tmp_path):
-    """Version 1 does not say, so what comes behind it must."""
-    shutil.copytree(Path(__file__).with_name("golden") / "v1", tmp_path / "v1")
-    with FileSystemSaver(tmp_path / "v1", fsync="never") as saver:
-        saver.put(RunnableConfig("replaced"), made(9))
-    assert flags_of(tmp_path / "v1", "replaced")[-1] == (log.CHECKPOINT, True)

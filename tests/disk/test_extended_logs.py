@@ -9,9 +9,9 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import file_log_writer, history_views
-from savers._filesystem.file_log_writer import FileLogWriter
+from savers._filesystem import log_bytes
 from savers._filesystem.io import FileIO
+from savers._filesystem.log_bytes import FileLogBytes
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import WHEN
 
@@ -204,20 +204,6 @@ def test_a_reader_that_reads_in_the_middle_of_a_write_finds_no_damage(tmp_path):
     saver.close()
 
 
-def test_a_listing_notices_a_record_that_changes_neither_size_nor_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(history_views, "get_file_state", lambda _: (0, 0, 0, 1 << 63, 0))  # just now
-    saver = FileSystemSaver(tmp_path)
-    saver.put(CONFIG, made(0))
-    store = saver._store
-    (live_log,) = history_views.list_logs(store, "t", "#")
-    view = history_views.scan_log(store, live_log)
-    (stored,) = view.checkpoints
-    assert view.read(stored).state["n"] == 0
-    saver.put_writes(CONFIG, {"k": 1})
-    assert view.read(stored) is None
-    saver.close()
-
-
 def test_a_watch_reports_what_is_written_over_the_zeros_that_were_there_when_it_began(tmp_path):
     saver = FileSystemSaver(tmp_path)
     saver.put(CONFIG, made(0))
@@ -340,14 +326,14 @@ def test_the_rest_of_a_write_that_died_in_the_zeros_is_set_aside(tmp_path, is_op
 def test_an_extension_is_never_part_of_another_log(tmp_path):
     """Only shared live logs are extended: those that are written to take another's place are not."""
     sizes = []
-    original = FileLogWriter._write_and_extend
+    original = FileLogBytes._write_and_extend
 
     def note(self, start, data):
         sizes.append(Path(self.path).name)
         return original(self, start, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileLogWriter, "_write_and_extend", note)
+        patch.setattr(FileLogBytes, "_write_and_extend", note)
         with FileSystemSaver(tmp_path) as saver:
             for number in range(5):
                 saver.put(CONFIG, made(number))
@@ -358,7 +344,7 @@ def test_an_extension_is_never_part_of_another_log(tmp_path):
 
 
 def test_a_short_log_is_not_extended(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_log_writer, "_SHORT", 2000)
+    monkeypatch.setattr(log_bytes, "_SHORT", 2000)
     saver = FileSystemSaver(tmp_path)
     saver.put(CONFIG, made(0))
     assert log_of(tmp_path).stat().st_size == frames_of(log_of(tmp_path))[-1].end

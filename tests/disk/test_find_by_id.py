@@ -7,7 +7,8 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import log_reader
+from savers._log import history, log_bytes
+from savers._log.stored_checkpoint import Index
 
 THREAD = RunnableConfig("t")
 
@@ -24,11 +25,15 @@ def put(saver, number, checkpoint_id=None, target=THREAD, **state):
 
 @pytest.fixture
 def scans(monkeypatch):
-    """The scans of whole logs, which count themselves."""
-    calls = []
-    read = log_reader.LogReader._read_index
-    monkeypatch.setattr(log_reader.LogReader, "_read_index", lambda *args: (calls.append(args), read(*args)))
-    return calls
+    """The indexes of whole logs that were built."""
+    built = []
+
+    def build():
+        built.append(Index())
+        return built[-1]
+
+    monkeypatch.setattr(history, "Index", build)
+    return built
 
 
 def make_id(kind, number, randomness):
@@ -82,9 +87,9 @@ def test_bytes_that_only_look_like_the_id(tmp_path, scans):
 
 
 def test_an_id_at_every_position_of_the_windows_that_are_searched(tmp_path, monkeypatch, scans):
-    monkeypatch.setattr(log_reader.log, "END_READ", 50)
-    monkeypatch.setattr(log_reader, "_LONGEST_SEARCH", 97)
-    monkeypatch.setattr(log_reader, "_SEARCHES", 1000)
+    monkeypatch.setattr(log_bytes, "_FIRST_SEARCH", 50)
+    monkeypatch.setattr(log_bytes, "_LONGEST_SEARCH", 97)
+    monkeypatch.setattr(history, "_SEARCHES", 1000)
     saver = FileSystemSaver(tmp_path, fsync="never")
     ids = [put(saver, number, text="t" * number) for number in range(120)]
     reader = FileSystemSaver(tmp_path)
@@ -110,9 +115,9 @@ def test_pending_writes_and_tags_come_with_it(tmp_path, scans):
         saver.put_writes(name(ids[-1]), {"a": -number})
         saver.add_tags(name(ids[-1]), f"tag {number}", "other")
         saver.remove_tags(name(ids[-1]), "other")
-    for _ in range(2):
+    for number in (50, 7, 0):
         reader = FileSystemSaver(tmp_path)
-        for number in (50, 7, 50, 0):
+        for _ in range(2):
             assert reader.get_writes(name(ids[number])) == {"a": -number, "b": None}
             assert reader.tags_of(name(ids[number])) == (f"tag {number}",)
             assert reader.info(name(ids[number])).id == ids[number]
@@ -185,6 +190,6 @@ def test_no_bytes_of_a_sealed_log_are_searched(tmp_path, monkeypatch):
     cipher = {"key": bytes(32)}
     with FileSystemSaver(tmp_path, fsync="never", cipher=cipher) as saver:
         ids = [put(saver, number) for number in range(20)]
-    monkeypatch.setattr(log_reader.LogReader, "search_offsets", lambda *_: pytest.fail("ciphertext was searched"))
+    monkeypatch.setattr(log_bytes.LogBytes, "search", lambda *_: pytest.fail("ciphertext was searched"))
     with FileSystemSaver(tmp_path, cipher=cipher) as reader:
         assert reader.get(name(ids[3])).state["n"] == 3

@@ -10,7 +10,19 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import Compression, FileSystemSaver
-from savers._log import log
+from savers._log.frame import (
+    CHECKPOINT,
+    COMPRESSED,
+    HEADER_SIZE,
+    KEY,
+    MARK,
+    META,
+    RELEASE,
+    REPLACE,
+    TOMBSTONE,
+    WRITE,
+    pack_frame,
+)
 from tests.odd import odd
 
 CONFIG = RunnableConfig("t")
@@ -55,7 +67,7 @@ def written(request, tmp_path_factory):
 
 def forged(dice, frames):
     """The bytes behind the header, with one record that says something else."""
-    which, moved, parts, at = dice.randrange(len(frames)), {}, [], log.HEADER_SIZE
+    which, moved, parts, at = dice.randrange(len(frames)), {}, [], HEADER_SIZE
     for number, frame in enumerate(frames):
         payload, flags, type_ = frame.payload, frame.flags, frame.type
         back = at - moved[frame.offset - frame.back] if frame.back else 0
@@ -68,13 +80,13 @@ def forged(dice, frames):
             elif kind < 0.85:
                 payload = dice.randbytes(dice.randrange(40))
             elif kind < 0.9:
-                flags ^= dice.choice([log.KEY, log.REPLACE, log.COMPRESSED])
+                flags ^= dice.choice([KEY, REPLACE, COMPRESSED])
             elif kind < 0.95:
                 key, back = dice.choice([(0, back), (key, 0), (back, key), (key + 1, back), (1 << 31, back)])
             else:
-                type_ = dice.choice([log.META, log.CHECKPOINT, log.WRITE, log.MARK, log.RELEASE, log.TOMBSTONE])
+                type_ = dice.choice([META, CHECKPOINT, WRITE, MARK, RELEASE, TOMBSTONE])
         moved[frame.offset] = at
-        parts.append(log.pack_frame(at, frame.fid, frame.seq, type_, payload, flags, back, key))
+        parts.append(pack_frame(at, frame.fid, frame.seq, type_, payload, flags, back, key))
         at += len(parts[-1])
     return b"".join(parts)
 
@@ -113,7 +125,7 @@ def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_p
     dice = random.Random(seed)
     shutil.copytree(written, tmp_path / "store")
     path = disk.log_of(tmp_path / "store")
-    path.write_bytes(path.read_bytes()[: log.HEADER_SIZE] + forged(dice, disk.frames_of(path)))
+    path.write_bytes(path.read_bytes()[:HEADER_SIZE] + forged(dice, disk.frames_of(path)))
     found = []
     for number in range(10):
         with FileSystemSaver(tmp_path / "store", fsync="never") as saver:

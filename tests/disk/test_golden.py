@@ -3,11 +3,12 @@
 import importlib.util
 import shutil
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
-from graphkit import RunnableConfig
-from savers._log import log
+from graphkit import CheckpointFormatError, RunnableConfig
+from savers._log.frame import CHECKPOINT, COMPRESSED, DATA, KEY, MARK, META, RELEASE, REPLACE, SCATTERED, WRITE
 from tests.disk.conftest import frames_of, log_of
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -83,22 +84,20 @@ def version_2(tmp_path):
 
 def test_version_2_has_every_kind_of_record_and_flag(version_2):
     frames = [frame for path in version_2.rglob("log") if "extended" not in str(path) for frame in frames_of(path)]
-    assert {frame.type for frame in frames} >= {log.META, log.CHECKPOINT, log.WRITE, log.MARK, log.DATA}
+    assert {frame.type for frame in frames} >= {META, CHECKPOINT, WRITE, MARK, DATA}
     released = [frame for path in version_2.rglob("v*.log") for frame in frames_of(path)]
-    assert {frame.type for frame in released} >= {log.RELEASE}
+    assert {frame.type for frame in released} >= {RELEASE}
     flags = 0
     for frame in frames:
         flags |= frame.flags
-    assert flags & (log.KEY | log.REPLACE | log.COMPRESSED | log.SCATTERED) == (
-        log.KEY | log.REPLACE | log.COMPRESSED | log.SCATTERED
-    )
+    assert flags & (KEY | REPLACE | COMPRESSED | SCATTERED) == (KEY | REPLACE | COMPRESSED | SCATTERED)
     assert log_of(version_2, "extended").read_bytes().endswith(bytes(100))
     assert log_of(version_2, "extended").stat().st_size % 4096 == 0
 
 
 def test_version_2_stores_a_window_by_what_enters_it(version_2):
-    changes = [frame for frame in frames_of(log_of(version_2, "window")) if frame.type == log.CHECKPOINT]
-    assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.flags & log.KEY)
+    changes = [frame for frame in frames_of(log_of(version_2, "window")) if frame.type == CHECKPOINT]
+    assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.flags & KEY)
 
 
 def test_version_2_tells_what_was_recorded_late(version_2):
@@ -107,3 +106,22 @@ def test_version_2_tells_what_was_recorded_late(version_2):
             at = RunnableConfig("scattered", checkpoint_id=make.checkpoint(n, {}).id)
             assert saver.get_writes(at) == {"late": n}
             assert saver.tags_of(at) == (f"tag {n}",)
+
+
+def test_a_log_of_version_1_is_refused_and_stays(tmp_path):
+    with make.saver_on(tmp_path) as saver:
+        saver.put(RunnableConfig("t"), make.checkpoint(0, {"n": 0}))
+    path = log_of(tmp_path, "t")
+    data = bytearray(path.read_bytes())
+    data[8:10] = (1).to_bytes(2, "little")
+    data[60:64] = crc32(data[:60]).to_bytes(4, "little")
+    path.write_bytes(data)
+    with make.saver_on(tmp_path) as saver:
+        for call in (saver.get, saver.list, saver.history):
+            with pytest.raises(CheckpointFormatError, match="format 1, by a development version"):
+                call(RunnableConfig("t"))
+        with pytest.raises(CheckpointFormatError, match="no release of graphkit reads it"):
+            saver.put(RunnableConfig("t"), make.checkpoint(1, {"n": 1}))
+        assert not saver.verify().ok
+        saver.repair()
+    assert path.read_bytes() == data

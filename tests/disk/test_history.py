@@ -6,7 +6,8 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, RunnableConfig, StateSerializer
 from savers import FileSystemSaver
-from savers._log import log as frames
+from savers._log import records
+from savers._log.frame import CHECKPOINT, RELEASE, REPLACE, pack_frame
 
 
 def numbers(saver, config):
@@ -22,7 +23,7 @@ def test_replacing_is_a_record_that_names_its_target(opener, disk, config):
     assert saver.put(placed[1], new) == placed[1]
     assert disk.log_of(saver.base_directory).read_bytes().startswith(before), "nothing older is touched"
     last = disk.frames_of(disk.log_of(saver.base_directory))[-1]
-    assert last.flags & frames.REPLACE
+    assert last.flags & REPLACE
     for other in (saver, reader, opener()):
         assert numbers(other, config) == [3, 2, 77, 0]
         assert other.get(config).state["n"] == 3, "the latest is the last one of the history, not of the log"
@@ -106,7 +107,7 @@ def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, disk,
     def end(path):
         last = disk.frames_of(path)[-1]
         with path.open("ab") as file:
-            file.write(frames.pack_frame(last.end, last.fid, last.seq + 1, frames.RELEASE, payloads.packb([1, 0])))
+            file.write(pack_frame(last.end, last.fid, last.seq + 1, RELEASE, payloads.packb([1, 0])))
 
     watching = opener()
     assert numbers(watching, config) == [1, 0]
@@ -262,14 +263,13 @@ def test_interrupts_and_listings_decode_no_state(opener, disk, config, monkeypat
     placed = saver.put(config, disk.step(0))
     stop = {"node_id": "n0", "when": "inside", "payload": {"ask": 1}, "metadata": {}, "created_at": None}
     saver.put_writes(placed, {"interrupt:a": stop})
-    from savers._log import log
-    from savers._log.log_reader import LogReader
+    from savers._log.log import Log
 
-    monkeypatch.setattr(LogReader, "load_state", None)
+    monkeypatch.setattr(Log, "load_state", None)
     reader = opener()
     assert [waiting.payload for waiting in reader.interrupts()] == [{"ask": 1}]
     assert [info.status for info in reader.history(config)] == ["interrupted"]
-    frame = next(one for one in disk.frames_of(disk.log_of(saver.base_directory)) if one.type == log.CHECKPOINT)
+    frame = next(one for one in disk.frames_of(disk.log_of(saver.base_directory)) if one.type == CHECKPOINT)
     assert [info.size for info in reader.history(config)] == [frame.end - frame.offset]
     assert [one.id for one in reader.list(config)] == [placed.checkpoint_id]
 
@@ -331,7 +331,8 @@ def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
 
 
 def test_a_summary_of_a_history_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(frames, "WINDOW", 1 << 12)
+    monkeypatch.setattr(records, "FIRST_WINDOW", 1 << 12)
+    monkeypatch.setattr(records, "WINDOW", 1 << 12)
     saver, config = FileSystemSaver(tmp_path, fsync="never"), RunnableConfig("t")
     for n in range(300):
         saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"text": "x" * n, "n": n}))

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit._saver.writes import FAILURE
-from savers._log import log, log_reader
+from savers._log import records
 from tests.disk.conftest import step
 
 THREAD = RunnableConfig("t")
@@ -96,9 +96,8 @@ def test_records_longer_than_what_is_read_at_once(opener, monkeypatch, window):
         state = {"n": number, "text": f"{number % 7}" * (3 * window if number % 7 == 0 else 10)}
         saver.put(THREAD, Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state=state))
     expected = list(opener().history(THREAD))
-    monkeypatch.setattr(log_reader, "_INDEX_WINDOW", window)
-    monkeypatch.setattr(log_reader, "_MIN_RUN", window // 8)
+    monkeypatch.setattr(records, "FIRST_WINDOW", window)
     assert opener().history(THREAD) == expected
-    monkeypatch.setattr(log, "WINDOW", 2 * window)
+    monkeypatch.setattr(records, "WINDOW", 2 * window)
     assert opener().history(THREAD) == expected
     assert len(expected) == 40

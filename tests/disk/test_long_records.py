@@ -13,21 +13,12 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
-from savers._filesystem import file_log_writer
 from savers._filesystem.io import FileIO
-from savers._log import frame, log, log_file, log_writer
-from tests.disk.conftest import frames_of, log_of
+from savers._log.frame import CHECKPOINT, DATA
+from tests.disk.conftest import MAX_PAYLOAD as LIMIT, frames_of, log_of
 
-LIMIT = 1 << 16
 CONFIG = RunnableConfig("t")
-
-
-@pytest.fixture(autouse=True)
-def _short_records(monkeypatch):
-    for module in (frame, log_file, log):
-        monkeypatch.setattr(module, "MAX_PAYLOAD", LIMIT)
-    monkeypatch.setattr(log_writer, "_SPILL_LENGTH", 64)
-    monkeypatch.setattr(file_log_writer, "_SURELY_FITS", 0)
+pytestmark = pytest.mark.usefixtures("short_records")
 
 
 class Bytes(StateSerializer):
@@ -92,7 +83,7 @@ def by_id(states):
     return {f"c{number}": state for number, state in enumerate(states)}
 
 
-def counted(root, type=log.DATA):
+def counted(root, type=DATA):
     return sum(one.type == type for one in frames_of(log_of(root)))
 
 
@@ -208,7 +199,7 @@ def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
             report = saver.repair("t")
             assert (report.files[0].kept, report.lost) == (8, ())
         expect(root, states)
-        flipped += one.type == log.DATA
+        flipped += one.type == DATA
         shutil.rmtree(root)
     assert flipped > 10
 
@@ -216,7 +207,7 @@ def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
 def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
     states = by_id(written(tmp_path))
     path = log_of(tmp_path)
-    lost = next(one for one in frames_of(path) if one.type == log.DATA)
+    lost = next(one for one in frames_of(path) if one.type == DATA)
     data = bytearray(path.read_bytes())
     data[lost.offset + 1000 : lost.offset + 1200] = os.urandom(200)
     path.write_bytes(data)
@@ -233,7 +224,7 @@ def cuts(path):
     """Where a death or a power loss may end the log: between DATA records, and in the middle of one."""
     frames = frames_of(path)
     for before, one in itertools.pairwise(frames):
-        if log.DATA in {before.type, one.type}:
+        if DATA in {before.type, one.type}:
             yield one.offset
             yield (one.offset + one.end) // 2
 
@@ -248,7 +239,7 @@ def test_a_crash_between_data_and_its_keyframe_leaves_a_history_that_goes_on(tmp
         shutil.copytree(tmp_path / "whole", root)
         log_of(root).write_bytes(whole[:cut])
         there = [one for one in frames if one.end <= cut]
-        count = sum(one.type == log.CHECKPOINT for one in there)
+        count = sum(one.type == CHECKPOINT for one in there)
         kept = dict(list(states.items())[:count])
         with open_saver(root) as saver:
             assert [one.id for one in reversed(saver.list(CONFIG))] == list(kept)
@@ -259,7 +250,7 @@ def test_a_crash_between_data_and_its_keyframe_leaves_a_history_that_goes_on(tmp
         expect(root, {**kept, "c99": state})
         orphans = counted(root)
         with open_saver(root) as saver:
-            is_orphaned = there[-1].type == log.DATA
+            is_orphaned = there[-1].type == DATA
             assert (saver.compact("t") > 0) is is_orphaned, cut
             orphaned += is_orphaned
         assert (counted(root) < orphans) is is_orphaned

@@ -8,7 +8,8 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver, SqliteSaver
-from savers._log import log, payloads
+from savers._log import payloads
+from savers._log.frame import DATA, FRAME_SIZE, pack_frame, parse_extent
 from savers._log.stored_checkpoint import StoredCheckpoint
 
 SIZE = 8 << 20
@@ -59,8 +60,8 @@ def test_a_record_counts_the_sectors_of_zeros_up_to_its_end():
     for length in (512, 768, 1024, 2048, 2500):
         for offset in range(SECTOR):
             # The trailer of such a record begins with zeros.
-            frame = log.pack_frame(offset, 1, 1, log.DATA, bytes(length))
-            expected = count_zero_sectors(frame[log.FRAME_SIZE :], offset + log.FRAME_SIZE)
-            assert log.parse_extent(frame, offset).zeros == expected
+            frame = pack_frame(offset, 1, 1, DATA, bytes(length))
+            expected = count_zero_sectors(frame[FRAME_SIZE:], offset + FRAME_SIZE)
+            assert parse_extent(frame, offset).zeros == expected
             counts.add(expected)
     assert counts == {0, 1, 2, 3, 4}

@@ -13,7 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit._saver.last_readable import last_good
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from savers import FileSystemSaver
-from savers._log import log
+from savers._log.frame import CHECKPOINT, KEY, MARK, RELEASE, WRITE, pack_frame
 from tests.disk.conftest import frames_of, log_of
 
 CONFIG = RunnableConfig("t")
@@ -40,16 +40,16 @@ TABLES = {
     "a table with a value that is not there": ["bad", "a", "b", 1, [], ["k", 9], b""],
 }
 OTHERS = {
-    "writes that are no bytes": (log.WRITE, ["good", {"k": 1}]),
-    "writes without a key": (log.WRITE, ["good", {1: b""}]),
-    "writes of an id that is none": (log.WRITE, [7, {"k": b"\1"}]),
-    "writes that are no list": (log.WRITE, "writes"),
-    "writes with one part more": (log.WRITE, ["good", {}, 1]),
-    "tags that are no text": (log.MARK, ["good", [1], []]),
-    "tags that are no list": (log.MARK, ["good", {}, []]),
+    "writes that are no bytes": (WRITE, ["good", {"k": 1}]),
+    "writes without a key": (WRITE, ["good", {1: b""}]),
+    "writes of an id that is none": (WRITE, [7, {"k": b"\1"}]),
+    "writes that are no list": (WRITE, "writes"),
+    "writes with one part more": (WRITE, ["good", {}, 1]),
+    "tags that are no text": (MARK, ["good", [1], []]),
+    "tags that are no list": (MARK, ["good", {}, []]),
 }
 ENDINGS = {"no version": [], "a version below 0": [-1], "a version that is no number": ["1"], "no list": "version"}
-RECORDS = {name: (log.CHECKPOINT, parts, log.KEY) for name, parts in KEYFRAMES.items()}
+RECORDS = {name: (CHECKPOINT, parts, KEY) for name, parts in KEYFRAMES.items()}
 RECORDS |= {name: (type_, parts, 0) for name, (type_, parts) in OTHERS.items()}
 
 
@@ -60,7 +60,7 @@ def write_log(root, type_, parts, flags=0):
     path = log_of(root)
     *_, last = frames_of(path)
     with path.open("ab") as file:
-        file.write(log.pack_frame(last.end, last.fid, last.seq + 1, type_, msgpack.packb(parts), flags))
+        file.write(pack_frame(last.end, last.fid, last.seq + 1, type_, msgpack.packb(parts), flags))
     return path
 
 
@@ -100,7 +100,7 @@ def test_a_record_with_a_wrong_part_is_damage_and_repaired(tmp_path, name):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_keyframe_with_a_wrong_table_hides_only_its_own_state(tmp_path, name):
-    path = write_log(tmp_path, log.CHECKPOINT, TABLES[name], log.KEY)
+    path = write_log(tmp_path, CHECKPOINT, TABLES[name], KEY)
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         assert [info.id for info in saver.history(CONFIG)] == ["bad", "good"]
         assert dict(saver.get(CONFIG.replace(checkpoint_id="good")).state) == {"k": "v"}
@@ -112,7 +112,7 @@ def test_a_keyframe_with_a_wrong_table_hides_only_its_own_state(tmp_path, name):
 
 @pytest.mark.parametrize("name", ENDINGS)
 def test_an_end_of_a_history_that_names_no_version_is_damage_and_repaired(tmp_path, name):
-    path = write_log(tmp_path, log.RELEASE, ENDINGS[name])
+    path = write_log(tmp_path, RELEASE, ENDINGS[name])
     before = path.read_bytes()
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         with pytest.raises(CheckpointCorruptionError, match="it names no version"):

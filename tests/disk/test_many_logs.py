@@ -137,7 +137,7 @@ def test_savers_that_use_little_leave_their_share_to_others(others, share):
 
 
 def count_open(saver):
-    return sum(one.fd >= 0 for one in saver._store.logs._logs.values())
+    return sum(one.is_open for one in saver._store.logs._logs.values())
 
 
 def test_savers_that_are_idle_do_not_make_another_close_its_logs(disk, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import Changes, merge
 from graphkit.testing import same
-from savers._log import log_writer
+from savers._log import writer
 
 CONFIG = RunnableConfig("t")
 
@@ -127,9 +127,9 @@ class Life:
 
 
 # Keyframes from very often to as the saver has it.
-@pytest.mark.parametrize("floor", [64, 400, 3000, log_writer.MIN_KEYFRAME_DISTANCE])
+@pytest.mark.parametrize("floor", [64, 400, 3000, writer.MIN_KEYFRAME_DISTANCE])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_life_goes_as_the_model_says(seed, floor, opener, monkeypatch):
-    monkeypatch.setattr(log_writer, "MIN_KEYFRAME_DISTANCE", floor)
-    monkeypatch.setattr(log_writer, "RECORD_COST", floor // 16)
+    monkeypatch.setattr(writer, "MIN_KEYFRAME_DISTANCE", floor)
+    monkeypatch.setattr(writer, "RECORD_COST", floor // 16)
     Life(random.Random(seed * 10_000 + floor), opener).live(120)

@@ -14,12 +14,14 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import file_log_writer, lifecycle, live_logs, log_copy, rewrite, store, sync
-from savers._filesystem.file_log_writer import FileLogWriter
-from savers._log import frame, log, log_writer, sealing
-from savers._log.early_writes import EarlyWrites
-from savers._log.log_reader import LogReader
-from savers._log.log_writer import LogWriter
+from savers._filesystem import lifecycle, live_logs, log_bytes, log_copy, rewrite, store, sync
+from savers._filesystem.log_bytes import FileLogBytes
+from savers._filesystem.salvaged_files import FileRange
+from savers._log import frame, frame_log, sealing, writer
+from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
+from savers._log.history import History
+from savers._log.stored_checkpoint import EarlyWrites
+from savers._log.writer import LogWriter
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
@@ -43,8 +45,8 @@ def without_directory_sync():
     return mock.patch.object(store.Store, "sync_directories", nothing)
 
 
-def forgetting(_, history, __):
-    history.suspect = False
+def forgetting(_, log):
+    log.frames.bytes.is_suspect = False
 
 
 @contextmanager
@@ -97,7 +99,7 @@ def without_release_sync():
 
 @contextmanager
 def without_rewrite_directory_sync():
-    keep, install = rewrite.keep, log_copy._NewLog.install
+    keep, install = rewrite.keep, log_copy.NewLog.install
 
     def quietly(function):
         def run(*args, **kwargs):
@@ -108,7 +110,7 @@ def without_rewrite_directory_sync():
 
     with (
         mock.patch.object(rewrite, "keep", quietly(keep)),
-        mock.patch.object(log_copy._NewLog, "install", quietly(install)),
+        mock.patch.object(log_copy.NewLog, "install", quietly(install)),
     ):
         yield
 
@@ -132,12 +134,12 @@ def without_checksums():
 
 
 def without_cutting_the_tail():
-    return mock.patch.object(FileLogWriter, "salvage_tail", nothing)
+    return mock.patch.object(FileLogBytes, "_salvage_tail", return_value="")
 
 
 def cutting_without_keeping_the_rest():
     """Anything behind a bad record is taken for a tail: damage becomes a shorter history."""
-    return mock.patch.object(log, "judge", nothing)
+    return mock.patch("savers._log.damage.judge", nothing)
 
 
 def without_finishing():
@@ -149,13 +151,13 @@ def without_the_lock():
 
 
 def believing_a_sync_that_failed():
-    original = sync.sync_ticket
+    original = sync.sync_bytes
 
     def believe(*args):
         with suppress(OSError):
             original(*args)
 
-    return mock.patch.object(sync, "sync_ticket", believe)
+    return mock.patch.object(sync, "sync_bytes", believe)
 
 
 def without_a_new_generation():
@@ -163,36 +165,39 @@ def without_a_new_generation():
 
 
 def without_undoing():
-    return mock.patch.object(FileLogWriter, "_undo", nothing)
+    return mock.patch.object(FileLogBytes, "_cut_back", nothing)
 
 
 def without_a_durable_undo():
-    def _undo(self, start):
+    def cut_back(self, start):
         self.io.truncate(self.fd, start)
+        self._clean_size = start
 
-    return mock.patch.object(FileLogWriter, "_undo", _undo)
+    return mock.patch.object(FileLogBytes, "_cut_back", cut_back)
 
 
 def without_going_on_after_a_short_write():
-    def _append(self, data):
-        self.io.write_at(self.fd, self.end, data)
+    def write(self, start, data):
+        self.io.write_at(self.fd, start, data)
 
-    return mock.patch.object(FileLogWriter, "_append", _append)
+    return mock.patch.object(FileLogBytes, "_write", write)
 
 
 def without_telling_what_is_not_synced():
-    return mock.patch.object(FileLogWriter, "is_synced_before_use", new=True)
+    return mock.patch.object(FileLogBytes, "count_unsynced", return_value=0)
 
 
 def without_looking_at_what_others_wrote():
     return mock.patch.multiple(
-        FileLogWriter, is_ready=lambda self: self.fd >= 0, refresh_to_write=lambda self: self.fd >= 0 or self.refresh()
+        live_logs,
+        is_ready=lambda log: log.is_open,
+        make_ready=lambda _, log: log.is_open or log.refresh(),
     )
 
 
 def without_looking_at_the_bytes_behind_the_end():
     """As if others' records always changed the size."""
-    return mock.patch.object(FileLogWriter, "_is_unchanged", lambda self, size: size == self.file_size)
+    return mock.patch.object(FileLogBytes, "_is_unchanged", lambda self, size, _: size == self._clean_size)
 
 
 @contextmanager
@@ -216,7 +221,7 @@ def without_a_durable_tombstone():
 
 
 def acknowledging_before_the_sync():
-    return mock.patch.object(sync.SyncAlways, "settle", lambda _, ticket: sync.release_ticket(ticket))
+    return mock.patch.object(sync.SyncAlways, "settle", lambda _, ticket, **__: sync.release_ticket(ticket))
 
 
 # Early writes, and the sync that they share with a put
@@ -248,7 +253,7 @@ def keeping_what_waits_when_its_checkpoint_comes():
     def give_to(self, checkpoint):
         waiting = self.find(checkpoint.id)
         if waiting is not None:
-            checkpoint.take_over_early(waiting)
+            checkpoint.writes = waiting.writes
 
     return mock.patch.object(EarlyWrites, "give_to", give_to)
 
@@ -257,20 +262,21 @@ def acknowledging_writes_that_wait_for_a_put():
     """Whether a put follows or not, its sync is believed in."""
 
     def wait_for_put(_, ticket):
-        ticket.writer.synced = max(ticket.writer.synced, ticket.end)
-        ticket.writer.creation_synced = True
+        medium = ticket.log.frames.bytes
+        medium.synced = max(medium.synced, ticket.end)
+        medium.is_name_synced = True
 
-    return mock.patch.object(sync.SyncAlways, "wait_for_put", wait_for_put)
+    return mock.patch.object(sync.SyncAlways, "_wait_for_put", wait_for_put)
 
 
 def believing_that_a_sync_covers_what_was_appended_meanwhile():
-    original = sync.sync_ticket
+    original = sync.sync_bytes
 
-    def believe(store, ticket):
-        original(store, ticket)
-        ticket.writer.synced = ticket.writer.end
+    def believe(medium, *args):
+        original(medium, *args)
+        medium.synced = medium.appended_end
 
-    return mock.patch.object(sync, "sync_ticket", believe)
+    return mock.patch.object(sync, "sync_bytes", believe)
 
 
 # Logs that are extended ahead
@@ -279,26 +285,18 @@ def believing_that_a_sync_covers_what_was_appended_meanwhile():
 def extending_with_other_bytes_than_zeros():
     def _write_and_extend(self, start, data):
         end = start + len(data)
-        return self.io.write_at(self.fd, start, data + b"\xff" * (file_log_writer._choose_size(end) - end))
+        return self.io.write_at(self.fd, start, data + b"\xff" * (log_bytes._choose_size(end) - end))
 
-    return mock.patch.object(FileLogWriter, "_write_and_extend", _write_and_extend)
+    return mock.patch.object(FileLogBytes, "_write_and_extend", _write_and_extend)
 
 
 def taking_zeros_for_a_torn_write():
-    original = FileLogWriter.refresh_to_write
-
-    def refresh_to_write(self):
-        is_live = original(self)
-        if is_live and self.file_size > self.end:
-            self.salvage_tail()
-        return is_live
-
-    return mock.patch.object(FileLogWriter, "refresh_to_write", refresh_to_write)
+    return mock.patch.object(FileRange, "is_zero", return_value=False)
 
 
 def cutting_zeros_without_looking():
     """As if nobody else could have written over them."""
-    return mock.patch.object(FileLogWriter, "_is_unchanged", return_value=True)
+    return mock.patch.object(FileLogBytes, "_is_unchanged", return_value=True)
 
 
 # Sealed records
@@ -307,7 +305,7 @@ def cutting_zeros_without_looking():
 @contextmanager
 def without_their_place():
     with ExitStack() as stack:
-        for module in (sealing, file_log_writer, log_copy):
+        for module in (frame_log, sealing, log_copy):
             stack.enter_context(mock.patch.object(module, "pack_place", return_value=b""))
         yield
 
@@ -321,46 +319,49 @@ def without_their_history():
 
 
 def without_a_cost_of_records():
-    return mock.patch.object(log_writer, "RECORD_COST", 0)
+    return mock.patch.object(writer, "RECORD_COST", 0)
 
 
 def without_the_size_of_the_keyframe():
     """Keyframes come as often however long they are."""
 
-    def _can_be_change(self):
-        distance = self.end - self.keyframe_end
-        return distance + self.depth * log_writer.RECORD_COST <= log_writer.MIN_KEYFRAME_DISTANCE
+    def needs_keyframe(self, _):
+        distance = self._frames.end - self._history.keyframe_end
+        return distance + self._history.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
 
-    return mock.patch.object(LogWriter, "_can_be_change", _can_be_change)
+    return mock.patch.object(LogWriter, "_needs_keyframe", needs_keyframe)
 
 
 def without_short_chains():
-    return mock.patch.object(log_writer, "USUAL_DEPTH", 1 << 30)
+    return mock.patch.object(writer, "USUAL_DEPTH", 1 << 30)
 
 
 def short_chains_of_any_state():
-    original = LogWriter._note_keyframe
-    return mock.patch.object(LogWriter, "_note_keyframe", lambda self, _, end: original(self, (), end))
+    def note_keyframe(self, keyframe):
+        self.keyframe_end = keyframe.checkpoint.end
+        self.has_whole_keyframe = True
+
+    return mock.patch.object(History, "_note_keyframe", note_keyframe)
 
 
 def searching_from_the_beginning():
-    original = LogReader.search_offsets
-    return mock.patch.object(LogReader, "search_offsets", lambda *args: reversed([*original(*args)]))
+    original = History._search
+    return mock.patch.object(History, "_search", lambda *args: reversed([*original(*args)]))
 
 
 def searching_for_what_may_be_replaced():
-    return mock.patch.object(LogReader, "can_search", lambda self: self.index is None and self.seal is None)
+    return mock.patch.object(History, "can_search", lambda self: self.index is None and self._frames.bytes.is_open)
 
 
 def searching_without_proof():
     """The record that holds the bytes of an id is taken for its checkpoint, wherever they stand."""
 
-    def _search(self, id):
-        for offset in self.search_offsets(id):
+    def find_at(self, offsets, id):
+        for offset in offsets:
             return next(one for one in reversed(self.load_index().checkpoints) if one.offset <= offset)
         return None
 
-    return mock.patch.object(LogReader, "_search", _search)
+    return mock.patch.object(History, "_find_at", find_at)
 
 
 # What must miss it
@@ -384,7 +385,7 @@ def damage():
         whole, tree = view(saver), fs.tree()
         home = next(name for name in tree["store"] if name.startswith("t-"))
         data = tree["store"][home]["log"]
-        for at in (*range(log.HEADER_SIZE, 600, 7), *range(600, len(data) - 9900, 331)):
+        for at in (*range(HEADER_SIZE, 600, 7), *range(600, len(data) - 9900, 331)):
             tree["store"][home]["log"] = data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :]
             with suppress(CheckpointCorruptionError):
                 assert view(FileSystemSaver(PLACE, io=SimFS(tree))) == whole, at
@@ -524,13 +525,13 @@ def replaced_log():
 
 
 def keyframes():
-    """Small states get keyframes often, others now and then, those with a long keyframe rarely."""
-    for length, least, most in ((0, 17, 19), (200, 3, 6), (200_000, 1, 1)):
+    """Small logs get keyframes often, longer ones now and then, those with a long keyframe rarely."""
+    for length, least, most in ((0, 17, 19), (70_000, 2, 4), (200_000, 1, 1)):
         with TemporaryDirectory() as root:
             saver = FileSystemSaver(root, fsync="never", compression=None)
             for number in range(300):
                 saver.put(config_of(), made(number, text="x" * length))
-            found = [one for one in frames_of(log_of(root)) if one.type == log.CHECKPOINT and one.flags & log.KEY]
+            found = [one for one in frames_of(log_of(root)) if one.type == CHECKPOINT and one.flags & KEY]
             assert least <= len(found) <= most
 
 

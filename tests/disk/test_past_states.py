@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointNotFoundError, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import log_reader
+from savers._log import chains
 
 THREAD = RunnableConfig("t")
 
@@ -45,7 +45,7 @@ def plain(monkeypatch):
 
     def read(directory, checkpoint_id):
         with monkeypatch.context() as patch:
-            patch.setattr(log_reader, "MAX_LENGTH", 0)
+            patch.setattr(chains, "MAX_LENGTH", 0)
             return FileSystemSaver(directory).get(name(checkpoint_id)).state
 
     return read
@@ -87,13 +87,12 @@ def test_what_is_kept_counts_as_cached_and_can_be_dropped(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     ids = []
     fill(saver, random.Random(1), 40, {}, ids)
-    before = saver._store.logs._cached
+    saver.close()
     checkpoint = saver.get(name(ids[-5]))
-    assert saver._store.logs._cached > before
-    for reader in saver._store.logs._logs.values():
-        reader.drop_caches()
-        assert not len(reader.chains)
-        assert not reader.past_values.size
+    assert saver._store.logs._cached > 50_000
+    log = saver.catalogue.shared_log("t", "")
+    log.drop_caches()
+    assert log.cached_size == 0
     assert saver.get(name(ids[-5])).state == checkpoint.state
 
 
@@ -118,12 +117,12 @@ def test_damage_before_the_first_reading_is_an_error_each_time(tmp_path):
     ids = []
     fill(saver, random.Random(1), 40, {}, ids)
     saver.get(name(ids[20]))
-    reader = next(iter(saver._store.logs._logs.values()))
-    stored = reader.find(ids[10])
-    with Path(reader.path).open("r+b") as file:
+    log = saver.catalogue.shared_log("t", "")
+    stored = log.find(ids[10])
+    with Path(log.path).open("r+b") as file:
         file.seek(stored.offset + stored.size // 2)
         file.write(b"\xff\x00\xff")
-    reader.drop_caches()
+    log.drop_caches()
     for _ in range(2):
         with pytest.raises(CheckpointCorruptionError):
             saver.get(name(ids[10]))

@@ -151,7 +151,7 @@ def test_a_child_that_was_forked_with_an_open_saver_opens_its_own_files(opener, 
 def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, disk, config):
     saver = opener()
     saver.put(config, disk.step(0))
-    history = saver._store.shared_writer("t", "")
+    history = saver._store.shared_log("t", "")
     taken, done = threading.Event(), threading.Event()
 
     def hold():

@@ -7,7 +7,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.values import PLAIN
 from savers import FileSystemSaver
-from savers._filesystem import reading
+from savers._log.history import History
 
 THREADS = ["b", "a", "A thread/with: another name", "long", "with namespaces", "released"]
 
@@ -69,7 +69,7 @@ def test_a_log_that_is_open_is_not_read_again(filled, monkeypatch):
     expected = filled.search({"step": 3})
     for thread in filled.threads():
         filled.history(RunnableConfig(thread))
-    monkeypatch.setattr(reading, "scan_log", lambda *_, **__: pytest.fail("it was read again"))
+    monkeypatch.setattr(History, "load_end", lambda *_: pytest.fail("it was read again"))
     assert filled.search({"step": 3}) == expected
 
 

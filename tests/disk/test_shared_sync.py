@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
+from graphkit.codec import Codec
 from savers import FileSystemSaver
 from savers._filesystem import sync
 from tests.disk import crashes
@@ -53,12 +54,11 @@ def made(name):
 
 
 def write(saver, name="w"):
-    config = ROOT.with_check_point_id("a")
-    saver.put_writes(config, {name: 1}, put_follows=True)
+    saver.put_packed_writes(ROOT, "a", {name: Codec().pack(1, name)}, expects_put=True)
 
 
 def put(saver):
-    saver._put_next(ROOT, lambda log: made("b"))
+    saver.put(ROOT, made("b"), unique=True)
 
 
 def start(call, *arguments):
@@ -86,10 +86,9 @@ def test_writes_that_no_put_follows_are_synced_after_the_wait(saver, io):
 
 def test_a_caller_that_puts_only_after_its_writes_rarely_waits(saver, io, monkeypatch):
     monkeypatch.setattr(sync, "_LONGEST_WAIT", 0)
-    log = saver._store.shared_writer("t", "")
     waits = []
-    wait = log.put_arrived.wait
-    monkeypatch.setattr(log.put_arrived, "wait", lambda timeout: waits.append(timeout) or wait(timeout))
+    wait = threading.Event.wait
+    monkeypatch.setattr(threading.Event, "wait", lambda event, timeout: waits.append(timeout) or wait(event, timeout))
     for n in range(300):
         write(saver, f"w{n}")
         put(saver)
@@ -137,3 +136,31 @@ def test_if_the_shared_sync_fails_the_writes_are_synced_or_refused(saver, io, mo
     fresh = FileSystemSaver(saver.base_directory)
     assert [info.id for info in fresh.history(ROOT)] == ["a"]
     assert fresh.get_writes(ROOT.with_check_point_id("a")) == {"w": 1} or failures
+
+
+def test_if_the_log_cannot_be_rewritten_after_the_failed_sync_the_writes_are_refused_too(saver, io, monkeypatch):
+    put_failed = threading.Event()
+    monkeypatch.setattr(sync.SyncAlways, "_wait_for_put", lambda *_: put_failed.wait(60))
+    failures = []
+
+    def try_write():
+        try:
+            write(saver)
+        except CheckpointStorageError as error:
+            failures.append(error)
+
+    def refuse(*_):
+        raise OSError(5, "injected")
+
+    thread = start(try_write)
+    io.appended.acquire()
+    io.fails_in = threading.get_ident()
+    with crashes.quiet(), monkeypatch.context() as patch:
+        patch.setattr(io, "rename", refuse)
+        with pytest.raises(CheckpointStorageError):
+            put(saver)
+        put_failed.set()
+        thread.join()
+    assert len(failures) == 1, "the system says only once that a sync failed"
+    put(saver)
+    assert [info.id for info in FileSystemSaver(saver.base_directory).history(ROOT)] == ["b", "a"]

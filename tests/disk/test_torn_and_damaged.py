@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
-from savers._log import log as frames
+from savers._log.frame import CHECKPOINT, pack_frame
 
 
 def ids(history):
@@ -203,7 +203,7 @@ def test_a_newer_major_version_is_refused_and_left_alone(three, opener, config):
 def appended(path, disk, type_, payload, flags=0):
     last = disk.frames_of(path)[-1]
     with path.open("ab") as file:
-        file.write(frames.pack_frame(last.end, last.fid, last.seq + 1, type_, payload, flags))
+        file.write(pack_frame(last.end, last.fid, last.seq + 1, type_, payload, flags))
 
 
 def test_an_unknown_record_is_refused_unless_it_may_be_skipped(three, opener, disk, config):
@@ -222,7 +222,7 @@ def test_an_unknown_record_is_refused_unless_it_may_be_skipped(three, opener, di
 
 
 def test_unknown_flags_are_refused(three, opener, disk, config):
-    appended(three, disk, frames.CHECKPOINT, b"\x90", flags=0x40)
+    appended(three, disk, CHECKPOINT, b"\x90", flags=0x40)
     with pytest.raises(CheckpointFormatError):
         opener().list(config)
 
@@ -258,7 +258,7 @@ def test_a_payload_that_makes_no_sense_is_damage_even_if_its_checksum_is_right(t
         b"\x96\xa1i\xa1a\xa1b\x00\x93\x09\x00\x01\xc4\x01x",
     ):
         three.write_bytes(whole)
-        appended(three, disk, frames.CHECKPOINT, payload)
+        appended(three, disk, CHECKPOINT, payload)
         with pytest.raises(CheckpointCorruptionError):
             opener().list(config)
 

@@ -1,4 +1,4 @@
-"""The short way of a usual put writes the same bytes as the general way."""
+"""Puts of every kind of change, whether the run has recorded what changed or not."""
 
 import random
 from typing import TypedDict
@@ -11,9 +11,8 @@ from graphkit._values.state import Changes, merge
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver
 from savers._log import payloads
-from savers._log.log_writer import LogWriter
 from tests.disk.conftest import log_of
-from tests.disk.crashes import WHEN, fixed
+from tests.disk.crashes import WHEN
 
 CONFIG = RunnableConfig("t")
 CHANNELS = {"items": Channels.appender_with_duplicate()}
@@ -73,44 +72,26 @@ def checkpoints(seed, count):
         state, parent = new, checkpoint.id
 
 
-def written(root, seed, compression):
-    """The bytes of a log, and how many puts took the short way."""
-    taken = []
-    original = LogWriter._put_small_change
-
-    def note(self, checkpoint):
-        taken.append(original(self, checkpoint))
-        return taken[-1]
-
-    with fixed("usual"), mock.patch.object(LogWriter, "_put_small_change", note):
-        saver = FileSystemSaver(root, fsync="never", compression=compression)
-        puts = [*checkpoints(seed, 250)]
-        for number, checkpoint in enumerate(puts):
-            if number % 4 == 0:
-                # Early writes of this checkpoint, of one that comes later, or of one that never comes.
-                ids = [checkpoint.id, *(later.id for later in puts[number + 2 : number + 3]), f"never{number}"]
-                owner = RunnableConfig("t", checkpoint_id=ids[number // 4 % len(ids)])
-                saver.put_writes(owner, {f"w{number}": number}, early=True)
-            saver.put(CONFIG, checkpoint)
-            if number == 100:
-                saver.list(CONFIG)  # loads the index, which every put then keeps up to date
-            if number % 9 == 0:
-                assert saver.get(CONFIG).state == checkpoint.state
-        assert [one.id for one in saver.list(CONFIG)] == [one.id for one in reversed([*checkpoints(seed, 250)])]
-        assert saver.verify().ok
-        saver.close()
-    return log_of(root).read_bytes(), sum(taken)
-
-
 @pytest.mark.parametrize("compression", ["zlib", None])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_short_way_writes_what_the_general_way_writes(seed, compression, tmp_path):
-    short, taken = written(tmp_path / "short", seed, compression)
-    with mock.patch.object(LogWriter, "_put_small_change", return_value=False):
-        general, none_taken = written(tmp_path / "general", seed, compression)
-    assert taken > 100, "most puts are usual"
-    assert none_taken == 0
-    assert short == general
+def test_what_is_known_of_a_change_makes_no_difference_to_a_reader(seed, compression, tmp_path):
+    saver = FileSystemSaver(tmp_path, fsync="never", compression=compression)
+    puts = [*checkpoints(seed, 250)]
+    for number, checkpoint in enumerate(puts):
+        if number % 4 == 0:
+            # Early writes of this checkpoint, of one that comes later, or of one that never comes.
+            ids = [checkpoint.id, *(later.id for later in puts[number + 2 : number + 3]), f"never{number}"]
+            owner = RunnableConfig("t", checkpoint_id=ids[number // 4 % len(ids)])
+            saver.put_writes(owner, {f"w{number}": number}, early=True)
+        saver.put(CONFIG, checkpoint)
+        if number == 100:
+            saver.list(CONFIG)  # loads the index, which every put then keeps up to date
+        if number % 9 == 0:
+            assert saver.get(CONFIG).state == checkpoint.state
+    assert saver.verify().ok
+    for reader in (saver, FileSystemSaver(tmp_path)):
+        assert [(one.id, one.state) for one in reversed(reader.list(CONFIG))] == [(one.id, one.state) for one in puts]
+    saver.close()
 
 
 class Counter(TypedDict):
@@ -151,7 +132,7 @@ def test_metadata_whose_step_alone_changed_are_packed_as_if_compared_key_by_key(
     assert max(steps) > 255
 
 
-def test_a_put_that_cannot_be_stored_changes_nothing_on_the_short_way(tmp_path):
+def test_a_put_that_cannot_be_stored_changes_nothing(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     first, second = [*checkpoints(1, 2)]
     saver.put(CONFIG, first)

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import Compression, FileSystemSaver, _delta as delta
-from savers._log import log
+from savers._log.frame import CHECKPOINT, KEY
 from tests.disk.conftest import frames_of, log_of
 from tests.sweeps import examples
 
@@ -45,9 +45,9 @@ def growths(root, states, fresh):
             saver = open_saver(root)
     saver.close()
     return [
-        (frame.end - frame.offset, bool(frame.flags & log.KEY))
+        (frame.end - frame.offset, bool(frame.flags & KEY))
         for frame in frames_of(log_of(root))
-        if frame.type == log.CHECKPOINT
+        if frame.type == CHECKPOINT
     ]
 
 
@@ -210,5 +210,5 @@ def test_the_op_between_two_values_makes_one_of_the_other(old, edits):
         table.apply(ops, brought, len(data))
         data += brought
         assert len(brought) <= len(after)
-    (body,) = delta.read_bodies([table.values["k"]], lambda start, length: data[start : start + length])
+    (body,) = delta.read_bodies([table.values["k"]], lambda ranges: [data[start:end] for start, end in ranges])
     assert delta.pack_header(table.values["k"].kind, table.values["k"].count) + body == after

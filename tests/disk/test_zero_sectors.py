@@ -8,7 +8,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import log
+from savers._log.frame import FRAME_SIZE, RELEASE, TRAILER_SIZE, pack_frame
 from tests.disk.conftest import frames_of, log_of
 
 SECTOR, BLOCK = 512, 4096
@@ -68,8 +68,8 @@ def test_every_flipped_bit_of_a_record_with_zeros_is_noticed(tmp_path, zeros, sw
         root = tmp_path / str(alignment)
         path, begin = written(root, alignment, zeros)
         whole = path.read_bytes()
-        payload = range(begin + log.FRAME_SIZE, len(whole) - log.TRAILER_SIZE)
-        ends = [*range(begin, begin + log.FRAME_SIZE), *range(len(whole) - log.TRAILER_SIZE, len(whole))]
+        payload = range(begin + FRAME_SIZE, len(whole) - TRAILER_SIZE)
+        ends = [*range(begin, begin + FRAME_SIZE), *range(len(whole) - TRAILER_SIZE, len(whole))]
         places = [(place, bit) for place in ends for bit in range(8)]
         places += [(place, dice.randrange(8)) for place in dice.sample(payload, 40)]
         assert len(places) > 4000 // 12
@@ -236,7 +236,7 @@ def test_a_deleted_and_a_released_log_with_zeros_behind_their_end_are_finished(t
     path = extended(tmp_path)
     last = frames_of_records(path)[-1]
     data = path.read_bytes()
-    ending = log.pack_frame(last.end, last.fid, last.seq + 1, log.RELEASE, b"\x92\x01\x00")
+    ending = pack_frame(last.end, last.fid, last.seq + 1, RELEASE, b"\x92\x01\x00")
     path.write_bytes(data[: last.end] + ending + bytes(len(data) - last.end - len(ending)))
     with open_saver(tmp_path) as saver:
         assert saver.get(CONFIG) is None

@@ -8,7 +8,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import log as log_format
+from savers._log.frame import MAJOR, Header
 from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
 from savers.langgraph.maintenance import repair_entries, verify_entries
 from tests.cli.terminal import graphkit
@@ -152,8 +152,8 @@ def test_a_log_that_is_damaged_altogether_is_no_success(runs, kind):
 def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
     store, cache = (runs / kind / "log" for kind in KINDS)
     cache.write_bytes(store.read_bytes())
-    newer = log_format.Header(7, 1, 0, bytes(16)).pack()
-    newer = newer[:8] + (log_format.MAJOR + 1).to_bytes(2, "little") + newer[10:-4]
+    newer = Header(7, 1, 0, bytes(16)).pack()
+    newer = newer[:8] + (MAJOR + 1).to_bytes(2, "little") + newer[10:-4]
     store.write_bytes(newer + crc32(newer).to_bytes(4, "little"))
     before = files(runs)
     assert [row["state"] for row in graphkit("verify", runs, "--json").json["problems"]] == ["newer", "foreign"]
@@ -204,7 +204,7 @@ def test_the_commands_need_no_langgraph(runs):
     damage(runs, "langgraph-cache")
     program = (
         "import sys; sys.modules['langgraph'] = None; from savers.langgraph.maintenance import *;"
-        "print({kind: report.state for kind, report in verify_entries(sys.argv[1]).items()});"
+        "print({kind: str(report.state) for kind, report in verify_entries(sys.argv[1]).items()});"
         "print([repair.kept for repair in repair_entries(sys.argv[1]).values()])"
     )
     done = subprocess.run([sys.executable, "-c", program, runs], capture_output=True, text=True, check=True)

@@ -1,6 +1,7 @@
 """What power loss, death, damage and failing disks do to FileSystemStore and FileSystemCache: they lose nothing that was acknowledged."""
 
 import errno
+import itertools
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers._filesystem.io import FileIO
+from savers._filesystem.sync import SyncAlways
 from savers.langgraph import FileSystemCache, FileSystemStore
 from savers.langgraph._entries import log as entry_log
 from tests.disk.simfs import Disk, Fault, SimFS
@@ -145,6 +147,7 @@ def test_a_log_of_another_kind_is_refused(tmp_path, store, log):
 KILLED = """
 import os, signal, sys
 from savers._filesystem.io import FileIO
+from savers._filesystem.sync import SyncAlways
 from savers.langgraph import FileSystemStore
 
 class Deadly(FileIO):
@@ -421,41 +424,48 @@ def test_nothing_is_stored_until_the_log_could_be_rewritten(failing, tmp_path, l
         assert view(one) == TWO
 
 
-def test_of_two_threads_whose_sync_fails_neither_is_told_that_it_was_stored(failing, monkeypatch, tmp_path):
+@pytest.mark.parametrize("is_rewritten", [True, False])
+def test_of_two_threads_that_put_before_a_sync_fails_none_is_told_that_what_is_lost_was_stored(
+    failing, monkeypatch, tmp_path, is_rewritten
+):
     io, store = failing
-    both_wrote = threading.Barrier(2)
-    settle = entry_log.EntryLog._settle
+    both_wrote, first_failed = threading.Barrier(2), threading.Event()
+    settle = SyncAlways.settle
+    arrived = itertools.count()
 
-    def settle_together(*arguments):
+    def settle_one_after_another(self, ticket, *, expects_put):
+        number = next(arrived)
         both_wrote.wait(60)
-        settle(*arguments)
+        if number:
+            first_failed.wait(60)
+        try:
+            settle(self, ticket, expects_put=expects_put)
+        finally:
+            io.failing.pop(
+                "fdatasync", None
+            )  # The system reports a failed sync once. The next sync of the file succeeds.
+            first_failed.set()
 
-    monkeypatch.setattr(entry_log.EntryLog, "_settle", settle_together)
-    failures = []
-
-    def fail_once(_):
-        # The system reports a failed sync once. The next sync of the file succeeds.
-        if not failures:
-            failures.append("sync")
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(io, "fdatasync", fail_once)
-    monkeypatch.setattr(store._log._io, "fdatasync", fail_once)
+    monkeypatch.setattr(SyncAlways, "settle", settle_one_after_another)
+    io.failing = {"fdatasync": errno.EIO, **({} if is_rewritten else {"rename": errno.EIO})}
+    refused = []
 
     def put(key):
         try:
             store.put(("a",), key, {"n": 2})
         except CheckpointStorageError:
-            failures.append(key)
+            refused.append(key)
 
     threads = [threading.Thread(target=put, args=(key,)) for key in ("two", "three")]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert failures[0] == "sync"
-    assert sorted(failures[1:]) == ["three", "two"]
-    assert ONE.items() <= view(FileSystemStore(tmp_path)).items()
+    io.failing.clear()
+    assert len(refused) == (1 if is_rewritten else 2)
+    stored = {(("a",), key): {"n": 2} for key in ("two", "three") if key not in refused}
+    for one in (store, FileSystemStore(tmp_path)):
+        assert {**ONE, **stored}.items() <= view(one).items()
 
 
 def test_a_put_waits_for_the_disk_and_a_postponed_expiry_does_not(tmp_path):

@@ -69,7 +69,7 @@ class Files:
     @staticmethod
     def mutex(saver):
         """What a thread holds while it uses the log."""
-        return saver.store._store.shared_writer("t", "").mutex
+        return saver.store.catalogue.shared_log("t", "").mutex
 
 
 class Rows:

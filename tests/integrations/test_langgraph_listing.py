@@ -14,15 +14,14 @@ from uuid import UUID
 import pytest
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
-from savers._filesystem import catalog, containment, history_views
-from savers._log import packed_states, scanned_log
-from savers.langgraph import FileSystemCheckpointSaver, listing, packed_checkpoints
-from savers.langgraph.writes import Write
+from savers._filesystem import catalog
+from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph.log_histories import LogHistories
 
-EARLY = "#early:"
 MADE_BY = "graphkit:made_by"
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -74,7 +73,7 @@ def plain(saver, config, filter=None, before=None, limit=None):
     ranks = {}
     for thread_id in threads:
         for namespace in store.namespaces(thread_id):
-            if namespace.startswith(EARLY) or names.get("checkpoint_ns") not in {None, namespace}:
+            if names.get("checkpoint_ns") not in {None, namespace}:
                 continue
             infos = store.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
             # Among the histories, a checkpoint has the place of the lowest id from the newest one to it.
@@ -194,48 +193,33 @@ def test_the_newest_of_all_threads_while_other_processes_change_them(saver, seed
         assert list(reader.list(None, filter=wanted, before=before, limit=limit)) == expected
 
 
-@pytest.mark.parametrize("kept", [0, 4 << 20])
-def test_only_the_logs_with_the_newest_checkpoints_are_read_again(saver, monkeypatch, kept):
-    monkeypatch.setattr(listing, "_MAX_KEPT_BETWEEN", kept)
-    for number in range(30):
-        put(saver, thread(f"t{number}"), START + timedelta(seconds=number % 7), n=number)
-    first = list(saver.list(None, limit=3))
-    opened = []
-    read_file = history_views.ScannedView._read_file
-    monkeypatch.setattr(
-        history_views.ScannedView,
-        "_read_file",
-        lambda view, **options: opened.append(view.thread_id) or read_file(view, **options),
-    )
-    assert list(saver.list(None, limit=3)) == first
-    assert len(opened) == (0 if kept else 3)
-    assert {*opened} <= {"t13", "t20", "t27", "t6"}
+def before_each_history(monkeypatch, call):
+    """Call a function with each history that a listing selects from, before it does."""
+    select = LogHistories.select
+
+    def call_and_select(histories, history, *rest):
+        call(history)
+        return select(histories, history, *rest)
+
+    monkeypatch.setattr(LogHistories, "select", call_and_select)
 
 
-def test_a_new_object_reads_only_the_ends_of_the_other_logs(saver, monkeypatch):
+def test_with_a_limit_only_the_ends_of_the_other_logs_are_read(saver, monkeypatch):
     for number in range(30):
         config = put(saver, thread(f"t{number}", "sub" if number == 7 else ""), START + timedelta(seconds=number), n=0)
         saver.put_writes(config, [("n", 1)], "task")
-    scanned = []
-    monkeypatch.setattr(listing, "scan_log", lambda _, log, **__: scanned.append(log.thread_id))
-    found = list(again(saver).list(None, limit=2))
-    assert scanned == ["t29", "t28"]
-    assert found == plain(saver, None, limit=2)
+    expected = plain(saver, None, limit=2)
+    selected = []
+    before_each_history(monkeypatch, lambda history: selected.append(history.thread))
+    for reader in (saver, again(saver)):
+        selected.clear()
+        assert list(reader.list(None, limit=2)) == expected
+        assert selected == ["t29", "t28"]
 
 
-@pytest.mark.parametrize("links", [0, 2])
-def test_namespaces_are_found_whether_the_file_system_counts_directories_or_not(saver, monkeypatch, links):
-    monkeypatch.setattr(history_views, "_OWN_LINKS", links)
-    listed = []
-    listdir = containment.DirectoryGuard.listdir_unchecked
-    monkeypatch.setattr(
-        containment.DirectoryGuard, "listdir_unchecked", lambda io, path: listed.append(path) or listdir(io, path)
-    )
+def test_namespaces_that_are_new_since_the_last_listing(saver):
     for number in range(5):
         put(saver, thread(f"t{number}"), n=number)
-    assert len(list(again(saver).list(None))) == 5
-    has_links = saver.store._store.io.stat(saver.store.base_directory).st_nlink == 5 + 1 + 2
-    assert bool(listed) is (links == 0 or not has_links)
     reader = again(saver)
     for limit in (None, 9):
         assert list(reader.list(None, limit=limit)) == plain(saver, None, limit=limit)
@@ -245,23 +229,29 @@ def test_namespaces_are_found_whether_the_file_system_counts_directories_or_not(
         assert len(list(again(saver).list(None, limit=limit))) == 6
 
 
-def test_a_log_that_is_written_between_two_looks_at_it_is_in_its_place(saver, monkeypatch):
+def test_a_log_that_is_written_after_the_logs_were_listed_is_in_its_place(saver, monkeypatch):
     for number in range(5):
         put(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
-    reader = again(saver)
-    list(reader.list(None, limit=2))
     other = again(saver)
-    open_views = listing.KnownLogs.open_views
     changes = iter([START + timedelta(seconds=100)])
 
-    def open_after_change(*args, **options):
+    def change(_):
         for made in changes:
             put(other, thread("t3"), made, n="new")
-        return open_views(*args, **options)
 
-    monkeypatch.setattr(listing.KnownLogs, "open_views", open_after_change)
-    found = list(reader.list(None, limit=3))
+    before_each_history(monkeypatch, change)
+    found = list(again(saver).list(None, limit=3))
     assert found == plain(again(saver), None, limit=3)
+    assert found[0].checkpoint["channel_values"] == {"n": "new"}
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_a_thread_that_is_deleted_after_the_logs_were_listed(saver, monkeypatch, limit):
+    for number in range(5):
+        put(saver, thread(f"t{number}"), START + timedelta(seconds=number), n=number)
+    before_each_history(monkeypatch, lambda _: again(saver).delete_thread("t3"))
+    found = [one.config["configurable"]["thread_id"] for one in again(saver).list(None, limit=limit)]
+    assert found == ["t4", "t2", "t1", "t0"][:limit]
 
 
 def test_a_directory_that_became_a_link_since_the_threads_were_listed(saver, monkeypatch):
@@ -336,28 +326,13 @@ def the_log_is_written_anew(saver, _):
 def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
     ids = fill(saver, 11)
     reader = again(saver)
-    order = plain(reader, config, None, None, limit)
+    order = plain(again(saver), config, None, None, limit)
     listing = reader.list(config, limit=limit)
     found = [next(listing), next(listing)]
     assert found == order[:2]
     CHANGES[changing](again(saver), ids)
     one_by_one = [again(saver).get_tuple(one.config) for one in order[2:]]
     assert list(listing) == [one for one in one_by_one if one is not None]
-
-
-def test_a_look_at_a_log_holds_for_a_tenth_of_a_millisecond(saver, monkeypatch):
-    now = [0]
-    monkeypatch.setattr(packed_checkpoints, "perf_counter_ns", lambda: now[0])
-    for number in range(4):
-        put(saver, thread(), n=number)
-    order = list(again(saver).list(None))
-    listing = again(saver).list(None)
-    assert next(listing) == order[0]
-    again(saver).delete_thread("t")
-    now[0] += 99_999
-    assert next(listing) == order[1]
-    now[0] += 1
-    assert list(listing) == [], "the thread was removed"
 
 
 def path_of(saver, thread_id, ns=""):
@@ -394,14 +369,7 @@ def test_an_unfinished_delete_and_an_incomplete_log(saver):
         assert list(again(saver).list(None, limit=limit)) == plain(again(saver), None, limit=limit)
 
 
-def test_many_logs_do_not_stay_in_memory(saver, monkeypatch):
-    ids = fill(saver, 3)
-    assert ids
-    monkeypatch.setattr("savers.langgraph.listing._MAX_KEPT", 3000)
-    assert list(saver.list(None)) == plain(saver, None)
-
-
-def test_what_is_remembered_of_logs_is_right_after_they_change(saver):
+def test_each_listing_sees_what_has_changed_since_the_last(saver):
     other = again(saver)
     for number in range(12):
         put(other, thread(f"t{number % 5}"), n=number, metadata={"source": "loop", "step": number % 3})
@@ -411,68 +379,29 @@ def test_what_is_remembered_of_logs_is_right_after_they_change(saver):
             assert list(saver.list(None, **arguments)) == plain(again(saver), None, **arguments)
 
 
-def test_a_log_that_ends_in_zeros_over_which_records_are_written(saver, monkeypatch):
-    put(saver, thread(), n=1)
-    path = path_of(saver, "t")
-    first = path.read_bytes()
-    put(saver, thread(), n=2)
-    second = path.read_bytes()
-    status = path.stat()
-
-    def write(data):
-        # As a writer that extends a log ahead, within one tick of the file system's clock.
-        path.write_bytes(data + bytes(len(second) + 300 - len(data)))
-        os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
-
-    write(first)
-    reader = again(saver)
-    for module in (history_views, listing):
-        monkeypatch.setattr(module, "get_file_state", lambda status: (1, 1, status.st_size, status.st_mtime_ns, 1))
-    monkeypatch.setattr(history_views, "time_ns", lambda: status.st_mtime_ns + 1000)
-    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None)] == [1]
-    write(second)
-    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None)] == [2, 1]
-    monkeypatch.setattr(history_views, "time_ns", lambda: status.st_mtime_ns + 10**9)
-    assert len(list(reader.list(None))) == len(list(reader.list(None, limit=2))) == 2
-
-
-def test_the_end_of_a_log_is_read_again_if_a_record_may_be_written_over_its_zeros(saver, monkeypatch):
+@pytest.mark.parametrize("limit", [None, 1])
+def test_a_log_that_ends_in_zeros_over_which_a_record_is_written(saver, limit):
+    put(saver, thread("other"), START + timedelta(seconds=5), n=0)
     put(saver, thread(), START, n=1)
-    put(saver, thread("other"), START + timedelta(seconds=5), n=2)
     path = path_of(saver, "t")
     first = path.read_bytes()
-    put(saver, thread(), START + timedelta(seconds=9), n=3)
+    put(saver, thread(), START + timedelta(seconds=9), n=2)
     second = path.read_bytes()
-    path.write_bytes(first + bytes(len(second) - len(first) + 64))
-    for module in (history_views, listing):
-        monkeypatch.setattr(module, "get_file_state", lambda status: (1, 1, status.st_size, 1, 1))
-    monkeypatch.setattr(history_views, "time_ns", lambda: 0)
+    # As a writer that extends a log ahead.
+    path.write_bytes(first + bytes(len(second) - len(first) + 300))
     reader = again(saver)
-    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=1)] == [2]
-    path.write_bytes(second + bytes(64))
-    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=1)] == [3]
+    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=limit)] == [0, 1][:limit]
+    with path.open("r+b") as log:
+        log.write(second)
+    assert [found.checkpoint["channel_values"]["n"] for found in reader.list(None, limit=limit)] == [2, 0, 1][:limit]
 
 
-def test_early_writes_of_an_earlier_version_that_appear_after_a_listing(saver):
-    config = put(saver, thread(), START, n=1)
-    reader = again(saver)
-    for limit in (None, 1):
-        assert next(reader.list(None, limit=limit)).pending_writes == []
-    checkpoint_id = config["configurable"]["checkpoint_id"]
-    early = RunnableConfig("t", checkpoint_ns=EARLY)
-    saver.store.put(early, Checkpoint(id=checkpoint_id, node_id="a", next_node_id=None, state={}))
-    write = Write("", "task", 0, "n", "msgpack", b"\7")
-    saver.store.put_writes(early.replace(checkpoint_id=checkpoint_id), {write.key: list(write)})
-    for limit in (None, 1):
-        for one in (reader, again(saver)):
-            assert next(one.list(None, limit=limit)).pending_writes == [("task", "n", 7)]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_states_of_short_logs_are_those_that_the_general_way_reads(saver, seed, monkeypatch):
-    randomness = random.Random(seed)
+@pytest.mark.parametrize("large", [2000, 200_000])
+def test_values_that_grow_move_like_a_window_vanish_and_are_compressed(saver, large):
+    randomness = random.Random(large)
     messages = []
     config = thread()
+    expected = []
     for number in range(90):
         messages = [*messages, {"id": str(number), "text": "x" * randomness.randrange(90)}][
             -randomness.choice([3, 40]) :
@@ -481,45 +410,39 @@ def test_states_of_short_logs_are_those_that_the_general_way_reads(saver, seed, 
         if randomness.random() < 0.2:
             values.pop("text")
         if number == 50:
-            values["large"] = "l" * (200_000 if seed else 2000)
+            values["large"] = "l" * large
         config = put(saver, thread(checkpoint_id=config["configurable"].get("checkpoint_id")), **values)
-    used = []
-    replay_states = scanned_log.replay_states
-    monkeypatch.setattr(scanned_log, "replay_states", lambda *args: used.append(replay_states(*args)) or used[-1])
-    monkeypatch.setattr(scanned_log, "_EARLY_ROOM", 0)
-    found = list(again(saver).list(None))
-    assert len(found) == 90
-    assert bool(used[0]) is (seed == 0), "a compressed value is read in the general way"
-    monkeypatch.setattr(scanned_log, "_EARLY_ROOM", 100)
-    assert list(again(saver).list(None)) == found
-    assert len(used) == 1, "the states were made when the log was scanned"
-    monkeypatch.setattr(scanned_log, "_EARLY_ROOM", 0)
-    monkeypatch.setattr(packed_states, "_MAX_BYTES", 0)
-    assert list(again(saver).list(None)) == found
-    assert used[-1] == {}
+        expected.insert(0, values)
+    reader = again(saver)
+    found = list(reader.list(None))
+    assert [one.checkpoint["channel_values"] for one in found] == expected
+    assert found == [reader.get_tuple(one.config) for one in found]
+    assert list(again(saver).list(thread(), limit=70)) == found[:70]
 
 
-def test_a_filter_makes_states_only_of_logs_that_have_a_match(saver, monkeypatch):
+class Counting(JsonPlusSerializer):
+    """LangGraph's serializer, and how many values it has restored."""
+
+    count = 0
+
+    def loads_typed(self, data):
+        self.count += 1
+        return super().loads_typed(data)
+
+
+def test_only_the_values_of_checkpoints_that_a_filter_accepts_are_restored(saver):
     for number in range(6):
         for step in range(3):
             metadata = {"source": "loop", "step": step, "user": str(number % 3)}
-            put(saver, thread(f"t{number}"), metadata=metadata, n=step)
-    made = []
-    replay_contents = scanned_log.replay_contents
-
-    def replay_and_count(*args):
-        states = replay_contents(*args)
-        made.append(len(states))
-        return states
-
-    monkeypatch.setattr(scanned_log, "replay_contents", replay_and_count)
-    monkeypatch.setattr(scanned_log, "replay_states", lambda *_: pytest.fail("a log was decoded twice"))
-    found = list(again(saver).list(None, filter={"user": "1", "step": 2}))
+            put(saver, thread(f"t{number}"), metadata=metadata, n=[number, step])
+    serde = Counting(allowed_msgpack_modules=None)
+    reader = FileSystemCheckpointSaver(saver.store.base_directory, fsync="never", serde=serde)
+    found = list(reader.list(None, filter={"user": "1", "step": 2}))
     assert [(one.config["configurable"]["thread_id"], one.checkpoint["channel_values"]) for one in found] == [
-        ("t4", {"n": 2}),
-        ("t1", {"n": 2}),
+        ("t4", {"n": [4, 2]}),
+        ("t1", {"n": [1, 2]}),
     ]
-    assert made == [1, 1], "one state of each log that matches"
+    assert serde.count == 4, "of each, the value of the channel and the other fields"
 
 
 def test_states_that_a_filter_did_not_want_are_made_later(saver):

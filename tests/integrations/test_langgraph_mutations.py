@@ -4,18 +4,19 @@ As tests/disk/test_mutations.py for the logs of threads.
 """
 
 import inspect
-from contextlib import contextmanager
 from unittest import mock
 
 import pytest
 
 from graphkit.errors import CheckpointerError
-from savers._log import log
+from savers._filesystem import sync
+from savers._filesystem.log_bytes import FileLogBytes
+from savers._log import damage
+from savers._log.records import Records
 from savers.langgraph import FileSystemStore
-from savers.langgraph._entries import examine as examining, log as entry_log, rewrite
+from savers.langgraph._entries import log as entry_log
 from savers.langgraph._entries.examine import EntriesReport
-from savers.langgraph._entries.file import EntryFile
-from savers.langgraph._entries.log import EntryLog
+from savers.langgraph._entries.frames import EntriesIdentity
 from tests.disk.simfs import SimFS
 from tests.integrations import test_langgraph_files_commands as commands, test_langgraph_files_faults as faults
 from tests.sweeps import Sweep
@@ -40,34 +41,32 @@ def without_rewrite_sync():
     return mock.patch.object(SimFS, "fsync", nothing)
 
 
-@contextmanager
 def believing_a_sync_that_failed():
-    original = EntryFile.sync
+    original = sync.sync_bytes
 
-    def believe(self, *args):
+    def believe(medium, *args):
         try:
-            original(self, *args)
+            original(medium, *args)
         except OSError:
-            self.synced = self.end
+            medium.is_suspect = False
 
-    with mock.patch.object(EntryFile, "sync", believe):
-        yield
+    return mock.patch.object(sync, "sync_bytes", believe)
 
 
 def without_a_new_log_after_a_failed_sync():
-    return mock.patch.object(EntryLog, "_renew", nothing)
+    return mock.patch.object(sync, "_rewrite_log", nothing)
 
 
 def without_cutting_the_tail():
-    return mock.patch.object(EntryLog, "_cut_off_tail", return_value="")
+    return mock.patch.object(FileLogBytes, "prepare_end", return_value="")
 
 
 def without_undoing():
-    return mock.patch.object(EntryLog, "_undo", nothing)
+    return mock.patch.object(FileLogBytes, "_cut_back", nothing)
 
 
 def taking_damage_for_a_torn_end():
-    return mock.patch.object(log, "judge", nothing)
+    return mock.patch.object(damage, "judge", nothing)
 
 
 def without_a_checksum_of_contents():
@@ -87,16 +86,11 @@ class _Equal(int):
 
 
 def without_looking_whether_the_kind_is_right():
-    return mock.patch.object(EntryFile, "_check_meta", nothing)
+    return mock.patch.object(EntriesIdentity, "check_meta", nothing)
 
 
 def vouching_for_what_is_not_synced():
-    original = EntryFile.pack_record
-
-    def pack_record(self, payload, offset, *, is_synced_before_use=False):
-        return original(self, payload, offset, is_synced_before_use=True)
-
-    return mock.patch.object(EntryFile, "pack_record", pack_record)
+    return mock.patch.object(FileLogBytes, "count_unsynced", return_value=0)
 
 
 def repairing_without_a_copy():
@@ -104,18 +98,17 @@ def repairing_without_a_copy():
 
 
 def repairing_up_to_the_damage_only():
-    original = rewrite.read_good_entries
+    original = Records.search
 
-    def read_good_entries(file):
-        frames = []
-        for frame in file.good_frames():
-            if frames and frame.seq != frames[-1].seq + 1:
-                break
-            frames.append(frame)
-        with mock.patch.object(EntryFile, "good_frames", return_value=iter(frames)):
-            return original(file)
+    def search(self, start, end):
+        seq = None
+        for frame in original(self, start, end):
+            if seq is not None and frame.seq != seq + 1:
+                return
+            seq = frame.seq
+            yield frame
 
-    return mock.patch.multiple(entry_log, read_good_entries=read_good_entries)
+    return mock.patch.object(Records, "search", search)
 
 
 def verifying_nothing():
@@ -126,7 +119,7 @@ def verifying_nothing():
 
 
 def verifying_without_the_end():
-    return mock.patch.object(examining.FileRange, "is_zero", return_value=True)
+    return mock.patch.object(Records, "is_zero", return_value=True)
 
 
 # What must miss it

@@ -11,9 +11,9 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError
-from savers._sql import row_views
 from savers._wrappers.base import SaverWrapper
-from savers.langgraph import CheckpointSaver, sql_histories
+from savers.langgraph import CheckpointSaver
+from savers.langgraph.log_histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 
 LIMITS = (0, 1, 3, 16, 17, 40, 1 << 70)
@@ -53,21 +53,18 @@ def check(saver):
             assert show(saver, filter=wanted, limit=limit) == whole[:limit], (wanted, limit)
 
 
-def count_reads(saver, monkeypatch, **query):
-    """The rows of each statement that a listing takes."""
-    counts = []
-    database = saver.store._database
-    read = database.read
-
-    def counting(*args):
-        rows = read(*args)
-        counts.append(len(rows))
-        return rows
-
+def list_selected_from(saver, monkeypatch, **query):
+    """The threads of the histories that a listing looks at."""
+    threads = []
+    select = LogHistories.select
     with monkeypatch.context() as patch:
-        patch.setattr(database, "read", counting)
+        patch.setattr(
+            LogHistories,
+            "select",
+            lambda self, history, *rest: threads.append(history.thread) or select(self, history, *rest),
+        )
         show(saver, **query)
-    return counts
+    return threads
 
 
 def after_first_read(saver, monkeypatch, change):
@@ -96,9 +93,11 @@ def test_few_histories_are_looked_at(opener, monkeypatch):
     saver = opener.new()
     for number in range(60):
         put(saver, f"thread {number}", parent=put(saver, f"thread {number}"), n=1)
-    assert count_reads(saver, monkeypatch, limit=3) == [17, 17 * 3 - 3]
-    assert count_reads(saver, monkeypatch, limit=30)[0] == 31
-    assert count_reads(saver, monkeypatch, limit=3, filter={"source": "loop"})[0] == 60
+    newest = [f"thread {number}" for number in range(59, -1, -1)]
+    assert list_selected_from(saver, monkeypatch, limit=3) == newest[:2]
+    assert list_selected_from(saver, monkeypatch, limit=30) == newest[:15]
+    assert list_selected_from(saver, monkeypatch, limit=3, filter={"source": "loop"}) == newest[:2]
+    assert list_selected_from(saver, monkeypatch, limit=0) == []
 
 
 @parametrize(*DATABASES)
@@ -106,11 +105,10 @@ def test_a_filter_leaves_histories_out_by_the_index(opener, monkeypatch):
     saver = opener.new()
     for number in range(90):
         put(saver, f"thread {number}", n=number % 10)
-    for wanted, histories in [({"step": 4}, 9), ({"step": 4, "group": 4}, 9), ({"step": 4, "group": 1}, 0)]:
-        counts = count_reads(saver, monkeypatch, limit=3, filter=wanted)
-        assert (counts[0], len(counts)) == (histories, 2 if histories else 1)
-        counts = count_reads(opener.open(name_of(saver)), monkeypatch, filter=wanted)
-        assert (counts[0], len(counts)) == (histories, 2 if histories else 1)
+    for wanted, count in [({"step": 4}, 9), ({"step": 4, "group": 4}, 9), ({"step": 4, "group": 1}, 0)]:
+        for reader in (saver, opener.open(name_of(saver))):
+            assert len(list_selected_from(reader, monkeypatch, filter=wanted)) == count
+            assert len(list_selected_from(reader, monkeypatch, limit=3, filter=wanted)) == min(count, 3)
     # Each may have such metadata, and few do: then all are looked at.
     assert len(show(saver, limit=20, filter={"list": [1]})) == 20
 
@@ -123,32 +121,6 @@ def test_more_conditions_than_the_index_is_asked_for(opener):
     saver.put({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, checkpoint, metadata, {})
     assert len(show(saver, limit=1, filter=metadata)) == 1
     assert show(saver, limit=1, filter={**metadata, "key 19": 0}) == []
-
-
-@parametrize(*DATABASES)
-def test_only_the_logs_that_are_needed_are_opened(opener, monkeypatch):
-    saver = opener.new()
-    for number in range(60):
-        put(saver, f"thread {number}", parent=put(saver, f"thread {number}"), n=1)
-    opened = []
-    open_tail = row_views.RowHistories._open_tail
-    monkeypatch.setattr(
-        row_views.RowHistories,
-        "_open_tail",
-        lambda self, live, rows: opened.append(live) or open_tail(self, live, rows),
-    )
-    assert len(show(saver, limit=6)) == 6
-    assert [live.thread_id for live in opened] == ["thread 59", "thread 58", "thread 57"]
-
-
-@parametrize(*DATABASES)
-def test_many_statements_of_few_histories(opener, monkeypatch):
-    saver = opener.new()
-    fill(saver, 30)
-    monkeypatch.setattr(sql_histories, "_FEWEST_LISTED", 1)
-    monkeypatch.setattr(sql_histories, "_FEWEST_OPENED", 1)
-    monkeypatch.setattr(row_views, "_BATCH_BYTES", 500)
-    check(saver)
 
 
 @parametrize(*DATABASES)
@@ -236,8 +208,8 @@ def test_threads_of_graphkit_are_newer(opener, beginning):
 
 
 @parametrize(*DATABASES)
-def test_early_writes_of_a_copy_of_files(opener):
-    """They are in a namespace of their own, as in a store of files."""
+def test_a_thread_that_was_written_through_a_saver_around_this_one(opener):
+    """It has a namespace of early writes, which is listed no more than there."""
     saver = opener.new()
     other = CheckpointSaver(SaverWrapper(saver.store))
     fill(saver, 5)
@@ -284,7 +256,7 @@ def test_a_history_is_deleted_before_its_state_is_read(opener):
     listing = saver.list(None, limit=4)
     next(listing)
     other.delete_thread("thread 28")
-    saver.store._store.logs.close()
+    saver.store.catalogue.logs.close()
     rest = [one.config["configurable"]["thread_id"] for one in listing]
     # What was read with the rows of others may still be shown.
     assert [one for one in rest if one != "thread 28"] == ["thread 27", "thread 26"]

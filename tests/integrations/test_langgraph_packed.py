@@ -1,4 +1,4 @@
-"""Checkpoints that a listing decodes from their packed bytes are those that `get_tuple` returns."""
+"""Checkpoints are decoded from the packed bytes of their histories as they were put, in whatever way they are read."""
 
 import random
 from collections import deque
@@ -11,17 +11,24 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import CheckpointSerializationError
+from graphkit.codec import Codec
+from graphkit.errors import CheckpointCorruptionError
+from graphkit.values import FrozenDict
 from savers._delta import BIN, LIST, STR, pack_header
-from savers._log.packed_chain import PackedCheckpoint
+from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph import FileSystemCheckpointSaver
+from savers.langgraph.histories import FoundCheckpoint
 from savers.langgraph.history_decoder import HistoryDecoder
-from savers.langgraph.packed_checkpoints import PackedDecoder
 
+HISTORY = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 VALUES = [
     1, None, b"", b"b" * 100, bytearray(b"x" * 70), "s" * 300, [1] * 20, {"a": {"b": [1]}}, Decimal("1.5"),
-    datetime(2026, 1, 1, tzinfo=UTC), deque([1, 2]), {1: 2}, [{"id": str(n)} for n in range(40)], "\ud800", {3, 4},
+    datetime(2026, 1, 1, tzinfo=UTC), deque([1, 2]), {1: 2}, [{"id": str(n)} for n in range(40)], {3, 4},
 ]  # fmt: skip
 VERSIONS = [1, 2.5, "00000000000000000000000000000001.0.5", 1 << 40, "v" * 80]
+OTHER_VERSIONS = [Decimal(1), None, [1, 2], datetime(2026, 1, 1, tzinfo=UTC), True]
+"""Of types that no saver of LangGraph makes; a version may be of any type."""
+NAMES = ["a", "b", "channel:c", "value:d", "", "é", "n" * 300]
 
 
 @dataclass
@@ -37,63 +44,74 @@ def saver(tmp_path):
         yield opened
 
 
-@pytest.fixture
-def decoded(monkeypatch):
-    """What was decoded from packed bytes; None for what was not."""
-    found = []
-    decode = PackedDecoder.decode
-    monkeypatch.setattr(PackedDecoder, "decode", lambda *args: found.append(decode(*args)) or found[-1])
-    return found
-
-
-def put_one(saver, config, values, versions, seen, version_of=None):
+def put_one(saver, config, values, versions, seen):
     checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = values
     checkpoint["channel_versions"] = versions
     checkpoint["versions_seen"] = seen
-    return saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, version_of or versions)
+    return saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, versions), checkpoint
+
+
+def check(saver, puts):
+    """Whatever way is taken, the checkpoints of a history are those that were put."""
+    for limit in (None, 9):
+        expected = puts[::-1][:limit]
+        with FileSystemCheckpointSaver(saver.store.base_directory) as other:
+            for config in (None, HISTORY):
+                listed = list(other.list(config, limit=limit))
+                assert [one.checkpoint for one in listed] == [checkpoint for _, checkpoint in expected]
+                assert [one.config for one in listed] == [config for config, _ in expected]
+    order = [*puts]
+    for find_one in (FileSystemCheckpointSaver.get_tuple, lambda saver, config: next(saver.list(config))):
+        random.Random(len(puts)).shuffle(order)
+        with FileSystemCheckpointSaver(saver.store.base_directory) as other:
+            for config, checkpoint in order:
+                found = find_one(other, config)
+                assert (found.config, found.checkpoint) == (config, checkpoint)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_shape_of_value_and_version(saver, decoded, seed):
+def test_every_shape_of_value_and_version(saver, seed):
     randomness = random.Random(seed)
-    for thread in range(4):
-        config = {"configurable": {"thread_id": f"t{thread}", "checkpoint_ns": ""}}
-        for _ in range(12):
-            names = randomness.sample(["a", "b", "channel:c", "value:d", "", "é", "n" * 300], 4)
-            values = {name: randomness.choice(VALUES) for name in names[:3]}
-            values = {name: value for name, value in values.items() if value != "\ud800"}
-            versions = {name: randomness.choice(VERSIONS) for name in names}
-            seen = {node: {"a": randomness.choice(VERSIONS)} for node in randomness.sample(["x", "y", ""], 2)}
-            config = put_one(saver, config, values, versions, seen)
-    with FileSystemCheckpointSaver(saver.store.base_directory) as other:
-        listed = list(other.list(None))
-        assert listed == [other.get_tuple(one.config) for one in listed]
-    assert len(decoded) == 48
-    assert None not in decoded
+    config = HISTORY
+    puts = []
+    for _ in range(12):
+        names = randomness.sample(NAMES, 4)
+        values = {name: randomness.choice(VALUES) for name in names[: randomness.choice([2, 3])]}
+        versions = {name: randomness.choice(VERSIONS) for name in names}
+        seen = {node: {"a": randomness.choice(VERSIONS)} for node in randomness.sample(["x", "y", ""], 2)}
+        config, checkpoint = put_one(saver, config, values, versions, seen)
+        puts.append((config, checkpoint))
+    check(saver, puts)
 
 
-@pytest.mark.parametrize("version", [Decimal(1), None, [1, 2], datetime(2026, 1, 1, tzinfo=UTC), True])
-def test_versions_of_other_types_are_read_in_the_general_way(saver, decoded, version):
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    put_one(saver, config, {"a": 1}, {"a": version}, {})
-    put_one(saver, config, {"a": 1}, {"a": 1}, {"node": {"a": version}})
-    assert [*saver.list(None)] == [*saver.list(config)]
-    assert decoded == [None, None]
+@pytest.mark.parametrize("seed", range(6))
+def test_a_history_in_which_some_values_change(saver, seed):
+    randomness = random.Random(seed)
+    config = HISTORY
+    values, versions, seen = {}, {}, {}
+    puts = []
+    for _ in range(40):
+        for name in randomness.sample(NAMES, 2):
+            values[name] = randomness.choice(VALUES)
+            if randomness.random() < 0.1:
+                del values[name]
+            versions[name] = randomness.choice([*VERSIONS, *OTHER_VERSIONS])
+        seen = {**seen, randomness.choice(["x", "y", ""]): {"a": randomness.choice(VERSIONS)}}
+        config, checkpoint = put_one(saver, config, dict(values), dict(versions), seen)
+        puts.append((config, checkpoint))
+    check(saver, puts)
 
 
-def test_writes_that_came_with_a_checkpoint(saver, decoded):
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    saver.restore(config, empty_checkpoint(), {"source": "loop"}, {}, {"k": ["", "task", 0, "a", "msgpack", b"\1"]})
-    (found,) = saver.list(None)
-    assert found.pending_writes == [("task", "a", 1)]
-    assert decoded == [None]
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+def test_versions_of_other_types(saver, version):
+    first = put_one(saver, HISTORY, {"a": 1}, {"a": version}, {})
+    check(saver, [first, put_one(saver, first[0], {"a": 1}, {"a": 1}, {"node": {"a": version}})])
 
 
 def test_a_type_that_may_not_be_created_is_named(tmp_path):
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
     with FileSystemCheckpointSaver(tmp_path, serde=JsonPlusSerializer(allowed_msgpack_modules=True)) as saver:
-        put_one(saver, config, {"a": 1, "b": Decimal(1), "c": Opaque(1)}, {"a": 1, "b": 1, "c": 1}, {})
+        put_one(saver, HISTORY, {"a": 1, "b": Decimal(1), "c": Opaque(1)}, {"a": 1, "b": 1, "c": 1}, {})
         assert next(saver.list(None)).checkpoint["channel_values"]["c"] == Opaque(1)
     with FileSystemCheckpointSaver(tmp_path, types=[Decimal]) as strict:
         with pytest.raises(CheckpointSerializationError) as caught:
@@ -104,64 +122,10 @@ def test_a_type_that_may_not_be_created_is_named(tmp_path):
         assert next(lenient.list(None)).checkpoint["channel_values"]["c"] == {"n": 1}
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        {},
-        {"checkpoint": pack_header(STR, 1) + b"a"},
-        {"checkpoint": pack_header(LIST, 2) + b"\1"},
-        {"checkpoint": pack_header(LIST, 1) + b"\1"},
-        {"channel:a": pack_header(LIST, 0) + b""},
-        {"channel:a": pack_header(LIST, 3) + b"\1\xa7msgpack\xc0", "value:a": pack_header(BIN, 1) + b"a"},
-        {"channel:a": pack_header(LIST, 3) + b"\1\xa7msgpack\xc4\0", "value:a": pack_header(LIST, 0) + b""},
-        {"seen:a": pack_header(LIST, 0) + b""},
-        {"other": pack_header(BIN, 1) + b"a"},
-    ],
-)
-def test_states_of_other_shapes_are_left_to_the_general_way(saver, state):
-    assert PackedDecoder(saver._deserializer).decode(state) is None
-
-
-@pytest.fixture
-def decoded_histories(monkeypatch):
-    """What was decoded from the packed bytes of one history; None for what was not."""
-    found = []
-    decode = HistoryDecoder.decode
-    monkeypatch.setattr(HistoryDecoder, "decode", lambda *args: found.append(decode(*args)) or found[-1])
-    return found
-
-
-@pytest.mark.parametrize("limit", [None, 9])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_history_of_every_shape_of_value_and_version(saver, decoded_histories, seed, limit, monkeypatch):
-    randomness = random.Random(seed)
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
-    values, versions, seen = {}, {}, {}
-    for _ in range(40):
-        changed = randomness.sample(["a", "b", "channel:c", "value:d", "", "é", "n" * 300], 2)
-        for name in changed:
-            values[name] = randomness.choice(VALUES)
-            if values[name] == "\ud800":
-                del values[name]
-            versions[name] = randomness.choice(VERSIONS)
-        seen = {**seen, randomness.choice(["x", "y", ""]): {"a": randomness.choice(VERSIONS)}}
-        config = put_one(saver, config, dict(values), dict(versions), seen)
-        for task in randomness.sample(["one", "two", "three"], randomness.randrange(3)):
-            saver.put_writes(config, [("a", randomness.choice(VALUES[:5])), ("__error__", "e")], task)
-    with FileSystemCheckpointSaver(saver.store.base_directory) as other:
-        listed = list(other.list({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, limit=limit))
-        assert len(listed) == len(decoded_histories) == (limit or 40)
-        assert None not in decoded_histories
-        # The other ways to read a state: of a past one, and the general one.
-        assert listed == [other.get_tuple(one.config) for one in listed]
-        monkeypatch.setattr(HistoryDecoder, "decode", lambda *_: None)
-        assert listed == [other.get_tuple(one.config) for one in listed]
-
-
-def test_checkpoints_of_a_history_share_nothing_that_can_be_changed(saver, decoded_histories):
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+def test_checkpoints_of_a_history_share_nothing_that_can_be_changed(saver):
+    config = HISTORY
     for _ in range(3):
-        config = put_one(saver, config, {"a": [1, {"b": [2]}]}, {"a": 1}, {"node": {"a": 1}})
+        config, _ = put_one(saver, config, {"a": [1, {"b": [2]}]}, {"a": 1}, {"node": {"a": 1}})
     for one in saver.list({"configurable": {"thread_id": "t"}}):
         assert one.checkpoint["channel_values"] == {"a": [1, {"b": [2]}]}
         assert one.checkpoint["versions_seen"] == {"node": {"a": 1}}
@@ -169,50 +133,75 @@ def test_checkpoints_of_a_history_share_nothing_that_can_be_changed(saver, decod
         one.checkpoint["versions_seen"]["node"].clear()
         one.checkpoint["channel_versions"].clear()
         one.metadata["parents"]["x"] = 1
-    assert len(decoded_histories) == 3
-    assert None not in decoded_histories
+
+
+# What is no checkpoint of LangGraph
+
+
+def find(state, writes=(), *, is_packed=True):
+    """A checkpoint of a log at offset 7."""
+    stored = StoredCheckpoint("id", "a", "b", 0, None, FrozenDict(), offset=7)
+    return FoundCheckpoint(stored, state, dict(writes), is_packed=is_packed, path="the log")
 
 
 EMPTY = b"\x92\xa7msgpack\xc4\1\x80"
 """The rest of a checkpoint that has no other fields."""
+BAD_STATES = [
+    {},
+    {"checkpoint": pack_header(STR, 1) + b"a"},
+    {"checkpoint": pack_header(LIST, 2) + b"\1"},
+    {"checkpoint": pack_header(LIST, 1) + b"\1"},
+    {"checkpoint": pack_header(LIST, 2) + b"\1\2"},
+    {"checkpoint": EMPTY, "channel:a": pack_header(LIST, 0)},
+    {"checkpoint": EMPTY, "channel:a": pack_header(LIST, 2) + b"\1\xa7msgpack"},
+    {"checkpoint": EMPTY, "channel:a": pack_header(LIST, 3) + b"\1\xa4null\xc0", "value:a": pack_header(BIN, 1) + b"a"},
+    {"checkpoint": EMPTY, "channel:a": pack_header(LIST, 3) + b"\1\xa4null\xc4\0", "value:a": pack_header(LIST, 0)},
+    {"checkpoint": EMPTY, "seen:a": pack_header(LIST, 1) + b"\1"},
+    {"checkpoint": EMPTY, "other": b"\1"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("state", BAD_STATES)
+def test_a_state_of_another_shape_is_damage_of_its_record(saver, state):
+    with pytest.raises(CheckpointCorruptionError, match="does not have the shape of one of LangGraph") as caught:
+        HistoryDecoder(saver._deserializer).take_apart(find(state))
+    assert caught.value.offset == 7
 
 
 @pytest.mark.parametrize(
     "state",
     [
         {},
-        {"checkpoint": b"a"},
-        {"checkpoint": b"\x91\1"},
-        {"checkpoint": EMPTY, "channel:a": b"\x90"},
-        {
-            "checkpoint": EMPTY,
-            "channel:a": b"\x93\1\xa4null\xc4\0",
-            "value:a": b"\xc4\2a",
-        },
-        {"checkpoint": EMPTY, "channel:a": b"\x93\1\xa4null\xc4\0", "value:a": b"\x90"},
-        {"checkpoint": EMPTY, "seen:a": b"\x90"},
-        {"checkpoint": EMPTY, "other": b"\1"},
+        {"checkpoint": "a"},
+        {"checkpoint": (1, 2)},
+        {"checkpoint": ("null", b""), "channel:a": ()},
+        {"checkpoint": ("null", b""), "channel:a": (1, "null", b""), "value:a": [1]},
+        {"checkpoint": ("null", b""), "seen:a": 1},
+        {"checkpoint": ("null", b""), "other": 1},
     ],
 )
-def test_states_of_other_shapes_in_a_history_are_left_to_the_general_way(saver, state):
-    assert HistoryDecoder(saver._deserializer).decode(PackedCheckpoint(state, {})) is None
+def test_so_is_one_that_a_saver_without_a_log_returns(saver, state):
+    with pytest.raises(CheckpointCorruptionError, match="does not have the shape of one of LangGraph"):
+        HistoryDecoder(saver._deserializer).take_apart(find(state, is_packed=False))
 
 
-def test_writes_of_other_shapes_in_a_history_are_left_to_the_general_way(saver):
-    state = {"checkpoint": EMPTY}
+@pytest.mark.parametrize("write", [b"\xc0", Codec().pack([1], ""), b"\xc1"])
+def test_so_are_writes_of_another_shape(saver, write):
     decoder = HistoryDecoder(saver._deserializer)
-    assert decoder.decode(PackedCheckpoint(state, {})) is not None
-    assert decoder.decode(PackedCheckpoint(state, {"write:0:t": b"\xc0"})) is None
+    assert decoder.take_apart(find({"checkpoint": EMPTY})).writes == []
+    with pytest.raises(CheckpointCorruptionError, match="does not have the shape of one of LangGraph"):
+        decoder.take_apart(find({"checkpoint": EMPTY}, {"write:0:t": write}))
+    with pytest.raises(CheckpointCorruptionError, match="does not have the shape of one of LangGraph"):
+        decoder.take_ancestor(find({"checkpoint": EMPTY}, {"write:0:t": write}), ["a"])
 
 
-def test_writes_that_preceded_their_checkpoint(saver, decoded_histories):
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+def test_writes_that_preceded_their_checkpoint(saver):
+    config = HISTORY
     for number in range(40):
         checkpoint = empty_checkpoint()
         own = {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}
         saver.put_writes(own, [("a", number)], "task")
         config = saver.put(config, checkpoint, {"source": "loop", "step": number}, {})
     with FileSystemCheckpointSaver(saver.store.base_directory) as other:
-        listed = list(other.list({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, limit=4))
+        listed = list(other.list(HISTORY, limit=4))
     assert [one.pending_writes for one in listed] == [[("task", "a", number)] for number in (39, 38, 37, 36)]
-    assert None not in decoded_histories

@@ -1,4 +1,4 @@
-"""Past checkpoints that LangGraph's checkpointer reads by their ids, from one pass over their records."""
+"""Past checkpoints that LangGraph's checkpointer reads by their ids."""
 
 import random
 import sqlite3
@@ -11,9 +11,7 @@ pytest.importorskip("langgraph")
 from langgraph.checkpoint.base import empty_checkpoint
 
 from graphkit.errors import CheckpointCorruptionError
-from savers._log import past_checkpoint
 from savers.langgraph import SqliteCheckpointSaver
-from savers.langgraph.history_decoder import HistoryDecoder
 from tests.integrations.langgraph_stores import DATABASES, parametrize
 
 LOGS = ["file", *DATABASES]
@@ -52,15 +50,6 @@ def fill(saver, count, **options):
     return ids
 
 
-def read_in_the_general_way(saver, checkpoint_id):
-    histories = saver._histories
-    histories.read_past = lambda _: None
-    try:
-        return saver.get_tuple(name(checkpoint_id))
-    finally:
-        del histories.read_past
-
-
 def read_anew(opener, checkpoint_id):
     """Read a checkpoint with a new saver."""
     saver = opener.open("a")
@@ -70,30 +59,31 @@ def read_anew(opener, checkpoint_id):
         saver._close()
 
 
-@pytest.fixture
-def decoded(monkeypatch):
-    """What was decoded without the general way."""
-    found = []
-    decode = HistoryDecoder.decode
-    monkeypatch.setattr(HistoryDecoder, "decode", lambda *args: found.append(decode(*args)) or found[-1])
-    return found
+def read_whole(opener):
+    """Return the whole history by id, as a new saver lists it."""
+    saver = opener.open("a")
+    try:
+        return {one.config["configurable"]["checkpoint_id"]: one for one in saver.list(name())}
+    finally:
+        saver._close()
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 @parametrize(*LOGS)
-def test_each_checkpoint_of_a_history(opener, decoded, is_open):
+def test_each_checkpoint_of_a_history(opener, is_open):
     ids = fill(opener.open("a"), 60)
+    listed = read_whole(opener)
     reader = opener.open("a")
     if is_open:
         assert reader.get_tuple(name()).config == name(ids[-1])
-    made = [reader.get_tuple(name(wanted)) for wanted in ids[:-1]]
-    # The scan of a log that was searched often enough finds one of them.
-    assert len(decoded) >= 58
-    assert None not in decoded
-    assert made == [read_in_the_general_way(reader, wanted) for wanted in ids[:-1]]
-    assert [one.checkpoint["channel_values"]["n"] for one in made] == [*range(59)]
-    assert [bool(one.pending_writes) for one in made] == [bool(number % 3) for number in range(59)]
-    assert reader.get_tuple(name(ids[-1])) == read_in_the_general_way(reader, ids[-1])
+    made = [reader.get_tuple(name(wanted)) for wanted in ids]
+    assert made == [listed[wanted] for wanted in ids]
+    assert [one.checkpoint["channel_values"] for one in made] == [
+        {"n": number, "text": f"{number // 7:0150}"} for number in range(60)
+    ]
+    assert [one.pending_writes for one in made] == [
+        [(f"task {number}", "n", number)] if number % 3 else [] for number in range(60)
+    ]
     assert reader.get_tuple(name("absent")) is None
 
 
@@ -135,17 +125,14 @@ def test_what_another_saver_has_done_since_is_seen(opener, seed):
 
 
 def check(opener, reader, ids, gone):
-    """Check that a saver, and a new one, read what the general way reads."""
-    general = opener.open("a")
+    """Check that a saver, and a new one, read each checkpoint as a new one lists it."""
+    listed = read_whole(opener)
     for wanted in ids:
-        expected = read_in_the_general_way(general, wanted)
-        assert expected is not None
-        assert reader.get_tuple(name(wanted)) == expected
-        assert read_anew(opener, wanted) == expected
+        assert reader.get_tuple(name(wanted)) == listed[wanted]
+        assert read_anew(opener, wanted) == listed[wanted]
     for wanted in gone:
         assert reader.get_tuple(name(wanted)) is None
         assert read_anew(opener, wanted) is None
-    general._close()
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -155,7 +142,7 @@ def test_damage_is_found_in_each_record_that_leads_to_a_checkpoint(tmp_path, is_
         ids = fill(saver, 40)
         wanted = ids[25]
         expected = saver.get_tuple(name(wanted))
-        stored = saver.store._store.shared_log("t", "").find(wanted)
+        stored = saver.store.catalogue.shared_log("t", "").find(wanted)
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         rows = database.execute("SELECT position, frame FROM graphkit_records ORDER BY position").fetchall()
         outcomes = {}
@@ -187,30 +174,16 @@ def read_or_find_damage(path, wanted, is_open):
 
 
 @parametrize(*DATABASES)
-def test_a_past_checkpoint_of_an_open_history_takes_one_statement(opener, monkeypatch):
+def test_a_past_checkpoint_takes_two_statements(opener, monkeypatch):
+    """One sees what is new in the history, and one finds the records since the keyframe."""
     ids = fill(opener.open("a"), 60, length=90)
     reader = opener.open("a")
+    assert reader.get_tuple({"configurable": {"thread_id": "other"}}) is None
     statements = []
     database = reader.store._database
     read = database.read
     monkeypatch.setattr(database, "read", lambda sql, *rest: statements.append(sql) or read(sql, *rest))
-    # The first one asks for the namespaces of the thread, too.
-    assert reader.get_tuple(name(ids[7])) is not None
-    assert len(statements) <= 3
-    statements.clear()
-    assert reader.get_tuple(name(ids[30])) is not None
-    assert len(statements) == 1
-    assert reader.get_tuple(name()) is not None
-    statements.clear()
-    assert reader.get_tuple(name(ids[20])) is not None
-    assert len(statements) == 1
-
-
-@parametrize("file")
-def test_a_log_whose_index_is_known_is_not_searched(opener, monkeypatch):
-    ids = fill(opener.open("a"), 60)
-    reader = opener.open("a")
-    reader.store.history(name())
-    monkeypatch.setattr(past_checkpoint, "_read_place", lambda *_: pytest.fail("it was searched for"))
-    for wanted in ids:
-        assert reader.get_tuple(name(wanted)) == read_in_the_general_way(reader, wanted)
+    for wanted in (ids[7], ids[30], ids[-2]):
+        statements.clear()
+        assert reader.get_tuple(name(wanted)) is not None
+        assert len(statements) == 2

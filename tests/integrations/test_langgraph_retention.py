@@ -26,7 +26,7 @@ from graphkit.abc import Retention
 from savers import FileSystemSaver, MemorySaver
 from savers._filesystem import layout
 from savers.langgraph import FileSystemCheckpointSaver
-from savers.langgraph.file_histories import FileHistories
+from savers.langgraph.log_histories import LogHistories
 from savers.langgraph.retention import sweep_periodically
 from tests.cli.terminal import graphkit
 from tests.integrations import langgraph_graphs as graphs
@@ -261,7 +261,7 @@ class Stop(threading.Event):
 )
 def test_the_interval_follows_from_the_ttl(tmp_path, ttl, seconds):
     stop = Stop(rounds=3)
-    histories = FileHistories(FileSystemSaver(tmp_path))
+    histories = LogHistories(FileSystemSaver(tmp_path))
     sweep_periodically(lambda: histories, ttl, stop)
     assert stop.waits == [seconds] * 3
 
@@ -269,7 +269,7 @@ def test_the_interval_follows_from_the_ttl(tmp_path, ttl, seconds):
 def test_each_round_goes_by_the_clock(tmp_path):
     """With a clock that moves on by three days in each round."""
     store = fill(tmp_path).store
-    histories = FileHistories(store)
+    histories = LogHistories(store)
     left = []
 
     class Note(Stop):
@@ -284,7 +284,7 @@ def test_each_round_goes_by_the_clock(tmp_path):
 
 def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
     store = fill(tmp_path).store
-    histories = FileHistories(store)
+    histories = LogHistories(store)
     delete_idle = FileSystemSaver.delete_idle
     failures = [CheckpointStorageError("log", "delete", PermissionError(13, "Permission denied"))]
 

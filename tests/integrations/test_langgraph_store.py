@@ -16,11 +16,9 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from graphkit import (
-    Checkpoint,
     CheckpointConflictError,
     CheckpointCorruptionError,
     GraphRunnerError,
-    RunnableConfig,
     StateGraph,
 )
 from savers import FileSystemSaver
@@ -297,28 +295,6 @@ def test_a_window_of_messages_is_stored_as_what_enters_it(saver):
     assert saver.store.size("t") < 400_000
 
 
-def test_values_that_an_earlier_version_stored_in_pieces_are_read_and_continued(saver):
-    serde = saver.serde
-    items = [{"id": n, "text": "x" * 200} for n in range(20)]
-    packed = serde.dumps_typed(items)[1]
-    rest = {key: value for key, value in empty_checkpoint().items() if key in {"v", "ts", "id", "updated_channels"}}
-    state = {
-        "channel:messages": ["1", "msgpack", packed[:3]],
-        "value:messages": [packed[3:1000], packed[1000:]],
-        "checkpoint": list(serde.dumps_typed(rest)),
-    }
-    old = Checkpoint(
-        id=rest["id"], node_id="a", next_node_id="langgraph:b", state=state, metadata={"graphkit:made_by": "langgraph"}
-    )
-    saver.store.put(RunnableConfig("t"), old)
-    for one in (saver, again(saver)):
-        assert values(one.get_tuple(CONFIG)) == {"messages": items}
-    config = put(saver, thread(checkpoint_id=old.id), new={}, messages=[*items, 1])
-    put(saver, config, messages=[*items, 1, 2])
-    assert [values(found)["messages"] for found in again(saver).list(CONFIG)] == [[*items, 1, 2], [*items, 1], items]
-    assert saver.store.verify().ok
-
-
 def test_writes_that_precede_their_checkpoints_are_stored_in_its_log(saver):
     config = thread()
     for n in range(450):
@@ -337,27 +313,6 @@ def test_writes_that_precede_their_checkpoints_are_stored_in_its_log(saver):
     saver.put(thread(), {**empty_checkpoint(), "id": "never"}, {}, {})
     for one in (saver, again(saver)):
         assert one.get_tuple(orphan).pending_writes == [("task", "a", "orphan")]
-
-
-def test_the_early_writes_of_an_earlier_version_are_read(saver):
-    """It stored them in a namespace of their own, beside a placeholder, and copied them into the record."""
-    record = ["", "task", 0, "a", *saver.serde.dumps_typed("old")]
-    config = put(saver, thread(), a=1)
-    checkpoint_id = config["configurable"]["checkpoint_id"]
-    beside = RunnableConfig("t", checkpoint_ns="#early:", checkpoint_id=checkpoint_id)
-    saver.store.put(
-        beside.replace(checkpoint_id=None), Checkpoint(id=checkpoint_id, node_id="writes", next_node_id=None, state={})
-    )
-    saver.store.put_writes(beside, {"write:0:task": record})
-    saver.put_writes(config, [("b", "new")], "other")
-    for one in (saver, again(saver)):
-        expected = [("other", "b", "new"), ("task", "a", "old")]
-        assert one.get_tuple(config).pending_writes == expected
-        assert [found.pending_writes for found in one.list(CONFIG)] == [expected]
-    assert len(saver.get_tuple(put(saver, config, a=2)).pending_writes) == 0
-    saver.prune(["t"])
-    assert saver.store.history(beside) == []
-    assert again(saver).store.verify().ok
 
 
 # Removing

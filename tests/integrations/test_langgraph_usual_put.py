@@ -13,10 +13,10 @@ from langgraph.types import Send
 
 from graphkit import END
 from graphkit.errors import CheckpointStorageError
-from savers import _delta as delta
-from savers._log.log_writer import LogWriter
-from savers._log.payloads import packb
+from graphkit.values import SET
+from savers._log.writer import LogWriter
 from savers.langgraph import FileSystemCheckpointSaver, saver as module
+from savers.langgraph.channels import encode_successor
 from savers.langgraph.metadata import merge_metadata
 from savers.langgraph.steps import derive_next_node
 from tests.disk.conftest import log_of
@@ -90,7 +90,7 @@ def check_index(saver):
     fields = ("id", "parent", "offset", "size", "keyframe_offset", "writes", "metadata")
     indexes = []
     for _ in range(2):
-        index = saver.store._store.shared_writer("t", "").load_index().checkpoints
+        index = saver.store.catalogue.shared_log("t", "").history.load_index().checkpoints
         indexes.append([[getattr(stored, field) for field in fields] for stored in index])
         saver.store.close()
         saver.get_tuple(CONFIG)
@@ -99,14 +99,10 @@ def check_index(saver):
 
 def written(root, seed):
     """The bytes of a log, and how many puts took the short way."""
-    taken = []
-    original = module.append_packed
-
-    def note(*arguments):
-        taken.append(original(*arguments))
-        return taken[-1]
-
-    with fixed("usual"), mock.patch.object(module, "append_packed", note):
+    with (
+        fixed("usual"),
+        mock.patch.object(LogWriter, "put_packed", autospec=True, side_effect=LogWriter.put_packed) as short,
+    ):
         saver = FileSystemCheckpointSaver(root, fsync="never")
         config = CONFIG
         puts = [*run_of(seed, 250)]
@@ -127,7 +123,7 @@ def written(root, seed):
                 parent = {"configurable": {**CONFIG["configurable"], "checkpoint_id": puts[number - 4][0]["id"]}}
                 saver.put(parent, *puts[number - 3])
             if number % 50 == 49:
-                saver.store._store.logs.close()  # the next put continues what it reads
+                saver.store.catalogue.logs.close()  # the next put continues what it reads
         assert saver.store.verify().ok
         found = [one.checkpoint for one in saver.list(CONFIG)]
         for checkpoint, stored in zip(reversed(puts), found, strict=True):
@@ -135,13 +131,21 @@ def written(root, seed):
             assert stored["channel_versions"] == checkpoint[0]["channel_versions"]
         check_index(saver)
         saver.store.close()
-    return log_of(root).read_bytes(), sum(taken)
+    return log_of(root).read_bytes(), short.call_count
+
+
+def encode_for_the_general_way(*arguments):
+    """Return what changed by its keys instead of packed."""
+    successor = encode_successor(*arguments)
+    if successor is None or successor.packed is None:
+        return successor
+    return successor._replace(ops=dict.fromkeys(successor.packed, SET), packed=None)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_short_way_writes_what_the_general_way_writes(seed, tmp_path):
     short, taken = written(tmp_path / "short", seed)
-    with mock.patch.object(module, "append_packed", return_value=False):
+    with mock.patch.object(module, "encode_successor", encode_for_the_general_way):
         general, none_taken = written(tmp_path / "general", seed)
     assert taken > 80, "many puts are usual"
     assert none_taken == 0
@@ -176,38 +180,41 @@ def run_short(root, long_from):
         config = CONFIG
         for number in range(100):
             version = f"v{number}"
-            values = {"n": number, "text": "y" * (500 if number >= long_from else 9)}
+            changed = {"n": number, "text": "y" * (500 if number >= long_from else 9)}
+            new_versions = dict.fromkeys(changed if number else [*changed, "same"], version)
             checkpoint = empty_checkpoint() | {
                 "id": f"c{number}",
                 "ts": f"2026-11-22T18:33:34.{number:06}+00:00",
-                "channel_values": values,
-                "channel_versions": dict.fromkeys(values, version),
+                "channel_values": {**changed, "same": 1},
+                "channel_versions": {**dict.fromkeys(changed, version), "same": "v0"},
                 "versions_seen": {"a": {"n": version}},
             }
             saver.put_writes(
                 {"configurable": {**CONFIG["configurable"], "checkpoint_id": f"c{number}"}}, [("n", number)], "task"
             )
-            config = saver.put(config, checkpoint, {"step": number}, dict.fromkeys(values, version))
+            config = saver.put(config, checkpoint, {"step": number}, new_versions)
         assert saver.store.verify().ok
         saver.store.close()
         return [*saver.list(CONFIG)], log_of(root).stat().st_size
 
 
 @pytest.mark.parametrize("long_from", [60, 1000])
-def test_a_keyframe_of_short_values_is_what_comparing_makes(long_from, tmp_path):
-    original = LogWriter._draft_short_keyframe
-    drafts = []
+def test_a_keyframe_of_short_values_is_what_the_table_of_the_last_state_makes(long_from, tmp_path):
+    original = LogWriter._append_keyframe
 
-    def note(*arguments):
-        drafts.append(original(*arguments))
-        return drafts[-1]
+    def with_table(writer, *arguments):
+        writer.load_table()
+        return original(writer, *arguments)
 
-    with mock.patch.object(LogWriter, "_draft_short_keyframe", note):
+    with (
+        mock.patch.object(LogWriter, "load_table", autospec=True, side_effect=LogWriter.load_table) as loaded,
+        mock.patch.object(LogWriter, "_list_value", autospec=True, side_effect=LogWriter._list_value) as listed,
+    ):
         short = run_short(tmp_path / "short", long_from)
-    with mock.patch.object(LogWriter, "_draft_short_keyframe", return_value=None):
+    with mock.patch.object(LogWriter, "_append_keyframe", with_table):
         compared = run_short(tmp_path / "compared", long_from)
-    made = [draft for draft in drafts if draft is not None]
-    assert len(made) > 1, "keyframes of short values are made so"
+    assert listed.call_count > 1, "a keyframe sets a short value again that did not change"
+    assert loaded.called is (long_from < 100), "and needs no table for it"
     assert short == compared
 
 
@@ -225,7 +232,7 @@ def test_a_put_that_the_disk_refuses_changes_nothing_on_the_short_way(tmp_path):
     refused[0].update({"channel_versions": refused[2], "versions_seen": {}})
     before = log_of(tmp_path).read_bytes()
     with (
-        mock.patch.object(module, "append_packed", wraps=module.append_packed) as short,
+        mock.patch.object(LogWriter, "put_packed", autospec=True, side_effect=LogWriter.put_packed) as short,
         mock.patch.object(saver.store._store.io, "write_at", side_effect=OSError(5, "injected")),
         pytest.raises(CheckpointStorageError, match="injected"),
     ):
@@ -237,36 +244,6 @@ def test_a_put_that_the_disk_refuses_changes_nothing_on_the_short_way(tmp_path):
     assert saver.get_tuple(CONFIG).checkpoint["channel_values"]["n"] == refused[0]["channel_values"]["n"]
     assert saver.store.verify().ok
     saver.store.close()
-
-
-@pytest.mark.parametrize("count", [1, 63, 64, 65, 200])
-def test_a_deferred_table_is_what_it_would_be_without_deferring(count):
-    dice = random.Random(count)
-    tables = [delta.Table(opaque=False) for _ in range(2)]
-    first = packb([1]) + packb("a")
-    for table in tables:
-        table.apply([delta.SET, "x", 2, delta.SET, "y", 2], first, 100)
-    plain, deferred = tables[0], delta.DeferredTable(tables[1])
-    for number in range(count):
-        values = [
-            packb(dice.choice([number, "text", [number] * 20, "long" * 2000 * (number % 30 == 0)])) for _ in range(2)
-        ]
-        keys = dice.choice([[0, 1], [1], [0]])
-        ops = [part for key in keys for part in (delta.SET, key, len(values[key]))]
-        data = b"".join(values[key] for key in keys)
-        plain.apply(ops, data, 1000 * number)
-        deferred.defer(ops, data, 1000 * number)
-        assert len(deferred._records) < 64
-        assert sum(len(data) for _, data, _ in deferred._records) < 64 * 4096
-        assert not deferred._records or len(data) <= 4096
-        if number % 17 == 5:
-            # Between them, an op that needs the values.
-            for table in tables[0], deferred:
-                table.apply([delta.SET, 0, 2, delta.APPEND, 0, 1, 1], packb([1]) + b"\x02", 500_000)
-    assert deferred.names == plain.names
-    for name, value in plain.values.items():
-        for field in ("kind", "count", "length", "crc", "pieces", "block", "base", "shared"):
-            assert getattr(deferred.values[name], field) == getattr(value, field)
 
 
 @pytest.mark.parametrize(

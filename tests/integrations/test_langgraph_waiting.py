@@ -12,7 +12,7 @@ pytest.importorskip("langgraph")
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from savers._sql.waiting import InUseError
+from savers._waiting import InUseError
 from savers.langgraph import SqliteCheckpointSaver, thread_calls
 from savers.langgraph.thread_calls import ThreadCalls
 
@@ -95,7 +95,7 @@ def connection_lock(saver):
 
 
 def log_lock(saver):
-    return saver.store._store.shared_log("t0", "").mutex
+    return saver.store.catalogue.shared_log("t0", "").mutex
 
 
 def config_of(thread):

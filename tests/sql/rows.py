@@ -17,7 +17,7 @@ def put_statement(database):
     return (
         f"INSERT INTO {database.names.records} (history, checkpoint, position, frame) "
         f"SELECT h.history, ?, ?, ? FROM {database.names.histories} AS h WHERE h.history = ? AND h.version = 0"
-        f"{database.lock_rows(key_share='h')}"
+        f"{database.dialect.lock_rows(key_share='h')}"
     )
 
 
@@ -41,6 +41,6 @@ def fenced_put(database, thread, history, position):
         f"INSERT INTO {database.names.records} (history, position, frame) "
         f"SELECT h.history, ?, ? FROM {database.names.histories} AS h, {database.names.run_locks} AS l "
         f"WHERE h.history = ? AND h.version = 0 AND l.thread = ? AND l.token = ?"
-        f"{database.lock_rows(share='l', key_share='h')}",
+        f"{database.dialect.lock_rows(share='l', key_share='h')}",
         (position, b"", history, thread, token),
     )

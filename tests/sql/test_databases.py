@@ -72,12 +72,12 @@ def test_a_record_without_its_history_is_refused(database):
 def test_deleting_a_history_deletes_its_rows(database):
     history = add_history(database)
     put(database, history, 0)
-    if not database.combines_writes:
+    if not database.dialect.combines_writes:
         # Otherwise the terms are in the row of the record.
         database.write(f"INSERT INTO {database.names.terms} (term, history) VALUES (?, ?)", (1, history))
     database.write(f"DELETE FROM {database.names.histories} WHERE history = ?", (history,))
     assert positions(database, history) == []
-    if not database.combines_writes:
+    if not database.dialect.combines_writes:
         assert database.read(f"SELECT * FROM {database.names.terms}") == []
     assert add_history(database) > history
 

@@ -35,7 +35,7 @@ def refuse_index(log, monkeypatch):
     def load_index():
         raise AssertionError("the whole history is read")
 
-    monkeypatch.setattr(log, "load_index", load_index)
+    monkeypatch.setattr(log.history, "load_index", load_index)
 
 
 def test_a_checkpoint_behind_the_known_end_is_not_there_yet(filled, open_saver, monkeypatch):
@@ -46,7 +46,7 @@ def test_a_checkpoint_behind_the_known_end_is_not_there_yet(filled, open_saver, 
     saver.put(CONFIG, new)
     assert log.find(new.id) is None
     # It has taken in nothing by this.
-    assert log.find_latest().id != new.id
+    assert log.find(None).id != new.id
     assert log.refresh()
     assert log.find(new.id).id == new.id
     assert log.load_state(log.find(new.id)) == {"n": 30}
@@ -79,26 +79,29 @@ def test_writes_behind_the_known_end_are_not_there_yet(filled, open_saver):
 def test_the_rows_that_a_log_keeps_count_as_cached(saver):
     for number in range(50):
         saver.put(CONFIG, make_checkpoint(number, metadata={"text": f"{number} " * 200}))
-    logs = saver._store.logs
     log = saver._store.shared_log("t", "")
-    assert log.kept_size > 30_000
-    assert logs._cached >= 30_000
+    assert log.cached_size > 30_000
+    assert saver._store.logs._cached >= 30_000
     log.drop_caches()
-    assert log.kept_size == 0
+    assert log.frames.bytes.kept_size == 0
     assert saver.get(CONFIG).state == {"n": 49}
 
 
-def test_the_keyframes_that_a_log_keeps_count_as_cached(saver, open_saver):
+def test_the_rows_of_a_past_state_count_as_cached(saver, open_saver):
     messages = FrozenList()
+    ids = []
     for number in range(700):
         messages = FrozenList([*messages, f"message {number} " * 10])
-        saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"messages": messages}))
-    with open_saver() as fresh:
-        log = fresh._store.shared_log("t", "")
-        assert log.refresh()
-        before = log.kept_size
-        log.load_state(log.find_latest())
-        assert log.kept_size > before
+        checkpoint = Checkpoint(node_id="a", next_node_id="b", state={"messages": messages})
+        saver.put(CONFIG, checkpoint)
+        ids.append(checkpoint.id)
+    log = open_log(open_saver)
+    before = log.frames.bytes.kept_size
+    assert len(log.load_state(log.find(ids[300]))["messages"]) == 301
+    assert log.frames.bytes.kept_size > before
+    log.drop_caches()
+    assert log.frames.bytes.kept_size == 0
+    assert len(log.load_state(log.find(ids[300]))["messages"]) == 301
 
 
 def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
@@ -107,7 +110,7 @@ def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
         for number in range(12):
             checkpoint = make_checkpoint(number, metadata={"text": f"{number} " * 2_000})
             saver.put(RunnableConfig(f"t{thread}"), checkpoint)
-    sizes = [saver._store.shared_log(f"t{thread}", "").kept_size for thread in range(20)]
+    sizes = [saver._store.shared_log(f"t{thread}", "").frames.bytes.kept_size for thread in range(20)]
     assert sizes[0] == 0
     assert sizes[-1] > 20_000
     assert sum(sizes) <= 200_000

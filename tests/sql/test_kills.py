@@ -54,7 +54,7 @@ def describe(saver):
 def count_rows(saver):
     database = saver._database
     tables = [database.names.histories, database.names.records]
-    if not database.combines_writes:
+    if not database.dialect.combines_writes:
         tables.append(database.names.terms)
     return [database.read(f"SELECT count(*) FROM {table}")[0][0] for table in tables]
 

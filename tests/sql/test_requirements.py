@@ -91,7 +91,7 @@ def test_p54_threads_move_through_every_store_and_come_back_equal(tmp_path, serv
         assert back.verify().ok
 
 
-@pytest.mark.parametrize("version", ["v1", "v2", "v2.1"])
+@pytest.mark.parametrize("version", ["v2", "v2.1"])
 def test_p54_directories_of_older_formats_move_to_a_database(tmp_path, version):
     shutil.copytree(GOLDEN / version, tmp_path / "old")
     with FileSystemSaver(tmp_path / "old") as source, SqliteSaver(tmp_path / "new.db") as target:

@@ -117,6 +117,23 @@ def test_a_history_that_was_rewritten_goes_on(saver, open_saver):
         assert watch.get(0) is None
 
 
+@pytest.mark.parametrize("latest", [False, True])
+def test_a_history_that_is_deleted_before_it_is_read_has_ended(saver, open_saver, monkeypatch, latest):
+    put(saver)
+    other = open_saver()
+    with saver.watch("t", latest=latest, interval=LONG) as watch:
+        open_log = watch._open
+
+        def delete_and_open(history, end):
+            other.delete("t")
+            return open_log(history, end)
+
+        monkeypatch.setattr(watch, "_open", delete_and_open)
+        put(other, number=1)
+        assert take(watch).kind == "delete"
+        assert watch.get(0) is None
+
+
 def test_a_history_that_was_deleted_and_put_again_is_another(saver, open_saver):
     other = open_saver()
     put(other)
@@ -237,12 +254,13 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
     with PostgresSaver(server.connection_string, schema=schema) as saver, ThreadPoolExecutor(1) as pool:
         put(saver)
         database = saver._database
-        log = saver._store.shared_log("t", "")
+        statements = saver._store.statements
         with database.transaction() as transaction:
             # As a put that has executed its statement and not committed yet.
-            condition = (log.fd, log.fd, *log._last_row, log.fd, None)
+            ((history,),) = transaction.execute(statements.select_history, ("t", "", 0))
+            condition = (history, history, 0, None, history, None)
             parameters = (0, "running", *condition, *database.notify_parameters("t"))
-            transaction.execute(saver._store.statements.update_history_and_notify, parameters)
+            transaction.execute(statements.update_history_and_notify, parameters)
             opening = pool.submit(database.open_listener, "t")
             while not transaction.execute(f"SELECT 1 FROM {database.names.watchers}"):
                 assert not opening.done()

@@ -13,8 +13,9 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
-from savers._sql import row_log
+from savers._sql import known_rows
 from savers._sql.database_errors import OutcomeUnknownError
+from savers._sql.row_log_bytes import RowLogBytes
 from tests.sql.savers import fill, put, run_sql
 
 T = RunnableConfig("t")
@@ -159,7 +160,8 @@ def test_listed_states_can_be_loaded_after_the_history_has_changed(open_saver, c
             listed[1].state  # noqa: B018
 
 
-def test_a_replay_of_a_history_that_is_deleted_says_so(open_saver):
+def test_a_replay_of_a_history_that_is_deleted_says_so(open_saver, monkeypatch):
+    monkeypatch.setattr(known_rows, "_MAX_READ", 0)
     reader, other = open_saver(), open_saver()
     for number in range(40):
         put(reader, {"whole": os.urandom(60_000), "number": number})
@@ -377,7 +379,7 @@ def test_any_text_names_a_thread_a_namespace_and_a_checkpoint(open_saver):
 
 @pytest.mark.parametrize("length", [0, 1, 4096, 3_000_000])
 def test_values_of_any_length_come_back(open_saver, length, monkeypatch):
-    monkeypatch.setattr(row_log, "MAX_PAYLOAD", 1 << 20)
+    monkeypatch.setattr(RowLogBytes, "max_payload", 1 << 20)
     saver = open_saver()
     state = {"bytes": os.urandom(length), "text": "x" * length, "list": [0] * min(length, 5000)}
     put(saver, state)
@@ -394,7 +396,7 @@ def test_values_of_any_length_come_back(open_saver, length, monkeypatch):
 def test_writes_that_are_too_long_are_refused_and_change_nothing(saver, monkeypatch):
     from graphkit.errors import CheckpointSerializationError
 
-    monkeypatch.setattr(row_log, "MAX_PAYLOAD", 1 << 20)
+    monkeypatch.setattr(RowLogBytes, "max_payload", 1 << 20)
     fill(saver, 2)
     with pytest.raises(CheckpointSerializationError, match="record has at most"):
         saver.put_writes(T, {"key": os.urandom(2 << 20)})

@@ -281,3 +281,38 @@ def test_a_missing_row_is_an_error_and_nothing_is_cut_off(saver, use, is_early):
     with pytest.raises(CheckpointCorruptionError, match="restore a backup of the database, or delete the thread"):
         USES[use](saver)
     assert rows_of(saver) == before
+
+
+@pytest.mark.parametrize("length", [0, 20, 100])
+@pytest.mark.parametrize("use", USES)
+def test_a_first_row_that_is_cut_short_is_an_error_and_no_history_takes_its_place(saver, use, length):
+    fill(saver, 3)
+    history, position, frame = rows_of(saver)[0]
+    sql = "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?"
+    run_sql(saver, sql, (frame[:length], history, position))
+    saver.close()
+    before = rows_of(saver)
+    with pytest.raises(CheckpointCorruptionError, match="restore a backup of the database, or delete the thread"):
+        USES[use](saver)
+    assert rows_of(saver) == before
+    assert not saver.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("metadata", "writes"), [({"graphkit:incomplete": "copy"}, {}), ({}, {"graphkit:incomplete": "copy"})]
+)
+def test_an_incomplete_thread_has_its_status_in_its_row(saver, metadata, writes):
+    checkpoint = Checkpoint(node_id="a", next_node_id="b", state={}, metadata=metadata)
+    saver.put(T, checkpoint)
+    saver.put_writes(T, writes)
+    assert statuses_of(saver) == ["incomplete"]
+    assert saver.verify().ok
+    # The mark is taken away, as at the end of a copy.
+    saver.put(T, Checkpoint(id=checkpoint.id, node_id="a", next_node_id="b", state={}))
+    saver.put_writes(T, {"graphkit:incomplete": None} if writes else {})
+    assert saver.verify().ok
+
+
+def statuses_of(saver):
+    rows = saver._database.read(f"SELECT status FROM {names_of(saver).histories} WHERE version = 0")
+    return [status for (status,) in rows]

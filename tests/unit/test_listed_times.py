@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import example, given, strategies as st
 
-from savers._log.listed_checkpoints import _make_time
+from savers._log.listing import _make_time
 from savers._log.payloads import FIRST_TIME, LAST_TIME
 
 EXACT = (1 << 32) * 1_000_000

@@ -38,6 +38,15 @@ def cut_out(data, pieces):
     return b"".join(data[start : start + length] for start, length in zip(pieces[::2], pieces[1::2], strict=True))
 
 
+def reading(data):
+    """Read ranges of these bytes."""
+    return lambda ranges: [data[start:end] for start, end in ranges]
+
+
+def read_x(ranges):
+    return [b"x" * (end - start) for start, end in ranges]
+
+
 @settings(max_examples=examples(100))
 @given(pieces_of_files, pieces_of_files, st.booleans(), st.booleans())
 def test_pieces_are_those_that_were_listed(early, late, is_reversed, was_used):
@@ -71,9 +80,7 @@ def test_a_listed_value_is_read_whole_and_damage_is_noticed(spaced, seed):
     data = chance.randbytes(pieces[-2] + pieces[-1] + 10)
     body = cut_out(data, pieces)
     value = listed(pieces, body)
-    header = delta.pack_header(delta.LIST, 1)
-    assert delta.read_packed([value], lambda start, length: data[start : start + length]) == [header + body]
-    assert delta.read_bodies([value], lambda start, length: data[start : start + length]) == [body]
+    assert delta.read_bodies([value], reading(data)) == [body]
     inside = [i for start, length in zip(pieces[::2], pieces[1::2], strict=True) for i in range(start, start + length)]
     if not inside:
         return
@@ -81,7 +88,7 @@ def test_a_listed_value_is_read_whole_and_damage_is_noticed(spaced, seed):
     damaged[chance.choice(inside)] ^= 1 << chance.randrange(8)
     for wrong in (bytes(damaged), data[: max(inside)]):
         with pytest.raises(delta.Mismatch):
-            delta.read_packed([value], lambda start, length, wrong=wrong: wrong[start : start + length])
+            delta.read_bodies([value], reading(wrong))
 
 
 def test_a_long_value_is_read_in_short_ranges_in_their_order():
@@ -90,38 +97,30 @@ def test_a_long_value_is_read_in_short_ranges_in_their_order():
     body = cut_out(data, pieces)
     ranges = []
 
-    def read(start, length):
-        ranges.append((start, length))
-        return data[start : start + length]
+    def read(wanted):
+        ranges.extend(wanted)
+        return reading(data)(wanted)
 
     value = listed(pieces, body)
     assert delta.read_bodies([value], read) == [body]
     assert isinstance(value, ListedValue)
     assert value.steps is not None
-    assert max(length for _, length in ranges) < 120_000
+    assert max(end - start for start, end in ranges) < 120_000
     assert ranges[0][0] == pieces[0]
-    assert sum(ranges[-1]) == len(data)
-    assert [start + length for start, length in ranges[:-1]] == [start for start, _ in ranges[1:]]
+    assert ranges[-1][1] == len(data)
+    assert [end for _, end in ranges[:-1]] == [start for start, _ in ranges[1:]]
 
 
 def test_pieces_far_from_each_other_are_read_apart():
     pieces = place([(1 << 20, 10)] * 8)
     ranges = []
 
-    def read(start, length):
-        ranges.append((start, length))
-        return b"x" * length
+    def read(wanted):
+        ranges.extend(wanted)
+        return read_x(wanted)
 
     assert delta.read_bodies([listed(pieces, b"x" * 80)], read) == [b"x" * 80]
-    assert ranges == list(zip(pieces[::2], pieces[1::2], strict=True))
-
-
-def test_bytes_objects_are_read_without_a_header():
-    body = b"x" * 400
-    for count, header in ((400, b""), (399, delta.pack_header(delta.BIN, 399))):
-        value = listed(place([(3, 50)] * 8), body)
-        value.kind, value.count = delta.BIN, count
-        assert delta.read_packed([value], lambda start, length: b"x" * length) == [header + body]
+    assert ranges == [(start, start + length) for start, length in zip(pieces[::2], pieces[1::2], strict=True)]
 
 
 def test_bytes_that_two_listed_values_name_are_refused():
@@ -131,13 +130,13 @@ def test_bytes_that_two_listed_values_name_are_refused():
     with pytest.raises(delta.Mismatch):
         delta.check_pieces([value, listed(pieces, b"x" * 400)])
     with pytest.raises(delta.Mismatch):
-        delta.read_bodies([value, listed(pieces, b"x" * 400)], lambda start, length: b"x" * length)
+        delta.read_bodies([value, listed(pieces, b"x" * 400)], read_x)
 
 
 def test_pieces_that_name_bytes_twice_are_refused():
     value = listed([0, 50] * 8, b"x" * 400)
     with pytest.raises(delta.Mismatch):
-        delta.read_bodies([value], lambda start, length: b"x" * length)
+        delta.read_bodies([value], read_x)
 
 
 @pytest.mark.parametrize("count", [1, 40])
@@ -152,19 +151,3 @@ def test_steps_that_are_not_numbers_are_refused_when_the_keyframe_is_read(count,
             delta.decode_entry([delta.LIST, 1, 5, 0, 0, *bad], FAR, None)
     with pytest.raises((TypeError, ValueError)):
         delta.decode_entry([delta.LIST, 1, 5, 0, 0, *steps, 5], FAR, None)
-
-
-@settings(max_examples=examples(100))
-@given(pieces_of_files, st.integers(8, 40), st.booleans(), st.booleans())
-def test_a_value_begins_with_its_first_pieces(spaced, count, uses_one, uses_other):
-    pieces = place(spaced)
-    value = listed(pieces)
-    first = pieces[: 2 * count]
-    shorter = listed(first)
-    other = listed([*first[:-1], first[-1] + 1])
-    for used in [value] * uses_one + [shorter, other] * uses_other:
-        assert used.pieces
-    assert delta.begins_with(value, shorter)
-    assert delta.begins_with(value, value.copy())
-    assert not delta.begins_with(value, other)
-    assert delta.begins_with(shorter, value) is (count >= len(spaced))

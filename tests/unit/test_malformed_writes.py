@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 import graphkit._saver.base
-import savers._filesystem.saver
+import savers._log.log_saver
 import savers._memory
 from graphkit import END, START, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit._saver.writes import ForkProgress, progress_of
@@ -35,7 +35,7 @@ MALFORMED = {
 def open_door(monkeypatch):
     """Lets `put_writes` store anything, as earlier versions did."""
     with monkeypatch.context() as patch:
-        for module in (graphkit._saver.base, savers._memory, savers._filesystem.saver):
+        for module in (graphkit._saver.base, savers._log.log_saver, savers._memory):
             patch.setattr(module, "check_writes", lambda writes: None)
         yield patch
 

@@ -400,7 +400,7 @@ def test_the_session_state(saver):  # H6, H12, H32
 def test_listing_reads_no_memory(file_saver, monkeypatch):  # H5
     manager = managing(file_saver, retention_strategy="all")
     saved(manager, 5)
-    monkeypatch.setattr("savers._log.log_reader.LogReader.load_state", None)
+    monkeypatch.setattr("savers._log.log.Log.load_state", None)
     assert [info.node_id for info in manager.list_checkpoints("run")] == [f"n{n}" for n in range(5)]
 
 

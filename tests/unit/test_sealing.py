@@ -12,14 +12,13 @@ from graphkit import CheckpointCorruptionError, CheckpointerConfigurationError, 
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from savers._cipher import KeyRing
-from savers._log import log
-from savers._log.frame import Frame
+from savers._log.frame import KEY, RELEASE, SEALED, SEALED_TYPES, Frame
 from savers._log.sealing import MAX_OVERHEAD, LogSeal, pack_place, read_key_id
 
 KEYS = {"new": bytes(range(32)), "old": bytes(32)}
 OWNER = ("thread", "inner")
 FID = 0x1234
-PLACE = {"flags": log.SEALED | log.KEY, "back": 0, "key": 0, "seq": 2, "fid": FID, "type": 2, "offset": 218}
+PLACE = {"flags": SEALED | KEY, "back": 0, "key": 0, "seq": 2, "fid": FID, "type": 2, "offset": 218}
 PAYLOAD = b"the state of a run" * 20
 
 
@@ -31,7 +30,7 @@ def frame_of(payload, **place):
     place = {**PLACE, **place}
     return Frame(
         offset=place["offset"], end=place["offset"] + len(payload) + 45, type=place["type"], flags=place["flags"],
-        back=place["back"], key=place["key"], seq=place["seq"], payload=payload, vouched=0, boot=0, version=2,
+        back=place["back"], key=place["key"], seq=place["seq"], payload=payload, vouched=0, boot=0,
     )  # fmt: skip
 
 
@@ -41,7 +40,7 @@ def sealed(keys=KEYS, owner=OWNER, payload=PAYLOAD, **place):
 
 def test_what_was_sealed_is_opened_and_the_flag_goes():
     opened = seal_of().open(frame_of(sealed()), FID)
-    assert (opened.payload, opened.flags) == (PAYLOAD, log.KEY)
+    assert (opened.payload, opened.flags) == (PAYLOAD, KEY)
 
 
 def test_the_bytes_are_those_of_the_specification():
@@ -102,14 +101,14 @@ def test_no_prefix_is_ever_opened():
             seal_of().open(frame_of(stored[:size]), FID)
 
 
-@pytest.mark.parametrize("type_", sorted(log.SEALED_TYPES))
+@pytest.mark.parametrize("type_", sorted(SEALED_TYPES))
 def test_a_plain_record_in_a_sealed_log_is_refused(type_):
     with pytest.raises(CheckpointCorruptionError, match="it is not sealed"):
         seal_of().open(frame_of(PAYLOAD, flags=0, type=type_), FID)
 
 
 def test_the_record_that_ends_a_log_stays_plain():
-    assert seal_of().open(frame_of(PAYLOAD, flags=0, type=log.RELEASE), FID).payload == PAYLOAD
+    assert seal_of().open(frame_of(PAYLOAD, flags=0, type=RELEASE), FID).payload == PAYLOAD
 
 
 def test_every_old_key_opens_and_the_first_one_seals():

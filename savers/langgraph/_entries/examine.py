@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers._filesystem import layout
-from savers._filesystem.salvaged_files import FileRange
-from savers._log import log
-from savers.langgraph._entries.file import EntryFile
-from savers.langgraph._entries.rewrite import read_good_entries
+from savers._filesystem.log_bytes import FileLogBytes
+from savers._log.frame import HEADER_SIZE, IncompleteLog, is_newer
+from savers._log.log_bytes import Change
+from savers.langgraph._entries.frames import EntriesIdentity, EntryFrames, read_good_entries, read_on
 from savers.langgraph._entries.table import EntryTable
 
 if TYPE_CHECKING:
@@ -23,6 +24,16 @@ CACHE: Final = "langgraph-cache"
 _MOST_ATTEMPTS: Final = 3
 
 
+class EntriesState(StrEnum):
+    """What is wrong with a log; see EntriesReport."""
+
+    OK = "ok"
+    TORN = "torn"
+    DAMAGED = "damaged"
+    NEWER = "newer"
+    FOREIGN = "foreign"
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class EntriesReport:
@@ -30,7 +41,7 @@ class EntriesReport:
 
     path: str
     """Relative to the directory of the store."""
-    state: str = "ok"
+    state: EntriesState = EntriesState.OK
     """ok; torn: the last write did not finish, and the next write moves its bytes away; damaged; newer:
     the log needs a newer graphkit; foreign: it is another log, or not a log."""
     offset: int = 0
@@ -47,7 +58,7 @@ class EntriesReport:
     @property
     def ok(self) -> bool:
         """Whether all of it can be read."""
-        return self.state == "ok"
+        return self.state is EntriesState.OK
 
 
 @final
@@ -80,54 +91,43 @@ def examine(io: FileIO, path: str, kind: str) -> EntriesReport:
     Raises:
         OSError: the file system refused.
     """
-    attempt = 1
-    while True:
+    medium = FileLogBytes(io, [path])
+    frames = EntryFrames(medium, EntriesIdentity(kind))
+    report = EntriesReport(path=layout.join(kind, layout.LOG))
+    for _ in range(_MOST_ATTEMPTS):
         try:
-            fd = io.open(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return EntriesReport(path=layout.join(kind, layout.LOG))
-        file = EntryFile(io, path, kind, fd)
-        try:
-            size = file.size()
-            report = _examine(file, size)
-            status = io.fstat(fd)
+            if not medium.open():
+                break
+            report = _examine(frames)
+            is_unchanged = medium.refresh(report.size) is Change.NONE
         finally:
-            file.close()
-        is_unchanged = status.st_nlink > 0 and status.st_size == size
-        if report.ok or is_unchanged or attempt == _MOST_ATTEMPTS:
-            return report
-        attempt += 1
+            frames.close()
+        if report.ok or is_unchanged:
+            break
+    return report
 
 
-def _examine(file: EntryFile, size: int) -> EntriesReport:
-    path = layout.join(file.kind, layout.LOG)
+def _examine(frames: EntryFrames) -> EntriesReport:
+    size = frames.bytes.size
+    report = EntriesReport(path=layout.join(frames.identity.kind, layout.LOG), size=size)
+    table = EntryTable()
     try:
-        table = file.read_all(size)
-    except log.IncompleteLog:
-        is_zero = FileRange(io=file.io, fd=file.fd, start=0, end=size).is_zero()
-        reason = "" if is_zero else "its creation did not finish"
-        return EntriesReport(path=path, state="ok" if is_zero else "torn", reason=reason, size=size)
+        frames.read_beginning(size)
+        read_on(frames, table)
+    except IncompleteLog:
+        if frames.records.is_zero(0, size):
+            return report
+        return replace(report, state=EntriesState.TORN, reason="its creation did not finish")
     except CheckpointCorruptionError as error:
-        good = read_good_entries(file)
-        return EntriesReport(
-            path=path,
-            state="damaged",
-            offset=error.offset,
-            reason=error.reason,
-            size=size,
-            entries=_count(good.table),
-            lost=good.lost,
-        )
+        good = read_good_entries(frames)
+        report = replace(report, entries=len(good.table), lost=good.lost)
+        return replace(report, state=EntriesState.DAMAGED, offset=error.offset, reason=error.reason)
     except CheckpointFormatError as error:
-        is_newer = "newer graphkit" in error.reason or "update it" in error.reason
-        state = "newer" if is_newer else "foreign"
-        return EntriesReport(path=path, state=state, offset=file.end, reason=error.reason, size=size)
-    entries = _count(table)
-    if FileRange(io=file.io, fd=file.fd, start=file.end, end=size).is_zero():
-        return EntriesReport(path=path, size=size, entries=entries)
-    reason = "the last write did not finish"
-    return EntriesReport(path=path, state="torn", offset=file.end, reason=reason, size=size, entries=entries)
-
-
-def _count(table: EntryTable) -> int:
-    return len(table.oldest_first())
+        # A record of unknown type is of a newer format, too.
+        is_of_newer = frames.end > 0 or is_newer(frames.bytes.read_at(0, HEADER_SIZE))
+        state = EntriesState.NEWER if is_of_newer else EntriesState.FOREIGN
+        return replace(report, state=state, offset=frames.end, reason=error.reason)
+    report = replace(report, entries=len(table))
+    if frames.records.is_zero(frames.end, size):
+        return report
+    return replace(report, state=EntriesState.TORN, offset=frames.end, reason="the last write did not finish")

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import ormsgpack
 
-from graphkit.errors import CheckpointSerializationError
+from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from savers._log.frame import FRAME_SIZE
 
 Namespace = tuple[str, ...]
 
 _PUT: Final = 0
-_DELETE: Final = 1
-_TOUCH: Final = 2
 _CLEAR: Final = 3
 _LENGTH: Final = 9
 """The position of the length in a PUT."""
 KEPT_CONTENT: Final = 4096
 """A longer content is not kept in memory, but read from the file each time."""
+_BATCH_SIZE: Final = 1 << 18
+"""About how many bytes of contents a record of a rewritten log has."""
 _ENTRY_OVERHEAD: Final = 64
 """About how many bytes a PUT takes beside its names and its content."""
 
@@ -37,38 +39,25 @@ class Put(NamedTuple):
     """By how many minutes a read postpones the expiry."""
     about: Any
     """The store: path and dimensions of each vector, or None. The cache: the type of the value."""
-    value_length: int
-    """How many bytes of the content are the value. Vectors follow."""
-    length: int
-    crc: int
-    """The CRC-32 of the content."""
-    content: bytes
+    value: bytes
+    vectors: bytes = b""
+    """The store: the bytes of the vectors. The content of the entry is the value, and then these."""
+
+
+_get_fields: Final = attrgetter(*Put._fields[:-2])
+"""Returns what an Entry has in common with a Put."""
 
 
 class Entry:
-    """An entry as a reader keeps it: the fields of Put, and where the content is."""
+    """An entry as a reader keeps it: what a Put says of it, and where the content is."""
 
-    __slots__ = (
-        "about",
-        "content",
-        "crc",
-        "created",
-        "expires",
-        "key",
-        "length",
-        "namespace",
-        "offset",
-        "order",
-        "ttl",
-        "updated",
-        "value_length",
-    )  # fmt: skip
+    __slots__ = (*Put._fields[:-2], "value_length", "length", "crc", "content", "offset", "order")
 
     def __init__(self, fields: Sequence[Any], offset: int, content: bytes) -> None:
         """Take the fields of a change.
 
         Args:
-            fields: the kind of the change, and the fields of Put in their order, without the content.
+            fields: a PUT as it is stored.
             offset: where the content begins in the file.
             content: the content. A long one is not kept.
         """
@@ -119,46 +108,32 @@ class Clear(NamedTuple):
     namespace: Namespace | None
 
 
-Change = Put | Delete | Touch | Clear
+EntryChange = Put | Delete | Touch | Clear
 """What a writer stores."""
 ReadChange = Entry | Delete | Touch | Clear
 """What a reader finds."""
+_OTHERS: Final[Mapping[int, Callable[..., Delete | Touch | Clear]]] = {1: Delete, 2: Touch, _CLEAR: Clear}
+_KINDS: Final = {type_: kind for kind, type_ in _OTHERS.items()}
 
 
-class MalformedRecordError(ValueError):
-    """A payload whose checksum is right does not hold changes."""
+def make_batches(entries: Iterable[Entry], read_content: Callable[[Entry], bytes]) -> Iterator[list[EntryChange]]:
+    """Yield the changes that store entries again, in batches for one record each."""
+    batch: list[EntryChange] = []
+    size = 0
+    for entry in entries:
+        content = read_content(entry)
+        value, vectors = content[: entry.value_length], content[entry.value_length :]
+        batch.append(Put._make((*_get_fields(entry), value, vectors)))
+        size += entry.size
+        if size >= _BATCH_SIZE:
+            yield batch
+            batch = []
+            size = 0
+    if batch:
+        yield batch
 
 
-def make_put(
-    *,
-    namespace: Namespace,
-    key: str,
-    created: int,
-    updated: int,
-    expires: int | None,
-    ttl: float | None,
-    about: Any,
-    value: bytes,
-    vectors: bytes = b"",
-) -> Put:
-    """Return the change that stores an entry."""
-    content = value + vectors
-    return Put(
-        namespace=namespace,
-        key=key,
-        created=created,
-        updated=updated,
-        expires=expires,
-        ttl=ttl,
-        about=about,
-        value_length=len(value),
-        length=len(content),
-        crc=crc32(content),
-        content=content,
-    )
-
-
-def pack_changes(changes: Iterable[Change]) -> bytes:
+def pack_changes(changes: Sequence[EntryChange]) -> bytes:
     """Return the payload of a record.
 
     Raises:
@@ -168,14 +143,12 @@ def pack_changes(changes: Iterable[Change]) -> bytes:
     contents: list[bytes] = []
     for change in changes:
         if isinstance(change, Put):
-            rows.append((_PUT, *change[:-1]))
-            contents.append(change.content)
-        elif isinstance(change, Delete):
-            rows.append((_DELETE, *change))
-        elif isinstance(change, Touch):
-            rows.append((_TOUCH, *change))
+            *fields, value, vectors = change
+            content = value + vectors
+            rows.append((_PUT, *fields, len(value), len(content), crc32(content)))
+            contents.append(content)
         else:
-            rows.append((_CLEAR, *change))
+            rows.append((_KINDS[type(change)], *change))
     rows.append(b"".join(contents))
     try:
         return ormsgpack.packb(rows)
@@ -185,10 +158,9 @@ def pack_changes(changes: Iterable[Change]) -> bytes:
         raise CheckpointSerializationError("", "record", str(error)) from error
 
 
-def _check_names(change: Change) -> None:
+def _check_names(change: EntryChange) -> None:
     """Refuse a namespace or a key that is not text that UTF-8 can hold."""
-    names = [*(change.namespace or ()), *([] if isinstance(change, Clear) else [change.key])]
-    for name in names:
+    for name in _list_names(change):
         try:
             ormsgpack.packb(name)
         except TypeError as error:
@@ -196,56 +168,52 @@ def _check_names(change: Change) -> None:
             raise CheckpointSerializationError(where, type(name).__name__, str(error)) from error
 
 
-def unpack_changes(payload: bytes, offset: int) -> list[ReadChange]:
+def _list_names(change: EntryChange | ReadChange) -> list[Any]:
+    """Return the labels of the namespace, and the key, if there is one."""
+    labels = change.namespace or ()
+    return [*labels] if isinstance(change, Clear) else [*labels, change.key]
+
+
+def unpack_changes(path: str, offset: int, payload: bytes) -> list[ReadChange]:
     """Return the changes of a record.
 
     Args:
-        payload: the payload of the record.
-        offset: where the payload begins in the file.
+        path: the log, for errors.
+        offset: where the record begins.
+        payload: its payload.
 
     Raises:
-        MalformedRecordError: the payload does not hold changes, although its checksum is right.
+        CheckpointCorruptionError: the payload does not hold changes, although its checksum is right.
     """
     try:
-        *rows, data = ormsgpack.unpackb(payload)
-        data_offset = offset + len(payload) - len(data)
-        position = 0
-        changes: list[ReadChange] = []
-        for row in rows:
-            if row[0] == _PUT:
-                length = row[_LENGTH]
-                content = data[position : position + length]
-                changes.append(Entry(row, data_offset + position, content))
-                position += length
-            else:
-                kind, *fields = row
-                changes.append(_read_other(kind, fields))
+        return _unpack_changes(payload, offset + FRAME_SIZE)
     except (ValueError, TypeError, LookupError) as error:
-        raise MalformedRecordError(f"the record is malformed: {error}") from error
+        raise CheckpointCorruptionError(path, offset, f"the record is malformed: {error}") from error
+
+
+def _unpack_changes(payload: bytes, offset: int) -> list[ReadChange]:
+    *rows, data = ormsgpack.unpackb(payload)
+    data_offset = offset + len(payload) - len(data)
+    position = 0
+    changes: list[ReadChange] = []
+    for row in rows:
+        if row[0] == _PUT:
+            length = row[_LENGTH]
+            content = data[position : position + length]
+            changes.append(Entry(row, data_offset + position, content))
+            position += length
+        else:
+            changes.append(_read_other(*row))
     if not isinstance(data, bytes) or position != len(data):
-        raise MalformedRecordError("the record is malformed: its changes do not name the data that it holds")
-    _check_names_of(changes)
+        raise ValueError("its changes do not name the data that it holds")
+    for change in changes:
+        for name in _list_names(change):
+            if not isinstance(name, str):
+                raise TypeError(f"the name {name!r} is not text")
     return changes
 
 
-def _check_names_of(changes: Iterable[ReadChange]) -> None:
-    """Refuse namespaces and keys that are not text."""
-    for change in changes:
-        if not isinstance(change, Clear) and not isinstance(change.key, str):
-            raise MalformedRecordError(f"the record is malformed: the key {change.key!r} is not text")
-        for name in change.namespace or ():
-            if not isinstance(name, str):
-                raise MalformedRecordError(f"the record is malformed: the label {name!r} is not text")
-
-
-def _read_other(kind: int, fields: Sequence[Any]) -> ReadChange:
-    if kind == _DELETE:
-        namespace, key = fields
-        return Delete(namespace=tuple(namespace), key=key)
-    if kind == _TOUCH:
-        namespace, key, expires = fields
-        return Touch(namespace=tuple(namespace), key=key, expires=expires)
-    if kind == _CLEAR:
-        (namespace,) = fields
-        return Clear(namespace=None if namespace is None else tuple(namespace))
-    raise ValueError(f"it has a change of kind {kind}")
+def _read_other(kind: int, namespace: Any, *fields: Any) -> ReadChange:
+    if namespace is not None or kind != _CLEAR:
+        namespace = tuple(namespace)
+    return _OTHERS[kind](namespace, *fields)

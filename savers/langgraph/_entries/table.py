@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
@@ -35,18 +35,19 @@ class EntryTable:
         """The namespaces in order; None before the first use, so that loading a log sorts once."""
         self._changes = 0
 
-    def apply(self, change: ReadChange) -> None:
-        """Apply the next change of the log."""
-        if isinstance(change, Entry):
-            self._put(change)
-        elif isinstance(change, Delete):
-            self._remove(change.namespace, change.key)
-        elif isinstance(change, Clear):
-            self._clear(change.namespace)
-        else:
-            entry = self.get(change.namespace, change.key)
-            if entry is not None:
-                entry.expires = change.expires
+    def apply(self, changes: Iterable[ReadChange]) -> None:
+        """Apply the next changes of the log."""
+        for change in changes:
+            if isinstance(change, Entry):
+                self._put(change)
+            elif isinstance(change, Delete):
+                self._remove(change.namespace, change.key)
+            elif isinstance(change, Clear):
+                self._clear(change.namespace)
+            else:
+                entry = self.get(change.namespace, change.key)
+                if entry is not None:
+                    entry.expires = change.expires
 
     def _put(self, entry: Entry) -> None:
         self._changes += 1
@@ -111,21 +112,22 @@ class EntryTable:
             return iter(sorted(chain.from_iterable(found), key=_order, reverse=True))
         return heapq.merge(*found, key=_order, reverse=True)
 
+    def __len__(self) -> int:
+        """Return how many entries there are."""
+        return sum(map(len, self._namespaces.values()))
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield all entries, in no order that means anything."""
+        return (entry for entries in self._namespaces.values() for entry in entries.values())
+
     def oldest_first(self) -> list[Entry]:
         """Return all entries in the order of their last changes."""
-        entries = [entry for entries in self._namespaces.values() for entry in entries.values()]
-        return sorted(entries, key=_order)
+        return sorted(self, key=_order)
 
     def find_expired(self, now: int) -> list[Entry]:
         """Return the entries that have expired."""
-        entries = (entry for entries in self._namespaces.values() for entry in entries.values())
-        return [entry for entry in entries if entry.has_expired(now)]
+        return [entry for entry in self if entry.has_expired(now)]
 
     def measure(self, now: int) -> int:
         """Return about how many bytes the entries that have not expired take in a rewritten log."""
-        return sum(
-            entry.size
-            for entries in self._namespaces.values()
-            for entry in entries.values()
-            if not entry.has_expired(now)
-        )
+        return sum(entry.size for entry in self if not entry.has_expired(now))

@@ -83,10 +83,8 @@ def expected(version="v2.1"):
     Args:
         version: of the format.
     """
-    found = expected_v1()
-    if version != "v1":
-        found |= expected_v2()
-    if version not in {"v1", "v2"}:
+    found = expected_v2()
+    if version != "v2":
         found |= expected_v2_1()
     return found
 
@@ -97,17 +95,7 @@ def expected_v2_1():
 
 
 def expected_v2():
-    """What version 2 has in addition."""
-    return {
-        ("long", "", None): list(long_ones()),
-        ("window", "", None): list(windows()),
-        ("scattered", "", None): [checkpoint(n, {"n": n}) for n in range(4)],
-        ("extended", "", None): list(growing(0, 5)),
-    }
-
-
-def expected_v1():
-    """What version 1 has."""
+    """What version 2.0 has."""
     replaced = [checkpoint(0, {"a": 1}), checkpoint(11, {"a": 99}), checkpoint(2, {"b": [1]})]
     return {
         ("plain", "", None): list(growing(0, 40)),
@@ -117,6 +105,10 @@ def expected_v1():
         ("released", "", 1): list(growing(0, 3)),
         ("released", "", 2): [checkpoint(7, {"second": "version"}, next_node_id="__END__")],
         ("released", "", None): [],
+        ("long", "", None): list(long_ones()),
+        ("window", "", None): list(windows()),
+        ("scattered", "", None): [checkpoint(n, {"n": n}) for n in range(4)],
+        ("extended", "", None): list(growing(0, 5)),
     }
 
 
@@ -143,13 +135,13 @@ def saver_on(path):
 @contextmanager
 def short_records(limit):
     """Records are as short as this, so that values need DATA records."""
-    from savers._log import log
+    from savers._log.log_bytes import LogBytes
 
-    real, log.MAX_PAYLOAD = log.MAX_PAYLOAD, limit
+    real, LogBytes.max_payload = LogBytes.max_payload, limit
     try:
         yield
     finally:
-        log.MAX_PAYLOAD = real
+        LogBytes.max_payload = real
 
 
 def write_early(saver, history):

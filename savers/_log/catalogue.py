@@ -1,0 +1,73 @@
+"""LogCatalogue: opens the logs of a saver, and lists what there is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple
+
+from savers._log.frame_log import Medium
+from savers._log.log import Log
+from savers._log.open_logs import OpenLogs
+
+
+class Head(NamedTuple):
+    """A live history, not opened."""
+
+    thread_id: str
+    namespace: str
+    newest_id: str | None
+    """The id of its newest checkpoint; None if only its log tells."""
+
+
+class LogCatalogue(ABC, Generic[Medium]):
+    """The logs of one saver. A saver with deltas on another medium implements this class and `LogBytes`.
+
+    Attributes:
+        logs: those that are kept open.
+    """
+
+    def __init__(self) -> None:
+        self.logs: OpenLogs[Log[Medium]] = OpenLogs()
+
+    def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> Log[Medium]:
+        """Return the log of a history, whether it exists or not. Other callers may use it too: hold its mutex.
+
+        Args:
+            thread_id: the thread.
+            namespace: the namespace.
+            version: 0 for the live history; otherwise a released version.
+        """
+        key = (thread_id, namespace, version)
+        return self.logs.find(key) or self.logs.add(key, self.new_log(thread_id, namespace, version))
+
+    @abstractmethod
+    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> Log[Medium]:
+        """Return the log of a history for one caller, who closes it; the arguments are those of `shared_log`."""
+
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:  # noqa: ARG002 - for media with an index
+        """Return the live histories that may have a checkpoint whose metadata have these keys with these values.
+
+        Args:
+            metadata: the keys and values.
+            with_newest: whether the ids of their newest checkpoints are wanted, as far as these cost little.
+        """
+        for thread_id in self.list_threads(released=False):
+            for namespace in self.list_namespaces(thread_id):
+                yield Head(thread_id, namespace, None)
+
+    @abstractmethod
+    def list_threads(self, *, released: bool) -> Sequence[str]:
+        """Return the threads with checkpoints, sorted; with `released`, also those with only versions."""
+
+    @abstractmethod
+    def list_namespaces(self, thread_id: str) -> Sequence[str]:
+        """Return the namespaces of a thread, the root first. Some may have no checkpoints."""
+
+    @abstractmethod
+    def list_versions(self, thread_id: str) -> Sequence[int]:
+        """Return the released versions of a thread, in order."""
+
+    @abstractmethod
+    def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
+        """Return the namespaces of a released version, sorted. Some may have no checkpoints."""

@@ -1,0 +1,874 @@
+"""LogSaver: a saver whose histories are logs, whatever their bytes lie in.
+
+Theory of operation. A reader brings the log up to date and reads it. A writer does the same, makes
+its records relative to what it has seen, and appends them; the medium either excludes other writers
+meanwhile (a lock), or refuses records that were made too late (`StaleLogError`): the writer then
+begins again. `read_log` and `append_to_log` are these two protocols, and all methods use them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import datetime
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+
+from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag, WaitingInterrupt
+from graphkit.abc import (
+    BaseCheckpointSaver,
+    ConfigLike,
+    HasVersions,
+    LatestCheckpoint,
+    Retention,
+    ThreadLike,
+    check_tags,
+    check_writes,
+    find_waiting_interrupts,
+    get_held_run_locks,
+    resolve_thread_id,
+    run_in_thread,
+    with_status,
+)
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointerError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+)
+from savers._log.failed_threads import FailedThreads, is_out_of_resources
+from savers._log.frame_log import Medium
+from savers._log.listing import ListedInfos, make_info, read_forward
+from savers._log.log_bytes import StaleLogError
+from savers._log.rewriter import copy_to_memory, has_unreachable_records
+
+if TYPE_CHECKING:
+    from graphkit.codec import Codec
+    from graphkit.values import FrozenDict
+    from savers._log.catalogue import LogCatalogue
+    from savers._log.log import Log
+    from savers._log.reports import Progress
+    from savers._log.stored_checkpoint import StoredCheckpoint
+
+_MAX_REFUSALS: Final = 3
+"""How often records may be refused although no other writer has changed the log."""
+_LOGGER: Final = getLogger("graphkit")
+_Result = TypeVar("_Result")
+
+
+class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
+    """What the savers share whose histories are logs.
+
+    Attributes:
+        catalogue: opens the logs.
+    """
+
+    isolates_values = True
+    waits_for_runs = True
+
+    fatal_errors: tuple[type[CheckpointerError], ...] = ()
+    """Errors that concern the whole store: a method for all threads does not go on with the next one."""
+
+    def __init__(self, catalogue: LogCatalogue[Medium], codec: Codec) -> None:
+        self.catalogue = catalogue
+        self._codec = codec
+
+    # The two protocols
+
+    def read_log(self, config: ConfigLike, read: Callable[[Log[Medium]], _Result], default: _Result) -> _Result:
+        """Call a function with the log of a history, brought up to date.
+
+        Args:
+            config: names the history.
+            read: reads the log, and keeps nothing of it; may be called again.
+            default: the result if there is no history.
+
+        Raises:
+            CheckpointCorruptionError: the log is damaged.
+        """
+        config = RunnableConfig.of(config)
+        return self._use(self.catalogue.shared_log(config.thread, config.checkpoint_ns), read, default)
+
+    def _read_once(
+        self, thread_id: str, namespace: str, read: Callable[[Log[Medium]], _Result], default: _Result
+    ) -> _Result:
+        """As `read_log`, for a caller that visits many logs: one that is not open already is closed again."""
+        log = self.catalogue.logs.find((thread_id, namespace, 0))
+        if log is not None:
+            return self._use(log, read, default)
+        log = self.catalogue.new_log(thread_id, namespace)
+        try:
+            return self._use(log, read, default)
+        finally:
+            log.close()
+
+    def _use(self, log: Log[Medium], read: Callable[[Log[Medium]], _Result], default: _Result) -> _Result:
+        with log.mutex:
+            is_fresh = not log.is_open
+            while True:
+                try:
+                    if not self._refresh(log):
+                        return default
+                    result = read(log)
+                except CheckpointCorruptionError as error:
+                    log.close()
+                    if is_fresh and not log.frames.bytes.is_gone():
+                        raise self._explain_damage(error) from error
+                    # The history has changed since the refresh, or what was known of it is of another one.
+                    is_fresh = True
+                else:
+                    self.catalogue.logs.account(log)
+                    return result
+
+    def _refresh(self, log: Log[Medium]) -> bool:
+        """Bring a log up to date; return whether it has a history. The caller holds its mutex."""
+        return log.refresh()
+
+    def _explain_damage(self, error: CheckpointCorruptionError) -> CheckpointCorruptionError:
+        """Return the error for a damaged log, with what its user can do."""
+        return error
+
+    def append_to_log(
+        self,
+        config: RunnableConfig,
+        append: Callable[[Log[Medium]], None],
+        *,
+        expects_put: bool = False,  # noqa: ARG002 - for savers that sync
+    ) -> None:
+        """Append records to a history.
+
+        Args:
+            config: names the history.
+            append: appends the records, all relative to the log as it is then; called again if
+                another writer was faster.
+            expects_put: whether another call for this history will probably follow at once.
+
+        Raises:
+            Exception: what `append` raises. Nothing was changed.
+            CheckpointStorageError: the medium refused. Nothing was changed.
+        """
+        log = self.catalogue.shared_log(config.thread, config.checkpoint_ns)
+        with log.mutex:
+            # A log that was not there is begun: the medium refuses it if another writer was faster.
+            is_fresh = log.frames.in_doubt or not (log.is_open or log.is_known_absent)
+            if is_fresh:
+                self._refresh_to_append(log)
+            refusals = 0
+            while True:
+                known = log.frames.fid, log.frames.end
+                try:
+                    append(log)
+                    log.commit()
+                    break
+                except StaleLogError:
+                    self._check_run_lock(config.thread)
+                except (CheckpointNotFoundError, CheckpointConflictError):
+                    # Another process may have put the checkpoint, or deleted the history.
+                    if is_fresh:
+                        log.discard()
+                        raise
+                except CheckpointCorruptionError as error:
+                    log.close()
+                    if is_fresh and not log.frames.bytes.is_gone():
+                        raise self._explain_damage(error) from error
+                except BaseException:
+                    log.discard()
+                    raise
+                self._refresh_to_append(log)
+                is_fresh = True
+                refusals = refusals + 1 if (log.frames.fid, log.frames.end) == known else 0
+                if refusals >= _MAX_REFUSALS:
+                    reason = "its end was refused again and again, and no other writer has changed it"
+                    raise self._explain_damage(CheckpointCorruptionError(log.path, log.frames.end, reason))
+            self.catalogue.logs.account_put(log)
+
+    def _refresh_to_append(self, log: Log[Medium]) -> None:
+        log.discard()
+        try:
+            log.refresh()
+        except CheckpointCorruptionError as error:
+            raise self._explain_damage(error) from error
+
+    def _check_run_lock(self, thread_id: str) -> None:
+        """Check that the run lock is still that of the caller, after records were refused.
+
+        Raises:
+            ThreadBusyError: another run has taken it.
+        """
+
+    # Reading
+
+    def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        return self.read_log(config, self._list_checkpoints, [])
+
+    def get(self, config: ConfigLike = None) -> Checkpoint | None:
+        config = RunnableConfig.of(config)
+
+        def read(log: Log[Medium]) -> Checkpoint | None:
+            stored = log.find(config.checkpoint_id)
+            return None if stored is None else stored.make_checkpoint(log.load_state(stored))
+
+        return self.read_log(config, read, None)
+
+    def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
+        return self.catalogue.list_namespaces(resolve_thread_id(thread))
+
+    def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
+        infos = self.read_log(config, lambda log: ListedInfos(log, log.history.load_index().checkpoints), None)
+        return [] if infos is None else infos.add_status(self)
+
+    def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
+        # Reads from the end of the log, at a cost that depends on the limit. Damage further back is
+        # found by `verify`, not here.
+        infos = self.read_log(config, lambda log: ListedInfos(log, log.history.find_recent(limit)), None)
+        return [] if infos is None else infos.add_status(self)
+
+    def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
+        """Return what is known of a checkpoint without decoding its state.
+
+        The config names the checkpoint; by default it is the latest.
+        """
+        config = RunnableConfig.of(config)
+
+        def read(log: Log[Medium]) -> tuple[CheckpointInfo, bool] | None:
+            stored = log.find(config.checkpoint_id)
+            return None if stored is None else (make_info(log, stored), stored is log.history.find_latest())
+
+        found = self.read_log(config, read, None)
+        if found is None:
+            return None
+        info, is_latest = found
+        return with_status(self, info) if is_latest else info
+
+    def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        config = RunnableConfig.of(config)
+
+        def read(log: Log[Medium]) -> Mapping[str, Any]:
+            stored = log.find(config.checkpoint_id)
+            return {} if stored is None else log.read_writes(stored)
+
+        return self.read_log(config, read, {})
+
+    def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
+        config = RunnableConfig.of(config)
+
+        def read(log: Log[Medium]) -> tuple[str, ...]:
+            stored = log.find(config.checkpoint_id)
+            return () if stored is None else stored.tags
+
+        return self.read_log(config, read, ())
+
+    def replay(self, config: ConfigLike = None, *, version: int | None = None) -> Iterator[Checkpoint]:
+        """Yield the checkpoints of a history, oldest first; see `graphkit.abc.SupportsReplay`.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version; or the history was deleted or rewritten
+                while it was read.
+        """
+        config = RunnableConfig.of(config)
+        number = 0 if version is None else self._find_version(config.thread, version)
+        log = self.catalogue.new_log(config.thread, config.checkpoint_ns, number)
+        try:
+            if self._refresh(log):
+                yield from read_forward(log)
+        except CheckpointCorruptionError as error:
+            if not log.frames.bytes.is_gone():
+                raise self._explain_damage(error) from error
+            reason = "it was deleted or rewritten while it was read; read it again"
+            raise CheckpointNotFoundError(config.thread, "history", reason) from error
+        finally:
+            log.close()
+
+    def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
+        """As in the contract.
+
+        Of all threads (None), it logs a warning about one that cannot be read, and omits it.
+        """
+        if thread_id is not None:
+            return self._find_interrupts(resolve_thread_id(thread_id))
+        found: list[WaitingInterrupt] = []
+        for each_id in self._list_waiting_threads():
+            with self._warn_if_unreadable(each_id):
+                found += self._find_interrupts(each_id)
+        return found
+
+    def _list_waiting_threads(self) -> Sequence[str]:
+        """Return the threads that may have interrupts: all, unless the medium knows better."""
+        return self.threads()
+
+    def _find_interrupts(self, thread_id: str) -> Sequence[WaitingInterrupt]:
+        latest: dict[str, LatestCheckpoint] = {}
+
+        def read(log: Log[Medium]) -> None:
+            stored = log.history.find_latest()
+            if stored is not None:
+                config = RunnableConfig(thread_id, checkpoint_ns=log.namespace, checkpoint_id=stored.id)
+                created_at = make_info(log, stored).created_at
+                latest[log.namespace] = LatestCheckpoint(config, stored.metadata, log.read_writes(stored), created_at)
+
+        for namespace in self.catalogue.list_namespaces(thread_id):
+            self._read_once(thread_id, namespace, read, None)
+        return find_waiting_interrupts(latest)
+
+    def _search(
+        self, metadata: Mapping[str, Any], thread_id: ThreadLike, limit: int | None
+    ) -> Sequence[CheckpointInfo]:
+        """As in the contract.
+
+        Of all threads (None), it logs a warning about one that cannot be read, and omits it.
+        """
+
+        def read(log: Log[Medium]) -> tuple[list[CheckpointInfo], str] | None:
+            checkpoints = log.history.load_index().checkpoints
+            # An info is made only of what matches.
+            found = [
+                make_info(log, stored)
+                for stored in reversed(checkpoints)
+                if all(key in stored.metadata and stored.metadata[key] == value for key, value in metadata.items())
+            ]
+            return (found, checkpoints[-1].id) if found else None
+
+        wanted = None if thread_id is None else resolve_thread_id(thread_id)
+        infos: list[CheckpointInfo] = []
+        for owner, namespace in self._find_histories(wanted, metadata):
+            remaining = None if limit is None else limit - len(infos)
+            if remaining is not None and remaining <= 0:
+                break
+            with nullcontext() if wanted is not None else self._warn_if_unreadable(owner):
+                matching = self._read_once(owner, namespace, read, None)
+                if matching is None:
+                    continue
+                found, latest = matching
+                if found[0].id == latest:
+                    found[0] = with_status(self, found[0])
+                infos += found[:remaining]
+        return infos
+
+    def _find_histories(self, thread_id: str | None, metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:  # noqa: ARG002 - for media with an index
+        """Yield the histories, by thread and namespace, that may have a checkpoint with such metadata."""
+        for owner in self.threads() if thread_id is None else [thread_id]:
+            with nullcontext() if thread_id is not None else self._warn_if_unreadable(owner):
+                for namespace in self.catalogue.list_namespaces(owner):
+                    yield owner, namespace
+
+    @contextmanager
+    def _warn_if_unreadable(self, thread_id: str) -> Iterator[None]:
+        """Log a warning instead of raising an error of one thread, so that the caller can go on with the others."""
+        try:
+            yield
+        except (OSError, CheckpointerError) as error:
+            # A missing key concerns more than one thread.
+            if is_out_of_resources(error) or isinstance(error, (CheckpointKeyError, *self.fatal_errors)):
+                raise
+            _LOGGER.warning("thread %.80r is passed over, for it cannot be read: %s", thread_id, error)
+
+    # Threads and versions
+
+    def threads(self, *, released: bool = False) -> Sequence[str]:
+        return self.catalogue.list_threads(released=released)
+
+    def versions_by_thread_id(self, thread: ThreadLike = None) -> Sequence[int]:
+        return self.catalogue.list_versions(resolve_thread_id(thread))
+
+    def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
+        config = RunnableConfig.of(config)
+        number = self._find_version(config.thread, version)
+        return Tag(config.thread, self._list_version(config, number), number)
+
+    def _list_version(self, config: RunnableConfig, version: int) -> Sequence[Checkpoint]:
+        log = self.catalogue.shared_log(config.thread, config.checkpoint_ns, version)
+        return self._use(log, self._list_checkpoints, [])
+
+    def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
+        thread_id = resolve_thread_id(thread)
+        number = self._find_version(thread_id, version)
+        return [
+            namespace
+            for namespace in self.catalogue.list_version_namespaces(thread_id, number)
+            if self._list_version(RunnableConfig(thread_id, checkpoint_ns=namespace), number)
+        ]
+
+    def _find_version(self, thread_id: str, version: int | None) -> int:
+        """Return a version of a thread, by default the newest.
+
+        Raises:
+            CheckpointNotFoundError: there is no such version.
+        """
+        versions = self.catalogue.list_versions(thread_id)
+        if version is None and versions:
+            return versions[-1]
+        if version is None or version not in versions:
+            missing = "version" if version is None else f"version {version}"
+            raise CheckpointNotFoundError(thread_id, missing)
+        return version
+
+    # Checkpoints that load their states on first use
+
+    def _list_checkpoints(self, log: Log[Medium]) -> Sequence[Checkpoint]:
+        """Return the checkpoints of a log, the newest first."""
+        return [
+            stored.make_checkpoint(load=self._make_loader(log, stored))
+            for stored in reversed(log.history.load_index().checkpoints)
+        ]
+
+    def _make_loader(self, log: Log[Medium], stored: StoredCheckpoint) -> Callable[[], FrozenDict]:
+        thread_id = log.thread_id
+        namespace = log.namespace
+        fid = log.frames.fid
+
+        def read(log: Log[Medium]) -> FrozenDict | None:
+            # In the log from which it was listed, it is still at the same offset.
+            present = stored if log.frames.fid == fid else log.find(stored.id)
+            return None if present is None else log.load_state(present)
+
+        def load() -> FrozenDict:
+            damage: CheckpointCorruptionError | None = None
+            # The log may have been rewritten or released since.
+            for version in self._iter_versions(thread_id):
+                try:
+                    state = self._use(self.catalogue.shared_log(thread_id, namespace, version), read, None)
+                except CheckpointCorruptionError as error:
+                    # The checkpoint may be in another log, which is good.
+                    damage = damage or error
+                else:
+                    if state is not None:
+                        return state
+            if damage is not None:
+                raise damage
+            raise CheckpointNotFoundError(thread_id, f"checkpoint {stored.id}", "it was deleted after it was listed")
+
+        return load
+
+    def _iter_versions(self, thread_id: str) -> Iterator[int]:
+        """Yield 0 for the live history, then the released versions, the newest first."""
+        yield 0
+        yield from reversed(self.catalogue.list_versions(thread_id))
+
+    # Appending
+
+    def put(self, config: ConfigLike, checkpoint: Checkpoint, *, unique: bool = False) -> RunnableConfig:
+        """As in the contract. With `unique`, replaces a checkpoint of the same id."""
+        if config.__class__ is not RunnableConfig:
+            config = RunnableConfig.of(config)
+        target = config.checkpoint_id
+
+        is_repeated = False
+
+        def append(log: Log[Medium]) -> None:
+            nonlocal is_repeated
+            # A medium may have stored the record and refused it nevertheless, if the log was replaced right then.
+            is_present = (unique or is_repeated) and not log.history.lacks(checkpoint.id)
+            is_repeated = True
+            log.writer.put(checkpoint, checkpoint.id if is_present else target)
+
+        self.append_to_log(config, append)
+        return config if target is not None else config.with_check_point_id(checkpoint.id)
+
+    def put_writes(
+        self,
+        config: ConfigLike,
+        writes: Mapping[str, Any],
+        *,
+        keep: Collection[str] = (),
+        early: bool = False,
+    ) -> None:
+        """As in the contract. Processes exclude each other while they compare and append.
+
+        Args:
+            config: names the checkpoint.
+            writes: the values.
+            keep: keys whose recorded values stay, if there are any.
+            early: whether the checkpoint may still be to come: the writes then wait for it in the
+                history. If it never comes, no reader sees them, and `compact` removes them later.
+        """
+        check_writes(writes)
+        packed = {key: self._codec.pack(value, key) for key, value in writes.items()}
+        config = RunnableConfig.of(config)
+        self.put_packed_writes(config, config.checkpoint_id, packed, keep, early=early)
+
+    def put_packed_writes(
+        self,
+        config: RunnableConfig,
+        id: str | None,
+        packed: Mapping[str, bytes],
+        keep: Collection[str] = (),
+        *,
+        early: bool = False,
+        expects_put: bool = False,
+    ) -> None:
+        """Store pending writes that the codec of the saver has packed; see `put_writes`.
+
+        Args:
+            config: names the history.
+            id: the id of the checkpoint; None for the latest.
+            packed: the values, packed.
+            keep: keys whose recorded values stay.
+            early: whether the checkpoint may still be to come.
+            expects_put: see `append_to_log`.
+        """
+        if not packed:
+            return
+
+        def append(log: Log[Medium]) -> None:
+            history = log.history
+            writer = log.writer
+            if early and id is not None and history.lacks(id):
+                waiting = history.load_early().find(id)
+                new = packed if waiting is None else _choose_new(packed, keep, waiting.writes)
+                if new:
+                    writer.put_early(id, new)
+                return
+            stored = log.find(id)
+            if stored is None:
+                raise _explain_missing(config, id)
+            new = _choose_new(packed, keep, stored.writes)
+            if new:
+                writer.put_writes(stored, new)
+
+        self.append_to_log(config, append, expects_put=expects_put)
+
+    def add_tags(self, config: ConfigLike, *tags: str) -> None:
+        check_tags(tags)
+        self._change_tags(config, tags, ())
+
+    def remove_tags(self, config: ConfigLike, *tags: str) -> None:
+        check_tags(tags)
+        self._change_tags(config, (), tags)
+
+    def _change_tags(self, config: ConfigLike, add: Sequence[str], remove: Sequence[str]) -> None:
+        config = RunnableConfig.of(config)
+
+        def append(log: Log[Medium]) -> None:
+            stored = log.find(config.checkpoint_id)
+            if stored is None:
+                raise _explain_missing(config, config.checkpoint_id)
+            log.writer.put_tags(stored, add, remove)
+
+        self.append_to_log(config, append)
+
+    def copy(self, source: ThreadLike, target: ThreadLike) -> None:
+        with ExitStack() as stack:
+            # In one order, so that two copies cannot wait for each other.
+            for thread_id in sorted({resolve_thread_id(source), resolve_thread_id(target)}):
+                stack.enter_context(self.run_lock(RunnableConfig(thread_id)))
+            super().copy(source, target)
+
+    def register_types(self, *types: type) -> None:
+        self._codec.register(*types)
+
+    # Removing what is not wanted any more
+
+    def prune(
+        self,
+        thread: ThreadLike = None,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | None = None,
+        keep_tags: Sequence[str] = (),
+        keep_interrupted: bool = True,
+    ) -> int:
+        """As in the contract. Rewrites the histories that lose a checkpoint.
+
+        Raises:
+            ValueError: neither keep_last nor older_than is given, or keep_last is below one.
+            CheckpointCorruptionError: a history is damaged; it was not changed. If it prunes all
+                threads (None), it has pruned the others, and the error names those that it could not
+                prune.
+        """
+        retention = Retention(
+            keep_last=keep_last,
+            older_than=older_than,
+            keep_tags=frozenset(keep_tags),
+            keep_interrupted=keep_interrupted,
+        )
+        return self._sum_over_threads("prune", thread, lambda thread_id: self._prune_thread(thread_id, retention))
+
+    def _prune_thread(self, thread_id: str, retention: Retention) -> int:
+        config = RunnableConfig(thread_id)
+        namespaces = self.namespaces(thread_id)
+        return sum(self._prune(config.replace(checkpoint_ns=namespace), retention) for namespace in namespaces)
+
+    def _prune(self, config: RunnableConfig, retention: Retention) -> int:
+        return self._remove(config, lambda infos: {info.id for info in retention.select_removable(infos)})
+
+    def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
+        """Remove checkpoints of a history, with their pending writes and tags.
+
+        The other checkpoints keep their whole states. The cost is a rewrite of these.
+
+        Returns:
+            How many of the checkpoints the history had.
+
+        Raises:
+            CheckpointStorageError: the medium refused. Nothing was changed.
+        """
+        if not ids:
+            return 0
+        return self._remove(RunnableConfig.of(config), lambda infos: {info.id for info in infos}.intersection(ids))
+
+    def _remove(self, config: RunnableConfig, choose: Callable[[Sequence[CheckpointInfo]], Collection[str]]) -> int:
+        """Remove the checkpoints of a history that a function chooses from the infos of all, newest first."""
+        removed = 0
+
+        def select(log: Log[Medium]) -> Sequence[StoredCheckpoint] | None:
+            nonlocal removed
+            checkpoints = log.history.load_index().checkpoints
+            ids = choose([make_info(log, stored) for stored in reversed(checkpoints)])
+            removed = len(ids)
+            return [stored for stored in checkpoints if stored.id not in ids] if ids else None
+
+        self._rewrite_log(config, select)
+        return removed
+
+    def compact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+        """Remove what no reader can reach from the live histories of one thread, or of all threads (None).
+
+        That is what was replaced: checkpoints, pending writes, tags. It is not needed after `prune`.
+        A database keeps the freed pages for later rows: VACUUM gives them back to the file system.
+
+        Args:
+            thread: the thread.
+            progress: called after each thread with how many are done, how many there are, and its id.
+
+        Returns:
+            By how many bytes the logs became shorter.
+
+        Raises:
+            CheckpointCorruptionError: a history is damaged; it was not changed. If it compacts all
+                threads (None), it has compacted the others, and the error names those that it could
+                not compact.
+        """
+        return self._sum_over_threads("compact", thread, self._compact_thread, progress)
+
+    def _compact_thread(self, thread_id: str) -> int:
+        config = RunnableConfig(thread_id)
+        namespaces = self.catalogue.list_namespaces(thread_id)
+        return sum(
+            self._rewrite_log(config.replace(checkpoint_ns=namespace), _select_if_unreachable)
+            for namespace in namespaces
+        )
+
+    def _sum_over_threads(
+        self,
+        verb: str,
+        thread: ThreadLike,
+        change: Callable[[str], int],
+        progress: Progress | None = None,
+    ) -> int:
+        """Change one thread, or all threads (None), and return the sum of what was changed in each."""
+        failed = FailedThreads(verb, fatal=self.fatal_errors)
+        thread_ids = self._select_threads(thread)
+        total = 0
+        for done, thread_id in enumerate(thread_ids, 1):
+            if thread is not None:
+                total += change(thread_id)
+            else:
+                with failed.catch(thread_id):
+                    total += change(thread_id)
+            if progress is not None:
+                progress(done, len(thread_ids), thread_id)
+        failed.raise_if_any()
+        return total
+
+    def _rewrite_log(
+        self, config: RunnableConfig, select: Callable[[Log[Medium]], Sequence[StoredCheckpoint] | None]
+    ) -> int:
+        """Rewrite the log of a history with some of its checkpoints, and recent early writes, at once.
+
+        Makes the new log in memory, and begins again if another writer was faster. A saver whose
+        medium does not implement `LogBytes.replace` overrides it.
+
+        Args:
+            config: names the history.
+            select: returns the checkpoints to keep, from the log as it is; None changes nothing.
+
+        Returns:
+            By how many bytes the log became shorter.
+        """
+        log = self.catalogue.shared_log(config.thread, config.checkpoint_ns)
+        with log.mutex:
+            while True:
+                self._refresh_to_append(log)
+                try:
+                    kept = select(log) if log.is_open else None
+                    if kept is None:
+                        return 0
+                    new = copy_to_memory(log, kept)
+                    freed = log.frames.end - len(new)
+                    log.frames.bytes.replace(new)
+                    log.close()
+                    return freed
+                except StaleLogError:
+                    log.close()
+                except CheckpointCorruptionError as error:
+                    log.close()
+                    if not log.frames.bytes.is_gone():
+                        raise self._explain_damage(error) from error
+
+    async def acompact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
+        """As `compact`."""
+        return await run_in_thread(self.compact, thread, progress=progress)
+
+    def delete_idle(
+        self,
+        thread: ThreadLike = None,
+        *,
+        idle_since: datetime,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Sequence[str]:
+        """Delete whole threads that no process has written to since a moment.
+
+        Deletes one thread, or all such threads (None), each as `delete` does, with its versions. What
+        was written last decides: the modification times of files, or the times of rows, by the clock
+        of their writer. Checkpoints, pending writes, tags, releases, copies, prunes and repairs count;
+        reads do not. A thread that waits for a human is idle, too, if no process wrote to it. A thread
+        with a run is skipped. The time is checked again while no process can write, so that a thread
+        that is written to meanwhile stays. The cost is a few system calls for each file of the store,
+        or one row of each history.
+
+        Args:
+            thread: the thread.
+            idle_since: threads that were written to at this time or later stay; aware.
+            dry_run: change nothing, and only return the threads that are idle.
+            progress: called after each thread with how many are done, how many there are, and its id.
+
+        Returns:
+            The threads that were deleted, sorted.
+
+        Raises:
+            ValueError: `idle_since` has no time zone.
+            CheckpointStorageError: the medium refused. Of all threads (None), those that it could
+                delete are deleted.
+        """
+        if idle_since.tzinfo is None:
+            raise ValueError(f"idle_since must have a time zone, such as UTC: {idle_since!r}")
+        thread_ids = self._list_possibly_idle(None if thread is None else resolve_thread_id(thread), idle_since)
+        failed = FailedThreads("delete", fatal=self.fatal_errors)
+        deleted: list[str] = []
+        for done, thread_id in enumerate(thread_ids, 1):
+            with failed.catch(thread_id):
+                if self._delete_if_idle(thread_id, idle_since, dry_run=dry_run):
+                    deleted.append(thread_id)
+            if progress is not None:
+                progress(done, len(thread_ids), thread_id)
+        failed.raise_if_any()
+        return deleted
+
+    def _list_possibly_idle(self, thread_id: str | None, idle_since: datetime) -> Sequence[str]:  # noqa: ARG002 - for media that know
+        """Return the threads, or the one with an id, that may be idle, sorted."""
+        return self.threads(released=True) if thread_id is None else [thread_id]
+
+    @abstractmethod
+    def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
+        """Delete a thread unless it has a run or was written to since; return whether it was, or would be, deleted."""
+
+    async def adelete_idle(
+        self,
+        thread: ThreadLike = None,
+        *,
+        idle_since: datetime,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Sequence[str]:
+        """As `delete_idle`."""
+        return await run_in_thread(self.delete_idle, thread, idle_since=idle_since, dry_run=dry_run, progress=progress)
+
+    # Calls from an event loop
+
+    def call_without_waiting(
+        self,
+        config: RunnableConfig,  # noqa: ARG002 - for media that take microseconds
+        call: Callable[[], _Result],  # noqa: ARG002
+        *,
+        appends: bool,  # noqa: ARG002
+    ) -> tuple[_Result] | None:
+        """Call a function now if it takes only some microseconds, such as a small put.
+
+        For callers in an event loop: a hop to a worker thread costs more than such a call.
+
+        Args:
+            config: names the checkpoint.
+            call: uses no other history. It may be called in vain, and have changed nothing.
+            appends: whether it appends to the history.
+
+        Returns:
+            A tuple with its result; None if it was not called, or in vain.
+
+        Raises:
+            InUseError: another thread of execution uses the medium for a moment. The function was not
+                called. It may be called without waiting as soon as that one is ready.
+        """
+        return None
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the name of the store, for messages."""
+
+    # Runs
+
+    @contextmanager
+    def _exclude_runs(self, thread_id: str) -> Iterator[bool]:
+        """Hold the run lock of a thread, unless the caller holds it already.
+
+        The caller holds it as a node of the run that took it, or because it took the lock itself.
+
+        Yields:
+            Whether the caller holds it already.
+        """
+        config = RunnableConfig(thread_id)
+        is_held = self.run_lock_key(config) in get_held_run_locks()
+        if is_held or self._holds_run_lock(thread_id):
+            yield True
+        else:
+            with self._run_lock(config, None):
+                yield False
+
+    def _holds_run_lock(self, thread_id: str) -> bool:  # noqa: ARG002 - for locks that know
+        """Return whether the calling thread of execution has taken the run lock otherwise than by `run_lock`."""
+        return False
+
+    # Closing
+
+    @property
+    def is_durable(self) -> bool:
+        return True
+
+    # Java names
+    readLog = read_log
+    appendToLog = append_to_log
+    callWithoutWaiting = call_without_waiting
+    putPackedWrites = put_packed_writes
+    deleteIdle = delete_idle
+    adeleteIdle = adelete_idle
+
+    @abstractmethod
+    def close(self) -> None:
+        """Bring everything that was put to the disk, and close what is open. A later use opens it again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _select_if_unreachable(log: Log[Any]) -> Sequence[StoredCheckpoint] | None:
+    """Return all checkpoints of a history that has records which no reader can reach; otherwise None."""
+    checkpoints = log.history.load_index().checkpoints
+    early = log.history.load_early().select_recent(checkpoints)
+    return checkpoints if has_unreachable_records(log, [*checkpoints, *early]) else None
+
+
+def _choose_new(packed: Mapping[str, bytes], keep: Collection[str], recorded: Mapping[str, int]) -> Mapping[str, bytes]:
+    """Return the pending writes without those whose recorded value stays."""
+    if not recorded:
+        return packed
+    kept = set(keep).intersection(recorded)
+    return {key: value for key, value in packed.items() if key not in kept}
+
+
+def _explain_missing(config: RunnableConfig, id: str | None) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(config.thread, f"checkpoint {id or 'at all'}")

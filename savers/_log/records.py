@@ -1,0 +1,380 @@
+"""Reads the records of a log: the one parser, forward, back from the end, or at a known offset.
+
+Theory of operation. A log only grows at its end, one whole record per write. A record proves itself
+(`frame.py`). Bytes that do not are either a write that never finished, which only stands at the end
+of a log, or damage (`damage.py`). A sealed record is opened as it is read (`sealing.py`), so that
+no caller sees a sealed payload.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from graphkit.errors import CheckpointCorruptionError
+from savers._log import damage
+from savers._log.frame import (
+    END,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    MAX_PAYLOAD,
+    OVERHEAD,
+    SYNC,
+    TRAILER_SIZE,
+    Frame,
+    check_known,
+    parse_extent,
+    parse_frame,
+    parse_frames,
+    read_trailer_length,
+)
+from savers._log.opened_ranges import OpenedRanges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from savers._log.log_bytes import LogBytes
+    from savers._log.sealing import LogSeal
+
+WINDOW: Final = 1 << 22
+"""The most bytes that a scan reads at once, unless a record is longer."""
+FIRST_WINDOW: Final = 7 << 14
+"""How many bytes a scan reads at first. Little enough that the memory of one window serves the next
+one: in a new process, touching new memory takes longer than reading into it."""
+_PROBE: Final = 1 << 12
+"""Bytes read for a single record before its length is known."""
+_SEARCH_SIZE: Final = 1 << 20
+_READ_SIZE: Final = 1 << 20
+
+
+class Records:
+    """The records in some bytes.
+
+    Attributes:
+        bytes: the bytes.
+        path: names the log in errors.
+        fid: the id of the log, which each record repeats; None accepts the records of any log.
+        seal: opens sealed records; None if the log is plain.
+    """
+
+    def __init__(self, bytes: LogBytes, fid: int | None, seal: LogSeal | None = None) -> None:
+        self.bytes = bytes
+        self.path = bytes.path
+        self.fid = fid
+        self.seal = seal
+        self._ranges = None if seal is None else OpenedRanges(bytes, fid, seal)
+
+    @property
+    def kept_size(self) -> int:
+        """How many opened bytes are kept in memory."""
+        return 0 if self._ranges is None else self._ranges.size
+
+    def forget(self) -> None:
+        """Drop what is kept in memory."""
+        if self._ranges is not None:
+            self._ranges.forget()
+
+    # Forward
+
+    def scan(self, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Frame]:
+        """Yield the records from an offset on; stop before bytes that are nothing yet or torn.
+
+        See `scan_runs`.
+        """
+        for run in self.scan_runs(start, end, seq, data):
+            yield from run
+
+    def scan_runs(self, start: int, end: int, seq: int, data: bytes = b"") -> Iterator[Sequence[Frame]]:
+        """Yield the records from an offset on, some at a time; stop before bytes that are nothing yet or torn.
+
+        Args:
+            start: where the first record begins.
+            end: where the bytes end.
+            seq: the number of the first record.
+            data: the bytes from `start` on, as far as the caller has read them already.
+
+        Raises:
+            CheckpointCorruptionError: the log is damaged. The records before the damage were yielded.
+            CheckpointFormatError: a record needs a newer graphkit. Likewise.
+            CheckpointKeyError: the log is sealed, and the key is missing or wrong.
+        """
+        assert self.fid is not None
+        offset = base = start
+        window = FIRST_WINDOW
+        while offset < end:
+            frames = parse_frames(data, offset - base, end - base, offset, self.fid, seq)
+            if frames:
+                yield frames if self.seal is None else [self.open(frame) for frame in frames]
+                offset = frames[-1].end
+                seq += len(frames)
+                continue
+            frame = parse_frame(data, offset - base, offset, self.fid)
+            if frame == "" and base + len(data) < end:
+                # The data end inside the record. It is read whole the second time.
+                known = data[offset - base :]
+                wanted = _needed_size(known, offset, window) if known else window
+                more = self.bytes.read_at(offset, min(wanted, end - offset))
+                if not more:
+                    return
+                if len(more) > len(known):
+                    data = more
+                    base = offset
+                    window = min(2 * window, WINDOW)
+                    continue
+                # The log was cut meanwhile.
+            if isinstance(frame, str) or frame.seq != seq:
+                reason = frame if isinstance(frame, str) else "records are missing before it"
+                again = self._read_again(offset, end, reason, data[offset - base :])
+                if again is None:
+                    return
+                data = again
+                base = offset
+                continue
+            # A record of a newer format, which this reader refuses or skips.
+            check_known(self.path, frame)
+            yield [frame if self.seal is None else self.open(frame)]
+            offset = frame.end
+            seq += 1
+
+    def _read_again(self, offset: int, end: int, reason: str, data: bytes) -> bytes | None:
+        """Return the bytes at an offset, read again, if they have changed; None if they are nothing yet or torn.
+
+        A reader takes no lock. A record that was being written over zeros may have been read in
+        part, and be whole by now.
+
+        Raises:
+            CheckpointCorruptionError: the bytes are damaged.
+        """
+        try:
+            damage.judge(self, offset, end, reason)
+        except CheckpointCorruptionError:
+            again = self.bytes.read_at(offset, len(data))
+            if again == data:
+                raise
+            return again
+        return None
+
+    def open(self, frame: Frame) -> Frame:
+        """Return a record as it was before it was sealed; one of a plain log, or an open one, as it is.
+
+        Raises:
+            CheckpointKeyError: the key is missing or wrong.
+            CheckpointCorruptionError: the record was changed or moved after it was sealed.
+        """
+        if self.seal is None:
+            return frame
+        assert self.fid is not None
+        return self.seal.open(frame, self.fid)
+
+    # One record
+
+    def read(self, offset: int, end: int) -> Frame:
+        """Return the record at an offset where one was found before.
+
+        Args:
+            offset: the offset.
+            end: where the good records end.
+
+        Raises:
+            CheckpointCorruptionError: the bytes there are no longer a good record.
+            CheckpointKeyError: the log is sealed, and the key is missing or wrong.
+        """
+        assert self.fid is not None
+        data = b""
+        if HEADER_SIZE <= offset < end:
+            data = self.bytes.read_record(offset, min(_PROBE, end - offset))
+        frame = parse_frame(data, 0, offset, self.fid)
+        if frame == "":
+            extent = parse_extent(data[:FRAME_SIZE], offset)
+            if extent is not None and extent.length <= end - offset:
+                data = self.bytes.read_at(offset, extent.length)
+                frame = parse_frame(data, 0, offset, self.fid)
+        if isinstance(frame, str):
+            raise CheckpointCorruptionError(self.path, offset, frame or "the record is cut short")
+        check_known(self.path, frame)
+        return self.open(frame)
+
+    def read_run(self, start: int, end: int) -> list[Frame]:
+        """Return the records between two offsets, all of which were found before.
+
+        Raises:
+            CheckpointCorruptionError: they are no longer good records.
+        """
+        if not HEADER_SIZE <= start < end:
+            raise CheckpointCorruptionError(self.path, end, "the record before it names no keyframe")
+        data = self.bytes.read_at(start, end - start)
+        first = parse_frame(data, 0, start, self.fid or 0)
+        found: list[Frame] = []
+        if isinstance(first, Frame):
+            found += self.scan(start, end, first.seq, data)
+        if not found or found[-1].end != end:
+            offset = found[-1].end if found else start
+            reason = first if isinstance(first, str) and first else "the record is cut short"
+            raise CheckpointCorruptionError(self.path, offset, reason)
+        return found
+
+    # Ranges of values
+
+    def read_range(self, start: int, length: int) -> bytes:
+        """Return a range of the log, opened if the log is sealed."""
+        if self._ranges is not None:
+            return self._ranges.read(start, length)
+        return self.bytes.read_at(start, length)
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """Return the bytes between several pairs of start and end, as `read_range` does."""
+        if self._ranges is not None:
+            return [self.read_range(start, end - start) for start, end in ranges]
+        return self.bytes.read_many(ranges)
+
+    def note_appended(self, end: int, payload: bytes) -> None:
+        """Keep the payload that was just sealed, with which the next one is compared."""
+        if self._ranges is not None:
+            self._ranges.note_appended(end, payload)
+
+    # Searching
+
+    def is_zero(self, start: int, end: int) -> bool:
+        """Return whether all bytes between two offsets are zero, or beyond the end of the log."""
+        while start < end:
+            data = self.bytes.read_at(start, min(_READ_SIZE, end - start))
+            if data.strip(b"\0"):
+                return False
+            if not data:
+                return True
+            start += len(data)
+        return True
+
+    def search(self, start: int, end: int) -> Iterator[Frame]:
+        """Yield all records between two offsets that prove themselves, whatever is between them; none is opened.
+
+        Reads a window at a time. Reads beyond the window only for a header that proves itself.
+        """
+        base = start
+        data = b""
+        index = 0
+        while True:
+            index = data.find(SYNC, index)
+            if index < 0 or len(data) - index < FRAME_SIZE:
+                # The last bytes of the window may be the beginning of a record.
+                kept = index if index >= 0 else max(0, len(data) - FRAME_SIZE)
+                window_end = base + len(data)
+                more = self.bytes.read_at(window_end, max(0, min(_SEARCH_SIZE, end - window_end)))
+                if not more:
+                    frame = self._parse_at(data, kept, base + kept, end)
+                    if frame is not None:
+                        yield frame
+                    return
+                base += kept
+                data = data[kept:] + more
+                index = 0
+                continue
+            frame = self._parse_at(data, index, base + index, end)
+            if frame is None:
+                index += 1
+                continue
+            yield frame
+            if frame.end <= base + len(data):
+                index = frame.end - base
+            else:
+                base = frame.end
+                data = b""
+                index = 0
+
+    def _parse_at(self, data: bytes, index: int, offset: int, end: int) -> Frame | None:
+        """Return the record at `data[index:]`; None if it does not prove itself.
+
+        Reads the rest of the record if the window ends inside it.
+
+        Args:
+            data: a window of the log.
+            index: where the record begins in the window.
+            offset: where the record begins in the log.
+            end: where the record must have ended.
+        """
+        extent = parse_extent(data[index : index + FRAME_SIZE], offset)
+        if extent is None or self.fid not in {None, extent.fid}:
+            return None
+        if extent.length > min(MAX_PAYLOAD + OVERHEAD, end - offset):
+            return None
+        whole = data[index : index + extent.length]
+        if len(whole) < extent.length:
+            whole = self.bytes.read_at(offset, extent.length)
+        frame = parse_frame(whole, 0, offset, extent.fid)
+        return frame if isinstance(frame, Frame) else None
+
+    def find_vouched_end(self, start: int, end: int) -> int:
+        """Return up to where the good records between two offsets vouch for the log, else 0."""
+        return max((frame.vouched for frame in self.search(start, end)), default=0)
+
+
+class BackwardReader:
+    """Steps back over the records of a log from its end. It does not open sealed records."""
+
+    def __init__(self, records: Records, end: int) -> None:
+        assert records.fid is not None
+        self._records = records
+        self._fid = records.fid
+        self._data = b""
+        self._base = end
+        self.offset = end
+        """Where the last record that was stepped over begins; at first, the end of the log."""
+
+    def skip_to(self, offset: int) -> None:
+        """Go back to an offset at which a record ends."""
+        self.offset = offset
+        if offset < self._base:
+            self._base = offset
+            self._data = b""
+
+    def skip_zeros(self) -> None:
+        """Step back over the zeros behind the last record, if there is a record before them."""
+        end = self.offset
+        while self.offset > HEADER_SIZE:
+            self._fill(self.offset - 1, self.offset)
+            start = max(HEADER_SIZE, self._base)
+            rest = self._data[start - self._base : self.offset - self._base].rstrip(b"\0")
+            self.offset = start + len(rest)
+            if rest:
+                if rest[-1] != END:
+                    self.offset = self._base = end
+                    self._data = b""
+                return
+
+    def step(self) -> Frame | None:
+        """Return the record before the last one; None if no good record ends there."""
+        end = self.offset
+        if end < HEADER_SIZE + OVERHEAD:
+            return None
+        self._fill(end - TRAILER_SIZE, end)
+        trailer = self._data[end - TRAILER_SIZE - self._base : end - self._base]
+        if len(trailer) < TRAILER_SIZE:
+            # Bytes before the end are missing, as a row may be.
+            return None
+        length = read_trailer_length(trailer)
+        start = end - length
+        if length < OVERHEAD or start < HEADER_SIZE:
+            return None
+        self._fill(start, end)
+        frame = parse_frame(self._data, start - self._base, start, self._fid)
+        if isinstance(frame, str) or frame.end != end:
+            return None
+        self.offset = start
+        return frame
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Yield the records before the last one, newest first."""
+        while (frame := self.step()) is not None:
+            yield frame
+
+    def _fill(self, start: int, end: int) -> None:
+        """Read the log around two offsets, unless the buffer begins early enough."""
+        if start < self._base:
+            self._base, self._data = self._records.bytes.read_back(end, end - start)
+
+
+def _needed_size(data: bytes, offset: int, window: int) -> int:
+    """Return how many bytes to read for the record that begins with the data; at least a window."""
+    extent = parse_extent(data[:FRAME_SIZE], offset)
+    if extent is None or extent.length > MAX_PAYLOAD + OVERHEAD:
+        return WINDOW
+    return max(window, extent.length)

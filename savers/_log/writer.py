@@ -1,0 +1,610 @@
+"""Appends checkpoints, pending writes and tags to one log.
+
+`LogWriter` decides whether a checkpoint is written as a keyframe or as what changed, and makes its
+record. There is one body for it, whatever the caller knows of the change: a run has recorded it,
+LangGraph's checkpointer has packed it, or it is found by comparing two states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final
+
+from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
+from graphkit.values import PRIVATE, FrozenDict, FrozenList, kind_of, private_copy
+from savers import _delta as delta
+from savers._log import payloads
+from savers._log.frame import (
+    CHECKPOINT,
+    COMPRESSED,
+    DATA,
+    EARLY,
+    KEY,
+    MARK,
+    REPLACE,
+    SCATTERED,
+    TRAILER_SIZE,
+    WRITE,
+)
+from savers._log.payloads import DecodedRecord
+from savers._log.stored_checkpoint import StoredCheckpoint
+
+if TYPE_CHECKING:
+    from graphkit import Checkpoint
+    from graphkit.abc import StateSerializer
+    from graphkit.codec import Codec
+    from graphkit.values import Changes
+    from savers._compression import Compression
+    from savers._log.chains import Chains
+    from savers._log.frame_log import AnyFrameLog
+    from savers._log.history import History
+    from savers._log.tables import TableReader
+
+USUAL_DEPTH: Final = 16
+"""After so many changes, a keyframe follows that costs little. A reader decodes no more of them, and
+a damaged one costs no more checkpoints."""
+SMALL_LOG: Final = 1 << 16
+"""In a log of so many bytes, a keyframe costs little;"""
+KEYFRAME_SHARE: Final = 8
+"""in a longer one, if it has the whole state, and the changes since the last one have at least so many
+times its bytes: then keyframes are at most a ninth of the log."""
+MIN_KEYFRAME_DISTANCE: Final = 64 << 10
+"""Otherwise, no keyframe is written before changes of this cost, which is in bytes."""
+RECORD_COST: Final = 1 << 9
+"""The cost of one more record in addition to that of its bytes."""
+_MAX_DISTANCE: Final = 0xF000_0000
+"""The most bytes between a keyframe and the end of a change: the header has 32 bits for it."""
+_MAX_DEPTH: Final = 60_000
+"""The most changes after a keyframe."""
+COMPARE_LENGTH: Final = 1 << 12
+"""A value that has changed is compared with the stored one if it is longer than this."""
+_SPILL_LENGTH: Final = 1 << 12
+"""If a keyframe would be too long, values longer than this go to DATA records."""
+_OPAQUE_KEY: Final = ""
+"""The only key of a state that is the bytes of a StateSerializer."""
+_STRINGS: Final = (str, str)
+_ABSENT: Final = object()
+
+Pack = Callable[[str], bytes]
+"""Returns a value of the new state, packed, given its key."""
+
+
+class LogWriter:
+    """Appends to one log; its caller holds the log's mutex, and excludes other writers or lets the medium refuse them.
+
+    Attributes:
+        state: the state of the last checkpoint, if it is in memory.
+        state_length: about how many bytes it has, packed.
+        compression: how large values are compressed.
+    """
+
+    def __init__(
+        self,
+        thread_id: str,
+        frames: AnyFrameLog,
+        history: History,
+        chains: Chains,
+        tables: TableReader,
+        codec: Codec,
+        serializer: StateSerializer | None,
+    ) -> None:
+        self._thread_id = thread_id
+        self._frames = frames
+        self._history = history
+        self._chains = chains
+        self._tables = tables
+        self._codec = codec
+        self._serializer = serializer
+        self.compression: Compression | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: the log was closed."""
+        self._table: delta.Table | None = None
+        self.state: FrozenDict | None = None
+        self.state_length = 0
+
+    # Checkpoints
+
+    def put(self, checkpoint: Checkpoint, target: str | None) -> None:
+        """Append a checkpoint, which replaces another one if there is a target.
+
+        Raises:
+            CheckpointNotFoundError: the history does not have the checkpoint to replace. Nothing
+                was changed.
+            CheckpointSerializationError: a value cannot be stored. Nothing was changed.
+            OSError: the medium refused. Nothing was changed.
+        """
+        history = self._history
+        if target is not None:
+            if history.find(target) is None:
+                raise CheckpointNotFoundError(self._thread_id, f"checkpoint {target}")
+            history.load_index()
+        state = checkpoint.state
+        metadata = checkpoint.metadata
+        base = history.last
+        step = metadata["step"] if base is not None and checkpoint.metadata_base is base.metadata else None
+        # By position, because this is part of every put.
+        stored = StoredCheckpoint(
+            checkpoint.id,
+            checkpoint.node_id,
+            checkpoint.next_node_id,
+            checkpoint.created_us,
+            checkpoint.parent_id,
+            private_copy(metadata) if metadata.kind == PRIVATE else metadata,
+            target is not None,
+        )
+        pack = self._codec.pack
+        if self._serializer is None:
+            draft = self._draft(checkpoint.changes, state)
+            self.append(stored, draft, [*state], lambda name: pack(state[name], name), target, step)
+        else:
+            packed = self._dump(state)
+            self.append(stored, self._draft_opaque(packed), [_OPAQUE_KEY], lambda _: packed, target, step)
+        self.state = state
+
+    def put_packed(self, stored: StoredCheckpoint, state: FrozenDict, changes: Mapping[str, bytes | None]) -> None:
+        """Append a checkpoint whose changed values the caller has packed.
+
+        Args:
+            stored: the checkpoint; its place in the log is set.
+            state: its state, which follows `state`, in memory.
+            changes: the changed keys, each with its new value, packed; None stands for a bytes
+                object of the state.
+
+        Raises:
+            CheckpointSerializationError, OSError: as for `put`.
+        """
+        before = self.state
+        assert before is not None
+        draft: delta.Draft = {}
+        for name, packed in changes.items():
+            if packed is None:
+                op = self._compare_bytes(name, before[name], state[name])
+            elif len(packed) > COMPARE_LENGTH:
+                op = self._compare(name, packed)
+            else:
+                op = packed
+            if op is not None:
+                draft[name] = op
+        pack = self._codec.pack
+        self.append(stored, draft, [*state], lambda name: pack(state[name], name))
+        self.state = state
+
+    def append(
+        self,
+        stored: StoredCheckpoint,
+        draft: delta.Draft,
+        order: list[str],
+        pack: Pack,
+        target: str | None = None,
+        step: int | None = None,
+    ) -> None:
+        """Append a checkpoint whose changes are known.
+
+        Args:
+            stored: everything except the state; its place in the log is set.
+            draft: what changed since the last record; a keyframe may complete it.
+            order: the keys of the new state.
+            pack: packs a value of the new state.
+            target: the id of the checkpoint to replace.
+            step: see `payloads.pack_change`.
+
+        Raises:
+            CheckpointSerializationError: a field cannot be stored. Nothing was changed.
+            OSError: the medium refused. Nothing was changed.
+        """
+        _check_fields(stored)
+        history = self._history
+        if history.has_unread_early:
+            history.load_early()
+        frames = self._frames
+        if not self._append_change(stored, draft, order, target, step):
+            start = frames.end
+            try:
+                self._append_keyframe(stored, draft, order, pack, target)
+            except BaseException:
+                # A value of the last state could not be read, or not all records could be written:
+                # none of them may stay. The log stays in doubt, and is read again.
+                frames.undo(start)
+                raise
+        self.state = None
+        frames.in_doubt = False
+
+    def _append_change(
+        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], target: str | None, step: int | None
+    ) -> bool:
+        """Append a checkpoint as what changed; return False if a keyframe is needed, or better."""
+        base = self._history.last
+        if base is None or self._needs_keyframe(base):
+            return False
+        names = self._list_names()
+        if names != order and not _follows(names, draft, order):
+            return False
+        ops, data, flags = self._encode(draft, names)
+        frames = self._frames
+        if len(data) > _SPILL_LENGTH and len(data) > frames.bytes.max_values:
+            return False
+        start = frames.end
+        early = self._history.load_early().measure(stored.id, start)
+        if early is not None:
+            flags |= EARLY
+        if target is not None:
+            flags |= REPLACE
+        payload = payloads.pack_change(base, stored, ops, target, data, self._codec.pack, early, step)
+        draft.clear()
+        back = start - base.offset
+        stored.offset = frames.append(CHECKPOINT, payload, flags, back, start - base.keyframe_offset, stored)
+        # Bytes of a long value are not kept twice while the table looks at them.
+        del payload
+        frames.bytes.start_writing()
+        stored.size = frames.end - stored.offset
+        stored.keyframe_offset = base.keyframe_offset
+        if self._table is not None:
+            self._table.apply(ops, data, frames.end - TRAILER_SIZE - len(data))
+        self.state_length += len(data)
+        self._history.note_appended(stored, target, None)
+        return True
+
+    def _needs_keyframe(self, base: StoredCheckpoint) -> bool:
+        """Return whether the last keyframe is too far away for one more change. The one place that decides it.
+
+        Raising KEYFRAME_SHARE or SMALL_LOG costs bytes, lowering them costs readers time; ADR 43 has
+        the figures.
+        """
+        history = self._history
+        end = self._frames.end
+        distance = end - history.keyframe_end
+        length = history.keyframe_end - base.keyframe_offset
+        if history.depth >= USUAL_DEPTH:
+            if end <= SMALL_LOG:
+                return True
+            if history.has_whole_keyframe and distance >= KEYFRAME_SHARE * length:
+                return True
+        cost = distance + history.depth * RECORD_COST
+        if cost > MIN_KEYFRAME_DISTANCE and cost > length:
+            return True
+        return distance > _MAX_DISTANCE or history.depth >= _MAX_DEPTH
+
+    def _list_names(self) -> list[str]:
+        """Return the keys of the last state, in their order."""
+        if self._serializer is None and self.state is not None:
+            return [*self.state]
+        return self.load_table().names
+
+    # Keyframes
+
+    def _append_keyframe(
+        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], pack: Pack, target: str | None
+    ) -> None:
+        """Append a checkpoint as a keyframe; bytes that do not fit into one record go before it."""
+        frames = self._frames
+        listed = self._list_values(draft, order, pack, {})
+        payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
+        if len(data) > frames.bytes.max_part or len(payload) > frames.max_payload:
+            payload = data = b""  # Each may take as much memory as the state, as does each record with a part of it.
+            spilled = self._spill(draft, pack)
+            listed = self._list_values(draft, order, pack, spilled)
+            payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
+        # The payload has the bytes of the draft, which may take as much memory as the state.
+        draft.clear()
+        stored.offset = frames.append(CHECKPOINT, payload, flags, checkpoint=stored)
+        del payload
+        frames.bytes.start_writing()
+        stored.size = frames.end - stored.offset
+        stored.keyframe_offset = stored.offset
+        record = DecodedRecord(stored, ops, listed, target, data, frames.end - TRAILER_SIZE - len(data))
+        if self._table is not None:
+            self._table = self._tables.build(record)
+            self.state_length = self._table.length
+        else:
+            self.state_length = len(data)
+        self._history.note_appended(stored, target, record)
+
+    def _pack_keyframe(
+        self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], listed: list[Any], target: str | None
+    ) -> tuple[bytes, list[Any], bytes, int]:
+        """Return the payload of a keyframe, its ops and data, and its flags."""
+        ops, data, flags = self._encode(draft, order)
+        flags |= KEY
+        early = self._history.load_early().measure(stored.id, self._frames.end)
+        if early is not None:
+            flags |= EARLY
+        if any(entry is not None and delta.has_block(entry) for entry in listed[1::2]):
+            flags |= COMPRESSED
+        if target is not None:
+            flags |= REPLACE
+        payload = payloads.pack_keyframe(stored, ops, listed, target, data, self._codec.pack, early)
+        return payload, ops, data, flags
+
+    def _list_values(
+        self, draft: delta.Draft, order: list[str], pack: Pack, spilled: Mapping[str, delta.Value]
+    ) -> list[Any]:
+        """Return a keyframe's table, and complete the draft: together they make the new state.
+
+        Args:
+            draft: what changed. DELETE operations are removed, and values are added that the
+                keyframe repeats.
+            order: the keys of the new state.
+            pack: packs a value of it.
+            spilled: values whose bytes are in DATA records.
+
+        Returns:
+            name, entry, name, entry, ... The entry is None if the draft sets the value.
+        """
+        end = self._frames.end
+        for name in [name for name, op in draft.items() if op is delta.DELETE]:
+            del draft[name]
+        listed: list[Any] = []
+        for name in order:
+            entry = None
+            if name in spilled:
+                entry = delta.encode_entry(spilled[name], end)
+            elif not delta.is_set(draft.get(name)):
+                entry = self._list_value(draft, name, pack)
+            listed += (name, entry)
+        return listed
+
+    def _list_value(self, draft: delta.Draft, name: str, pack: Pack) -> list[int] | None:
+        """Return the entry of a value that the draft does not set; None if it is short, and is set again."""
+        if self._table is None and name not in draft:
+            # The usual keyframe of a short state needs no table.
+            packed = pack(name)
+            if len(packed) <= delta.INLINE_LENGTH:
+                draft[name] = packed
+                return None
+        old = self.load_table().values[name]
+        if delta.is_inlined(old):
+            draft[name] = pack(name)
+            return None
+        return delta.encode_entry(old, self._frames.end)
+
+    def _spill(self, draft: delta.Draft, pack: Pack) -> dict[str, delta.Value]:
+        """Append the bytes of large values as DATA records; remove the values from the draft."""
+        frames = self._frames
+        longest = frames.bytes.max_part
+        spilled: dict[str, delta.Value] = {}
+        for name, op in list(draft.items()):
+            if len(delta.get_data(op)) <= _SPILL_LENGTH:
+                continue
+            packed = op if isinstance(op, bytes) else pack(name)
+            value, body = delta.split_value(packed, opaque=self._tables.is_opaque)
+            for at in range(0, len(body), longest):
+                part = bytes(body[at : at + longest])
+                frames.append(DATA, part)
+                value.pieces += (frames.end - TRAILER_SIZE - len(part), len(part))
+            spilled[name] = value
+            del draft[name]
+        return spilled
+
+    def _encode(self, draft: delta.Draft, names: list[str]) -> tuple[list[Any], bytes, int]:
+        """Return the ops and the data of a draft, and the flag COMPRESSED if a value is compressed.
+
+        Compresses large values in the draft.
+        """
+        ops, data = delta.encode_draft(draft, names)
+        compression = self.compression
+        if compression is None or len(data) < compression.threshold:
+            return ops, data, 0
+        is_compressed = False
+        for name, op in draft.items():
+            if isinstance(op, bytes) and len(op) >= compression.threshold:
+                compressed = delta.compress(op, compression.number, compression.compress, opaque=self._tables.is_opaque)
+                if compressed is not op:
+                    draft[name] = compressed
+                    is_compressed = True
+        if not is_compressed:
+            return ops, data, 0
+        ops, data = delta.encode_draft(draft, names)
+        return ops, data, COMPRESSED
+
+    # What changed
+
+    def load_table(self) -> delta.Table:
+        """Return the table of the last state, from then on kept up to date."""
+        table = self._table
+        if table is not None:
+            return table
+        last = self._history.last
+        if last is None:
+            return delta.Table(opaque=self._tables.is_opaque)
+        chain = self._chains.read(last.keyframe_offset, last.end)
+        table = self._tables.build(chain.records[0])
+        for record in chain.records[1:]:
+            self._tables.apply(table, record)
+        self._table = table
+        self.state_length = table.length
+        return table
+
+    def _draft(self, changes: Changes | None, state: FrozenDict) -> delta.Draft:
+        """Return the operations that turn the last state into a new one."""
+        if self._history.last is None:
+            return {name: self._codec.pack(value, _check_key(name)) for name, value in state.items()}
+        if changes is not None and changes.base is self.state:
+            return self._draft_changes(changes, state)
+        return self._draft_by_comparison(state)
+
+    def _draft_changes(self, changes: Changes, state: FrozenDict) -> delta.Draft:
+        """Draft what changed, as the engine recorded it: only the changed keys are packed, and nothing is read."""
+        pack = self._codec.pack
+        before = changes.base
+        draft: delta.Draft = {}
+        for name, op in changes.ops.items():
+            old = before.get(name, _ABSENT)
+            if name not in state:
+                if old is not _ABSENT:
+                    draft[name] = delta.DELETE
+                continue
+            value = state[name]
+            if op > 0 and type(old) is FrozenList and len(old) == op:
+                items = value[op:]
+                if items:
+                    draft[name] = delta.Append(len(items), self._codec.pack_items(items, name, op))
+                continue
+            change: delta.Operation | bytes | None
+            if value.__class__ is bytes and old.__class__ is bytes:
+                change = self._compare_bytes(name, old, value)
+            else:
+                change = pack(value, name if old is not _ABSENT else _check_key(name))
+                if len(change) > COMPARE_LENGTH and old is not _ABSENT:
+                    change = self._compare(name, change)
+            if change is not None:
+                draft[name] = change
+        return draft
+
+    def _draft_by_comparison(self, state: FrozenDict) -> delta.Draft:
+        """Draft what changed by comparing key by key.
+
+        Identical objects are unchanged, because values are immutable; other values are packed.
+        """
+        values = self.load_table().values
+        before: Mapping[str, Any] = {} if self.state is None else self.state
+        draft: delta.Draft = {}
+        for name, value in state.items():
+            stored = values.get(name)
+            if stored is None:
+                draft[name] = self._codec.pack(value, _check_key(name))
+                continue
+            old = before.get(name, _ABSENT)
+            if old is value and kind_of(value) != PRIVATE:
+                continue
+            if stored.kind == delta.LIST and _continues(old, value) and stored.count == len(old):
+                items = value[len(old) :]
+                if items:
+                    draft[name] = delta.Append(len(items), self._codec.pack_items(items, name, len(old)))
+                    continue
+            if value.__class__ is bytes and old.__class__ is bytes:
+                change = self._compare_bytes(name, old, value)
+            else:
+                change = self._compare(name, self._codec.pack(value, name))
+            if change is not None:
+                draft[name] = change
+        for name in values:
+            if name not in state:
+                draft[name] = delta.DELETE
+        return draft
+
+    def _dump(self, state: FrozenDict) -> bytes:
+        """Return a state as the bytes of the StateSerializer."""
+        assert self._serializer is not None
+        packed: object = self._serializer.dumps(state)
+        if not isinstance(packed, bytes):
+            reason = "state_serializer.dumps must return bytes"
+            raise CheckpointSerializationError("", type(packed).__name__, reason)
+        return packed
+
+    def _draft_opaque(self, packed: bytes) -> delta.Draft:
+        if self._history.last is None:
+            return {_OPAQUE_KEY: packed}
+        change = self._compare(_OPAQUE_KEY, packed)
+        return {} if change is None else {_OPAQUE_KEY: change}
+
+    def _compare(self, name: str, packed: bytes) -> delta.Operation | bytes | None:
+        """Return the operation that turns a value of the last state into a packed value; None if they are equal."""
+        old = self.load_table().values[name]
+        if len(packed) <= delta.INLINE_LENGTH < old.length:
+            return packed
+        last = self._history.last
+        assert last is not None
+        (old_body,) = self._tables.read_bodies([old], last.offset)
+        return delta.compare_values(old, old_body, packed, opaque=self._tables.is_opaque)
+
+    def _compare_bytes(self, name: str, old: bytes, new: bytes) -> delta.Operation | bytes | None:
+        """As `_compare`, for bytes objects that are in memory."""
+        # The checksum of a long one is known.
+        crc = self.load_table().values[name].crc if len(old) > COMPARE_LENGTH else None
+        return delta.compare_bytes(old, new, crc)
+
+    # Pending writes and tags
+
+    def put_writes(self, stored: StoredCheckpoint, values: Mapping[str, bytes]) -> None:
+        """Record pending writes of a checkpoint, packed by the codec."""
+        payload = self._pack_writes(stored.id, values)
+        offset = self._frames.append(WRITE, payload, self._flags_about(stored))
+        stored.add_writes(values, offset)
+        self._frames.in_doubt = False
+
+    def put_early(self, id: str, values: Mapping[str, bytes]) -> None:
+        """Record pending writes, packed by the codec, of a checkpoint that is still to come."""
+        early = self._history.load_early()
+        payload = self._pack_writes(id, values)
+        offset = self._frames.append(WRITE, payload, EARLY)
+        early.add(id, values, offset)
+        self._frames.in_doubt = False
+
+    def _pack_writes(self, id: str, values: Mapping[str, bytes]) -> bytes:
+        """Return the payload of a WRITE record.
+
+        Raises:
+            CheckpointSerializationError: the writes do not fit into one record.
+        """
+        payload = payloads.pack_writes(id, values)
+        limit = self._frames.max_payload
+        if len(payload) > limit:
+            reason = f"they take {len(payload)} bytes, and a record has at most {limit}; record them in parts"
+            raise CheckpointSerializationError("writes", "dict", reason)
+        return payload
+
+    def put_tags(self, stored: StoredCheckpoint, add: Sequence[str], remove: Sequence[str]) -> None:
+        """Add tags to a checkpoint, and remove others."""
+        payload = payloads.pack_tags(stored.id, add, remove)
+        self._frames.append(MARK, payload, self._flags_about(stored))
+        stored.change_tags(add, remove)
+        self._frames.in_doubt = False
+
+    def _flags_about(self, stored: StoredCheckpoint) -> int:
+        """Return the flags of a record about a checkpoint: SCATTERED unless it is the last one."""
+        last = self._history.last
+        return 0 if last is not None and last.id == stored.id else SCATTERED
+
+
+def _follows(names: list[str], draft: delta.Draft, order: list[str]) -> bool:
+    """Return whether the keys changed only by dropping some and adding others at the end."""
+    deleted = {name for name, op in draft.items() if op is delta.DELETE}
+    known = set(names)
+    kept = [name for name in names if name not in deleted]
+    return kept + [name for name in draft if name not in known] == order
+
+
+def _continues(old: Any, new: Any) -> bool:
+    """Return whether a list begins with all elements of an old one, which are the same objects."""
+    if new.__class__ is not FrozenList or old.__class__ is not FrozenList or old.kind == PRIVATE:
+        return False
+    return len(old) <= len(new) and all(map(is_, old, new))
+
+
+def _check_key(name: Any) -> str:
+    """Return a key of a state.
+
+    Raises:
+        CheckpointSerializationError: it is not a string.
+    """
+    if name.__class__ is not str:
+        raise CheckpointSerializationError(str(name), type(name).__name__, "the keys of a state are strings")
+    return str(name)
+
+
+def _check_fields(stored: StoredCheckpoint) -> None:
+    """Refuse what a reader would refuse.
+
+    Raises:
+        CheckpointSerializationError: a field of the checkpoint cannot be stored.
+    """
+    # For the usual case, two look-ups: this is part of every put.
+    if (stored.id.__class__, stored.node.__class__) != _STRINGS or (
+        (stored.next.__class__, stored.parent.__class__) != _STRINGS
+    ):
+        _check_strings(stored)
+    if not payloads.FIRST_TIME <= stored.created <= payloads.LAST_TIME:
+        raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
+
+
+def _check_strings(stored: StoredCheckpoint) -> None:
+    """Refuse fields that are not strings; subclasses of str are accepted."""
+    for name, value in (("id", stored.id), ("node_id", stored.node)):
+        if not isinstance(value, str):
+            raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
+    for name, optional in (("next_node_id", stored.next), ("parent_id", stored.parent)):
+        if optional is not None and not isinstance(optional, str):
+            raise CheckpointSerializationError(name, type(optional).__name__, "it must be a string or None")

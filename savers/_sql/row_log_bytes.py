@@ -1,0 +1,384 @@
+"""The bytes of one history in the rows of a table, a record in each.
+
+Theory of operation. The rows of a history, in the order of their positions, are the bytes that
+docs/format.md specifies: the first row has the header and the META records, each other row one
+record. A position is the offset of its record in these bytes.
+
+A writer need not ask whether others have written. It inserts a record at the position where the log
+ends as far as it knows. If another writer was faster, the position is taken, and the unique key
+refuses the row. If the history was released or deleted, the statement inserts nothing. In both
+cases the writer reads what is new and makes its record again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+from graphkit.abc import derive_status
+from graphkit.errors import CheckpointCorruptionError
+from savers._log.frame import KEY
+from savers._log.log_bytes import Change, LogBytes, StaleLogError
+from savers._log.stored_checkpoint import outline_writes
+from savers._sql.database_errors import HistoryGoneError, PositionTakenError
+from savers._sql.encoded_text import encode_id, encode_text
+from savers._sql.known_rows import KnownRows
+from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter
+from savers._sql.terms import KnownTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from savers._log.stored_checkpoint import StoredCheckpoint
+    from savers._sql.database import Database, Transaction
+    from savers._sql.known_rows import Rows
+    from savers._sql.statements import Statements
+
+_LONG_ROW: Final = 4 << 20
+"""Values of more bytes are in rows of their own, of this length each. The client library of PostgreSQL
+moves what it has not sent yet with each part that it sends: 100 MB take 2 s in such rows, and 25 in one."""
+_MAX_RANGES: Final = 64
+"""Ranges that one statement reads. A database prepares each number of them separately, so numbers
+between powers of two are not used."""
+_BACK: Final = 1 << 16
+"""How many bytes a reader from the end gets at first."""
+
+
+class _Row(NamedTuple):
+    """A row of a history, and what the row of the history says."""
+
+    history: int
+    status: str | None
+    keyframe: int
+    """The position of the last keyframe."""
+    position: int
+    frame: bytes | None
+    """None: there is no such row."""
+
+
+@final
+class RowLogBytes(LogBytes):
+    """The bytes of one history. What is appended waits in memory until `commit` inserts it, all or none.
+
+    Attributes:
+        history: the number of the history; NEW if it is not open, or not inserted yet.
+        transaction: what `commit` inserts in, instead of a transaction of its own.
+    """
+
+    max_payload = 800 << 20
+    """SQLite refuses rows of 1,000,000,000 bytes, and PostgreSQL messages of 1 GiB."""
+    begins_whole = True
+
+    def __init__(
+        self,
+        database: Database,
+        statements: Statements,
+        owner: tuple[str, str],
+        version: int = 0,
+        number: int | None = None,
+    ) -> None:
+        """Prepare to open a history.
+
+        Args:
+            database: the database.
+            statements: its statements.
+            owner: the thread and the namespace.
+            version: 0 for the live history; otherwise a released version.
+            number: opens the history with this number, whatever has become of it.
+        """
+        super().__init__(_describe(owner, version, database))
+        self._database = database
+        self._statements = statements
+        self._inserter = RowInserter(database, statements, *owner, version)
+        self._thread_id, namespace = owner
+        self.key: Final = (encode_text(self._thread_id), encode_text(namespace), version)
+        """The thread, the namespace and the version in the row of the history."""
+        self._number = number
+        self.transaction: Transaction | None = None
+        self._last_history = NEW
+        """The number of the history that was open last."""
+        self._generation = database.generation
+        """Of the database from which the rows come."""
+        self._doubted: str | None = None
+        """An id that was taken to be absent when rows were refused last."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self.history = NEW
+        self.size = 0
+        self._beginning = b""
+        """The first row."""
+        self._rows = KnownRows()
+        self._pending: list[NewRow] = []
+        self._status: str | None = None
+        """The status in the row of the history."""
+        self._keyframe = 0
+        """The position of the last keyframe in that row."""
+        self._last_row: tuple[int, bytes | None] = (0, None)
+        """The position of the last row, and the encoded id of its checkpoint."""
+        self._terms = KnownTerms()
+        """Terms that the history has, those of pending records included."""
+        self._absent: str | None = None
+        """An id that the history must not have at the next commit."""
+        self._back_start = 0
+        """Where the last bytes begin that were read back from an end;"""
+        self._back_length = _BACK
+        """and how many these were."""
+
+    # Opening, and what other writers have done
+
+    @property
+    def is_open(self) -> bool:
+        return self.history != NEW or bool(self._pending)
+
+    def open(self) -> bool:
+        while True:
+            self._generation = self._database.generation
+            if self._number is None:
+                found = self._database.read(self._statements.select_first, (*self.key, *self.key))
+            else:
+                found = self._database.read(self._statements.select_first_of, (self._number, self._number))
+            if self._database.generation == self._generation:
+                break
+            # The statement has found another database in place of the one that is known.
+        if not found:
+            self._database.check_absence(self.key[0])
+            return False
+        rows = [_Row(*row) for row in found]
+        beginning = rows[0].frame
+        self.history = self._last_history = rows[0].history
+        if beginning is None or rows[0].position:
+            raise CheckpointCorruptionError(self.path, 0, "the first record is missing")
+        self._beginning = beginning
+        for row in rows:
+            self._take(row)
+        self._database.check_end(self.history, self._last_row[0])
+        return True
+
+    def open_to(self, size: int) -> None:
+        """Open the history with the number, of which the caller has looked up the end; nothing of it is read."""
+        assert self._number is not None
+        self._generation = self._database.generation
+        self.history = self._last_history = self._number
+        self.size = size
+
+    def refresh(self, end: int) -> Change:
+        database = self._database
+        if database.generation != self._generation:
+            return Change.REPLACED
+        statements = self._statements
+        if self._number is None:
+            found = database.read(statements.select_new, (self.size, self.history, self.key[-1]))
+        else:
+            found = database.read(statements.select_new_of, (self.size, self.history))
+        if not found or database.generation != self._generation:
+            return Change.REPLACED
+        rows = [_Row(*row) for row in found]
+        if rows[0].frame is not None:
+            for row in rows:
+                if row.position != self.size:
+                    raise CheckpointCorruptionError(self.path, self.size, "a record is missing")
+                self._take(row)
+        return Change.NONE if self.size == end else Change.GREW
+
+    def _take(self, row: _Row) -> None:
+        """Take in a row that follows those that are known, or the row of the last keyframe."""
+        assert row.frame is not None
+        self._status = row.status
+        self._keyframe = row.keyframe
+        self._last_row = row.position, None
+        self._rows.append(row.position, row.frame)
+        self.size = row.position + len(row.frame)
+
+    def note_end(self, end: int, last: StoredCheckpoint | None = None) -> None:
+        # No row is cut short, so whatever is no record is damage.
+        if end != self.size:
+            raise CheckpointCorruptionError(self.path, end, "the record there is damaged")
+        if last is not None and last.offset == self._last_row[0]:
+            # From the record: the row may say something else, and then takes no other behind it.
+            self._last_row = last.offset, encode_id(last.id)
+
+    def close(self) -> None:
+        self._reset()
+
+    def is_gone(self) -> bool:
+        if self._database.generation != self._generation:
+            return True
+        history = self._last_history
+        return history != NEW and not self._database.read(self._statements.select_status, (history,))
+
+    # Reading
+
+    def read_beginning(self) -> bytes:
+        return self._beginning or super().read_beginning()
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        length = min(length, self.size - offset)
+        if length <= 0:
+            return b""
+        data = self._rows.read_at(offset, length)
+        return self._read_ranges([(offset, offset + length)])[0] if data is None else data
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        found = [self._rows.read_at(start, end - start) for start, end in ranges]
+        missing = [pair for pair, data in zip(ranges, found, strict=True) if data is None]
+        read: list[bytes] = []
+        for first in range(0, len(missing), _MAX_RANGES):
+            read += self._read_ranges(missing[first : first + _MAX_RANGES])
+        following = iter(read)
+        return [next(following) if data is None else data for data in found]
+
+    def _read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of a few ranges with one statement, and keep their rows for later reads.
+
+        Raises:
+            CheckpointCorruptionError: a row is missing.
+        """
+        count = 1 << (len(ranges) - 1).bit_length()
+        parameters: list[int] = []
+        for start, end in ranges:
+            parameters += (self.history, self.history, start, end)
+        parameters += [self.history, self.history, 0, 0] * (count - len(ranges))
+        rows = self._database.read(self._statements.select_ranges(count), parameters)
+        kept = self._rows.keep([*rows, *[(row.position, row.frame) for row in self._pending]])
+        return [self._cut(kept, start, end) for start, end in ranges]
+
+    def _cut(self, rows: Rows, start: int, end: int) -> bytes:
+        data = rows.read_at(start, end - start)
+        if data is None:
+            raise CheckpointCorruptionError(self.path, rows.find_missing(start), "a record is missing")
+        return data
+
+    def read_record(self, offset: int, length: int) -> bytes:
+        frame = self._rows.find(offset)
+        return self.read_at(offset, length) if frame is None else frame
+
+    def expect_keyframes(self, offset: int) -> None:
+        if 0 <= offset < self.size and self._rows.find(offset) is None:
+            parameters = (self.history, offset, offset)
+            self._rows.keep(self._database.read(self._statements.select_keyframes, parameters))
+
+    def read_back(self, end: int, length: int) -> tuple[int, bytes]:
+        start = self._rows.start
+        if start <= end - length:
+            data = self._rows.read_at(start, end - start)
+            if data is not None:
+                return start, data
+        # A reader that goes on gets more and more at once.
+        goes_on = end <= self._back_start
+        self._back_length = min(2 * self._back_length, self._database.read_size) if goes_on else _BACK
+        self._back_start = start = max(0, end - max(length, self._back_length))
+        return start, self.read_at(start, end - start)
+
+    @property
+    def read_window(self) -> int:
+        return self._database.read_size
+
+    def locate(self, id: str) -> Sequence[int] | None:
+        encoded = encode_id(id)
+        pending = [row.position for row in self._pending if row.checkpoint == encoded]
+        if pending:
+            return pending[::-1]
+        rows = self._database.read(self._statements.select_around, (self.history, encoded, self.size))
+        if not rows:
+            return ()
+        self._rows.keep([row[:2] for row in rows])
+        return (int(rows[0][2]),)
+
+    @property
+    def kept_size(self) -> int:
+        return self._rows.size
+
+    def drop_caches(self) -> None:
+        if not self._pending:
+            self._rows = KnownRows()
+
+    # Appending
+
+    @property
+    def max_part(self) -> int:
+        return min(self.max_values, _LONG_ROW)
+
+    def expect_absent(self, id: str) -> bool:
+        """As in LogBytes, for one id at a commit. If that was refused, the next call makes the caller look for it."""
+        if id == self._doubted or self._absent not in {None, id}:
+            return False
+        self._absent = id
+        return True
+
+    def begin(self, beginning: bytes) -> None:
+        self._beginning = beginning
+        self._pending.append(NewRow(0, beginning))
+        self._rows.append(0, beginning)
+        self.size = len(beginning)
+
+    def append(self, offset: int, data: bytes, flags: int, checkpoint: StoredCheckpoint | None) -> None:
+        encoded = None
+        terms: Sequence[int] = ()
+        if checkpoint is not None:
+            encoded = encode_id(checkpoint.id)
+            if checkpoint.metadata:
+                terms = self._terms.take_new(checkpoint.metadata)
+        self._pending.append(NewRow(offset, data, bool(flags & KEY) or None, encoded, terms))
+        self._rows.append(offset, data)
+        self.size = offset + len(data)
+
+    def undo(self, start: int) -> None:  # noqa: ARG002 - what is pending belongs together
+        # The caller closes the log: nothing of it was inserted.
+        self._pending.clear()
+
+    @property
+    def has_pending(self) -> bool:  # type: ignore[override] # it changes here
+        return bool(self._pending)
+
+    @property
+    def pending_size(self) -> int:
+        """How many bytes wait for `commit`."""
+        return sum(len(row.frame) for row in self._pending)
+
+    def commit(self, latest: StoredCheckpoint | None) -> None:
+        rows = self._pending
+        if not rows:
+            self._absent = None
+            return
+        keyframe = next((row.position for row in reversed(rows) if row.is_keyframe), self._keyframe)
+        status = None
+        if latest is not None:
+            status = derive_status(latest.next, outline_writes(latest.writes, latest.cleared), latest.metadata)
+        commit = Commit(
+            history=self.history,
+            rows=rows,
+            keyframe=keyframe,
+            status=status,
+            has_new_keyframe=keyframe != self._keyframe,
+            has_new_status=status != self._status,
+            last_row=self._last_row,
+            absent=None if self._absent is None else encode_id(self._absent),
+            token=None if self.transaction is not None else self._database.token_of(self._thread_id),
+        )
+        try:
+            if self.transaction is None:
+                history = self._inserter.insert(commit)
+            else:
+                history = self._inserter.insert_in(self.transaction, commit)
+        except (PositionTakenError, HistoryGoneError, StaleLogError):
+            # Perhaps because the id is there.
+            self._doubted = self._absent
+            raise StaleLogError from None
+        self.history = self._last_history = history
+        self._keyframe = keyframe
+        self._status = status
+        self._last_row = rows[-1].position, rows[-1].checkpoint
+        self._pending = []
+        self._rows.trim()
+        self._absent = self._doubted = None
+
+
+def _describe(owner: tuple[str, str], version: int, database: Database) -> str:
+    """Return what errors call a history."""
+    thread_id, namespace = owner
+    name = f"the history of thread {thread_id!r:.80}"
+    if namespace:
+        name += f", namespace {namespace!r:.80}"
+    if version > 0:
+        name += f", version {version}"
+    return f"{name} in {database.path}"

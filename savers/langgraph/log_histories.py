@@ -1,0 +1,129 @@
+"""Histories in the logs of a FileSystemSaver, a SqliteSaver or a PostgresSaver.
+
+Early writes wait in the log of their history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, final
+
+from graphkit import Checkpoint, RunnableConfig
+from savers.langgraph.histories import EARLY, FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
+
+if TYPE_CHECKING:
+    from graphkit.values import FrozenDict
+    from savers._log.catalogue import Head
+    from savers._log.log import AnyLog
+    from savers._log.log_saver import LogSaver
+    from savers._log.stored_checkpoint import StoredCheckpoint
+    from savers.langgraph.channels import Successor
+    from savers.langgraph.writes import TaskWrites
+
+_NOTHING: Final = (0, 0)
+"""What was seen of a history that does not exist."""
+
+
+@final
+class LogHistories(Histories):
+    """The histories in a saver whose histories are logs."""
+
+    saver: LogSaver[Any]
+
+    def put_next(self, history: RunnableConfig, put_next: Callable[[GrowingHistory], None]) -> None:
+        self.saver.append_to_log(history, lambda log: put_next(_GrowingLog(log)))
+
+    def put_writes(self, history: RunnableConfig, checkpoint_id: str | None, writes: TaskWrites) -> None:
+        packed, keep = writes
+        self.saver.put_packed_writes(history, checkpoint_id, packed, keep, early=True, expects_put=True)
+
+    def call_without_waiting(
+        self, target: RunnableConfig, call: Callable[[], Result], *, appends: bool
+    ) -> tuple[Result] | None:
+        return self.saver.call_without_waiting(target, call, appends=appends)
+
+    def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
+        def read(log: AnyLog) -> Result | None:
+            stored = log.find(config.checkpoint_id)
+            return None if stored is None else take(_read(log, stored))
+
+        return self.saver.read_log(config, read, None)
+
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
+        heads = self.saver.catalogue.list_heads(metadata, with_newest=with_newest)
+        # A copy of another store, or a saver around this one, may have left such namespaces.
+        return (head for head in heads if not head.namespace.startswith(EARLY))
+
+    def select(
+        self,
+        history: RunnableConfig,
+        choose: Callable[[Iterator[StoredCheckpoint]], Result],
+        expected: int | None,
+    ) -> tuple[Result, Seen]:
+        def read(log: AnyLog) -> tuple[Result, Seen]:
+            if expected is None:
+                log.history.load_index()
+            return choose(log.history.walk_back()), _see(log)
+
+        found = self.saver.read_log(history, read, None)
+        return (choose(iter(())), _NOTHING) if found is None else found
+
+    def read_selected(
+        self, history: RunnableConfig, stored: StoredCheckpoint, seen: Seen, take: Take[Result]
+    ) -> Result | None:
+        def read(log: AnyLog) -> Result | None:
+            # What was appended since may replace it, or add writes to it.
+            present = stored if _see(log) == seen else log.find(stored.id)
+            return None if present is None else take(_read(log, present))
+
+        return self.saver.read_log(history, read, None)
+
+    def remove(self, history: RunnableConfig, ids: Sequence[str]) -> None:
+        self.saver.remove(history, ids)
+
+    def delete_idle(self, thread_id: str, *, idle_since: datetime, dry_run: bool = False) -> bool:
+        return bool(self.saver.delete_idle(thread_id, idle_since=idle_since, dry_run=dry_run))
+
+    def describe(self) -> str:
+        return self.saver.describe()
+
+
+def _see(log: AnyLog) -> Seen:
+    return log.frames.fid, log.frames.end
+
+
+def _read(log: AnyLog, stored: StoredCheckpoint) -> FoundCheckpoint:
+    writes = log.history.read_packed_writes(stored) if stored.writes else {}
+    return FoundCheckpoint(stored, log.packed.read(stored), writes, is_packed=True, path=log.path)
+
+
+@final
+class _GrowingLog:
+    """A log to which a checkpoint is put; see GrowingHistory."""
+
+    def __init__(self, log: AnyLog) -> None:
+        self._log = log
+        self.find = log.find
+        self.load_state = log.load_state
+        self.walk_back = log.history.walk_back
+        self.pack = log.pack
+
+    def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:
+        writer = self._log.writer
+        is_present = not self._log.history.lacks(new.id)
+        if successor.packed is not None and base is writer.state and not is_present:
+            writer.put_packed(new, successor.state, successor.packed)
+            return
+        # The constructor would freeze the state again, and would not know what changed.
+        checkpoint = Checkpoint.from_stored(
+            id=new.id,
+            node_id=new.node,
+            next_node_id=new.next,
+            parent_id=new.parent,
+            created_us=new.created,
+            metadata=new.metadata,
+            state=successor.state,
+            changes=successor.list_changes(base),
+        )
+        writer.put(checkpoint, new.id if is_present else None)

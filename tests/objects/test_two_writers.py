@@ -1,0 +1,227 @@
+"""Two writers of one history, and writers that die between two objects, on two file systems of fsspec."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier
+from uuid import uuid4
+
+import pytest
+
+from graphkit import END, START, Checkpoint, GraphInterrupt, RunnableConfig, StateGraph
+from graphkit.abc import copy_thread
+from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointStorageError
+from savers import FileSystemSaver, ObjectStoreSaver
+from savers._objects.bucket import Bucket
+
+CONFIG = RunnableConfig("t")
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request, tmp_path):
+    return f"memory://{uuid4().hex}" if request.param == "memory" else f"file://{tmp_path}/bucket"
+
+
+def make(number, **more):
+    return Checkpoint(node_id="a", next_node_id="b", state={"n": number, **more})
+
+
+def numbers(checkpoints):
+    return [one.state["n"] for one in checkpoints]
+
+
+class Died(BaseException):
+    """Stands for the end of a process: nothing after it is executed."""
+
+
+def die_at(monkeypatch, operation, count):
+    """Let the process die when an operation of a bucket is called for the nth time, before it does anything."""
+    calls = iter(range(1, 1_000_000))
+    whole = getattr(Bucket, operation)
+
+    def call(self, *args):
+        if next(calls) == count:
+            raise Died
+        return whole(self, *args)
+
+    monkeypatch.setattr(Bucket, operation, call)
+
+
+def test_the_slower_of_two_runs_is_refused_and_has_changed_nothing(url):
+    saver = ObjectStoreSaver(url)
+    elsewhere = ObjectStoreSaver(url)
+
+    def disturb(state):
+        # Run locks hold within a process; another process has none of them.
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(elsewhere.put, CONFIG, make(99)).result()
+        return {"n": 1}
+
+    graph = StateGraph({}).add_node("a", disturb).add_edge(START, "a").add_edge("a", END)
+    with pytest.raises(CheckpointConflictError, match="another process"):
+        graph.compile(checkpoint_saver=saver).invoke({"n": 0}, CONFIG)
+    assert 99 in numbers(saver.list(CONFIG))
+    assert 1 not in numbers(saver.list(CONFIG))
+
+
+def test_outside_a_run_a_refused_put_is_put_again(url):
+    one, two = ObjectStoreSaver(url), ObjectStoreSaver(url)
+    for number in range(6):
+        (one if number % 2 else two).put(CONFIG, make(number))
+    assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("disturbance", ["prune", "release", "delete"])
+def test_what_is_put_beside_other_changes_is_lost_only_by_a_delete(url, disturbance):
+    changes = {
+        "prune": lambda saver: saver.prune("t", keep_last=1000),
+        "release": lambda saver: saver.release(CONFIG),
+        "delete": lambda saver: saver.delete("t"),
+    }
+    together = Barrier(3)
+
+    def put(offset):
+        saver = ObjectStoreSaver(url)
+        together.wait()
+        for number in range(offset, offset + 12):
+            saver.put(CONFIG, make(number))
+
+    def disturb():
+        saver = ObjectStoreSaver(url)
+        together.wait()
+        for _ in range(4):
+            changes[disturbance](saver)
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(put, 0), pool.submit(put, 100), pool.submit(disturb)]:
+            done.result()
+    saver = ObjectStoreSaver(url)
+    found = numbers(saver.list(CONFIG))
+    for version in saver.versions_by_thread_id("t"):
+        found += numbers(saver.tag(CONFIG, version).checkpoints)
+    assert len(found) == len(set(found))
+    if disturbance != "delete":
+        assert sorted(found) == [*range(12), *range(100, 112)]
+    saver.delete("t")
+    assert (saver.size("t"), saver.list(CONFIG), saver.threads(released=True)) == (0, [], [])
+
+
+def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(url):
+    """The names of the old log are free again, except the first; the log after it is what counts."""
+    late, other = ObjectStoreSaver(url), ObjectStoreSaver(url)
+    late.put(CONFIG, make(0))
+    for number in range(1, 4):
+        other.put(CONFIG, make(number))
+    other.prune("t", keep_last=1)
+    other.put(CONFIG, make(4))
+    late.put(CONFIG, make(5))
+    assert numbers(other.list(CONFIG)) == [5, 4, 3]
+    other.delete("t")
+    late.put(CONFIG, make(6))
+    assert numbers(other.list(CONFIG)) == [6]
+
+
+@pytest.mark.parametrize("operation", ["create", "empty", "remove"])
+@pytest.mark.parametrize("count", range(1, 7))
+@pytest.mark.parametrize("change", ["put", "prune", "release", "delete"])
+def test_a_writer_may_die_before_any_object(url, monkeypatch, operation, count, change):
+    saver = ObjectStoreSaver(url)
+    child = RunnableConfig("t", checkpoint_ns="child")
+    for number in range(4):
+        saver.put(CONFIG, make(number))
+        saver.put(child, make(number))
+    changes = {
+        "put": lambda: saver.put(CONFIG, make(9)),
+        "prune": lambda: saver.prune("t", keep_last=2),
+        "release": lambda: saver.release(CONFIG),
+        "delete": lambda: saver.delete("t"),
+    }
+    with monkeypatch.context() as patch:
+        die_at(patch, operation, count)
+        with suppress(Died):
+            changes[change]()
+    after = ObjectStoreSaver(url)
+    after.put(CONFIG, make(10))
+    left = numbers(after.list(CONFIG))
+    allowed = {
+        "put": ([10, 3, 2, 1, 0], [10, 9, 3, 2, 1, 0]),
+        "prune": ([10, 3, 2, 1, 0], [10, 3, 2]),
+        "release": ([10, 3, 2, 1, 0], [10]),
+        "delete": ([10, 3, 2, 1, 0], [10]),
+    }
+    assert left in allowed[change]
+    if change == "release":
+        versions = [numbers(after.tag(CONFIG, each).checkpoints) for each in after.versions_by_thread_id("t")]
+        assert versions == ([[3, 2, 1, 0]] if left == [10] else [])
+    after.delete("t")
+    assert (after.size("t"), after.threads(released=True)) == (0, [])
+
+
+def test_a_process_that_is_killed_leaves_whole_checkpoints(tmp_path):
+    url = f"file://{tmp_path}/bucket"
+    code = (
+        "import sys; from savers import ObjectStoreSaver; from graphkit import Checkpoint, RunnableConfig\n"
+        "saver = ObjectStoreSaver(sys.argv[1])\n"
+        "for n in range(100_000):\n"
+        "    saver.put(RunnableConfig('t'), Checkpoint(node_id='a', next_node_id='b', state={'n': n, 'text': 'x' * 10_000 + str(n)}))\n"
+        "    print(n, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if int(line) == 5:
+                process.kill()
+                break
+        acknowledged = [5, *map(int, process.stdout.read().split())][-1]
+    saver = ObjectStoreSaver(url)
+    found = numbers(saver.list(CONFIG))
+    assert found in ([*range(acknowledged, -1, -1)], [*range(acknowledged + 1, -1, -1)])
+    saver.put(CONFIG, make("next"))
+    assert numbers(ObjectStoreSaver(url).list(CONFIG)) == ["next", *found]
+
+
+def test_a_repeated_request_meets_its_own_object(url, monkeypatch):
+    """A client that gets no answer sends a request again, and its own object is there."""
+    whole = Bucket.create
+
+    def twice(self, name, data):
+        whole(self, name, data)
+        whole(self, name, data)
+
+    saver = ObjectStoreSaver(url)
+    monkeypatch.setattr(Bucket, "create", twice)
+    for number in range(3):
+        saver.put(CONFIG, make(number))
+    saver.prune("t", keep_last=2)
+    assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1]
+
+
+def test_a_run_goes_on_in_another_object(url):
+    def ask(state):
+        raise GraphInterrupt("why")
+
+    graph = StateGraph({}).add_node("a", lambda state: {"n": 1}).add_node("b", ask)
+    graph = graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    graph.compile(checkpoint_saver=ObjectStoreSaver(url)).invoke({}, CONFIG)
+    assert [one.thread_id for one in ObjectStoreSaver(url).interrupts()] == ["t"]
+
+
+@pytest.mark.parametrize("wrong", ["", None, 3, "nonsense://x", "memory://a*b"])
+def test_a_wrong_url_is_refused(wrong):
+    with pytest.raises(CheckpointerConfigurationError):
+        ObjectStoreSaver(wrong)
+
+
+def test_storage_that_refuses_is_named(tmp_path):
+    (tmp_path / "bucket").write_text("no directory")
+    with pytest.raises(CheckpointStorageError, match="bucket"):
+        ObjectStoreSaver(f"file://{tmp_path}/bucket").put(CONFIG, make(1))
+
+
+def test_old_threads_are_archived_there(url, tmp_path):
+    live, archive = FileSystemSaver(tmp_path / "live"), ObjectStoreSaver(url)
+    for number in range(3):
+        live.put(CONFIG, make(number))
+    copy_thread(live, "t", archive, "t")
+    live.delete("t")
+    assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1, 0]

@@ -1,0 +1,428 @@
+"""The bytes of a history in rows: read, appended all or none, and refused when another writer was faster."""
+
+import random
+from contextlib import suppress
+
+import pytest
+
+from graphkit.errors import CheckpointCorruptionError
+from savers._log.frame import KEY
+from savers._log.log_bytes import Change, StaleLogError
+from savers._log.stored_checkpoint import StoredCheckpoint
+from savers._sql import known_rows
+from savers._sql.row_log_bytes import RowLogBytes
+from savers._sql.statements import Statements
+from tests.sql.rows import positions
+
+BEGINNING = b"B" * 100
+FRAMES = [bytes([n % 251]) * (40_000 if n == 150 else n % 90 + 1) for n in range(600)]
+"""One of them is long."""
+
+
+@pytest.fixture
+def make(database):
+    """Makes one more object of the same history; or of the one with a number."""
+    statements = Statements(database)
+
+    def make_bytes(number=None):
+        return RowLogBytes(database, statements, ("t", ""), number=number)
+
+    return make_bytes
+
+
+def make_checkpoint(id):
+    return StoredCheckpoint(id, "a", "b", 0, None, {})
+
+
+def write(medium, *parts):
+    """Append records, and commit them together; begin the history if there is none. Return where it ends."""
+    if not medium.is_open:
+        medium.begin(BEGINNING)
+    for part in parts:
+        medium.append(medium.size, part, 0, None)
+    medium.commit(None)
+    return medium.size
+
+
+def open_other(make):
+    other = make()
+    assert other.open()
+    return other
+
+
+@pytest.fixture
+def history(make):
+    """A history with these frames, opened by another object that keeps no rows of it."""
+    medium = make()
+    end = write(medium, *FRAMES)
+    other = make(medium.history)
+    other.open_to(end)
+    return other
+
+
+WHOLE = BEGINNING + b"".join(FRAMES)
+
+
+def delete_row(database, position):
+    database.write(f"DELETE FROM {database.names.records} WHERE position = ?", (position,))
+
+
+class Reads:
+    """Counts the statements that read from a database."""
+
+    def __init__(self, database, monkeypatch):
+        self.count = 0
+        self.read = database.read
+        monkeypatch.setattr(database, "read", self.read_and_count)
+
+    def read_and_count(self, sql, parameters=()):
+        self.count += 1
+        return self.read(sql, parameters)
+
+    def take(self):
+        count, self.count = self.count, 0
+        return count
+
+
+# What every medium promises
+
+
+def test_there_is_nothing_at_first(make):
+    medium = make()
+    assert not medium.is_open
+    assert not medium.open()
+    assert not medium.is_open
+    medium.close()
+
+
+def test_the_beginning_is_inserted_with_the_first_record(make, database):
+    medium = make()
+    medium.begin(BEGINNING)
+    medium.append(100, b"first", 0, None)
+    assert medium.is_open
+    assert medium.has_pending
+    assert medium.read_at(0, 200) == BEGINNING + b"first"
+    assert not make().open()
+    medium.commit(None)
+    assert not medium.has_pending
+    other = open_other(make)
+    assert other.read_beginning() == BEGINNING
+    assert other.read_at(0, 200) == BEGINNING + b"first"
+    assert positions(database, medium.history) == [0, 100]
+
+
+def test_own_records_are_no_news(make):
+    medium = make()
+    end = write(medium, b"one", b"two")
+    assert medium.refresh(end) is Change.NONE
+
+
+def test_the_records_of_another_writer_are_found(make):
+    medium = make()
+    end = write(medium, b"one")
+    write(open_other(make), b"two", b"three")
+    assert medium.refresh(end) is Change.GREW
+    assert medium.size == end + 8
+    assert medium.read_at(end - 3, 100) == b"onetwothree"
+    assert medium.refresh(end + 8) is Change.NONE
+
+
+@pytest.mark.parametrize("sql", ["DELETE FROM {histories}", "UPDATE {histories} SET version = 1"])
+def test_a_history_that_is_deleted_or_released_is_replaced(make, database, sql):
+    medium = make()
+    end = write(medium, b"one")
+    by_number = make(medium.history)
+    assert by_number.open()
+    database.write(sql.format(histories=database.names.histories))
+    assert medium.refresh(end) is Change.REPLACED
+    is_deleted = sql.startswith("DELETE")
+    assert by_number.refresh(end) is (Change.REPLACED if is_deleted else Change.NONE)
+    medium.close()
+    assert medium.is_gone() is is_deleted
+    assert not medium.open()
+
+
+def test_what_was_not_committed_is_taken_back(make):
+    medium = make()
+    end = write(medium, b"one")
+    medium.append(end, b"two", 0, None)
+    medium.undo(end)
+    assert not medium.has_pending
+    medium.close()
+    assert medium.open()
+    assert medium.size == end
+    assert write(medium, b"other") == end + 5
+    assert open_other(make).read_at(end - 3, 100) == b"oneother"
+
+
+def test_closing_forgets_and_may_be_repeated(make):
+    medium = make()
+    end = write(medium, b"one")
+    medium.append(end, b"two", 0, None)
+    for _ in range(2):
+        medium.close()
+        assert not medium.is_open
+        assert not medium.has_pending
+    assert medium.open()
+    assert medium.read_at(100, 100) == b"one"
+
+
+def test_a_search_finds_all_occurrences_the_last_one_first(make):
+    end = write(make(), b"needle", b"x" * 100_000, b"needleneedle", b"tail needle")
+    medium = open_other(make)
+    data = medium.read_at(0, end)
+    places = [place for place in range(len(data)) if data.startswith(b"needle", place)]
+    assert [*medium.search(b"needle", end)] == places[::-1]
+    assert [*medium.search(b"needle", places[-1])] == places[-2::-1]
+    assert [*medium.search(b"absent", end)] == []
+
+
+# Reading
+
+
+@pytest.mark.parametrize("length", [0, 1, 16_383, 40_000, 100_000])
+def test_any_range_has_the_bytes_of_its_rows(history, length):
+    for offset in (*range(0, len(WHOLE), 1777), len(WHOLE) - 1):
+        assert history.read_at(offset, length) == WHOLE[offset : offset + length], offset
+        history.drop_caches()
+    assert history.read_at(len(WHOLE), 10) == b""
+
+
+def test_any_ranges_in_any_order_have_the_bytes_of_their_rows(history):
+    randomness = random.Random(1)
+    for _ in range(300):
+        ranges = []
+        for _ in range(randomness.choice([1, 2, 3, 70])):
+            start = randomness.randrange(len(WHOLE))
+            ranges.append((start, min(len(WHOLE), start + randomness.choice([0, 5, 300, 20_000]))))
+        assert history.read_many(ranges) == [WHOLE[start:end] for start, end in ranges]
+
+
+def test_what_waits_is_read_together_with_what_was_inserted(make, monkeypatch):
+    monkeypatch.setattr(known_rows, "_MAX_LAST", 10_000)
+    medium = make()
+    write(medium, *FRAMES)
+    medium.append(medium.size, b"waits", 0, None)
+    whole = WHOLE + b"waits"
+    assert medium.read_at(0, len(whole)) == whole
+    assert medium.read_many([(3, 9), (len(whole) - 7, len(whole))]) == [whole[3:9], whole[-7:]]
+
+
+@pytest.mark.parametrize("missing", [0, 1, 149, 150, 151, 400, 598])
+def test_a_missing_row_is_reported_where_it_would_begin(history, database, missing):
+    start = len(BEGINNING) + sum(map(len, FRAMES[:missing]))
+    end = start + len(FRAMES[missing])
+    delete_row(database, start)
+    assert history.read_at(0, start) == WHOLE[:start]
+    assert history.read_at(end, len(WHOLE)) == WHOLE[end:]
+    history.drop_caches()
+    for read in (
+        lambda: history.read_at(start - 1, 3),
+        lambda: history.read_at(start, 1),
+        lambda: history.read_many([(5, 9), (start - 1, end)]),
+    ):
+        with pytest.raises(CheckpointCorruptionError, match="a record is missing") as caught:
+            read()
+        assert caught.value.offset == start
+
+
+def test_a_missing_row_among_those_that_are_new_is_reported(make, database):
+    medium = make()
+    end = write(medium, b"one")
+    write(open_other(make), b"two", b"three")
+    delete_row(database, end)
+    with pytest.raises(CheckpointCorruptionError) as caught:
+        medium.refresh(end)
+    assert caught.value.offset == end
+
+
+def test_a_history_without_its_first_row_is_damaged(make, database):
+    write(make(), b"one")
+    delete_row(database, 0)
+    with pytest.raises(CheckpointCorruptionError, match="the first record is missing"):
+        make().open()
+
+
+def test_rows_that_were_read_are_not_read_again(history, database, monkeypatch):
+    reads = Reads(database, monkeypatch)
+    history.read_at(0, 50_000)
+    assert reads.take() == 1
+    assert history.read_at(900, 14_000) == WHOLE[900:14_900]
+    assert history.read_many([(10, 30), (31_000, 31_500)]) == [WHOLE[10:30], WHOLE[31_000:31_500]]
+    assert reads.take() == 0
+
+
+def test_ranges_that_are_far_apart_are_read_in_one_statement(history, database, monkeypatch):
+    reads = Reads(database, monkeypatch)
+    ranges = [(start, start + 7) for start in range(0, len(WHOLE) - 7, len(WHOLE) // 37)]
+    assert history.read_many(ranges) == [WHOLE[start:end] for start, end in ranges]
+    assert reads.take() == 1
+
+
+def test_a_reader_that_goes_back_reads_more_at_once(make, database, monkeypatch):
+    medium = make()
+    end = write(medium, *(bytes([n]) * 10_000 for n in range(100)))
+    reader = make(medium.history)
+    reader.open_to(end)
+    monkeypatch.setattr(database, "read_size", 200_000)
+    reads = Reads(database, monkeypatch)
+    lengths = []
+    while end:
+        start, data = reader.read_back(end, 1)
+        assert len(data) == end - start
+        lengths.append(len(data))
+        end = start
+    assert lengths[:3] == [1 << 16, 1 << 17, 200_000]
+    assert reads.take() == len(lengths)
+
+
+def test_no_more_bytes_are_kept_than_wanted(history, monkeypatch):
+    monkeypatch.setattr(known_rows, "_MAX_READ", 20_000)
+    for length in (5_000, 15_000, 80_000):
+        for offset in range(0, len(WHOLE) - length, 3_000):
+            history.read_at(offset, length)
+            assert history.kept_size <= 20_000
+
+
+def test_the_last_rows_are_kept_within_limits(make, monkeypatch):
+    monkeypatch.setattr(known_rows, "_MAX_LAST", 10_000)
+    medium = make()
+    write(medium, b"first")
+    for frame in FRAMES:
+        write(medium, frame)
+        assert medium.kept_size <= max(10_000, len(frame))
+    assert medium.read_at(0, medium.size) == BEGINNING + b"first" + b"".join(FRAMES)
+
+
+# Appending
+
+
+def test_two_writers_at_one_end(make):
+    write(make(), b"one")
+    first, second = open_other(make), open_other(make)
+    end = first.size
+    write(first, b"two")
+    with pytest.raises(StaleLogError):
+        write(second, b"lost")
+    second.close()
+    assert second.open()
+    assert second.size == end + 3
+    write(second, b"three")
+    assert open_other(make).read_at(end, 100) == b"twothree"
+
+
+def test_two_writers_that_begin_a_history(make, database):
+    first, second = make(), make()
+    write(first, b"one")
+    with pytest.raises(StaleLogError):
+        write(second, b"lost")
+    assert database.read(f"SELECT count(*) FROM {database.names.histories}") == [(1,)]
+    assert open_other(make).read_at(100, 100) == b"one"
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_all_records_of_a_commit_are_inserted_or_none(make, database, count):
+    medium = make()
+    end = write(medium, b"one")
+    # The last position is taken, and the first one is not.
+    last = end + 3 * (count - 1)
+    insert = f"INSERT INTO {database.names.records} (history, position, frame, written) VALUES (?, ?, ?, 0)"
+    database.write(insert, (medium.history, last, b"taken"))
+    with pytest.raises(StaleLogError):
+        write(medium, *[b"new"] * count)
+    assert positions(database, medium.history) == [0, 100, last]
+
+
+def test_nothing_is_inserted_behind_a_record_that_is_not_there(make, database):
+    medium = make()
+    end = write(medium, b"one", b"two")
+    delete_row(database, end - 3)
+    with pytest.raises(StaleLogError):
+        write(medium, b"three")
+    assert positions(database, medium.history) == [0, 100]
+
+
+@pytest.mark.parametrize("change", ["deleted", "released"])
+def test_nothing_is_inserted_into_a_history_that_is_not_live(make, database, change):
+    medium = make()
+    write(medium, b"one")
+    histories = database.names.histories
+    sql = {"deleted": f"DELETE FROM {histories}", "released": f"UPDATE {histories} SET version = 1"}[change]
+    database.write(sql)
+    with pytest.raises(StaleLogError):
+        write(medium, b"two")
+    assert positions(database, medium.history) == ([] if change == "deleted" else [0, 100])
+
+
+def append_checkpoint(medium, id, frame=b"record", flags=0):
+    medium.append(medium.size, frame, flags, make_checkpoint(id))
+
+
+def test_a_checkpoint_that_must_be_absent_is_not_inserted_twice(make):
+    write(make(), b"one")
+    medium = open_other(make)
+    last = make_checkpoint("x")
+    last.offset = medium.size
+    append_checkpoint(medium, "x")
+    medium.commit(last)
+    # No index was read: the writer takes it that there is none.
+    writer = open_other(make)
+    assert writer.expect_absent("x")
+    append_checkpoint(writer, "x")
+    with pytest.raises(StaleLogError):
+        writer.commit(make_checkpoint("x"))
+    writer.close()
+    writer.open()
+    writer.note_end(writer.size, last)
+    assert not writer.expect_absent("x"), "now the caller must look"
+    assert len(writer.locate("x")) == 1
+    append_checkpoint(writer, "y")
+    assert writer.expect_absent("y")
+    assert not writer.expect_absent("z"), "one id at a commit"
+    writer.commit(make_checkpoint("y"))
+    assert len(open_other(make).locate("y")) == 1
+
+
+def test_a_checkpoint_is_located_by_its_id(make):
+    medium = make()
+    write(medium, b"one")
+    known = open_other(make)
+    places = []
+    for name in ("a", "b", "a"):
+        places.append(medium.size)
+        append_checkpoint(medium, name, flags=KEY)
+        medium.commit(make_checkpoint(name))
+    reader = open_other(make)
+    assert [*reader.locate("a")] == places[2:]
+    assert [*reader.locate("b")] == [places[1]]
+    assert [*reader.locate("c")] == []
+    assert [*known.locate("a")] == [], "it is behind the known end"
+    append_checkpoint(reader, "c")
+    assert [*reader.locate("c")] == [medium.size], "it waits"
+
+
+def test_the_row_of_the_history_names_the_last_keyframe_and_the_status(make, database):
+    medium = make()
+    write(medium, b"one")
+    row = f"SELECT keyframe, status FROM {database.names.histories}"
+    keyframe = medium.size
+    append_checkpoint(medium, "a", flags=KEY)
+    medium.commit(make_checkpoint("a"))
+    assert database.read(row) == [(keyframe, "running")]
+    append_checkpoint(medium, "b")
+    medium.commit(make_checkpoint("b"))
+    assert database.read(row) == [(keyframe, "running")]
+    # It is opened from there.
+    assert open_other(make).kept_size == medium.size - keyframe
+
+
+def test_a_part_of_a_transaction_takes_effect_with_it(make, database):
+    medium = make()
+    with suppress(ZeroDivisionError), database.transaction() as transaction:
+        medium.transaction = transaction
+        write(medium, b"one")
+        write(medium, b"two")
+        assert medium.read_at(100, 100) == b"onetwo"
+        raise ZeroDivisionError
+    medium.close()
+    assert not make().open()

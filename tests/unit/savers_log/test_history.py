@@ -1,0 +1,297 @@
+"""The checkpoints of a log, from its end, by their ids, and as an index, over bytes in memory."""
+
+import random
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+
+from graphkit import Checkpoint
+from graphkit.errors import CheckpointCorruptionError
+from savers._cipher import KeyRing
+from savers._log import writer
+from savers._log.frame import CHECKPOINT, HEADER_SIZE, RELEASE, TOMBSTONE, pack_frame
+from savers._log.log_bytes import MemoryLogBytes
+from savers._log.stored_checkpoint import StoredCheckpoint
+from tests.interruptions import find_places, interrupt
+from tests.unit.savers_log.conftest import new_log, open_again, put
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+NODES = ["a", "b", "c", None]
+METADATA = [
+    {}, {"step": 1}, {"step": 2, "who": "x"}, {"when": EPOCH}, {"list": [1, {"a": 2}]}, {"big": 1 << 70}, {"s": "\ud800"},
+    {"step": 3, "b": b"\x01", "none": None, "float": 0.5, "true": True}, {"parents": {}}, {"parents": {"a": {}}, "s": 1},
+]  # fmt: skip
+FIELDS = [name for name in StoredCheckpoint.__slots__ if name != "is_replacement"]
+
+
+def outline(checkpoints):
+    return [[getattr(stored, name) for name in FIELDS] for stored in checkpoints]
+
+
+def fill(log, seed, count=80, *, replaces=False):
+    """Put checkpoints of every shape, with pending writes and tags; return their ids."""
+    dice = random.Random(seed)
+    ids = []
+    now = EPOCH
+    for number in range(count):
+        now += timedelta(microseconds=dice.randrange(-1000, 5000))
+        new = Checkpoint(
+            id=dice.choice([None, None, None, None, f"id {seed} {number}"]),
+            node_id=dice.choice(NODES[:-1]),
+            next_node_id=dice.choice(NODES),
+            parent_id=dice.choice([None, "elsewhere", *ids[-1:] * 6]),
+            created_at=now,
+            metadata=dice.choice([*METADATA, {"step": number}, {"step": number}]),
+            state={"n": number, "items": list(range(number))},
+        )
+        target = None
+        if replaces and ids and dice.random() < 0.1:
+            place = dice.randrange(len(ids))
+            target = ids[place]
+            ids[place] = new.id
+        else:
+            ids.append(new.id)
+        if dice.random() < 0.2:
+            log.writer.put_early(dice.choice([new.id, f"never {number}"]), {"early": b"\x01"})
+        log.writer.put(new, target)
+        about = log.find(dice.choice(ids) if replaces else new.id)
+        if dice.random() < 0.4:
+            log.writer.put_writes(about, {"k": dice.choice([b"\xc0", b"\x01"]), f"k{number}": b"\x02"})
+        if dice.random() < 0.2:
+            log.writer.put_tags(about, [f"tag {number}", "x"], dice.choice([["x"], []]))
+    return ids
+
+
+@pytest.fixture(params=[False, True], ids=["in order", "with replacements"])
+def replaces(request):
+    return request.param
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_reader_finds_what_the_writer_knows(log, seed, replaces):
+    ids = fill(log, seed, replaces=replaces)
+    index = log.history.load_index().checkpoints
+    assert [stored.id for stored in index] == ids
+    assert outline(open_again(log).history.load_index().checkpoints) == outline(index)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_checkpoint_is_found_by_its_id_as_in_the_index(log, seed, replaces):
+    ids = fill(log, seed, replaces=replaces)
+    known = dict(zip(ids, outline(log.history.load_index().checkpoints), strict=True))
+    reader = open_again(log)
+    for one in random.Random(seed).sample(ids, 12):
+        assert outline([reader.find(one)]) == [known[one]]
+        assert outline([open_again(log).find(one)]) == [known[one]]
+    assert reader.find("unknown") is None
+    assert reader.find(None).id == ids[-1]
+
+
+@pytest.mark.parametrize("limit", [1, 5, 30, 79, 80, 200])
+def test_the_last_checkpoints_are_those_of_the_index(log, limit, replaces):
+    fill(log, 7, replaces=replaces)
+    whole = outline(log.history.load_index().checkpoints)
+    assert outline(open_again(log).history.find_recent(limit)) == whole[-limit:]
+    assert outline(log.history.find_recent(limit)) == whole[-limit:]
+    assert outline(open_again(log).history.walk_back()) == whole[::-1]
+
+
+def test_the_end_of_a_log_is_read_first(log):
+    ids = fill(log, 1)
+    reader = open_again(log)
+    assert reader.history.index is None
+    assert reader.find(None).id == ids[-1]
+    assert reader.history.index is None
+
+
+@pytest.mark.parametrize("knows_all", [False, True])
+def test_a_reader_takes_in_what_other_writers_append(log, knows_all):
+    fill(log, 1, 20)
+    reader = open_again(log)
+    if knows_all:
+        reader.history.load_index()
+    for number in range(2, 6):
+        fill(log, number, 10, replaces=number == 4)
+        assert reader.refresh()
+        assert outline([reader.find(None)]) == outline([log.find(None)])
+        assert (reader.frames.end, reader.frames.seq) == (log.frames.end, log.frames.seq)
+        assert reader.history.depth == log.history.depth
+    assert outline(reader.history.load_index().checkpoints) == outline(log.history.load_index().checkpoints)
+
+
+def test_a_writer_goes_on_with_what_another_has_written(log):
+    other = log
+    for number in range(60):
+        put(other, n=number, items=[*range(number)])
+        other = open_again(other)
+        assert other.history.depth == number % (writer.USUAL_DEPTH + 1)
+    assert len(other.history.load_index().checkpoints) == 60
+
+
+def test_an_id_that_occurs_twice_means_the_newer_one(log):
+    put(log, id="twice", n=1)
+    put(log, id="other", n=2)
+    put(log, id="twice", n=3)
+    put(log, id="last", n=4)
+    newest = log.history.load_index().checkpoints[2].offset
+    assert log.find("twice").offset == newest
+    assert open_again(log).find("twice").offset == newest
+
+
+def test_whether_an_id_is_new(log):
+    assert log.history.lacks("a")
+    put(log, id="a")
+    put(log, id="b")
+    for each in (log, open_again(log)):
+        assert not each.history.lacks("a")
+        assert not each.history.lacks("b")
+        assert each.history.lacks("c")
+
+
+# Early writes
+
+
+@pytest.mark.parametrize("between", [0, 3, 40])
+def test_early_writes_wait_for_their_checkpoint_wherever_it_comes(log, between):
+    put(log)
+    log.writer.put_early("late", {"a": b"\x01"})
+    for number in range(between):
+        put(log, n=number)
+    log.writer.put_early("late", {"a": b"\x02", "b": b"\x03"})
+    for each in (log, open_again(log)):
+        assert [waiting.id for waiting in each.history.load_early()] == ["late"]
+    reader = open_again(log)
+    put(reader, id="late")
+    for each in (reader, open_again(reader)):
+        assert each.history.read_packed_writes(each.find("late")) == {"a": b"\x02", "b": b"\x03"}
+        assert not each.history.load_early()
+
+
+def test_early_writes_before_the_first_checkpoint(log):
+    log.writer.put_early("first", {"a": b"\x01"})
+    reader = open_again(log)
+    assert reader.find(None) is None
+    assert [waiting.id for waiting in reader.history.load_early()] == ["first"]
+    put(reader, id="first")
+    assert open_again(reader).find(None).writes.keys() == {"a"}
+
+
+@pytest.mark.parametrize("knows_all", [False, True])
+def test_a_chain_that_is_read_later_does_not_change_what_is_known(log, knows_all):
+    put(log, id="a")
+    log.writer.put_early("b", {"w": b"\x01"})
+    reader = open_again(log)
+    if knows_all:
+        reader.history.load_index()
+    put(reader, id="b")
+    reader.writer.put_writes(reader.find("b"), {"w": b"\x02"})
+    put(reader, id="c")
+    reader.writer.put_writes(reader.find("b"), {"w": b"\x03"})
+    for _ in range(2):
+        for letter in "abc":
+            reader.load_state(reader.find(letter))
+        assert reader.history.read_packed_writes(reader.find("b")) == {"w": b"\x03"}
+
+
+def read_all(log):
+    """What a reader finds of every checkpoint."""
+    assert log.refresh()
+    found = log.history.load_index().checkpoints
+    states = [log.load_state(stored) for stored in found]
+    return outline(found), states, [log.history.read_packed_writes(stored) for stored in found]
+
+
+READS = {
+    "the index": read_all,
+    "the last ones": lambda log: [log.load_state(stored) for stored in log.history.find_recent(4)],
+    "one by its id": lambda log: log.load_state(log.find("first")),
+    "a value to compare": lambda log: put(log, long="x" * 5000 + "yz"),
+}
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("name", READS)
+def test_a_read_that_is_interrupted_at_any_line_costs_nothing(name, is_sealed, sweep):
+    if is_sealed:
+        pytest.importorskip("cryptography")
+    read = READS[name]
+
+    def prepare():
+        log = new_log(key_ring=KeyRing({"key": bytes(32)}) if is_sealed else None)
+        put(log, id="first", long="x" * 5000)
+        reader = open_again(log)
+        fill(log, 2, 5)
+        put(log, long="x" * 5000 + "y")
+        assert reader.refresh()
+        return reader
+
+    places = find_places(partial(read, prepare()))
+    for place in sweep.some(places, 60):
+        reader = prepare()
+        interrupt(partial(read, reader), place)
+        assert read_all(reader) == read_all(open_again(reader)), f"interrupted at {place}"
+
+
+# The end of a history
+
+
+@pytest.mark.parametrize(("type", "version"), [(RELEASE, 7), (TOMBSTONE, 0)])
+def test_a_history_that_has_ended_is_not_live(log, type, version):
+    put(log)
+    other = open_again(log)
+    log.end(type, version)
+    assert not other.refresh()
+    assert other.history.closed_by.type == type
+    assert other.history.read_closing_version() == version
+    reader = log.make_copy(MemoryLogBytes(data=log.frames.bytes.data))
+    assert not reader.refresh()
+
+
+# What no reader accepts
+
+
+def append_raw(log, payload, **fields):
+    frames = log.frames
+    fields = {"flags": 0, "back": 0, "key": 0, **fields}
+    frames.bytes.data += pack_frame(frames.end, frames.fid, frames.seq, CHECKPOINT, payload, **fields)
+
+
+def last_frame(log):
+    return [*log.frames.records.scan(HEADER_SIZE, log.frames.end, 0)][-1]
+
+
+def test_a_record_that_names_another_keyframe_is_refused(log):
+    for number in range(20):
+        put(log, n=number)
+    good = last_frame(log)
+    first = log.history.load_index().checkpoints[0].offset
+    end = log.frames.end
+    append_raw(log, good.payload, flags=good.flags, back=end - good.offset, key=end - first)
+    with pytest.raises(CheckpointCorruptionError, match="keyframe"):
+        log.refresh()
+    with pytest.raises(CheckpointCorruptionError):
+        open_again(log)
+
+
+def test_a_change_relative_to_another_record_is_refused(log):
+    for number in range(3):
+        put(log, n=number)
+    good = last_frame(log)
+    append_raw(log, good.payload, flags=good.flags, back=good.back, key=good.key)
+    with pytest.raises(CheckpointCorruptionError):
+        log.refresh()
+
+
+def test_a_lost_replacement_is_refused(log):
+    first = put(log, n=0)
+    second = put(log, n=1)
+    put(log, first, n=2)
+    reader = open_again(log)
+    assert [stored.id for stored in reader.history.load_index().checkpoints][1] == second
+    good = last_frame(log)
+    end = log.frames.end
+    append_raw(log, good.payload, flags=good.flags, back=end - good.offset, key=end - good.offset + good.key)
+    with pytest.raises(CheckpointCorruptionError, match="replaces a checkpoint that is not there"):
+        reader.refresh()
+    assert not reader.is_open

@@ -1,0 +1,172 @@
+"""Any state of a log, packed and decoded, over bytes in memory."""
+
+import random
+
+import pytest
+
+from graphkit.codec import Codec
+from graphkit.errors import CheckpointCorruptionError
+from savers import Compression, _delta as delta
+from savers._cipher import KeyRing
+from savers._compression import parse_compression
+from savers._delta import compare
+from savers._log import chains, packed_history
+from tests.unit.savers_log.conftest import new_log, open_again, put
+
+BASE = "x" * 500
+
+
+def make_states(dice, count=80):
+    """Yield states whose values are set, added, removed, appended to, spliced, and cut at their beginning."""
+    state = {"list": [], "text": "", "window": [], "n": 0}
+    for number in range(count):
+        state = dict(state, n=number)
+        change = dice.randrange(7)
+        if change == 0:
+            state["list"] = [*state["list"], {"id": number, "text": "y" * 100}]
+        elif change == 1:
+            state["text"] += "z" * 90
+        elif change == 2:
+            state["window"] = [*state["window"], f"{number:040}"][-12:]
+        elif change == 3:
+            state[f"key{dice.randrange(3)}"] = "é" * dice.randrange(200)
+        elif change == 4:
+            state.pop(f"key{dice.randrange(3)}", None)
+        elif change == 5:
+            state["text"] = state["text"][:60] + "w" + state["text"][60:]
+        else:
+            state["large"] = f"{dice.random():}" * 300
+        yield state
+
+
+OPTIONS = {
+    "plain": dict,
+    "compressed": lambda: {"compression": parse_compression(Compression(threshold=200))},
+    "sealed": lambda: {"key_ring": KeyRing({"key": bytes(32)})},
+}
+
+
+@pytest.fixture(params=OPTIONS)
+def filled(request):
+    """A log, open again, and the states that were put."""
+    if request.param == "sealed":
+        pytest.importorskip("cryptography")
+    log = new_log(**OPTIONS[request.param]())
+    states = [*make_states(random.Random(request.param))]
+    for state in states:
+        put(log, **state)
+    return open_again(log), states
+
+
+def unpack(packed):
+    """A state from the bytes of its values, without a StateDecoder."""
+    state = {}
+    for name, value in packed.items():
+        kind, count, body = packed_history.read_body(value)
+        state[name] = Codec().unpack(delta.pack_header(kind, count) + body, name)
+    return state
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "any"])
+@pytest.mark.parametrize("limit", [None, 0], ids=["kept", "nothing kept"])
+def test_every_state_in_any_order(filled, order, limit, monkeypatch):
+    log, states = filled
+    if limit is not None:
+        monkeypatch.setattr(chains, "MAX_LENGTH", limit)
+        monkeypatch.setattr(packed_history, "_MAX_KEPT", limit)
+    pairs = [*zip(log.history.load_index().checkpoints, states, strict=True)]
+    assert len({stored.keyframe_offset for stored, _ in pairs}) > 3
+    if order == "backward":
+        pairs.reverse()
+    if order == "any":
+        random.Random(1).shuffle(pairs)
+    for stored, state in pairs:
+        packed = log.packed.read(stored)
+        assert unpack(packed) == state
+        assert list(packed) == list(log.load_state(stored)) == list(state)
+        assert log.load_state(stored) == state
+
+
+def test_a_state_that_was_returned_does_not_change_when_others_are_read(filled):
+    log, states = filled
+    read = [log.packed.read(stored) for stored in log.history.load_index().checkpoints]
+    assert [unpack(packed) for packed in read] == states
+
+
+def test_states_are_decoded_forward_with_what_changed(filled):
+    log, states = filled
+    decoder = log.new_decoder()
+    before = None
+    for stored, state in zip(log.history.load_index().checkpoints, states, strict=True):
+        ops = decoder.decode_next(log.packed.read(stored), stored.offset)
+        assert decoder.last == state
+        if before is not None:
+            changed = {name for name in {*before, *state} if before.get(name, ...) != state.get(name, ...)}
+            assert changed <= set(ops)
+            for name, op in ops.items():
+                if op >= 0:
+                    assert state[name][:op] == before[name]
+        before = state
+
+
+def test_a_list_that_grows_has_its_items_once():
+    log = new_log()
+    for number in range(40):
+        put(log, items=[{"id": n, "text": "x" * 50} for n in range(number)])
+    reader = open_again(log)
+    newest, *others = [reader.load_state(stored)["items"] for stored in reader.history.walk_back()]
+    for items in others[:10]:
+        assert items == newest[: len(items)]
+        assert items[3] is newest[3]
+
+
+@pytest.mark.parametrize("text", [BASE + "y", "y" + BASE, BASE[:250] + "y" + BASE[:250]])
+def test_a_wrong_checksum_of_a_value_is_damage(log, text, monkeypatch):
+    put(log, text=BASE)
+    with monkeypatch.context() as patch:
+        patch.setattr(compare, "crc32", lambda *_: 1)
+        put(log, text=text)
+    reader = open_again(log)
+    first, second = reader.history.load_index().checkpoints
+    for _ in range(2):
+        with pytest.raises(CheckpointCorruptionError, match="checksum"):
+            reader.packed.read(second)
+        assert unpack(reader.packed.read(first)) == {"text": BASE}
+
+
+@pytest.mark.parametrize("position", [1, 2, 3], ids=["count", "length", "checksum"])
+def test_a_keyframe_that_lists_another_value_is_damage(log, position, monkeypatch):
+    put(log, text=BASE)
+    encode = delta.encode_entry
+
+    def encode_wrong(*arguments):
+        entry = encode(*arguments)
+        entry[position] += 1
+        return entry
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delta, "encode_entry", encode_wrong)
+        patch.setattr("savers._log.writer.USUAL_DEPTH", 0)
+        put(log, text=BASE, other=1)
+    put(log, text=BASE, other=2)
+    reader = open_again(log)
+    for stored in reader.history.load_index().checkpoints[1:]:
+        with pytest.raises(CheckpointCorruptionError):
+            reader.load_state(stored)
+
+
+def test_a_damaged_record_costs_the_states_of_its_chain_from_there_on(log):
+    for number in range(40):
+        put(log, text=f"{number}" * 300)
+    checkpoints = log.history.load_index().checkpoints
+    victim = checkpoints[20]
+    data = bytearray(log.frames.bytes.data)
+    data[victim.offset + 100] ^= 1
+    log.frames.bytes.data[:] = data
+    log.drop_caches()
+    for number, stored in enumerate(checkpoints):
+        if stored.keyframe_offset == victim.keyframe_offset and stored.offset >= victim.offset:
+            with pytest.raises(CheckpointCorruptionError):
+                log.packed.read(stored)
+        else:
+            assert unpack(log.packed.read(stored)) == {"text": f"{number}" * 300}

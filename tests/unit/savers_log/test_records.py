@@ -1,0 +1,263 @@
+"""The one parser of records, over bytes in memory."""
+
+from itertools import chain
+
+import pytest
+
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
+from savers._cipher import KeyRing
+from savers._log import records as records_module
+from savers._log.frame import CHECKPOINT, FRAME_SIZE, HEADER_SIZE, META, SEALED, WRITE, pack_frame, read_header
+from savers._log.log_bytes import MemoryLogBytes
+from savers._log.records import BackwardReader, Records
+from tests.unit.savers_log.conftest import new_log, open_again, put
+
+FID = 77
+
+
+def make_data(count=40, fid=FID, lengths=(0, 30, 700)):
+    """Return the bytes of a header and of so many records."""
+    data = bytearray(bytes(HEADER_SIZE))
+    for seq in range(count):
+        payload = bytes([65 + seq % 26]) * lengths[seq % len(lengths)]
+        data += pack_frame(len(data), fid, seq, CHECKPOINT if seq else META, payload, back=seq, key=seq)
+    return data
+
+
+def records_of(data, fid=FID):
+    medium = MemoryLogBytes(data=bytearray(data))
+    medium.open()
+    return Records(medium, fid)
+
+
+def scan(data, start=HEADER_SIZE, seq=0):
+    return [*records_of(data).scan(start, len(data), seq)]
+
+
+@pytest.fixture(params=[None, 64, 200, 1 << 12])
+def window(request, monkeypatch):
+    """How many bytes a scan reads at once."""
+    if request.param is not None:
+        monkeypatch.setattr(records_module, "FIRST_WINDOW", request.param)
+        monkeypatch.setattr(records_module, "WINDOW", 2 * request.param)
+        monkeypatch.setattr(records_module, "_SEARCH_SIZE", request.param)
+        monkeypatch.setattr(records_module, "_PROBE", request.param)
+
+
+@pytest.mark.usefixtures("window")
+def test_every_way_to_read_finds_the_same_records():
+    data = make_data()
+    records = records_of(data)
+    frames = [*records.scan(HEADER_SIZE, len(data), 0)]
+    assert [frame.seq for frame in frames] == [*range(40)]
+    assert [frame.payload[:1] for frame in frames if frame.payload] == [
+        bytes([65 + seq % 26]) for seq in range(40) if seq % 3
+    ]
+    assert [frame.offset for frame in frames[1:]] == [frame.end for frame in frames[:-1]]
+    assert [records.read(frame.offset, len(data)) for frame in frames] == frames
+    assert records.read_run(frames[7].offset, frames[20].end) == frames[7:21]
+    assert [*BackwardReader(records, len(data))] == frames[::-1]
+    assert [*records.search(HEADER_SIZE, len(data))] == frames
+    assert [*records.search(frames[5].offset + 1, frames[9].end)] == frames[6:10]
+    assert [*records.scan(frames[11].offset, len(data), 11, bytes(data[frames[11].offset :][:90]))] == frames[11:]
+
+
+@pytest.mark.usefixtures("window")
+@pytest.mark.parametrize("zeros", [0, 5, 3000])
+def test_a_scan_ends_before_zeros_and_before_a_torn_record(zeros):
+    data = make_data()
+    frames = scan(data)
+    last = frames[-1]
+    for cut in (*range(last.offset + 1, last.offset + FRAME_SIZE + 3, 7), len(data) - 3, last.offset):
+        assert scan(data[:cut] + bytes(zeros)) == frames[:-1], cut
+
+
+@pytest.mark.usefixtures("window")
+def test_a_flipped_bit_is_damage_and_what_is_before_it_is_yielded():
+    data = make_data(12)
+    frames = scan(data)
+    victim = frames[6]
+    for offset in range(victim.offset, victim.end, 5):
+        bad = bytearray(data)
+        bad[offset] ^= 4
+        found = []
+        with pytest.raises(CheckpointCorruptionError) as refused:
+            found.extend(records_of(bad).scan(HEADER_SIZE, len(bad), 0))
+        assert refused.value.offset == victim.offset
+    for reader in (records_of(bad).read, records_of(bad).read_run):
+        with pytest.raises(CheckpointCorruptionError):
+            reader(victim.offset, victim.end)
+    assert [*records_of(bad).search(HEADER_SIZE, len(bad))] == [*frames[:6], *frames[7:]]
+    assert [*BackwardReader(records_of(bad), len(bad))] == frames[:6:-1]
+    yielded = []
+    with pytest.raises(CheckpointCorruptionError):
+        yielded.extend(chain.from_iterable(records_of(bad).scan_runs(HEADER_SIZE, len(bad), 0)))
+    assert yielded == frames[:6]
+
+
+FOREIGN = {
+    "another log": {"fid": FID + 1},
+    "another place": {"offset": 1 << 20},
+    "a number too high": {"seq": 7},
+    "a number too low": {"seq": 5},
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_whole_record_that_does_not_belong_there_is_damage(kind):
+    data = make_data(12)
+    victim = scan(data)[6]
+    fields = {"offset": victim.offset, "fid": FID, "seq": victim.seq, "type": CHECKPOINT, "payload": victim.payload}
+    bad = data[: victim.offset] + pack_frame(**{**fields, **FOREIGN[kind]}) + data[victim.end :]
+    with pytest.raises(CheckpointCorruptionError):
+        scan(bad)
+
+
+def test_a_record_of_a_newer_format_is_refused_or_passed_over():
+    data = make_data(3)
+    end = len(data)
+
+    def followed_by(type, flags=0):
+        added = data + pack_frame(end, FID, 3, type, b"x", flags)
+        return added + pack_frame(len(added), FID, 4, WRITE, b"y")
+
+    for unknown in (followed_by(9), followed_by(CHECKPOINT, 64)):
+        with pytest.raises(CheckpointFormatError, match="newer graphkit"):
+            scan(unknown)
+        with pytest.raises(CheckpointFormatError, match="newer graphkit"):
+            records_of(unknown).read(end, len(unknown))
+    assert [frame.type for frame in scan(followed_by(0x80))][3:] == [0x80, WRITE]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(0, 5), (5, 5), (3, 100)], ids=["before the records", "none", "beyond the end"]
+)
+def test_a_run_that_is_not_there_is_refused(start, end):
+    data = make_data(12)
+    places = [0, *(frame.offset for frame in scan(data))]
+    with pytest.raises(CheckpointCorruptionError):
+        records_of(data).read_run(places[start], places[end] if end < len(places) else len(data) + 50)
+
+
+def test_a_run_that_ends_inside_a_record_is_refused():
+    data = make_data(12)
+    frames = scan(data)
+    with pytest.raises(CheckpointCorruptionError):
+        records_of(data).read_run(frames[2].offset, frames[4].end - 1)
+
+
+def test_no_record_is_read_where_none_can_be():
+    data = make_data(3)
+    for offset in (0, HEADER_SIZE - 1, HEADER_SIZE + 1, len(data)):
+        with pytest.raises(CheckpointCorruptionError):
+            records_of(data).read(offset, len(data))
+
+
+class Racing(MemoryLogBytes):
+    """A write is under way: some bytes are still zero when they are read for the first time."""
+
+    def race(self, start, end):
+        self.gap = start, end
+
+    def read_at(self, offset, length):
+        data = bytearray(super().read_at(offset, length))
+        start, end = (min(max(0, place - offset), len(data)) for place in self.gap)
+        if start < end:
+            self.gap = 0, 0
+            data[start:end] = bytes(end - start)
+        return bytes(data)
+
+
+def test_a_record_that_was_read_in_the_middle_of_its_write_is_read_again():
+    data = make_data(12)
+    frames = scan(data)
+    victim = frames[8]
+    for start in range(victim.offset, victim.end, 11):
+        medium = Racing(data=bytearray(data))
+        medium.open()
+        medium.race(start, start + 9)
+        assert [*Records(medium, FID).scan(HEADER_SIZE, len(data), 0)] == frames
+
+
+def test_zeros_behind_the_last_record_are_stepped_over():
+    data = make_data(5)
+    frames = scan(data)
+    for zeros in (0, 1, 5000):
+        back = BackwardReader(records_of(data + bytes(zeros)), len(data) + zeros)
+        back.skip_zeros()
+        assert back.offset == len(data)
+        assert next(iter(back)) == frames[-1]
+
+
+def test_zeros_behind_other_bytes_are_not():
+    data = make_data(5) + b"torn" + bytes(30)
+    back = BackwardReader(records_of(data), len(data))
+    back.skip_zeros()
+    assert back.offset == len(data)
+    assert back.step() is None
+
+
+def test_the_records_say_up_to_where_a_power_loss_takes_nothing():
+    data = make_data(3)
+    end = len(data)
+    data += pack_frame(end, FID, 3, WRITE, b"", unsynced=512, boot=1)
+    assert records_of(data).find_vouched_end(end, len(data)) == end - 512
+    assert records_of(data).find_vouched_end(end + 1, len(data)) == 0
+
+
+def test_records_of_any_log_are_found_without_its_id():
+    data = make_data(3)
+    end = len(data)
+    data += pack_frame(end, FID + 1, 0, WRITE, b"")
+    assert len([*records_of(data).search(HEADER_SIZE, len(data))]) == 3
+    assert len([*records_of(data, None).search(HEADER_SIZE, len(data))]) == 4
+
+
+# Sealed logs
+
+
+@pytest.fixture
+def sealed_log():
+    pytest.importorskip("cryptography")
+    log = new_log(key_ring=KeyRing({"key": bytes(32)}))
+    for number in range(5):
+        put(log, text=f"text {number}" * 300)
+    return open_again(log)
+
+
+def test_sealed_records_are_opened_as_they_are_read(sealed_log):
+    records = sealed_log.frames.records
+    data = bytes(sealed_log.frames.bytes.data)
+    fid = read_header("", data).fid
+    opened = [*records.scan(HEADER_SIZE, len(data), 0)]
+    stored = [*Records(sealed_log.frames.bytes, fid).scan(HEADER_SIZE, len(data), 0)]
+    assert not any(frame.flags & SEALED for frame in opened)
+    assert [bool(frame.flags & SEALED) for frame in stored] == [False, False, *[True] * 5]
+    assert b"text 3" in opened[5].payload
+    assert b"text 3" not in data
+    assert [records.read(frame.offset, len(data)) for frame in opened] == opened
+    assert records.read_run(opened[3].offset, len(data)) == opened[3:]
+    assert [*BackwardReader(records, len(data))] == stored[::-1], "opened only where they are needed"
+
+
+def test_ranges_of_a_sealed_log_are_opened(sealed_log):
+    records = sealed_log.frames.records
+    end = sealed_log.frames.end
+    ranges = []
+    for frame in records.scan(HEADER_SIZE, end, 0):
+        if frame.type == CHECKPOINT:
+            start = frame.payload_end - len(frame.payload)
+            ranges.append((start + 20, frame.payload_end))
+            assert records.read_range(*ranges[-1][:1], 100) == frame.payload[20:120]
+    assert [data[-7:] for data in records.read_ranges(ranges)] == [f" {n}text {n}"[-7:].encode() for n in range(5)]
+    assert records.kept_size > 0
+    records.forget()
+    assert records.kept_size == 0
+
+
+def test_a_record_that_is_plain_in_a_sealed_log_is_damage(sealed_log):
+    data = sealed_log.frames.bytes.data
+    frames = sealed_log.frames
+    data += pack_frame(frames.end, frames.fid, frames.seq, WRITE, b"\x92\xa1a\x80")
+    with pytest.raises(CheckpointCorruptionError, match="not sealed"):
+        sealed_log.refresh()

@@ -1,0 +1,316 @@
+"""What a writer appends, and that it appends all of it or nothing, over bytes in memory."""
+
+import itertools
+
+import pytest
+
+from graphkit import Checkpoint
+from graphkit._values.state import Changes, merge
+from graphkit.abc import StateSerializer
+from graphkit.codec import Codec
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+)
+from graphkit.values import FrozenDict, freeze
+from savers._log import writer
+from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY
+from savers._log.log_bytes import MemoryLogBytes
+from savers._log.stored_checkpoint import StoredCheckpoint
+from tests.unit.savers_log.conftest import new_log, open_again, put
+
+
+def frames_of(log):
+    return [*log.frames.records.scan(HEADER_SIZE, len(log.frames.bytes.data), 0)]
+
+
+def states_of(log):
+    reader = open_again(log)
+    return [reader.load_state(stored) for stored in reader.history.load_index().checkpoints]
+
+
+def updates(count):
+    """Updates of a state by every kind of change."""
+    yield {"n": 0, "items": [], "text": "t" * 6000, "blob": b""}
+    for n in range(1, count):
+        yield {
+            0: {"n": n},
+            1: {"n": n, "items": [*range(n)]},
+            2: {"text": "t" * 3000 + f"{n}" + "t" * 3000},
+            3: {"blob": b"b" * n * 900},
+            4: {"items": [*range(n - 3)], f"new {n}": {"deep": [n]}},
+        }[n % 5]
+
+
+# Three ways to know what changed
+
+
+def put_changes(log, checkpoint, base):
+    """As the engine does: with what changed."""
+    state, ops = merge(base, dict(checkpoint.state), {})
+    changes = Changes(base, {name: op for name, op in ops.items() if base.get(name, ...) != state[name]})
+    log.writer.put(with_changes(checkpoint, state, changes), None)
+    return state
+
+
+def put_whole(log, checkpoint, base):
+    """As a caller does that knows only the states."""
+    log.writer.put(checkpoint, None)
+    return checkpoint.state
+
+
+def put_packed(log, checkpoint, base):
+    """As LangGraph's adapter does: the changed values are packed already."""
+    if log.writer.state is None:
+        return put_whole(log, checkpoint, base)
+    pack = Codec().pack
+    changed = {name: value for name, value in checkpoint.state.items() if base.get(name, ...) != value}
+    packed = {
+        name: None if isinstance(value, bytes) and isinstance(base.get(name), bytes) else pack(value, name)
+        for name, value in changed.items()
+    }
+    stored = StoredCheckpoint(
+        checkpoint.id, "n", "m", checkpoint.created_us, checkpoint.parent_id, freeze(dict(checkpoint.metadata))
+    )
+    log.writer.put_packed(stored, checkpoint.state, packed)
+    return checkpoint.state
+
+
+def with_changes(checkpoint, state, changes):
+    return Checkpoint.from_stored(
+        id=checkpoint.id, node_id=checkpoint.node_id, next_node_id=checkpoint.next_node_id,
+        parent_id=checkpoint.parent_id, created_us=checkpoint.created_us, metadata=checkpoint.metadata,
+        state=state, changes=changes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("way", [put_changes, put_whole, put_packed])
+def test_every_way_to_put_stores_the_same_states(log, way):
+    base = FrozenDict()
+    expected = []
+    for number, update in enumerate(updates(60)):
+        state = freeze({**base, **update})
+        checkpoint = Checkpoint(id=f"c{number}", node_id="n", next_node_id="m", state=state, metadata={"step": number})
+        base = way(log, checkpoint, base)
+        expected.append(dict(state))
+        assert log.writer.state is base
+    assert states_of(log) == expected
+    assert not log.frames.in_doubt
+
+
+# Keyframes
+
+
+def keyframes(log):
+    records = [frame for frame in frames_of(log) if frame.type == CHECKPOINT]
+    return [number for number, frame in enumerate(records) if frame.flags & KEY]
+
+
+def test_in_a_small_log_a_keyframe_comes_after_sixteen_changes(log):
+    for number in range(60):
+        put(log, n=number, text="x" * 100)
+    assert len(log.frames.bytes.data) < writer.SMALL_LOG
+    assert keyframes(log) == [0, 17, 34, 51]
+
+
+def test_in_a_longer_log_a_whole_keyframe_comes_when_the_changes_have_eight_times_its_bytes(log):
+    put(log, text="x" * writer.SMALL_LOG)
+    others = {f"key {number}": "y" * 30 for number in range(20)}
+    for number in range(500):
+        put(log, **others, n=number)
+    numbers = keyframes(log)
+    assert len(numbers) > 4
+    frames = [frame for frame in frames_of(log) if frame.type == CHECKPOINT]
+    for before, after in itertools.pairwise(numbers[2:]):
+        changes = frames[after].offset - frames[before].end
+        length = frames[before].end - frames[before].offset
+        assert writer.KEYFRAME_SHARE * length <= changes < (writer.KEYFRAME_SHARE + 1) * length
+
+
+def test_a_long_keyframe_is_not_repeated_for_short_changes(log):
+    big = {f"key {number}": "y" * 60 for number in range(2000)}
+    for number in range(60):
+        put(log, **big, n=number)
+    assert keyframes(log) == [0]
+
+
+def test_a_keyframe_names_the_bytes_that_are_there_already(log):
+    for number in range(40):
+        put(log, text="x" * 20_000, n=number)
+    assert len(keyframes(log)) >= 3
+    assert len(log.frames.bytes.data) < 30_000
+    assert [state["n"] for state in states_of(log)] == [*range(40)]
+
+
+# All or nothing
+
+
+class Refusing(MemoryLogBytes):
+    """A medium that refuses to append after so many records."""
+
+    left = 1 << 30
+
+    def append(self, offset, data, flags, checkpoint):
+        if not self.left:
+            raise OSError(28, "No space left on device")
+        self.left -= 1
+        super().append(offset, data, flags, checkpoint)
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """A log over a medium that may refuse; states longer than its records go to DATA records."""
+    monkeypatch.setattr(MemoryLogBytes, "max_payload", 5000)
+    monkeypatch.setattr(writer, "_SPILL_LENGTH", 64)
+    return new_log(Refusing())
+
+
+def test_a_state_longer_than_a_record_is_in_data_records_before_its_keyframe(refusing):
+    long = {f"k{n}": f"{n}" * 9000 for n in range(3)}
+    put(refusing, **long)
+    put(refusing, **long, n=1)
+    put(refusing, **{**long, "k0": "other" * 3000})
+    assert [frame.type for frame in frames_of(refusing)].count(DATA) >= 6
+    assert [dict(state) for state in states_of(refusing)] == [
+        long, {**long, "n": 1}, {**long, "k0": "other" * 3000},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_if_a_record_is_refused_none_of_a_put_stays(refusing, left):
+    put(refusing, n=0)
+    before = bytes(refusing.frames.bytes.data)
+    refusing.frames.bytes.left = left
+    with pytest.raises(OSError, match="space"):
+        put(refusing, long="x" * 30_000)
+    assert refusing.frames.in_doubt
+    assert refusing.frames.bytes.data == before
+    refusing.frames.bytes.left = 1 << 30
+    assert refusing.refresh()
+    put(refusing, n=1)
+    assert states_of(refusing) == [{"n": 0}, {"n": 1}]
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_if_the_first_put_is_refused_there_is_no_log(refusing, left):
+    refusing.frames.bytes.left = left
+    with pytest.raises(OSError, match="space"):
+        put(refusing, long="x" * 30_000)
+    assert not refusing.frames.bytes.data
+    refusing.frames.bytes.left = 1 << 30
+    assert not refusing.refresh()
+    put(refusing, n=1)
+    assert states_of(refusing) == [{"n": 1}]
+
+
+UNSTORABLE = {
+    "a value": {"state": {"n": object()}},
+    "a key": {"state": {1: 2}},
+    "a node": {"node_id": 7},
+    "a next node": {"next_node_id": 7},
+    "a parent": {"parent_id": 7},
+    "an id": {"id": 7},
+    "a long id": {"id": "i" * 6000},
+    "long metadata": {"metadata": {"k": "x" * 6000}},
+    "a time": {"created_us": 1 << 62},
+}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("what", UNSTORABLE)
+def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is_first):
+    if not is_first:
+        put(refusing, n=0)
+    before = bytes(refusing.frames.bytes.data)
+    fields = {
+        "id": "c", "node_id": "n", "next_node_id": "m", "parent_id": None, "created_us": 0, "metadata": FrozenDict(),
+        **UNSTORABLE[what],
+    }  # fmt: skip
+    fields["metadata"] = freeze(dict(fields["metadata"]))
+    state = FrozenDict()
+    for name, value in fields.pop("state", {"n": 1}).items():
+        dict.__setitem__(state, name, value)
+    with pytest.raises(CheckpointSerializationError):
+        refusing.writer.put(Checkpoint.from_stored(state=state, **fields), None)
+    assert refusing.frames.bytes.data == before
+    refusing.discard()
+    refusing.refresh()
+    put(refusing, n=1)
+    assert states_of(refusing)[-1] == {"n": 1}
+
+
+def test_writes_and_tags_that_fit_into_no_record_are_refused(refusing):
+    put(refusing, n=0)
+    stored = refusing.find(None)
+    before = bytes(refusing.frames.bytes.data)
+    for call in (
+        lambda: refusing.writer.put_writes(stored, {"k": bytes(6000)}),
+        lambda: refusing.writer.put_early("later", {"k": bytes(6000)}),
+        lambda: refusing.writer.put_tags(stored, ["x" * 6000], ()),
+    ):
+        with pytest.raises(CheckpointSerializationError, match="at most"):
+            call()
+        refusing.discard()
+        refusing.refresh()
+    assert refusing.frames.bytes.data == before
+    assert refusing.find(None).writes == {}
+    assert refusing.find(None).tags == ()
+
+
+# Replacing, pending writes, tags
+
+
+def test_a_checkpoint_takes_the_place_of_another_with_its_writes_and_tags(log):
+    first = put(log, n=0)
+    put(log, n=1)
+    log.writer.put_writes(log.find(first), {"w": b"\x01"})
+    log.writer.put_tags(log.find(first), ["tag"], ())
+    new = put(log, first, n=2)
+    for each in (log, open_again(log)):
+        assert each.find(first) is None
+        assert (each.find(new).tags, each.read_writes(each.find(new))) == (("tag",), {"w": 1})
+        assert each.load_state(each.find(new)) == {"n": 2}
+    with pytest.raises(CheckpointNotFoundError):
+        put(log, "unknown", n=3)
+
+
+def test_a_value_of_the_last_state_that_is_damaged_stops_the_put(log):
+    put(log, text="x" * 9000)
+    reader = open_again(log)
+    place = log.frames.bytes.data.index(b"xxxx")
+    log.frames.bytes.data[place] ^= 1
+    with pytest.raises(CheckpointCorruptionError):
+        put(reader, text="x" * 9000 + "y")
+    log.frames.bytes.data[place] ^= 1
+    reader.discard()
+    assert reader.refresh()
+    put(reader, text="x" * 9000 + "y")
+    assert states_of(log)[-1] == {"text": "x" * 9000 + "y"}
+
+
+class Text(StateSerializer):
+    def dumps(self, state):
+        return repr(dict(state)).encode()
+
+    def loads(self, data):
+        return {"text": data.decode()}
+
+
+def test_the_bytes_of_a_state_serializer_are_one_value():
+    log = new_log(serializer=Text())
+    for number in range(30):
+        put(log, items=[*range(number)])
+    reader = open_again(log)
+    texts = [reader.load_state(stored)["text"] for stored in reader.history.load_index().checkpoints]
+    assert texts == [
+        repr({"items": tuple(range(n))}).replace("(", "[").replace(",)", ")").replace(")", "]") for n in range(30)
+    ]
+    assert len(keyframes(log)) == 2
+
+
+def test_a_serializer_that_returns_no_bytes_is_refused():
+    log = new_log(serializer=Text())
+    log.writer._serializer.dumps = repr
+    with pytest.raises(CheckpointSerializationError, match="must return bytes"):
+        put(log, n=1)

@@ -115,8 +115,8 @@ def refused(reading):
 
 def is_damage(error):
     """Values are not looked into by those who check: their bytes may mean nothing and still be those that were stored."""
-    told = str(error)
-    return isinstance(error, CheckpointCorruptionError) and "not a packed value" not in told and "the state" not in told
+    of_values = ("not a packed value", "the state", "decompressing")
+    return isinstance(error, CheckpointCorruptionError) and not any(words in str(error) for words in of_values)
 
 
 @pytest.mark.sweep(30, of="seed")

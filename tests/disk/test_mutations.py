@@ -45,7 +45,7 @@ def without_directory_sync():
     return mock.patch.object(store.Store, "sync_directories", nothing)
 
 
-def forgetting(_, log):
+def forgetting(log):
     log.frames.bytes.is_suspect = False
 
 

@@ -14,6 +14,7 @@ from graphkit.errors import CheckpointerError
 from savers._filesystem import log_copy
 from savers._filesystem.log_bytes import FileId
 from savers._options import Fsync
+from savers._periodic_flush import PeriodicFlush
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -282,8 +283,7 @@ class SyncPeriodically:
         """Begin with nothing to sync, no thread, and a free mutex."""
         self._tickets: dict[tuple[int, int], Ticket] = {}
         self._mutex = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stop_event = threading.Event()
+        self._flushing = PeriodicFlush(self._seconds, self.flush, lambda: bool(self._tickets))
 
     def reset_after_fork(self) -> None:
         """Reset, in the child: it has no flush thread, and the parent syncs its own puts."""
@@ -299,20 +299,10 @@ class SyncPeriodically:
         with self._mutex:
             earlier = self._tickets.get(key)
             self._tickets[key] = ticket if earlier is None else ticket._replace(start=earlier.start)
-            if self._thread is None:
-                self._start_thread()
+        if not self._flushing.is_running or earlier is None:
+            self._flushing.start()
         if earlier is not None:
             release_ticket(earlier)
-
-    def _start_thread(self) -> None:
-        self._stop_event = threading.Event()
-        self._thread = threading.Thread(
-            target=self._flush_periodically,
-            args=(self._stop_event,),
-            name="graphkit-flush",
-            daemon=True,
-        )
-        self._thread.start()
 
     def flush(self) -> None:
         with self._mutex:
@@ -328,25 +318,7 @@ class SyncPeriodically:
             raise failure
 
     def stop(self) -> None:
-        with self._mutex:
-            thread = self._thread
-            self._thread = None
-            self._stop_event.set()
-        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
-            thread.join()
-
-    def _flush_periodically(self, stop: threading.Event) -> None:
-        while not stop.wait(self._seconds):
-            try:
-                self.flush()
-            except OSError:
-                # The log is suspect: the next put rewrites it before it appends anything.
-                _LOGGER.exception("checkpoints could not be brought to the disk")
-            with self._mutex:
-                if not self._tickets:
-                    if self._thread is threading.current_thread():
-                        self._thread = None
-                    return
+        self._flushing.stop()
 
 
 _PERIODIC_MODES: Final[weakref.WeakSet[SyncPeriodically]] = weakref.WeakSet()

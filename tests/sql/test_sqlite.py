@@ -3,6 +3,7 @@
 import errno
 import os
 import sqlite3
+import threading
 import tempfile
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def test_a_flush_syncs_what_was_written_since_the_last_one(file, monkeypatch):
 
 
 def test_a_put_is_synced_by_itself_after_some_seconds(file, monkeypatch):
-    synced = wal_sync.threading.Event()
+    synced = threading.Event()
     monkeypatch.setattr(sqlite_database, "sync_file", lambda path: path.endswith("-wal") and synced.set())
     database = SqliteDatabase(file, fsync=0.01)
     add_history(database)

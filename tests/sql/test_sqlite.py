@@ -3,8 +3,8 @@
 import errno
 import os
 import sqlite3
-import threading
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest

@@ -80,6 +80,8 @@ class OpenLogs(Generic[LogType]):
         return len(self._logs)
 
     def _enforce_limit(self) -> None:
+        if len(self._logs) <= FEWEST_OPEN_LOGS:
+            return
         limit = _max_open_logs()
         equal_share = limit // max(1, len(_ALL_OPEN_LOGS))
         if len(self._logs) <= max(FEWEST_OPEN_LOGS, equal_share):

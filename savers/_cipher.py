@@ -131,6 +131,12 @@ def parse_cipher(option: Any) -> KeyRing | None:
     return None if option is None else KeyRing(option)
 
 
+def check_cipher(option: Any) -> None:
+    """Check an option of a saver that is not opened; a key file may be missing. See KeyRing for the errors."""
+    if not isinstance(option, str | os.PathLike):
+        parse_cipher(option)
+
+
 def derive_key(key: bytes, salt: bytes, thread_id: str, namespace: str) -> DerivedKey:
     """Derive what seals the records of one history with one salt. Takes about 6 us."""
     from cryptography.exceptions import InvalidTag

@@ -33,15 +33,9 @@ def is_ready(log: FileLog) -> bool:
     The usual case of a put, in one system call, or two if zeros follow the last record.
     """
     frames = log.frames
-    if frames.in_doubt or log.history.closed_by is not None or must_be_sealed(log):
+    if frames.in_doubt or log.history.closed_by is not None or frames.must_be_sealed:
         return False
     return frames.bytes.is_ready(frames.end)
-
-
-def must_be_sealed(log: FileLog) -> bool:
-    """Return whether the saver has a cipher and the open log is plain."""
-    frames = log.frames
-    return frames.identity.seals_new_logs and frames.seal is None and frames.bytes.is_open
 
 
 def make_ready(store: Store, log: FileLog) -> None:
@@ -68,7 +62,7 @@ def make_ready(store: Store, log: FileLog) -> None:
     if medium.is_suspect and (is_live or not medium.is_open):
         log_copy.renew(log)
         is_live = log.refresh_to_write()
-    if is_live and must_be_sealed(log):
+    if is_live and log.frames.must_be_sealed:
         rewrite.keep_all(store, log)
         is_live = log.refresh_to_write()
     if not is_live:

@@ -27,7 +27,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.values import FrozenDict
-from savers._cipher import Cipher, parse_cipher
+from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._filesystem import catalog, idle, lifecycle, live_logs, log_copy, rewrite
 from savers._filesystem.file_catalogue import FileCatalogue
@@ -153,8 +153,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         parse_lock_timeout(lock_timeout)
         Codec(types)
         parse_compression(compression)
-        if not isinstance(cipher, str | os.PathLike):
-            parse_cipher(cipher)
+        check_cipher(cipher)
 
     @wrap_os_errors("open the checkpoint directory")
     def _open(self) -> None:

@@ -120,6 +120,11 @@ class FrameLog(Generic[Medium, Owner]):
         """What seals and opens the records, if the log is sealed."""
         return self.records.seal
 
+    @property
+    def must_be_sealed(self) -> bool:
+        """Whether the log is open and plain, and its saver has a cipher: it is rewritten before the next record."""
+        return self.records.seal is None and self.identity.seals_new_logs and self.bytes.is_open
+
     # Opening
 
     def open(self) -> bool:

@@ -152,7 +152,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         log = self.catalogue.shared_log(config.thread, config.checkpoint_ns)
         with log.mutex:
             # A log that was not there is begun: the medium refuses it if another writer was faster.
-            is_fresh = log.frames.in_doubt or not (log.is_open or log.is_known_absent)
+            is_known = log.is_open or log.is_known_absent
+            is_fresh = not is_known or log.frames.in_doubt or log.frames.must_be_sealed
             if is_fresh:
                 self._refresh_to_append(log)
             refusals = 0
@@ -185,6 +186,13 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             self.catalogue.logs.account_put(log)
 
     def _refresh_to_append(self, log: Log[Medium]) -> None:
+        """Bring a log up to date for an append; rewrite a plain one if the saver has a cipher."""
+        self._refresh_whole(log)
+        while log.frames.must_be_sealed:
+            self._rewrite_log(RunnableConfig(log.thread_id, checkpoint_ns=log.namespace), select_all)
+            self._refresh_whole(log)
+
+    def _refresh_whole(self, log: Log[Medium]) -> None:
         log.discard()
         try:
             log.refresh()
@@ -690,7 +698,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         log = self.catalogue.shared_log(config.thread, config.checkpoint_ns)
         with log.mutex:
             while True:
-                self._refresh_to_append(log)
+                self._refresh_whole(log)
                 try:
                     kept = select(log) if log.is_open else None
                     if kept is None:
@@ -853,6 +861,11 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def select_all(log: Log[Any]) -> Sequence[StoredCheckpoint]:
+    """Return all checkpoints of a history, so that a rewrite keeps them."""
+    return log.history.load_index().checkpoints
 
 
 def _select_if_unreachable(log: Log[Any]) -> Sequence[StoredCheckpoint] | None:

@@ -34,10 +34,12 @@ class Dialect:
     """The columns of a record, without the history;"""
     record_values: str = "?, ?, ?, ?, ?"
     """and their parameters."""
+    history_values: str = "?, ?, ?, ?, ?, ?, ?, ?"
+    """The parameters of the columns of a history."""
     insert_if: str
     """Inserts a record into {records} if {source}, the rest of a SELECT, finds its history `h`."""
     has_term: str
-    """Whether a history `h` has one of two terms."""
+    """Whether a history `h` has one of three terms."""
     without_index: str = ""
     """Stands behind a table from which all rows are read, so that a damaged index hides none."""
 
@@ -72,7 +74,7 @@ SQLITE: Final = Dialect(
     # first, which takes 1.5 us of 12. If no history is found, its column would be NULL: OR IGNORE
     # inserts nothing then, nor if the position is taken.
     insert_if="INSERT OR IGNORE INTO {records} ({columns}, history) VALUES ({values}, (SELECT h.history {source}))",
-    has_term="h.history IN (SELECT t.history FROM {terms} AS t WHERE t.term IN (?, ?))",
+    has_term="h.history IN (SELECT t.history FROM {terms} AS t WHERE t.term IN (?, ?, ?))",
     without_index=" NOT INDEXED",
 )
 POSTGRES: Final = Dialect(
@@ -97,9 +99,10 @@ POSTGRES: Final = Dialect(
     combines_writes=True,
     has_row_locks=True,
     record_columns="position, checkpoint, is_keyframe, frame, written, terms",
+    history_values="?::text, ?::text, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::bytea, ?::bytea",
     record_values="?::bigint, ?::bytea, ?::boolean, ?::bytea, ?::bigint, ?::bigint[]",
     insert_if="INSERT INTO {records} ({columns}, history) SELECT {values}, h.history {source}",
     # PostgreSQL would ask the index for each history as long as it has no statistics of the tables:
     # 0.5 s for 1,000 histories. An array is made once, whatever it expects.
-    has_term=("h.history = ANY(ARRAY(SELECT r.history FROM {records} AS r WHERE r.terms && ARRAY[?, ?]::bigint[]))"),
+    has_term=("h.history = ANY(ARRAY(SELECT r.history FROM {records} AS r WHERE r.terms && ARRAY[?, ?, ?]::bigint[]))"),
 )

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphkit.abc import get_held_run_locks
+from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._options import parse_lease, parse_lock_timeout
 from savers._sql.saver import RunLockKey, SqlSaver
@@ -36,6 +37,7 @@ class PostgresSaver(SqlSaver):
         lock_timeout: float = 10.0,
         types: Sequence[type] = (),
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
+        cipher: Cipher | None = None,
     ) -> None:
         """Name a database; the first use connects, and creates the schema and its tables.
 
@@ -52,11 +54,13 @@ class PostgresSaver(SqlSaver):
                 other writers and for a server that restarts, in seconds.
             types: application types that states may hold; see `register_types`.
             compression: as for FileSystemSaver.
+            cipher: as for FileSystemSaver. The ids of threads and checkpoints, the statuses of threads, times
+                and sizes stay readable in columns.
 
         Raises:
             CheckpointerConfigurationError: an argument is wrong; or both a connection string and a
                 pool are given, or neither.
-            MissingDependencyError: the extra `postgres`, or that of `zstd`, is not installed.
+            MissingDependencyError: the extra `postgres`, or that of `zstd` or `cipher`, is not installed.
         """
         lease = parse_lease(lease)
         lock_timeout = parse_lock_timeout(lock_timeout)
@@ -68,17 +72,25 @@ class PostgresSaver(SqlSaver):
         from savers._sql.postgres_database import PostgresDatabase
 
         database = PostgresDatabase(connection_string, pool=pool, schema=schema, lease=lease, lock_timeout=lock_timeout)
-        super().__init__(database, types=types, compression=self._db_compression, lock_timeout=lock_timeout)
+        super().__init__(
+            database,
+            types=types,
+            compression=self._db_compression,
+            lock_timeout=lock_timeout,
+            key_ring=parse_cipher(cipher),
+        )
 
     @classmethod
     def check_options(cls, *arguments: Any, **options: Any) -> None:
         """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
         cls(*arguments, **options)
 
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.
 
-        It contains the connection string, with its password, and so does its pickle. None if the
+        It contains the connection string, with its password, and the mapping of a `cipher`, and so does its
+        pickle; a function that is a `cipher` is pickled by its name. None if the
         saver uses a pool, which no other process has.
 
         What the opened saver writes to a thread whose run lock the calling code holds is fenced with
@@ -95,6 +107,7 @@ class PostgresSaver(SqlSaver):
             lock_timeout=self.lock_timeout,
             types=tuple(self._codec.types.values()),
             compression=self._db_compression,
+            cipher=self._cipher,
         )
         tokens = self._list_held_tokens()
         return partial(_open_for_runs, open_saver, tokens) if tokens else open_saver

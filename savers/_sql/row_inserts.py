@@ -19,6 +19,7 @@ from savers._sql.encoded_text import encode_long, encode_text
 
 if TYPE_CHECKING:
     from savers._sql.database import Database, Parameters, Transaction
+    from savers._sql.seal_mark import SealMark
     from savers._sql.statements import Statements
 
 NEW: Final = 0
@@ -87,7 +88,13 @@ class RowInserter:
     """Inserts the records of one history."""
 
     def __init__(
-        self, database: Database, statements: Statements, thread_id: str, namespace: str, version: int
+        self,
+        database: Database,
+        statements: Statements,
+        thread_id: str,
+        namespace: str,
+        version: int,
+        mark: SealMark,
     ) -> None:
         self._database = database
         self._statements = statements
@@ -95,6 +102,9 @@ class RowInserter:
         self._namespace = namespace
         self.key: Final = (encode_text(thread_id), encode_text(namespace), version)
         """The thread, the namespace and the version in the row of the history."""
+        self._mark = mark
+        self._begins_plain = mark.key_ring is None and version == 0
+        """Whether a sealed store refuses a new history: a plain one that does not take the place of another one."""
 
     def insert(self, commit: Commit) -> int:
         """Insert records, all or none; return the number of the history.
@@ -106,8 +116,11 @@ class RowInserter:
             StaleLogError, PositionTakenError, HistoryGoneError: another writer has changed the
                 history, or the run lock was taken. Nothing was changed.
             OutcomeUnknownError: the connection was lost meanwhile, and the database cannot be asked.
+            CheckpointKeyError: the store is sealed, and the saver has no keys. Nothing was changed.
             CheckpointerError: the database refused. Nothing was changed.
         """
+        if commit.history == NEW:
+            self._mark.set()
         try:
             return self._insert(commit)
         except OutcomeUnknownError as unknown:
@@ -182,11 +195,13 @@ class RowInserter:
         sql = self._statements.write_records(
             len(commit.rows),
             is_new=commit.history == NEW,
+            is_plain=self._begins_plain,
             is_held=commit.token is not None,
             notification=notification,
         )
         found = self._database.write_returning(sql, parameters)
         if not found:
+            self._mark.check_may_begin()
             raise StaleLogError
         return int(found[0][0])
 
@@ -204,14 +219,19 @@ class RowInserter:
         """Insert records as part of a transaction; return the number of the history.
 
         Raises:
-            StaleLogError, PositionTakenError, HistoryGoneError, CheckpointerError: as `insert`.
+            StaleLogError, PositionTakenError, HistoryGoneError, CheckpointKeyError, CheckpointerError: as `insert`.
         """
         statements = self._statements
         if commit.token is not None and not transaction.execute(statements.lock_token, (self.key[0], commit.token)):
             raise StaleLogError
         history = commit.history
         if history == NEW:
-            ((history,),) = transaction.execute(statements.insert_history, self._list_history_values(commit))
+            sql = statements.begin_plain_history if self._begins_plain else statements.insert_history
+            inserted = transaction.execute(sql, self._list_history_values(commit))
+            if not inserted:
+                self._mark.check_may_begin()
+                raise StaleLogError
+            ((history,),) = inserted
         else:
             notify = self._database.notify_parameters(self.key[0])
             transaction.execute(statements.update_history_and_notify, (*self._list_changes(commit), *notify))

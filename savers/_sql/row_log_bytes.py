@@ -23,7 +23,8 @@ from savers._sql.database_errors import HistoryGoneError, PositionTakenError
 from savers._sql.encoded_text import encode_id, encode_text
 from savers._sql.known_rows import KnownRows
 from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter
-from savers._sql.terms import KnownTerms
+from savers._sql.seal_mark import SealMark
+from savers._sql.terms import SEALED_TERM, KnownTerms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,8 @@ class RowLogBytes(LogBytes):
         owner: tuple[str, str],
         version: int = 0,
         number: int | None = None,
+        *,
+        mark: SealMark | None = None,
     ) -> None:
         """Prepare to open a history.
 
@@ -84,11 +87,15 @@ class RowLogBytes(LogBytes):
             owner: the thread and the namespace.
             version: 0 for the live history; otherwise a released version.
             number: opens the history with this number, whatever has become of it.
+            mark: the mark of the store, with the keys of the saver; None: it has none.
         """
         super().__init__(_describe(owner, version, database))
         self._database = database
         self._statements = statements
-        self._inserter = RowInserter(database, statements, *owner, version)
+        mark = mark or SealMark(database, None)
+        self._is_sealed = mark.key_ring is not None
+        """Whether what is appended is sealed."""
+        self._inserter = RowInserter(database, statements, *owner, version, mark)
         self._thread_id, namespace = owner
         self.key: Final = (encode_text(self._thread_id), encode_text(namespace), version)
         """The thread, the namespace and the version in the row of the history."""
@@ -307,7 +314,7 @@ class RowLogBytes(LogBytes):
 
     def begin(self, beginning: bytes) -> None:
         self._beginning = beginning
-        self._pending.append(NewRow(0, beginning))
+        self._pending.append(NewRow(0, beginning, terms=(SEALED_TERM,) if self._is_sealed else ()))
         self._rows.append(0, beginning)
         self.size = len(beginning)
 
@@ -316,7 +323,7 @@ class RowLogBytes(LogBytes):
         terms: Sequence[int] = ()
         if checkpoint is not None:
             encoded = encode_id(checkpoint.id)
-            if checkpoint.metadata:
+            if checkpoint.metadata and not self._is_sealed:
                 terms = self._terms.take_new(checkpoint.metadata)
         self._pending.append(NewRow(offset, data, bool(flags & KEY) or None, encoded, terms))
         self._rows.append(offset, data)

@@ -10,14 +10,16 @@ from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
 from savers._sql.encoded_text import decode_id, decode_row, encode_text
 from savers._sql.row_log_bytes import RowLogBytes
+from savers._sql.seal_mark import SealMark
 from savers._sql.statements import Statements
-from savers._sql.terms import list_search_terms
+from savers._sql.terms import SEALED_TERM, list_search_terms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
     from graphkit.codec import Codec
+    from savers._cipher import KeyRing
     from savers._compression import Compression
     from savers._sql.database import Database, Row
 
@@ -33,10 +35,13 @@ REWRITTEN: Final = -1
 class RowStore(LogCatalogue[RowLogBytes]):
     """The histories in one database. Several threads of execution and processes may use it at once."""
 
-    def __init__(self, database: Database, codec: Codec, compression: Compression | None) -> None:
+    def __init__(
+        self, database: Database, codec: Codec, compression: Compression | None, key_ring: KeyRing | None
+    ) -> None:
         super().__init__()
         self.database = database
         self.statements = Statements(database)
+        self.mark = SealMark(database, key_ring)
         self._codec = codec
         self._compression = compression
 
@@ -50,8 +55,8 @@ class RowStore(LogCatalogue[RowLogBytes]):
         return self._make_log((thread_id, namespace), version, number)
 
     def _make_log(self, owner: tuple[str, str], version: int, number: int | None) -> RowLog:
-        medium = RowLogBytes(self.database, self.statements, owner, version, number)
-        identity = ThreadIdentity(owner, digest_thread(owner[0]), None, is_opaque=False)
+        medium = RowLogBytes(self.database, self.statements, owner, version, number, mark=self.mark)
+        identity = ThreadIdentity(owner, digest_thread(owner[0]), self.mark.key_ring, is_opaque=False)
         return Log(medium, identity, self._codec, None, self._compression)
 
     # For watches
@@ -91,11 +96,12 @@ class RowStore(LogCatalogue[RowLogBytes]):
         return _decode_rows(self._read_of_all(sql))
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> list[Head]:
-        # Numbers, texts and None are found by the index; for another value, all histories are returned.
+        # Numbers, texts and None are found by the index; for another value, all histories are returned. So are
+        # sealed ones, whose metadata no index knows.
         pairs = list_search_terms(metadata)[:_MAX_PAIRS]
         sql = self.statements.select_heads(len(pairs), with_newest=with_newest)
         heads: list[Head] = []
-        for *owner, newest in self._read_of_all(sql, [term for pair in pairs for term in pair]):
+        for *owner, newest in self._read_of_all(sql, [term for pair in pairs for term in (*pair, SEALED_TERM)]):
             thread, long_thread, namespace, long_namespace = owner
             newest_id = None if newest is None else decode_id(newest)
             heads.append(Head(decode_row(thread, long_thread), decode_row(namespace, long_namespace), newest_id))

@@ -29,6 +29,7 @@ from savers._sql.row_store import REWRITTEN, RowLog, RowStore
 from savers._waiting import InUseError, WouldWaitError, refuse_waiting
 
 if TYPE_CHECKING:
+    from savers._cipher import Cipher, KeyRing
     from savers._compression import Compression
     from savers._log.reports import Progress, StoreReport
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -69,12 +70,23 @@ class SqlSaver(LogSaver[RowLogBytes]):
         types: Sequence[type],
         compression: Compression | None,
         lock_timeout: float,
+        key_ring: KeyRing | None,
     ) -> None:
         self.lock_timeout = lock_timeout
         codec = Codec(types)
         self._database = database
-        self._store = RowStore(database, codec, compression)
+        self._store = RowStore(database, codec, compression, key_ring)
         super().__init__(self._store, codec)
+
+    @property
+    def seals_records(self) -> bool:
+        return self._store.mark.key_ring is not None
+
+    @property
+    def _cipher(self) -> Cipher | None:
+        """What the saver was opened with, as `opener` passes it on."""
+        key_ring = self._store.mark.key_ring
+        return None if key_ring is None else key_ring.cipher
 
     def exists(self) -> bool:
         """Return whether the database has the tables of the saver. Creates nothing."""
@@ -118,6 +130,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
     ) -> int:
         log = self._store.shared_log(config.thread, config.checkpoint_ns)
         statements = self._store.statements
+        self._store.mark.set()
         with log.mutex:
             with self._explained(log), self._database.transaction() as transaction:
                 transaction.execute(statements.lock_history, log.frames.bytes.key)
@@ -267,6 +280,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
             for thread_id in sorted({source_id, target_id}):
                 stack.enter_context(self._exclude_runs(thread_id))
             namespaces = check_copy(self, source_id, target_id)
+            self._store.mark.set()
             try:
                 with self._database.transaction() as transaction:
                     self._lock_token(transaction, target_id)

@@ -52,6 +52,7 @@ class SqliteDatabase(Database):
         *,
         fsync: Fsync = "always",
         lock_timeout: float = 10.0,
+        overwrites_deleted: bool = False,
         prefix: str = "graphkit_",
     ) -> None:
         """Check the arguments; the first use opens the file, or creates it with its directories.
@@ -61,6 +62,7 @@ class SqliteDatabase(Database):
             fsync: "always": a commit survives power loss; seconds: except for the last seconds;
                 "never": it survives the death of the process, and a power loss may damage the file.
             lock_timeout: seconds to wait for other writers.
+            overwrites_deleted: whether zeros replace what is deleted; otherwise it may stay in the file.
             prefix: the beginning of the names of the tables.
 
         Raises:
@@ -87,6 +89,7 @@ class SqliteDatabase(Database):
         self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
         self._changes = SqliteChanges(self._connect_to_tables, self.names)
         self._fsync = fsync
+        self._overwrites_deleted = overwrites_deleted
         self.writes_at_once = fsync == "never"
         self._sync = self._make_sync()
         self._wal_is_suspect = False
@@ -249,7 +252,10 @@ class SqliteDatabase(Database):
     def _open_connection(self) -> SqliteConnection:
         self._make_directories()
         synchronous = {"always": "FULL", "never": "OFF"}.get(str(self._fsync), "NORMAL")
-        return SqliteConnection(self.path, synchronous, self.lock_timeout)
+        connection = SqliteConnection(self.path, synchronous, self.lock_timeout)
+        if self._overwrites_deleted:
+            connection.run("PRAGMA secure_delete = ON", (), "open")
+        return connection
 
     def _connect_to_tables(self) -> SqliteConnection:
         """Open a connection that sees tables; the caller closes it."""

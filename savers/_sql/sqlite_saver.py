@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, final
 
+from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 from savers._sql.saver import SqlSaver
@@ -32,6 +33,7 @@ class SqliteSaver(SqlSaver):
         lock_timeout: float = 10.0,
         types: Sequence[type] = (),
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",
+        cipher: Cipher | None = None,
     ) -> None:
         """Name a database; the first use creates the file, its directories and its tables.
 
@@ -43,20 +45,23 @@ class SqliteSaver(SqlSaver):
                 other writers, in seconds.
             types: application types that states may hold; see `register_types`.
             compression: as for FileSystemSaver.
+            cipher: as for FileSystemSaver. The ids of threads and checkpoints, the statuses of threads, times
+                and sizes stay readable in columns. What the saver deletes or replaces is overwritten.
 
         Raises:
             CheckpointerConfigurationError: an argument is wrong, or SQLite is older than 3.40.
-            MissingDependencyError: `zstd` without the package of that extra.
+            MissingDependencyError: `zstd` or `cipher` without the package of that extra.
         """
         fsync = parse_fsync(fsync)
         lock_timeout = parse_lock_timeout(lock_timeout)
         self._fsync = fsync
         self._db_compression = parse_compression(compression)
         super().__init__(
-            SqliteDatabase(db_file, fsync=fsync, lock_timeout=lock_timeout),
+            SqliteDatabase(db_file, fsync=fsync, lock_timeout=lock_timeout, overwrites_deleted=cipher is not None),
             types=types,
             compression=self._db_compression,
             lock_timeout=lock_timeout,
+            key_ring=parse_cipher(cipher),
         )
 
     @property
@@ -67,10 +72,14 @@ class SqliteSaver(SqlSaver):
     @classmethod
     def check_options(cls, *arguments: Any, **options: Any) -> None:
         """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
         cls(*arguments, **options)
 
     def opener(self) -> Callable[[], SqliteSaver]:
-        """Return a function that opens the same file with the same types, in any process."""
+        """Return a function that opens the same file with the same types, in any process.
+
+        It contains a `cipher` as that of FileSystemSaver does.
+        """
         return partial(
             SqliteSaver,
             self._database.path,
@@ -78,6 +87,7 @@ class SqliteSaver(SqlSaver):
             lock_timeout=self.lock_timeout,
             types=tuple(self._codec.types.values()),
             compression=self._db_compression,
+            cipher=self._cipher,
         )
 
     checkOptions = check_options

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from savers._delta import MAX_DEPTH
 from savers._log.frame import FRAME_SIZE
+from savers._sql.seal_mark import is_unmarked
 
 if TYPE_CHECKING:
     from savers._sql.database import Database
@@ -124,11 +125,15 @@ class Statements:
         self._insert_records = f"INSERT INTO {records} ({columns}, history)"
         self.insert_records = f"{self._insert_records} VALUES ({values}, ?)"
         self.insert_terms = f"INSERT INTO {terms} (term, history) VALUES (?, ?) ON CONFLICT DO NOTHING"
-        self.insert_history = (
+        insert_history = (
             f"INSERT INTO {histories}"
             " (thread, namespace, version, keyframe, status, created, long_thread, long_namespace)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING history"
         )
+        self.insert_history = f"{insert_history} VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING history"
+        self._insert_history_if = f"{insert_history} SELECT {dialect.history_values}"
+        self._is_unmarked = is_unmarked(names)
+        self.begin_plain_history = f"{self._insert_history_if} WHERE {self._is_unmarked} RETURNING history"
+        """Inserts the row of a plain history, unless the store is sealed."""
         self.update_history = (
             f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version <= 0 AND EXISTS"
             f" (SELECT 1 FROM {records} AS p WHERE p.history = ? AND p.position = ?"
@@ -250,7 +255,7 @@ class Statements:
             f" WHERE h.version = 0 AND h.status IS NOT NULL{has_terms} ORDER BY h.thread, h.namespace"
         )
 
-    def write_records(self, row_count: int, *, is_new: bool, is_held: bool, notification: str) -> str:
+    def write_records(self, row_count: int, *, is_new: bool, is_plain: bool, is_held: bool, notification: str) -> str:
         """Return the statement that inserts records, and inserts or updates the row of their history.
 
         It returns the number of the history, and nothing if the history is not live or the run lock
@@ -260,25 +265,22 @@ class Statements:
         Args:
             row_count: how many records.
             is_new: whether the history is inserted.
+            is_plain: whether it is not inserted if the store is sealed.
             is_held: whether the caller holds the run lock.
             notification: the expression that notifies; empty if there is nothing to notify.
         """
-        names = self._database.names
         parts: list[str] = []
-        condition = ""
+        conditions: list[str] = []
         if is_held:
             parts.append(f"l AS MATERIALIZED ({self.lock_token})")
-            condition = "EXISTS (SELECT 1 FROM l)"
+            conditions.append("EXISTS (SELECT 1 FROM l)")
         if is_new:
-            where = f" WHERE {condition}" if condition else ""
-            parts.append(
-                f"h AS (INSERT INTO {names.histories}"
-                " (thread, namespace, version, keyframe, status, created, long_thread, long_namespace)"
-                " SELECT ?::text, ?::text, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::bytea, ?::bytea"
-                f"{where} RETURNING history)"
-            )
+            if is_plain:
+                conditions.append(self._is_unmarked)
+            where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+            parts.append(f"h AS ({self._insert_history_if}{where} RETURNING history)")
         else:
-            where = f" AND {condition}" if condition else ""
+            where = "".join(f" AND {condition}" for condition in conditions)
             parts.append(f"h AS ({self.update_history}{where} RETURNING history)")
         values = ", ".join([f"({self._database.dialect.record_values})"] * row_count)
         parts.append(f"r AS ({self._insert_records} SELECT v.*, h.history FROM h, (VALUES {values}) AS v)")

@@ -11,6 +11,9 @@ from typing import Any, Final
 
 from savers._sql.encoded_text import hash_text
 
+SEALED_TERM: Final = hash_text("graphkit:sealed")
+"""The only term of a history whose records are sealed: a term of its metadata would show what they are. No key and
+value have the same text."""
 _NUMBERS: Final = frozenset({bool, int, float})
 _INTERNAL: Final = "graphkit:"
 """The keys with this prefix are graphkit's own; nobody searches for them."""

@@ -12,6 +12,8 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from savers._sql.saver import SqlSaver
 
+KEYS = {"current": bytes(range(32)), "old": bytes(32)}
+"""The keys of sealed savers."""
 _CODE = """
 import pickle, sys
 opener, argument = pickle.load(sys.stdin.buffer)

@@ -10,7 +10,7 @@ from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers._sql.postgres_saver import PostgresSaver
 from tests import postgres_server
-from tests.contract.sql import Elsewhere, Reopening, close_used, note_used
+from tests.contract.sql import KEYS, Elsewhere, Reopening, close_used, note_used
 from tests.sweeps import examples
 
 
@@ -36,8 +36,10 @@ class InSchema(Elsewhere, SaverContract):
             saver.close()
         close_used()
 
+    cipher = None
+
     def open_schema(self, schema):
-        saver = PostgresSaver(self.connection_string, schema=schema)
+        saver = PostgresSaver(self.connection_string, schema=schema, cipher=self.cipher)
         self.opened.append(saver)
         return saver
 
@@ -50,6 +52,12 @@ class TestPostgresSaver(InSchema):
 
     def reopen(self, saver):
         return self.open_schema(saver._schema)
+
+
+class TestSealedPostgresSaver(TestPostgresSaver):
+    """The same, sealed."""
+
+    cipher = KEYS
 
 
 @pytest.mark.sweep(10, of="tests")

@@ -11,7 +11,7 @@ from hypothesis import settings
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers._sql.sqlite_saver import SqliteSaver
-from tests.contract.sql import Elsewhere, Reopening, close_used
+from tests.contract.sql import KEYS, Elsewhere, Reopening, close_used
 from tests.sweeps import examples
 
 
@@ -30,8 +30,10 @@ class InFile(Elsewhere, SaverContract):
         self.stores += 1
         return self.root / f"store {self.stores}.db"
 
+    cipher = None
+
     def open_file(self, path):
-        saver = SqliteSaver(path, fsync="never")
+        saver = SqliteSaver(path, fsync="never", cipher=self.cipher)
         self.opened.append(saver)
         return saver
 
@@ -44,6 +46,12 @@ class TestSqliteSaver(InFile):
 
     def reopen(self, saver):
         return self.open_file(saver.db_file)
+
+
+class TestSealedSqliteSaver(TestSqliteSaver):
+    """The same, sealed."""
+
+    cipher = KEYS
 
 
 @pytest.mark.sweep(20, of="tests")

@@ -15,7 +15,7 @@ from savers._log import payloads
 from savers._log.frame import HEADER_SIZE, META, RELEASE, IncompleteLog, is_newer
 from savers._log.frame_log import ThreadIdentity, check_owner
 from savers._log.log import Log
-from savers._log.log_checker import LogChecker
+from savers._log.log_checker import LogChecker, explain_missing_key
 from savers._log.records import Records
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ def check_file(
     except CheckpointKeyError as error:
         state = "sealed"
         offset = checker.good_end
-        problem = error.reason if error.has_keys else "no keys were given"
-        reason = f"key {error.key_id!r}: {problem}"
+        reason = explain_missing_key(error)
     except CheckpointFormatError as error:
         # A record of unknown type is of a newer format, too.
         is_of_newer = bool(checker.records) or is_newer(examined.frames.bytes.read_at(0, HEADER_SIZE))

@@ -1,11 +1,11 @@
-"""The reports of repair and rotate; those of verify are the same for every log."""
+"""The reports of repair; those of verify and rotate are the same for every log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import final
 
-from savers._log.reports import FileReport, FileState, Progress, StoreReport, ThreadReport, Unfinished
+from savers._log.reports import FileReport, FileState, Progress, RotationReport, StoreReport, ThreadReport, Unfinished
 
 __all__ = [
     "FileRepair",
@@ -19,18 +19,6 @@ __all__ = [
     "ThreadReport",
     "Unfinished",
 ]
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class RotationReport:
-    """What `rotate` did. All paths are relative to the store's directory."""
-
-    rewritten: tuple[str, ...] = ()
-    """The logs that were rewritten; all others had the current key already."""
-    set_aside: tuple[str, ...] = ()
-    """Salvaged files, made by recovery and `repair`. They still hold bytes as they were, sealed
-    with earlier keys or plain; the user may inspect and remove them."""
 
 
 @final

@@ -14,11 +14,10 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers._filesystem import catalog, layout, live_logs, rewrite
 from savers._filesystem.leftovers import remove_temporary_logs
 from savers._filesystem.log_checker import find_namespace, find_thread_id
-from savers._filesystem.reports import RotationReport
 from savers._filesystem.verify import list_files
-from savers._log.frame import HEADER_SIZE, RELEASE, SEALED
-from savers._log.records import Records
-from savers._log.sealing import read_key_id
+from savers._log.frame import RELEASE
+from savers._log.reports import RotationReport
+from savers._log.rotation import needs_rotation
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing
@@ -60,7 +59,7 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
             live_logs.make_ready(store, log)
             if not log.is_open:
                 continue
-            if _needs_rotation(log, key_ring):
+            if needs_rotation(log, key_ring):
                 rewrite.keep_all(store, log)
                 rewritten.append(log.path)
             elif was_plain:
@@ -84,18 +83,6 @@ def _is_plain(log: FileLog) -> bool:
     return log.refresh() and log.frames.seal is None
 
 
-def _needs_rotation(log: FileLog, key_ring: KeyRing) -> bool:
-    """Return whether a log is plain, or has a record that another key than the current one sealed."""
-    frames = log.frames
-    if frames.seal is None:
-        return True
-    current_id, _ = key_ring.get_current(log.path)
-    return any(
-        frame.flags & SEALED and read_key_id(frame.payload) != current_id
-        for frame in Records(frames.bytes, frames.fid).scan(HEADER_SIZE, frames.end, 0)
-    )
-
-
 def _rotate_version(store: Store, key_ring: KeyRing, thread_id: str, path: str, version: int) -> bool:
     """Rewrite a released log if it needs it; return whether it did."""
     namespace = find_namespace(store, os.path.dirname(path))
@@ -109,7 +96,7 @@ def _rotate_version(store: Store, key_ring: KeyRing, thread_id: str, path: str, 
             if log.is_open and log.history.closed_by is None:
                 reason = "the end of the released history is missing"
                 raise CheckpointCorruptionError(path, log.frames.end, reason)
-            if not log.is_open or not _needs_rotation(log, key_ring):
+            if not log.is_open or not needs_rotation(log, key_ring):
                 return False
             rewrite.keep_all(store, log, ending=(RELEASE, version))
             return True

@@ -38,7 +38,6 @@ from savers._filesystem.log_summary import sum_up
 from savers._filesystem.os_errors import wrap_os_error, wrap_os_errors
 from savers._filesystem.store import Store
 from savers._filesystem.sync import SyncNever, make_sync_mode
-from savers._log.failed_threads import FailedThreads
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver
 from savers._mutex import hold_if_free
@@ -473,34 +472,30 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
                 cases it has rotated the others, and the error names those that it could not rotate.
         """
         from savers._filesystem import rotation
-        from savers._filesystem.reports import RotationReport
+        from savers._log.rotation import require_keys
 
         store = self._store
-        key_ring = store.key_ring
-        if key_ring is None:
-            raise CheckpointerConfigurationError("rotate needs the keys: open the store with `cipher`")
+        key_ring = require_keys(store.key_ring)
         if thread is not None:
-            thread_id = resolve_thread_id(thread)
-            report = rotation.rotate_thread(store, key_ring, thread_id)
-            if progress is not None:
-                progress(1, 1, thread_id)
-            return report
+            return self._rotate_threads(
+                [resolve_thread_id(thread)],
+                lambda thread_id: rotation.rotate_thread(store, key_ring, thread_id),
+                progress,
+                goes_on=False,
+            )
         store.leftovers.sweep()
-        failed = FailedThreads("rotate")
-        rewritten: list[str] = []
-        set_aside: list[str] = []
-        threads = rotation.list_threads(store, None)
-        for done, files in enumerate(threads, 1):
-            thread_id = files.directory_name
-            with failed.catch(files.directory_name):
-                thread_id = rotation.identify_thread(store, files)
-                report = rotation.rotate_thread(store, key_ring, thread_id)
-                rewritten += report.rewritten
-                set_aside += report.set_aside
+        found = {files.directory_name: files for files in rotation.list_threads(store, None)}
+        ids: dict[str, str] = {}
+
+        def rotate_directory(name: str) -> RotationReport:
+            ids[name] = rotation.identify_thread(store, found[name])
+            return rotation.rotate_thread(store, key_ring, ids[name])
+
+        def report_progress(done: int, total: int, name: str) -> None:
             if progress is not None:
-                progress(done, len(threads), thread_id)
-        failed.raise_if_any()
-        return RotationReport(rewritten=tuple(rewritten), set_aside=tuple(set_aside))
+                progress(done, total, ids.get(name, name))
+
+        return self._rotate_threads(list(found), rotate_directory, report_progress, goes_on=True)
 
     async def averify(
         self,

@@ -175,6 +175,12 @@ class LogChecker:
         return True
 
 
+def explain_missing_key(error: CheckpointKeyError) -> str:
+    """Return why what is sealed could not be checked."""
+    problem = error.reason if error.has_keys else "no keys were given"
+    return f"key {error.key_id!r}: {problem}"
+
+
 def _describes(entry: list[int], value: delta.Value | None) -> bool:
     """Return whether an entry of a keyframe's table describes a value."""
     if value is None:

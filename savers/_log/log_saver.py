@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from graphkit.values import FrozenDict
     from savers._log.catalogue import LogCatalogue
     from savers._log.log import Log
-    from savers._log.reports import Progress
+    from savers._log.reports import Progress, RotationReport
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _MAX_REFUSALS: Final = 3
@@ -666,19 +666,56 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         progress: Progress | None = None,
     ) -> int:
         """Change one thread, or all threads (None), and return the sum of what was changed in each."""
+        results = self._change_threads(verb, self._select_threads(thread), change, progress, goes_on=thread is None)
+        return sum(results)
+
+    def _rotate_threads(
+        self,
+        thread_ids: Sequence[str],
+        rotate: Callable[[str], RotationReport],
+        progress: Progress | None,
+        *,
+        goes_on: bool,
+    ) -> RotationReport:
+        """Rotate some threads one after another, and return one report; see `_change_threads`."""
+        from savers._log.reports import RotationReport
+
+        reports = self._change_threads("rotate", thread_ids, rotate, progress, goes_on=goes_on)
+        return RotationReport(
+            rewritten=tuple(name for report in reports for name in report.rewritten),
+            set_aside=tuple(name for report in reports for name in report.set_aside),
+        )
+
+    def _change_threads(
+        self,
+        verb: str,
+        thread_ids: Sequence[str],
+        change: Callable[[str], _Result],
+        progress: Progress | None,
+        *,
+        goes_on: bool,
+    ) -> Sequence[_Result]:
+        """Change some threads one after another.
+
+        Args:
+            verb: what is done with each, for the error.
+            thread_ids: the threads.
+            change: changes one of them.
+            progress: called after each thread with how many are done, how many there are, and its id.
+            goes_on: whether to continue after an error, and to raise one at the end that names the threads.
+
+        Returns:
+            What `change` returned, for each thread.
+        """
         failed = FailedThreads(verb, fatal=self.fatal_errors)
-        thread_ids = self._select_threads(thread)
-        total = 0
+        results: list[_Result] = []
         for done, thread_id in enumerate(thread_ids, 1):
-            if thread is not None:
-                total += change(thread_id)
-            else:
-                with failed.catch(thread_id):
-                    total += change(thread_id)
+            with failed.catch(thread_id) if goes_on else nullcontext():
+                results.append(change(thread_id))
             if progress is not None:
                 progress(done, len(thread_ids), thread_id)
         failed.raise_if_any()
-        return total
+        return results
 
     def _rewrite_log(
         self, config: RunnableConfig, select: Callable[[Log[Medium]], Sequence[StoredCheckpoint] | None]
@@ -754,15 +791,13 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         if idle_since.tzinfo is None:
             raise ValueError(f"idle_since must have a time zone, such as UTC: {idle_since!r}")
         thread_ids = self._list_possibly_idle(None if thread is None else resolve_thread_id(thread), idle_since)
-        failed = FailedThreads("delete", fatal=self.fatal_errors)
         deleted: list[str] = []
-        for done, thread_id in enumerate(thread_ids, 1):
-            with failed.catch(thread_id):
-                if self._delete_if_idle(thread_id, idle_since, dry_run=dry_run):
-                    deleted.append(thread_id)
-            if progress is not None:
-                progress(done, len(thread_ids), thread_id)
-        failed.raise_if_any()
+
+        def delete(thread_id: str) -> None:
+            if self._delete_if_idle(thread_id, idle_since, dry_run=dry_run):
+                deleted.append(thread_id)
+
+        self._change_threads("delete", thread_ids, delete, progress, goes_on=True)
         return deleted
 
     def _list_possibly_idle(self, thread_id: str | None, idle_since: datetime) -> Sequence[str]:  # noqa: ARG002 - for media that know

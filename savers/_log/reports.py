@@ -1,4 +1,4 @@
-"""The reports of verify."""
+"""The reports of verify and rotate."""
 
 from __future__ import annotations
 
@@ -87,3 +87,15 @@ class StoreReport:
         """The files that have a problem."""
         logs = tuple(file for thread in self.threads for file in thread.files if file.state != "ok")
         return logs if self.marker is None else (self.marker, *logs)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RotationReport:
+    """What `rotate` did. All paths are relative to the store's directory."""
+
+    rewritten: tuple[str, ...] = ()
+    """The logs that were rewritten; all others had the current key already. In a database, the histories."""
+    set_aside: tuple[str, ...] = ()
+    """Salvaged files, made by recovery and `repair`. They still hold bytes as they were, sealed
+    with earlier keys or plain; the user may inspect and remove them."""

@@ -220,6 +220,9 @@ class Database(ABC):
         """
         return ()
 
+    def empty_log(self) -> None:  # noqa: B027 - only that of SQLite belongs to its user
+        """Empty the log of the database, which still has what was replaced, unless another connection reads it."""
+
     @abstractmethod
     def flush(self) -> None:
         """Bring everything that was committed to the disk, if `fsync` promises that.

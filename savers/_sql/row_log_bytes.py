@@ -89,7 +89,7 @@ class RowLogBytes(LogBytes):
             number: opens the history with this number, whatever has become of it.
             mark: the mark of the store, with the keys of the saver; None: it has none.
         """
-        super().__init__(_describe(owner, version, database))
+        super().__init__(f"{describe_history(owner, version)} in {database.path}")
         self._database = database
         self._statements = statements
         mark = mark or SealMark(database, None)
@@ -380,12 +380,12 @@ class RowLogBytes(LogBytes):
         self._absent = self._doubted = None
 
 
-def _describe(owner: tuple[str, str], version: int, database: Database) -> str:
-    """Return what errors call a history."""
+def describe_history(owner: tuple[str, str], version: int) -> str:
+    """Return what errors and reports call a history."""
     thread_id, namespace = owner
     name = f"the history of thread {thread_id!r:.80}"
     if namespace:
         name += f", namespace {namespace!r:.80}"
     if version > 0:
         name += f", version {version}"
-    return f"{name} in {database.path}"
+    return name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from savers._log.catalogue import Head, LogCatalogue
 from savers._log.frame import digest_thread
@@ -29,6 +29,25 @@ _MAX_PAIRS: Final = 8
 """A search has at most so many conditions on the index; the caller compares all."""
 REWRITTEN: Final = -1
 """The version of a history in the transaction that rewrites it."""
+
+
+class HistoryRow(NamedTuple):
+    """A history as its row describes it."""
+
+    number: int
+    thread_id: str
+    namespace: str
+    version: int
+
+
+def read_history_row(row: Row) -> HistoryRow:
+    """Return a row of `RowStore.list_histories`, decoded.
+
+    Raises:
+        DatabaseDamagedError: it has something else in place of a name.
+    """
+    number, thread, long_thread, namespace, long_namespace, version = row
+    return HistoryRow(number, decode_row(thread, long_thread), decode_row(namespace, long_namespace), version)
 
 
 @final

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
+from itertools import groupby
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -19,19 +20,19 @@ from graphkit.errors import (
 )
 from savers._log.frame import MARK
 from savers._log.listing import make_info
-from savers._log.log_saver import LogSaver
+from savers._log.log_saver import LogSaver, select_all
 from savers._log.rewriter import Rewriter, replay_states
 from savers._mutex import hold_if_free
 from savers._sql.database_errors import DatabaseDamagedError, PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
-from savers._sql.row_log_bytes import RowLogBytes
-from savers._sql.row_store import REWRITTEN, RowLog, RowStore
+from savers._sql.row_log_bytes import RowLogBytes, describe_history
+from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
 from savers._waiting import InUseError, WouldWaitError, refuse_waiting
 
 if TYPE_CHECKING:
     from savers._cipher import Cipher, KeyRing
     from savers._compression import Compression
-    from savers._log.reports import Progress, StoreReport
+    from savers._log.reports import Progress, RotationReport, StoreReport
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.database import Database, Transaction
 
@@ -128,24 +129,39 @@ class SqlSaver(LogSaver[RowLogBytes]):
     def _rewrite_log(
         self, config: RunnableConfig, select: Callable[[RowLog], Sequence[StoredCheckpoint] | None]
     ) -> int:
-        log = self._store.shared_log(config.thread, config.checkpoint_ns)
+        return self._rewrite_version(config.thread, config.checkpoint_ns, 0, select)
+
+    def _rewrite_version(
+        self,
+        thread_id: str,
+        namespace: str,
+        version: int,
+        select: Callable[[RowLog], Sequence[StoredCheckpoint] | None],
+    ) -> int:
+        """As `_rewrite_log`, of the live history (version 0) or of a released one."""
+        log = self._store.shared_log(thread_id, namespace, version)
         statements = self._store.statements
         self._store.mark.set()
         with log.mutex:
             with self._explained(log), self._database.transaction() as transaction:
-                transaction.execute(statements.lock_history, log.frames.bytes.key)
+                found = transaction.execute(statements.lock_history, log.frames.bytes.key)
                 kept = select(log) if log.refresh() else None
                 if kept is None:
                     return 0
-                self._lock_token(transaction, config.thread)
+                self._lock_token(transaction, thread_id)
                 early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
                 # Both are there until the end, because the reads may be in the same transaction.
-                new = self._store.new_log(config.thread, config.checkpoint_ns, REWRITTEN)
+                new = self._store.new_log(thread_id, namespace, REWRITTEN)
                 _rewrite(transaction, log, new, kept, early)
-                transaction.execute(statements.delete_history, (log.frames.bytes.history,))
+                transaction.execute(statements.delete_history, (log.frames.bytes.history, version))
                 if new.is_open:
-                    transaction.execute(statements.rename_history, (new.frames.bytes.history,))
-                transaction.notify(config.thread)
+                    number = new.frames.bytes.history
+                    if version:
+                        ((_, released),) = found
+                        transaction.execute(statements.replace_version, (version, released, number))
+                    else:
+                        transaction.execute(statements.rename_history, (number,))
+                transaction.notify(thread_id)
             freed = log.frames.end - new.frames.end
             log.close()
         return freed
@@ -361,6 +377,63 @@ class SqlSaver(LogSaver[RowLogBytes]):
     async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
         """As `verify`."""
         return await run_in_thread(self.verify, thread, progress=progress)
+
+    def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        """Seal everything with the current key: one thread, or all threads (None).
+
+        Rewrites each history that is plain or has a record of another key, the released versions too;
+        each in one transaction, so that a second call continues if the process dies. Waits for no run.
+        Afterwards the other keys are only needed for backups.
+
+        What was stored before may remain outside of the tables. SQLite overwrites what is replaced, and
+        the write-ahead log is emptied at the end if no other connection reads; but not what was deleted
+        earlier, without a `cipher`: execute VACUUM once. PostgreSQL keeps the old rows until VACUUM, and
+        its write-ahead log for as long as it is configured to.
+
+        Args:
+            thread: the thread.
+            progress: called after each thread with how many are done, how many there are, and its id.
+
+        Raises:
+            CheckpointerConfigurationError: the saver has no `cipher`.
+            CheckpointKeyError: an old key is missing.
+            CheckpointCorruptionError: a history is damaged. If it rotates all threads (None), in both
+                cases it has rotated the others, and the error names those that it could not rotate.
+        """
+        from savers._log.rotation import require_keys
+
+        key_ring = require_keys(self._store.mark.key_ring)
+        thread_id = None if thread is None else resolve_thread_id(thread)
+        rows = [read_history_row(row) for row in self._store.list_histories(thread_id)]
+        histories = {owner: list(group) for owner, group in groupby(rows, lambda history: history.thread_id)}
+        report = self._rotate_threads(
+            list(histories),
+            lambda owner: self._rotate_histories(histories[owner], key_ring),
+            progress,
+            goes_on=thread is None,
+        )
+        self._database.empty_log()
+        return report
+
+    def _rotate_histories(self, histories: Sequence[HistoryRow], key_ring: KeyRing) -> RotationReport:
+        from savers._log.reports import RotationReport
+        from savers._log.rotation import needs_rotation
+
+        rewritten: list[str] = []
+        for history in histories:
+            log = self._store.new_log(history.thread_id, history.namespace, history.version)
+            try:
+                # Not in a transaction, which would exclude other writers for as long as the log is read.
+                if self._use(log, lambda log: needs_rotation(log, key_ring), default=False):
+                    self._rewrite_version(history.thread_id, history.namespace, history.version, select_all)
+                    rewritten.append(describe_history((history.thread_id, history.namespace), history.version))
+            finally:
+                log.close()
+        return RotationReport(rewritten=tuple(rewritten))
+
+    async def arotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
+        """As `rotate`."""
+        return await run_in_thread(self.rotate, thread, progress=progress)
 
     def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
         """As in the contract, but reads only what is new.

@@ -364,19 +364,26 @@ class SqliteDatabase(Database):
         the database and emptied.
         """
         if self._wal_is_suspect:
-            self._empty_wal()
+            self._replace_wal()
             return
         try:
             sync_file(f"{self.path}-wal")
         except OSError:
             self._wal_is_suspect = True
-            self._empty_wal()
+            self._replace_wal()
             raise
 
-    def _empty_wal(self) -> None:
+    def empty_log(self) -> None:
+        self._empty_wal()
+
+    def _empty_wal(self) -> bool:
+        """Copy the write-ahead log to the database and empty it; return whether no reader has kept it in use."""
         with self._main_lock:
-            rows = self._use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
-        self._wal_is_suspect = bool(rows[0][0])
+            ((is_busy, _, _),) = self._use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
+        return not is_busy
+
+    def _replace_wal(self) -> None:
+        self._wal_is_suspect = not self._empty_wal()
         if self._wal_is_suspect:
             raise CheckpointStorageError(self.path, "sync", "a reader keeps the write-ahead log in use")
 

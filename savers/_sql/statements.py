@@ -141,6 +141,8 @@ class Statements:
             f" AND NOT EXISTS (SELECT 1 FROM {records} AS q WHERE q.history = ? AND q.checkpoint = ?)"
         )
         self.update_history_and_notify = f"{self.update_history}{notify}"
+        self.replace_version = f"UPDATE {histories} SET version = ?, released = ?, created = 0 WHERE history = ?"
+        """Puts a rewritten history in the place of a released one. `created` shows a watch that it is no release."""
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"
         self.select_token = f"SELECT 1 FROM {run_locks} AS l WHERE l.thread = ? AND l.token = ?"
         self.lock_token = f"{self.select_token}{dialect.lock_rows(share='l')}"
@@ -162,11 +164,11 @@ class Statements:
         locks = dialect.lock_rows(update="h")
         self.lock_thread = f"SELECT h.history FROM {histories} AS h WHERE h.thread = ? AND h.version = 0{locks}"
         self.select_history = f"SELECT h.history FROM {histories} AS h WHERE {owner}"
-        self.lock_history = f"{self.select_history}{locks}"
+        self.lock_history = f"SELECT h.history, h.released FROM {histories} AS h WHERE {owner}{locks}"
         self.select_last_version = f"SELECT max(version) FROM {histories} WHERE thread = ?"
         self.release = f"UPDATE {histories} SET version = ?, released = ? WHERE thread = ? AND version = 0"
         self.delete_thread = f"DELETE FROM {histories} WHERE thread = ?"
-        self.delete_history = f"DELETE FROM {histories} WHERE history = ? AND version = 0"
+        self.delete_history = f"DELETE FROM {histories} WHERE history = ? AND version = ?"
         self.select_version_namespaces = (
             f"SELECT namespace, long_namespace FROM {histories}"
             f" WHERE thread = ? AND version = ? AND {has_checkpoints} ORDER BY namespace"
@@ -233,8 +235,8 @@ class Statements:
             " AS checkpoint"
             f" FROM {histories} AS h"
         )
-        # Below 0 it is being rewritten.
-        is_news = "h.version = 0 OR (h.version > 0 AND h.history > ?)"
+        # Below 0 it is being rewritten. A release that was rewritten has a new number, and is no news.
+        is_news = "h.version = 0 OR (h.version > 0 AND h.history > ? AND h.created > 0)"
         self.list_ends = f"{ends}{database.dialect.without_index} WHERE {is_news} ORDER BY h.thread, h.history"
         self.list_ends_of_thread = f"{ends} WHERE ({is_news}) AND h.thread = ? ORDER BY h.history"
         self.select_end = f"{ends} WHERE h.history = ?"

@@ -10,13 +10,19 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.abc import derive_status
-from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    CheckpointSerializationError,
+)
 from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
-from savers._log.log_checker import LogChecker
+from savers._log.log_checker import LogChecker, explain_missing_key
 from savers._log.reports import FileReport, FileState, StoreReport, ThreadReport
 from savers._log.stored_checkpoint import outline_writes
 from savers._sql.database_errors import ForeignDatabaseError
-from savers._sql.encoded_text import decode_row, encode_id, encode_text
+from savers._sql.encoded_text import encode_id, encode_text
+from savers._sql.row_store import HistoryRow, read_history_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,25 +32,6 @@ if TYPE_CHECKING:
     from savers._sql.row_store import RowLog, RowStore
 
 _ROWS_AT_ONCE: Final = 1000
-
-
-class _History(NamedTuple):
-    """A history as its row describes it."""
-
-    number: int
-    thread_id: str
-    namespace: str
-    version: int
-
-    @property
-    def name(self) -> str:
-        """What a report calls it."""
-        name = f"history {self.number}"
-        if self.namespace:
-            name += f", namespace {self.namespace}"
-        if self.version:
-            name += f", version {self.version}"
-        return name
 
 
 class _Columns(NamedTuple):
@@ -114,23 +101,18 @@ class _Problems:
             yield ThreadReport(thread_id=None, directory="", files=tuple(files))
 
 
-def _list_histories(store: RowStore, thread_id: str | None, problems: _Problems) -> list[_History]:
+def _list_histories(store: RowStore, thread_id: str | None, problems: _Problems) -> list[HistoryRow]:
     rows: list[Row] = []
     with problems.reported():
         rows = store.list_histories(thread_id)
-    histories: list[_History] = []
+    histories: list[HistoryRow] = []
     for row in rows:
         with problems.reported():
-            histories.append(_describe(row))
+            histories.append(read_history_row(row))
     return histories
 
 
-def _describe(row: Row) -> _History:
-    number, thread, long_thread, namespace, long_namespace, version = row
-    return _History(number, decode_row(thread, long_thread), decode_row(namespace, long_namespace), version)
-
-
-def _measure(store: RowStore, histories: list[_History], thread_id: str | None) -> int:
+def _measure(store: RowStore, histories: list[HistoryRow], thread_id: str | None) -> int:
     if not histories:
         return 0
     statements = store.statements
@@ -141,7 +123,7 @@ def _measure(store: RowStore, histories: list[_History], thread_id: str | None) 
     return int(total)
 
 
-def _check_settled(store: RowStore, history: _History) -> FileReport | None:
+def _check_settled(store: RowStore, history: HistoryRow) -> FileReport | None:
     """Check a history; None if it was deleted, or rewritten under another number, meanwhile.
 
     What a rewrite deletes during the check looks like damage.
@@ -152,14 +134,14 @@ def _check_settled(store: RowStore, history: _History) -> FileReport | None:
     return None
 
 
-def _is_there(store: RowStore, history: _History) -> bool:
+def _is_there(store: RowStore, history: HistoryRow) -> bool:
     try:
         return _read_columns(store, history) is not None
     except CheckpointCorruptionError:
         return True
 
 
-def _check(store: RowStore, history: _History) -> FileReport | None:
+def _check(store: RowStore, history: HistoryRow) -> FileReport | None:
     # It reads nothing from a cache.
     examined = store.new_log_of(history.number, history.thread_id, history.namespace, history.version)
     checker = _RowChecker(store, history.number, examined)
@@ -180,12 +162,16 @@ def _check(store: RowStore, history: _History) -> FileReport | None:
         reason = error.reason
     except IncompleteLog:
         reason = "the beginning of its first record is missing"
+    except CheckpointKeyError as error:
+        state = "sealed"
+        offset = checker.good_end
+        reason = explain_missing_key(error)
     except CheckpointFormatError as error:
         state = "newer" if checker.records else "foreign"
         offset = checker.good_end
         reason = error.reason
     return FileReport(
-        path=history.name,
+        path=_name(history),
         state=state,
         offset=offset,
         reason=reason,
@@ -195,7 +181,17 @@ def _check(store: RowStore, history: _History) -> FileReport | None:
     )
 
 
-def _read_columns(store: RowStore, history: _History) -> _Columns | None:
+def _name(history: HistoryRow) -> str:
+    """Return what a report calls a history."""
+    name = f"history {history.number}"
+    if history.namespace:
+        name += f", namespace {history.namespace}"
+    if history.version:
+        name += f", version {history.version}"
+    return name
+
+
+def _read_columns(store: RowStore, history: HistoryRow) -> _Columns | None:
     rows = store.database.read(store.statements.select_columns, (history.number,))
     return _Columns(*rows[0]) if rows else None
 

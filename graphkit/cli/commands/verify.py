@@ -31,7 +31,6 @@ _COLUMNS: Final = (
 
 _ADVICE_FOR_DATABASES: Final = {
     "repair": "restore a backup, or copy the other threads with graphkit copy --to",
-    "rotate": "it has no keys, and seals nothing; a checkpoint directory does",
 }
 """What to do in place of a command that no saver of a database has."""
 ADVICE_FOR_REFUSED: Final = {

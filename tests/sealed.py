@@ -1,0 +1,88 @@
+"""What the tests of sealed stores share: keys, histories full of plaintext that can be found, and operations on them."""
+
+import logging
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from graphkit import Checkpoint, RunnableConfig
+
+OLD = {"2025": bytes(range(32))}
+NEW = {"current": bytes(range(1, 33))}
+BOTH = {**NEW, **OLD}
+CONFIG = RunnableConfig("t")
+INNER = RunnableConfig("t", checkpoint_ns="inner")
+MARKERS = [b"plain", b"Plain"]
+"""Every value, key, tag, node and id of a write below has one of these in its name."""
+
+
+def made(number, **state):
+    return Checkpoint(
+        id=f"00000000-0000-7000-8000-{number:012x}",
+        node_id=f"plain_node{number}",
+        next_node_id=f"plain_node{number + 1}",
+        state={"plain_n": number, **state},
+        created_at=datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=number),
+        metadata={"plain_step": f"plain{number}"},
+    )
+
+
+def states(count, size=300, lines=400):
+    """States of a list that grows, a window that slides, a text that is spliced, and one that is compressed."""
+    items = []
+    for number in range(count):
+        items = [*items, f"plain item {number} " + "x" * size]
+        text = "".join(f"plain line {n // 2}\n" for n in range(number, number + lines))
+        yield {"plain_items": items, "plain_window": items[-3:], "plain_text": text, "plain_big": text * 5}
+
+
+def write(saver, config=CONFIG, count=12, **options):
+    for number, state in enumerate(states(count, **options)):
+        saver.put(config, made(number, **state))
+        if number % 4 == 1:
+            saver.put_writes(config, {"plain_write": [f"plain answer {number}"] * 3})
+            saver.add_tags(config, f"plain tag {number}")
+
+
+def view(saver, config=CONFIG, version=None):
+    """All of a history."""
+    listed = saver.list(config) if version is None else saver.tag(config, version).checkpoints
+    found = []
+    for one in listed:
+        at = config.with_check_point_id(one.id)
+        beside = (saver.get_writes(at), saver.tags_of(at)) if version is None else ()
+        found.append((one.id, one.node_id, one.next_node_id, dict(one.metadata), dict(one.state), *beside))
+    return found
+
+
+@contextmanager
+def quiet():
+    logger = logging.getLogger("graphkit")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(before)
+
+
+READS = {
+    "get": lambda saver: saver.get(CONFIG),
+    "list": lambda saver: saver.list(CONFIG),
+    "history": lambda saver: saver.history(CONFIG),
+    "recent": lambda saver: saver.recent(CONFIG, limit=1),
+    "summary": lambda saver: saver.summary(CONFIG),
+    "info": lambda saver: saver.info(CONFIG),
+    "get_writes": lambda saver: saver.get_writes(CONFIG),
+    "tags_of": lambda saver: saver.tags_of(CONFIG),
+    "search": lambda saver: saver.search({"plain_step": "plain1"}),
+    "interrupts": lambda saver: saver.interrupts(),
+    "namespaces": lambda saver: saver.namespaces("t"),
+    "tag": lambda saver: saver.tag(CONFIG).checkpoints,
+    "watch": lambda saver: next(iter(saver.watch("t", latest=True))),
+    "copy": lambda saver: saver.copy("t", "x"),
+    "put": lambda saver: saver.put(CONFIG, made(70)),
+    "put_writes": lambda saver: saver.put_writes(CONFIG, {"a": 1}),
+    "add_tags": lambda saver: saver.add_tags(CONFIG, "a"),
+    "release": lambda saver: saver.release(CONFIG),
+    "prune": lambda saver: saver.prune(keep_last=1),
+    "compact": lambda saver: saver.compact(),
+}
+WRONG = {"without": None, "missing": {"other": bytes(32)}, "wrong": {"current": bytes(32)}}

@@ -1,0 +1,419 @@
+"""Sealed histories in databases: no plaintext in any column, and what the key of a history protects."""
+
+import pickle
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from graphkit import (
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    RunnableConfig,
+)
+from savers import PostgresSaver, SqliteSaver
+from savers._log.frame import pack_frame, parse_frame
+from tests.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, view, write
+from tests.sql.savers import run_sql
+
+OTHER = RunnableConfig("u")
+IN_COLUMNS = {"interrupts", "namespaces"}
+"""What is read from columns that are not sealed."""
+
+
+def stored(saver):
+    """All bytes that the database has: of SQLite the files, of PostgreSQL all columns of all rows."""
+    if isinstance(saver, SqliteSaver):
+        files = sorted(Path(saver.db_file).parent.glob(f"{Path(saver.db_file).name}*"))
+        return b"".join(path.read_bytes() for path in files)
+    assert isinstance(saver, PostgresSaver)
+    dump = b""
+    with psycopg.connect(saver._connection_string) as connection:
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = %s", (saver._schema,)
+        ).fetchall()
+        assert len(tables) >= 5
+        for (table,) in tables:
+            sql = psycopg.sql.SQL("COPY {} TO STDOUT (FORMAT binary)")
+            with connection.cursor().copy(sql.format(psycopg.sql.Identifier(saver._schema, table))) as rows:
+                dump += b"".join(bytes(part) for part in rows)
+    return dump
+
+
+def assert_no_plaintext(saver):
+    data = stored(saver)
+    for marker in MARKERS:
+        assert marker not in data, data[data.index(marker) - 50 : data.index(marker) + 50]
+
+
+def count_terms(saver, history=None):
+    """How many terms a search may find: those of all histories, or of one with a number."""
+    if isinstance(saver, SqliteSaver):
+        sql = "SELECT count(*) FROM {terms}"
+    else:
+        sql = "SELECT coalesce(sum(array_length(terms, 1)), 0)::bigint FROM {records}"
+    sql = sql.format(**saver._database.names._asdict())
+    ((count,),) = saver._database.read(sql if history is None else f"{sql} WHERE history = {history}")
+    return count
+
+
+def number_of(saver, config):
+    log = saver._store.shared_log(config.thread, config.checkpoint_ns)
+    assert log.refresh()
+    return log.frames.bytes.history
+
+
+# No plaintext
+
+
+def test_no_column_has_plaintext(open_saver):
+    """States, their keys, writes, metadata, tags and nodes, through every operation."""
+    saver = open_saver(cipher=NEW)
+    with quiet():
+        write(saver)
+        write(saver, INNER, 4)
+        assert_no_plaintext(saver)
+        before = view(saver)
+        saver.copy("t", "u")
+        saver.put(CONFIG.with_check_point_id(before[3][0]), made(99, plain="replaced"))
+        saver.compact()
+        saver.prune("t", keep_last=5)
+        saver.put_writes(CONFIG.with_check_point_id(made(300).id), {"plain_early": "plain"}, early=True)
+        saver.release(CONFIG)
+        write(saver)
+    assert_no_plaintext(saver)
+    assert count_terms(saver) == 5  # one for each history
+    assert saver.verify().ok
+
+
+def test_the_markers_are_found_in_a_plain_database(open_saver):
+    saver = open_saver(compression=None)
+    write(saver)
+    data = stored(saver)
+    for marker in (b"plain item", b"plain_step", b"plain tag", b"plain answer", b"plain_node", b"plain_text"):
+        assert marker in data, marker
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        lambda saver: saver.put(CONFIG, made(70)),
+        lambda saver: saver.put_writes(CONFIG, {"plain_write": "plain answer"}),
+        lambda saver: saver.add_tags(CONFIG, "plain tag"),
+    ],
+    ids=["put", "put_writes", "add_tags"],
+)
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_plain_history_is_sealed_by_the_next_append(append, is_open, open_saver):
+    plain = open_saver()
+    write(plain, count=5)
+    write(plain, INNER, 2)
+    before = view(plain)
+    sealed = open_saver(cipher=NEW)
+    if is_open:
+        assert view(sealed) == before
+    append(sealed)
+    assert view(sealed)[-4:] == before[-4:]
+    assert sealed.verify().ok
+    with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
+        plain.get(CONFIG)
+    with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
+        plain.put(CONFIG, made(71))
+    assert view(plain, INNER) == view(sealed, INNER)
+    assert count_terms(sealed, number_of(sealed, CONFIG)) == 1
+    assert count_terms(sealed, number_of(sealed, INNER)) > 1
+
+
+# Searching
+
+
+def test_a_search_finds_plain_and_sealed_histories(open_saver):
+    plain = open_saver()
+    for thread in ("a", "b"):
+        plain.put(RunnableConfig(thread), made(1))
+    sealed = open_saver(cipher=NEW)
+    sealed.put(RunnableConfig("c"), made(1))
+    sealed.put(RunnableConfig("c"), made(2))
+    sealed.put(RunnableConfig("d"), made(2))
+    found = sealed.search({"plain_step": "plain1"})
+    assert [info.thread_id for info in found] == ["a", "b", "c"]
+    assert [info.thread_id for info in sealed.search({"plain_step": "plain2"})] == ["c", "d"]
+    sealed.rotate("a")
+    assert [info.thread_id for info in sealed.search({"plain_step": "plain1"})] == ["a", "b", "c"]
+
+
+# Keys
+
+
+@pytest.fixture
+def store(open_saver):
+    saver = open_saver(cipher=NEW)
+    write(saver)
+    saver.release(CONFIG)
+    write(saver)
+    write(saver, INNER, 2)
+    return open_saver
+
+
+@pytest.mark.parametrize("operation", sorted(READS.keys() - IN_COLUMNS))
+@pytest.mark.parametrize("wrong", WRONG)
+def test_without_the_key_nothing_is_read_or_changed(store, operation, wrong):
+    saver = store(cipher=WRONG[wrong])
+    with pytest.raises(CheckpointKeyError, match="'current'") as caught:
+        READS[operation](saver)
+    assert caught.value.key_id == "current"
+    assert caught.value.has_keys is (wrong != "without")
+    assert len(store(cipher=NEW).list(CONFIG)) == 12
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_without_the_key_verify_says_so(store, wrong):
+    report = store(cipher=WRONG[wrong]).verify()
+    assert {file.state for thread in report.threads for file in thread.files} == {"sealed"}
+    assert not report.ok
+    assert all("'current'" in problem.reason for problem in report.problems)
+    assert all(file.records > 2 for thread in report.threads for file in thread.files)
+
+
+@pytest.mark.parametrize("cipher", [None, NEW], ids=["without", "with"])
+def test_damage_is_found_with_and_without_the_key(store, cipher):
+    saver = store(cipher=cipher)
+    history = number_of(store(cipher=NEW), CONFIG)
+    frames = saver._database.read(
+        f"SELECT position, frame FROM {saver._database.names.records} WHERE history = {history} ORDER BY position"
+    )
+    position, frame = frames[-4]
+    damaged = bytearray(frame)
+    damaged[60:90] = bytes(byte ^ 0x55 for byte in damaged[60:90])
+    run_sql(
+        saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (bytes(damaged), history, position)
+    )
+    (problem,) = [file for file in saver.verify().problems if file.state == "damaged"]
+    assert problem.offset == position
+
+
+def test_threads_versions_sizes_and_delete_need_no_key(store):
+    saver = store()
+    assert saver.threads() == ["t"]
+    assert saver.namespaces("t") == ["", "inner"]
+    assert saver.versions_by_thread_id("t") == [1]
+    assert saver.size("t") > 10_000
+    assert saver.delete("t")
+    assert saver.threads() == []
+
+
+def test_another_process_opens_it_by_the_opener(store):
+    saver = store(cipher=NEW)
+    with pickle.loads(pickle.dumps(saver.opener()))() as other:
+        assert view(other) == view(saver)
+
+
+def test_the_options_are_checked(open_saver):
+    saver = type(open_saver())
+    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
+        open_saver(cipher={"a": b"short"})
+    with pytest.raises(CheckpointerConfigurationError, match="32 random bytes"):
+        saver.check_options(*open_saver.opener.args, cipher={"a": b"short"})
+    saver.check_options(*open_saver.opener.args, cipher="no such file")
+
+
+# Moved and changed records
+
+
+def swap_histories(saver, one, two):
+    """Let the rows of two histories change places."""
+    for at, to in ((one, -1), (two, one), (-1, two)):
+        run_sql(saver, "UPDATE {histories} SET thread = ? WHERE thread = ?", (str(to), str(at)))
+
+
+def test_a_history_in_the_place_of_another_is_refused(open_saver):
+    saver = open_saver(cipher=NEW)
+    for config in (CONFIG, OTHER):
+        write(saver, config, 3)
+    swap_histories(saver, "t", "u")
+    other = open_saver(cipher=NEW)
+    with pytest.raises(CheckpointFormatError, match="another thread"):
+        other.get(CONFIG)
+    assert {file.state for file in other.verify().problems} == {"foreign"}
+
+
+def test_a_record_of_another_history_is_refused(open_saver):
+    """Its checksums are made right for its new place; its seal is not."""
+    saver = open_saver(cipher=NEW)
+    for config in (CONFIG, OTHER, INNER):
+        for number in range(4):
+            saver.put(config, made(number, secret="plain secret"))
+    logs = [saver._store.shared_log(config.thread, config.checkpoint_ns) for config in (CONFIG, OTHER, INNER)]
+    sql = f"SELECT position, frame FROM {saver._database.names.records} WHERE history = ? ORDER BY position"
+    own, *foreign = [
+        [
+            parse_frame(frame, 0, position, log.frames.fid)
+            for position, frame in saver._database.read(sql, (log.frames.bytes.history,))[1:]
+        ]
+        for log in logs
+    ]
+
+    def forge(payload):
+        """Store a record with another payload."""
+        at = own[2]
+        assert len(payload) == len(at.payload)
+        forged = pack_frame(at.offset, logs[0].frames.fid, at.seq, at.type, payload, at.flags, at.back, at.key)
+        sql = "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?"
+        run_sql(saver, sql, (forged, logs[0].frames.bytes.history, at.offset))
+
+    for other in foreign:
+        forge(other[2].payload)
+        reader = open_saver(cipher=NEW)
+        with pytest.raises(CheckpointKeyError, match="another thread or namespace"):
+            reader.list(CONFIG)
+        assert {file.state for file in reader.verify("t").problems} == {"sealed"}
+    forge(own[1].payload)
+    reader = open_saver(cipher=NEW)
+    with pytest.raises(CheckpointCorruptionError, match="changed, or moved"):
+        reader.list(CONFIG)
+    assert {file.state for file in reader.verify("t").problems} == {"damaged"}
+
+
+# Plain savers on a sealed store
+
+
+def test_a_saver_without_keys_begins_no_history_in_a_sealed_store(open_saver):
+    plain = open_saver()
+    plain.put(RunnableConfig("another"), made(0))
+    write(open_saver(cipher=NEW), count=2)
+    for saver in (plain, open_saver()):
+        for begin in (
+            lambda saver: saver.put(RunnableConfig("new"), made(1)),
+            lambda saver: saver.put(RunnableConfig("another", checkpoint_ns="new"), made(1)),
+            lambda saver: saver.copy("another", "new"),
+        ):
+            with pytest.raises(CheckpointKeyError, match="open the store with `cipher`") as caught:
+                begin(saver)
+            assert (caught.value.key_id, caught.value.has_keys) == ("current", False)
+        assert saver.threads() == ["another", "t"]
+    with plain.run_lock(RunnableConfig("new")), pytest.raises(CheckpointKeyError, match="'current'"):
+        plain.put(RunnableConfig("new"), made(1))
+    plain.put(RunnableConfig("another"), made(2))  # a plain history goes on until a saver with keys writes to it
+    assert plain.prune("another", keep_last=1) == 1
+    assert plain.delete("t")
+    with pytest.raises(CheckpointKeyError, match="'current'"):
+        plain.put(RunnableConfig("new"), made(1))
+
+
+def test_a_key_id_of_any_text_is_named(open_saver):
+    key_id = "\0'\udcff ü" * 20
+    open_saver(cipher={key_id: bytes(32)}).put(CONFIG, made(0))
+    with pytest.raises(CheckpointKeyError) as caught:
+        open_saver().put(OTHER, made(1))
+    assert caught.value.key_id == key_id
+
+
+# Rotation
+
+
+@pytest.fixture
+def rotatable(open_saver):
+    """A store with histories of an old key, of the new one, of both, and plain ones; live and released."""
+    plain = open_saver()
+    write(plain, RunnableConfig("unsealed"), 3)
+    write(plain, RunnableConfig("unsealed-released"), 3)
+    plain.release(RunnableConfig("unsealed-released"))
+    old = open_saver(cipher=OLD)
+    write(old, CONFIG, 4)
+    write(old, INNER, 3)
+    old.release(CONFIG)
+    write(old, CONFIG, 4)
+    write(old, RunnableConfig("Odd id!\0", checkpoint_ns="Odd ns!"), 2)
+    both = open_saver(cipher=BOTH)
+    both.put(CONFIG, made(70, plain="new"))
+    write(both, RunnableConfig("new"), 2)
+    return open_saver
+
+
+def everything(saver):
+    found = {}
+    for thread in saver.threads(released=True):
+        for namespace in ("", "inner", "Odd ns!"):
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            found[thread, namespace] = view(saver, config)
+            for version in saver.versions_by_thread_id(thread):
+                found[thread, namespace, version] = view(saver, config, version)
+    assert saver.verify().ok
+    return found
+
+
+def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
+    before = everything(rotatable(cipher=BOTH))
+    saver = rotatable(cipher=BOTH)
+    steps = []
+    report = saver.rotate(progress=lambda *step: steps.append(step))
+    assert len(report.rewritten) == 6
+    assert "the history of thread 't', namespace 'inner', version 1" in report.rewritten
+    assert [step[:2] for step in steps] == [(number, 5) for number in range(1, 6)]
+    assert report.set_aside == ()
+    assert saver.rotate().rewritten == ()
+    assert everything(rotatable(cipher=NEW)) == before
+    assert count_terms(saver) == 7
+
+
+def test_after_a_rotation_of_plain_histories_nothing_of_them_is_in_the_database(open_saver):
+    plain = open_saver(compression=None)
+    write(plain)
+    write(plain, INNER, 3)
+    plain.release(CONFIG)
+    write(plain)
+    plain.close()
+    saver = open_saver(cipher=NEW)
+    assert len(saver.rotate().rewritten) == 3
+    assert_no_plaintext(saver)
+    assert len(view(saver)) == len(view(saver, version=1)) == 12
+
+
+def test_one_thread_is_rotated_alone(rotatable):
+    saver = rotatable(cipher=BOTH)
+    assert len(saver.rotate("t").rewritten) == 3
+    assert rotatable(cipher=NEW).list(CONFIG)
+    assert len(saver.rotate().rewritten) == 3
+
+
+def test_rotation_needs_keys_and_leaves_a_history_whose_key_is_missing(rotatable):
+    with pytest.raises(CheckpointerConfigurationError, match="cipher"):
+        rotatable().rotate()
+    with pytest.raises(CheckpointKeyError, match=r"'2025'.*all others are done"):
+        rotatable(cipher=NEW).rotate()
+    assert view(rotatable(cipher=NEW), RunnableConfig("unsealed"))
+    assert len(rotatable(cipher=BOTH).rotate().rewritten) == 4
+    assert everything(rotatable(cipher=NEW))
+
+
+def test_a_rotation_during_a_run_and_with_other_savers_open(rotatable):
+    other = rotatable(cipher=BOTH)
+    before = view(other)
+    with other.run_lock(CONFIG):
+        other.put(CONFIG, made(80))
+        rotatable(cipher=BOTH).rotate()
+        other.put(CONFIG, made(81))
+        assert view(other)[2:] == before
+    assert view(other, version=1)
+
+
+# Watching
+
+
+def test_a_watch_reads_a_sealed_store_and_reports_nothing_of_a_rotation(open_saver):
+    old = open_saver(cipher=OLD)
+    write(old, count=2)
+    old.release(CONFIG)
+    saver = open_saver(cipher=BOTH)
+    with saver.watch() as watch:
+        saver.put(OTHER, made(1))
+        assert watch.get(30).checkpoint.metadata["plain_step"] == "plain1"
+        old.put(CONFIG, made(2))
+        old.release(CONFIG)
+        assert [watch.get(30).kind for _ in range(2)] == ["checkpoint", "release"]
+        assert len(saver.rotate().rewritten) == 2
+        saver.put(OTHER, made(3))
+        change = watch.get(30)
+        assert (change.thread_id, change.checkpoint.metadata["plain_step"]) == ("u", "plain3")

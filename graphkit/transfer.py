@@ -198,7 +198,7 @@ def export_threads(
         versions: also export released histories, from a saver that keeps them, without their
             pending writes and tags; `graphkit.rawlogs` exports everything.
         plaintext: export from a saver that seals its records, too. The lines are not encrypted;
-            those of `graphkit.rawlogs` are sealed as the store is.
+            those of `graphkit.rawlogs` are sealed as the directory is.
         progress: called after each thread.
 
     Raises:
@@ -210,7 +210,8 @@ def export_threads(
     if saver.seals_records and not plaintext:
         raise CheckpointerConfigurationError(
             "the store is sealed, and this form of export is not: export its logs (graphkit.rawlogs, "
-            "`graphkit export --raw`), or ask for plaintext (plaintext=True, --plaintext)"
+            "`graphkit export --raw`; of a database, copy it to a sealed directory first), or ask for plaintext "
+            "(plaintext=True, --plaintext)"
         )
     chosen = saver.threads(released=versions) if threads is None else threads
     yield format_line({"graphkit": "threads", "format": FORMAT})

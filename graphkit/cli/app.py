@@ -69,7 +69,7 @@ _KEY_FILE: Final = Annotated[
     typer.Option(
         "--key-file",
         metavar="FILE",
-        help="The keys of a sealed directory, a line `id base64` each. Default: the file that GRAPHKIT_KEYS names.",
+        help="The keys of a sealed store, a line `id base64` each. Default: the file that GRAPHKIT_KEYS names.",
         show_default=False,
     ),
 ]

@@ -48,13 +48,15 @@ _ELLIPSIS: Final = "…"
 PLACEHOLDER_TYPES: Final[ContextVar[tuple[type, ...]]] = ContextVar("PLACEHOLDER_TYPES", default=())
 """Types to register with each store that is opened; see `graphkit.cli.placeholder_types`."""
 KEY_FILE: Final[ContextVar[str | None]] = ContextVar("KEY_FILE", default=None)
-"""The path of the file with the keys of sealed directories."""
+"""The path of the file with the keys of sealed stores."""
 _OPENED: Final[ContextVar[ExitStack | None]] = ContextVar("_OPENED", default=None)
 """Closes the stores that a command has opened."""
 SECONDS_UNTIL_SYNC: Final = 5.0
 """For stores to which threads are copied: the copy brings each thread to the disk before it is complete."""
 _FILE_KINDS: Final = frozenset({"file", "disk", "filesystem"})
-"""The names of the saver that has keys."""
+"""The names of the saver in a directory."""
+_SEALED_KINDS: Final = _FILE_KINDS | {SQLITE, POSTGRES}
+"""The names of the savers that have keys."""
 
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
@@ -99,15 +101,15 @@ def open_store(
         saver = registry.get_saver("file", **_add_fsync("file", {"path": name, **sealed}, fsync))
         _close_at_the_end(saver)
     else:
-        if sealed and store.kind not in _FILE_KINDS:
+        if sealed and store.kind not in _SEALED_KINDS:
             raise CheckpointerConfigurationError(
                 f"a store of {store.kind} cannot be sealed, and --key-file (or GRAPHKIT_KEYS) asks for it: leave it "
-                f"out, or use a directory; to copy from a sealed store without sealing, add --plaintext"
+                f"out, or use a directory or a database; to copy from a sealed store without sealing, add --plaintext"
             )
         _check_store(store, create=create)
         options = {"path": store.argument, **sealed}
         if store.schema is not None:
-            options = {"path": store.argument, "schema": store.schema}
+            options["schema"] = store.schema
         saver = registry.get_saver(store.kind, **_add_fsync(store.kind, options, fsync))
         _close_at_the_end(saver)
         if not create and isinstance(saver, SupportsExists) and not saver.exists():

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
 
+    from savers._cipher import Cipher
     from savers._compression import Compression
     from savers.langgraph.serializer import OnBlockedType
 
@@ -41,6 +42,7 @@ class PostgresCheckpointSaver(CheckpointSaver):
         types: Iterable[type] = (),
         on_blocked_type: OnBlockedType = "raise",
         ttl: timedelta | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
         """Name a database; the first use connects, and creates the schema and its tables.
 
@@ -59,13 +61,14 @@ class PostgresCheckpointSaver(CheckpointSaver):
                 raise a CheckpointSerializationError, or return its plain data, such as a dict; "plain"
                 makes only the classes in `types`, and stores what LangGraph's own serializer stores.
             ttl: how long a thread stays after the last write to it; see CheckpointSaver.
+            cipher: the keys that seal all values, writes and metadata; see FileSystemCheckpointSaver.
 
         Raises:
             CheckpointerConfigurationError: an option is invalid; or both a connection string and a
                 pool are given, or neither.
-            MissingDependencyError: the extra `postgres`, or that of `zstd`, is not installed.
+            MissingDependencyError: the extra `postgres`, or that of `zstd` or `cipher`, is not installed.
         """
         serde = check_options(serde, types, on_blocked_type, ttl)
-        saver = PostgresSaver(connection_string, pool=pool, schema=schema, compression=compression)
+        saver = PostgresSaver(connection_string, pool=pool, schema=schema, compression=compression, cipher=cipher)
         super().__init__(saver, serde=serde, on_blocked_type=on_blocked_type, ttl=ttl)
         self.store: PostgresSaver = saver

@@ -13,6 +13,7 @@ from savers.langgraph.saver import CheckpointSaver, check_options
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
+    from savers._cipher import Cipher
     from savers._compression import Compression
     from savers.langgraph.serializer import OnBlockedType
 
@@ -39,6 +40,7 @@ class SqliteCheckpointSaver(CheckpointSaver):
         types: Iterable[type] = (),
         on_blocked_type: OnBlockedType = "raise",
         ttl: timedelta | None = None,
+        cipher: Cipher | None = None,
     ) -> None:
         """Name a database; the first use creates the file, its directories and its tables.
 
@@ -55,12 +57,13 @@ class SqliteCheckpointSaver(CheckpointSaver):
                 raise a CheckpointSerializationError, or return its plain data, such as a dict; "plain"
                 makes only the classes in `types`, and stores what LangGraph's own serializer stores.
             ttl: how long a thread stays after the last write to it; see CheckpointSaver.
+            cipher: the keys that seal all values, writes and metadata; see FileSystemCheckpointSaver.
 
         Raises:
             CheckpointerConfigurationError: an option is invalid, or SQLite is older than 3.40.
-            MissingDependencyError: `zstd` without the package of that extra.
+            MissingDependencyError: `zstd` or `cipher` without the package of that extra.
         """
         serde = check_options(serde, types, on_blocked_type, ttl)
-        saver = SqliteSaver(db_file, fsync=fsync, compression=compression)
+        saver = SqliteSaver(db_file, fsync=fsync, compression=compression, cipher=cipher)
         super().__init__(saver, serde=serde, on_blocked_type=on_blocked_type, ttl=ttl)
         self.store: SqliteSaver = saver

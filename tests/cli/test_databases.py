@@ -109,7 +109,7 @@ def test_a_graph_runs_on_a_database(empty, shop):
 def test_what_a_database_cannot_do_says_what_to_do(database):
     for command, advice in (
         (["repair", database], "restore a backup, or copy the other threads"),
-        (["rotate", database], "it has no keys"),
+        (["rotate", database], "rotate needs the keys: --key-file names them"),
         (["export", database, "--raw"], "use the readable form"),
     ):
         done = graphkit(*command)

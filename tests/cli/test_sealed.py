@@ -1,14 +1,16 @@
 """Sealed directories on the command line: who has the keys sees all, who has not sees what they lack."""
 
 import json
+import uuid
 from base64 import b64encode
 
+import psycopg
 import pytest
 
 from graphkit import CheckpointerConfigurationError, RunnableConfig
 from graphkit.graph_config import CheckpointConfig
 from graphkit.transfer import export_threads
-from savers import FileSystemSaver
+from savers import FileSystemSaver, PostgresSaver, SqliteSaver
 from tests.cli.terminal import checkpoint, graphkit
 
 SECRET = "lamp for Anna"
@@ -22,46 +24,105 @@ def keys(tmp_path):
     return path
 
 
-@pytest.fixture
-def sealed(tmp_path, keys):
-    with FileSystemSaver(tmp_path / "runs", fsync="never", cipher=keys) as saver:
+def fill(saver):
+    with saver:
         for number in range(3):
             saver.put(RunnableConfig("order-17"), checkpoint(number, "a", "b", {"item": SECRET, "n": number}))
         saver.put(RunnableConfig("order-18"), checkpoint(9, "a", "b", {"item": SECRET}))
         saver.release(RunnableConfig("order-18"))
+
+
+@pytest.fixture
+def sealed(tmp_path, keys):
+    fill(FileSystemSaver(tmp_path / "runs", fsync="never", cipher=keys))
     return tmp_path / "runs"
 
 
-def test_the_option_and_the_environment_give_the_keys(sealed, keys):
-    assert SECRET in graphkit("show", sealed, "order-17", "--key-file", keys).out
-    assert SECRET in graphkit("show", sealed, "order-17", GRAPHKIT_KEYS=str(keys)).out
-    assert SECRET in graphkit("show", f"disk:{sealed}", "order-17", "--key-file", keys).out
-    assert len(graphkit("history", sealed, "order-17", "--key-file", keys, "--json").json) == 3
+@pytest.fixture
+def in_postgres(server):
+    """The name of a schema that is removed in the end."""
+    schema = f"sealed_{uuid.uuid4().hex}"
+    yield schema
+    with psycopg.connect(server.connection_string, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@pytest.fixture(params=["directory", "sqlite", "postgres"])
+def store(request, tmp_path, keys):
+    """The name of a sealed store."""
+    if request.param == "directory":
+        return str(request.getfixturevalue("sealed"))
+    if request.param == "sqlite":
+        fill(SqliteSaver(tmp_path / "runs.db", fsync="never", cipher=keys))
+        return f"sqlite:{tmp_path / 'runs.db'}"
+    server = request.getfixturevalue("server")
+    schema = request.getfixturevalue("in_postgres")
+    fill(PostgresSaver(server.connection_string, schema=schema, cipher=keys))
+    return f"postgres:{server.connection_string} schema={schema}"
+
+
+def test_the_option_and_the_environment_give_the_keys(store, keys):
+    assert SECRET in graphkit("show", store, "order-17", "--key-file", keys).out
+    assert SECRET in graphkit("show", store, "order-17", GRAPHKIT_KEYS=str(keys)).out
+    assert len(graphkit("history", store, "order-17", "--key-file", keys, "--json").json) == 3
 
 
 @pytest.mark.parametrize("command", [("show", "order-17"), ("history", "order-17"), ("threads",), ("interrupts",)])
-def test_without_keys_a_command_names_the_key_and_shows_nothing(sealed, command):
+def test_without_keys_a_command_names_the_key_and_shows_nothing(store, command):
     name, *words = command
-    done = graphkit(name, sealed, *words)
+    done = graphkit(name, store, *words)
     assert SECRET not in done.out + done.err
     assert "'2025'" in done.out + done.err
     assert done.code != 21 or "; here --key-file names the keys" in done.err
     assert done.code in {0, 21}
 
 
-def test_a_thread_whose_key_is_missing_is_listed_as_sealed(sealed, keys):
-    rows = graphkit("threads", sealed, "--status", "sealed", "--json").json
+def test_a_thread_whose_key_is_missing_is_listed_as_sealed(store, keys):
+    rows = graphkit("threads", store, "--status", "sealed", "--json").json
     assert [(row["thread"], row["status"]) for row in rows] == [("order-17", "sealed")]
     assert "needs the key '2025'" in rows[0]["waiting"]
-    assert graphkit("stats", sealed, "--json").json["statuses"] == {"sealed": 1}
-    assert graphkit("stats", sealed, "--key-file", keys, "--json").json["statuses"] == {"stalled": 1}
+    assert graphkit("stats", store, "--json").json["statuses"] == {"sealed": 1}
+    assert graphkit("stats", store, "--key-file", keys, "--json").json["statuses"] == {"stalled": 1}
 
 
-def test_verify_without_keys(sealed):
-    done = graphkit("verify", sealed)
+def test_verify_without_keys(store):
+    done = graphkit("verify", store)
     assert done.code == 21
     assert "the checksums are right; give the keys to check the rest: --key-file names them" in done.out
-    assert {row["state"] for row in graphkit("verify", sealed, "--json").json["problems"]} == {"sealed"}
+    assert {row["state"] for row in graphkit("verify", store, "--json").json["problems"]} == {"sealed"}
+
+
+def test_a_database_is_rotated(tmp_path, keys):
+    fill(SqliteSaver(tmp_path / "runs.db", fsync="never", cipher=keys))
+    name = f"sqlite:{tmp_path / 'runs.db'}"
+    old = keys.read_text(encoding="utf-8")
+    new = f"2026 {b64encode(NEW).decode()}\n"
+    keys.write_text(new + old, encoding="utf-8")
+    assert graphkit("rotate", name, "--key-file", keys).out == "sealed 2 logs with the current key\n"
+    assert graphkit("rotate", name, "order-18", "--key-file", keys, "--json").json["rewritten"] == []
+    keys.write_text(new, encoding="utf-8")
+    assert SECRET in graphkit("show", name, "order-17", "--key-file", keys).out
+    assert graphkit("verify", name, "--key-file", keys).code == 0
+    assert graphkit("rotate", name).code == 18
+
+
+def test_a_database_is_exported_when_plaintext_is_asked_for(store, keys):
+    done = graphkit("export", store, "--key-file", keys)
+    assert (done.code, SECRET in done.out, "--plaintext" in done.err) == (18, False, True)
+    assert SECRET in graphkit("export", store, "--key-file", keys, "--plaintext").out
+
+
+def test_a_copy_to_any_store_is_sealed_with_the_keys(store, keys, tmp_path):
+    for number, target in enumerate((tmp_path / "copy", f"sqlite:{tmp_path / 'copy.db'}")):
+        assert graphkit("copy", store, "--to", target, "--key-file", keys).code == 0, number
+        assert SECRET in graphkit("show", target, "order-17", GRAPHKIT_KEYS=str(keys)).out
+        done = graphkit("show", target, "order-17")
+        assert (done.code, "--key-file names the keys" in done.err) == (21, True)
+    copied = [path for path in tmp_path.rglob("copy*") if path.is_file()] + list((tmp_path / "copy").rglob("log"))
+    assert copied
+    assert not any(SECRET.encode() in path.read_bytes() for path in copied)
+    done = graphkit("copy", store, "--to", f"sqlite:{tmp_path / 'copy.db'}", "--key-file", keys, "--plaintext")
+    assert done.code == 21
 
 
 def test_verify_without_keys_and_with_damage(sealed):
@@ -149,17 +210,14 @@ def test_a_key_file_is_read_again_when_a_log_is_opened(sealed, keys):
     assert saver.opener()().get(RunnableConfig("order-17")).state["n"] == 2
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "memory"])
 @pytest.mark.parametrize("way", ["option", "environment"])
-def test_keys_that_a_store_cannot_use_are_refused(sealed, keys, tmp_path, kind, way):
-    target = f"{kind}:{tmp_path / 'plain.db'}" if kind == "sqlite" else "memory:"
+def test_keys_that_a_store_cannot_use_are_refused(sealed, keys, way):
     options = ["--key-file", keys] if way == "option" else []
     environment = {} if way == "option" else {"GRAPHKIT_KEYS": str(keys)}
-    for command in (["threads", target], ["copy", sealed, "--to", target]):
+    for command in (["threads", "memory:"], ["copy", sealed, "--to", "memory:"]):
         done = graphkit(*command, *options, **environment)
         assert done.code == 18, command
         assert "cannot be sealed" in done.err
-    assert not (tmp_path / "plain.db").exists()
 
 
 def test_a_copy_of_a_sealed_store_is_plain_on_request_only(sealed, keys, tmp_path):

@@ -1,6 +1,8 @@
 """LangGraph's checkpointer with a cipher: graphs run as they do without one, and nothing of them is readable."""
 
+import uuid
 from base64 import b64encode
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -11,7 +13,13 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, interrupt
 
 from graphkit import CheckpointerConfigurationError, CheckpointKeyError
-from savers.langgraph import FileSystemCheckpointSaver, export_langgraph_sqlite, import_langgraph_sqlite
+from savers.langgraph import (
+    FileSystemCheckpointSaver,
+    PostgresCheckpointSaver,
+    SqliteCheckpointSaver,
+    export_langgraph_sqlite,
+    import_langgraph_sqlite,
+)
 from tests.cli.terminal import graphkit
 
 KEYS = {"2026": bytes(range(32))}
@@ -46,9 +54,20 @@ def stored(root):
     return b"".join(path.read_bytes() for path in Path(root).rglob("*") if path.is_file())
 
 
+@pytest.fixture(params=["directory", "sqlite", "postgres"])
+def opener(request, tmp_path):
+    """Opens the same store with each call."""
+    if request.param == "directory":
+        return partial(FileSystemCheckpointSaver, tmp_path / "sealed", fsync="never")
+    if request.param == "sqlite":
+        return partial(SqliteCheckpointSaver, tmp_path / "sealed", fsync="never")
+    server = request.getfixturevalue("server")
+    return partial(PostgresCheckpointSaver, server.connection_string, schema=f"sealed {uuid.uuid4().hex}")
+
+
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_graph_with_interrupts_runs_on_a_sealed_store(tmp_path, durability):
-    with FileSystemCheckpointSaver(tmp_path / "sealed", fsync="never", cipher=KEYS) as saver:
+def test_a_graph_with_interrupts_runs_on_a_sealed_store(opener, tmp_path, durability):
+    with opener(cipher=KEYS) as saver:
         app = compiled(saver)
         for number in range(3):
             app.invoke({"messages": [("user", f"{number}: {SECRET}")]}, CONFIG, durability=durability)
@@ -57,11 +76,13 @@ def test_a_graph_with_interrupts_runs_on_a_sealed_store(tmp_path, durability):
         history = [len(one.values.get("messages", ())) for one in app.get_state_history(CONFIG)]
     assert [message.content for message in messages][-1] == f"yes 2: {SECRET}"
     assert SECRET.encode() not in stored(tmp_path)
-    with FileSystemCheckpointSaver(tmp_path / "sealed", cipher=KEYS) as saver:
+    with opener(cipher=KEYS) as saver:
         app = compiled(saver)
         assert app.get_state(CONFIG).values["messages"] == messages
+        ids = [one.checkpoint["id"] for one in saver.list(CONFIG, filter={"source": "loop"})]
+        assert [one.checkpoint["id"] for one in saver.list(None, filter={"source": "loop"})] == ids != []
         assert [len(one.values.get("messages", ())) for one in app.get_state_history(CONFIG)] == history
-    with FileSystemCheckpointSaver(tmp_path / "sealed") as saver:
+    with opener() as saver:
         with pytest.raises(CheckpointKeyError, match="'2026'"):
             saver.get_tuple(CONFIG)
         with pytest.raises(CheckpointKeyError, match="'2026'"):
@@ -83,6 +104,23 @@ def test_an_import_is_sealed_with_the_keys_and_refused_without(tmp_path):
     with pytest.raises(CheckpointKeyError, match="open the store with `cipher`"):
         import_langgraph_sqlite(tmp_path / "old.sqlite", tmp_path / "runs")
     assert import_langgraph_sqlite(tmp_path / "old.sqlite", tmp_path / "runs", cipher=KEYS).ok
+
+
+def test_a_database_takes_an_import_with_the_keys_and_is_exported_as_plaintext_on_request_only(tmp_path, key_file):
+    with SqliteSaver.from_conn_string(str(tmp_path / "old.sqlite")) as old:
+        messages = talk(compiled(old))
+    target = f"sqlite:{tmp_path / 'runs'}"
+    done = graphkit("import", "langgraph-sqlite", tmp_path / "old.sqlite", target, "--key-file", key_file)
+    assert (done.code, done.out.endswith("verified\n")) == (0, True)
+    assert SECRET.encode() not in (tmp_path / "runs").read_bytes()
+    new = tmp_path / "new.sqlite"
+    refused = graphkit("export-langgraph-sqlite", target, new, "--key-file", key_file)
+    assert (refused.code, "--plaintext" in refused.err, new.exists()) == (18, True, False)
+    assert graphkit("export-langgraph-sqlite", target, new, "--plaintext").code == 21
+    assert graphkit("export-langgraph-sqlite", target, new, "--key-file", key_file, "--plaintext").code == 0
+    with SqliteSaver.from_conn_string(str(new)) as saver:
+        found = compiled(saver).get_state(CONFIG).values["messages"]
+    assert [message.content for message in found] == messages
 
 
 # Exports

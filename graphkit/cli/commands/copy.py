@@ -45,7 +45,7 @@ def copy(
     versions: Annotated[bool, typer.Option(help="With --to: whether to copy released histories.")] = True,
     plaintext: Annotated[
         bool,
-        typer.Option("--plaintext", help="With --to: do not seal the copy, although the directory is sealed."),
+        typer.Option("--plaintext", help="With --to: do not seal the copy, although the store is sealed."),
     ] = False,
     dry_run: DryRun = False,
     app: MaybeApp = None,

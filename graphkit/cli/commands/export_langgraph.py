@@ -28,14 +28,14 @@ def export_langgraph_sqlite(
     ] = None,
     plaintext: Annotated[
         bool,
-        typer.Option("--plaintext", help="Write to the database although the directory is sealed."),
+        typer.Option("--plaintext", help="Write to the database although the store is sealed."),
     ] = False,
 ) -> Message:
     """Copy LangGraph's threads to a SQLite file, with checkpoints, writes, metadata and ids.
 
     The command reads everything back and compares it. It never replaces a checkpoint of the
     database. An interrupted export continues where it stopped when you run it again. LangGraph's
-    database cannot be sealed: an export of a sealed directory requires --plaintext.
+    database cannot be sealed: an export of a sealed store requires --plaintext.
 
     Example: graphkit export-langgraph-sqlite runs checkpoints.sqlite --thread order-17
     """

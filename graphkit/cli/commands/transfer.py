@@ -51,7 +51,7 @@ def export(
     versions: Annotated[bool, typer.Option(help="Whether to include released histories.")] = True,
     plaintext: Annotated[
         bool,
-        typer.Option("--plaintext", help="Write readable lines although the directory is sealed."),
+        typer.Option("--plaintext", help="Write readable lines although the store is sealed."),
     ] = False,
     dry_run: DryRun = False,
     app: MaybeApp = None,
@@ -59,7 +59,7 @@ def export(
     """Write threads to a single file: readable JSON lines that keep every type, or the raw logs.
 
     States that contain types of your own require --app or --raw. The raw logs of a sealed directory
-    stay sealed; readable lines of one require --plaintext.
+    stay sealed; readable lines of a sealed store require --plaintext.
 
     Example: graphkit export runs order-17 --output order-17.jsonl
     """

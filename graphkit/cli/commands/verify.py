@@ -84,7 +84,7 @@ def verify(context: CliContext, directory: Directory, thread: MaybeThread = None
 
     The command changes nothing and blocks no other process. Without a THREAD, it also reads
     LangGraph's items and cached values in the directory. It exits with 12 if it finds damage, and
-    with 21 if a directory is sealed and a key is missing.
+    with 21 if the store is sealed and a key is missing.
 
     Example: graphkit verify runs
     """

@@ -229,7 +229,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         if log is None:
             return None
         with hold_if_free(log.mutex) as is_held:
-            if not is_held or not log.is_small(SMALL_STATE):
+            if not is_held or not log.is_small(SMALL_STATE) or log.frames.must_be_sealed:
                 return None
             if not appends:
                 last = log.history.last

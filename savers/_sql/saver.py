@@ -210,7 +210,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
             if appends and log.is_known_absent:
                 return True
             return not self._database.read(self._store.statements.select_history, log.frames.bytes.key)
-        if not log.is_small(_SMALL_STATE):
+        if not log.is_small(_SMALL_STATE) or log.frames.must_be_sealed:
             return False
         last = log.history.last
         return appends or (last is not None and config.checkpoint_id in {None, last.id})

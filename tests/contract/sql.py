@@ -82,6 +82,10 @@ class Reopening(BaseCheckpointSaver, HasVersions):
 
     isolates_values = refuses_unstorable_values = waits_for_runs = True
 
+    @property
+    def seals_records(self):
+        return self.open_saver.keywords.get("cipher") is not None
+
     def __init__(self, open_saver):
         self.open_saver = open_saver
         self.types = ()

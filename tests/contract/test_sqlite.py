@@ -59,10 +59,17 @@ class TestSqliteSaverReopened(InFile):
     """Every single operation on a saver object of its own, which takes three times as long."""
 
     def make_saver(self):
-        return Reopening(partial(SqliteSaver, self.new_path(), fsync="never"))
+        return Reopening(partial(SqliteSaver, self.new_path(), fsync="never", cipher=self.cipher))
 
     def reopen(self, saver):
         return Reopening(saver.open_saver)
+
+
+@pytest.mark.sweep(20, of="tests")
+class TestSealedSqliteSaverReopened(TestSqliteSaverReopened):
+    """The same, sealed."""
+
+    cipher = KEYS
 
 
 class SqliteMachine(SaverMachine):

@@ -23,6 +23,7 @@ WRONG = {
     "fsync": (["file", "sqlite"], [*NO_SECONDS, 0, float("inf"), 10**400, {}]),
     "lease": (["postgres"], [*NO_SECONDS, 0, float("inf")]),
     "compression": (["file", "sqlite", "postgres"], ["lz4", "", 3, {}]),
+    "cipher": (["file", "sqlite", "postgres"], [3, {}]),
     "schema": (["postgres"], ["", 3, "x" * 64]),
     "base_directory": (["file"], ["", 3, None, "a\0b"]),
     "db_file": (["sqlite"], ["", 3, None, ":memory:", "a\0b"]),
@@ -56,8 +57,8 @@ RIGHT = [
     ("memory", {"lock_timeout": 0}),
     ("versioned_memory", {"lock_timeout": 0.5}),
     ("file", {"fsync": 3, "lock_timeout": 0, "compression": None, "cipher": "missing.key"}),
-    ("sqlite", {"fsync": "never", "compression": "zlib"}),
-    ("postgres", {"lease": 1, "schema": "runs"}),
+    ("sqlite", {"fsync": "never", "compression": "zlib", "cipher": "missing.key"}),
+    ("postgres", {"lease": 1, "schema": "runs", "cipher": "missing.key"}),
 ]
 
 

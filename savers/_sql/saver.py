@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
-from itertools import groupby
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -404,31 +403,44 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
         key_ring = require_keys(self._store.mark.key_ring)
         thread_id = None if thread is None else resolve_thread_id(thread)
-        rows = [read_history_row(row) for row in self._store.list_histories(thread_id)]
-        histories = {owner: list(group) for owner, group in groupby(rows, lambda history: history.thread_id)}
-        report = self._rotate_threads(
-            list(histories),
-            lambda owner: self._rotate_histories(histories[owner], key_ring),
-            progress,
-            goes_on=thread is None,
-        )
-        self._database.empty_log()
-        return report
+        thread_ids = dict.fromkeys(history.thread_id for history in self._list_histories(thread_id))
+        try:
+            return self._rotate_threads(
+                list(thread_ids),
+                lambda owner: self._rotate_thread(owner, key_ring),
+                progress,
+                goes_on=thread is None,
+            )
+        finally:
+            # Also if a key of some threads is missing: the others are done.
+            self._database.empty_log()
 
-    def _rotate_histories(self, histories: Sequence[HistoryRow], key_ring: KeyRing) -> RotationReport:
+    def _list_histories(self, thread_id: str | None) -> list[HistoryRow]:
+        return [read_history_row(row) for row in self._store.list_histories(thread_id)]
+
+    def _rotate_thread(self, thread_id: str, key_ring: KeyRing) -> RotationReport:
         from savers._log.reports import RotationReport
         from savers._log.rotation import needs_rotation
 
         rewritten: list[str] = []
-        for history in histories:
-            log = self._store.new_log(history.thread_id, history.namespace, history.version)
+
+        def rotate(namespace: str, version: int) -> None:
+            log = self._store.new_log(thread_id, namespace, version)
             try:
                 # Not in a transaction, which would exclude other writers for as long as the log is read.
                 if self._use(log, lambda log: needs_rotation(log, key_ring), default=False):
-                    self._rewrite_version(history.thread_id, history.namespace, history.version, select_all)
-                    rewritten.append(describe_history((history.thread_id, history.namespace), history.version))
+                    self._rewrite_version(thread_id, namespace, version, select_all)
+                    rewritten.append(describe_history((thread_id, namespace), version))
             finally:
                 log.close()
+
+        for history in self._list_histories(thread_id):
+            if not history.version:
+                rotate(history.namespace, 0)
+        # Listed only now: a live history may have become a version meanwhile.
+        for history in self._list_histories(thread_id):
+            if history.version:
+                rotate(history.namespace, history.version)
         return RotationReport(rewritten=tuple(rewritten))
 
     async def arotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:

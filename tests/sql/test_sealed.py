@@ -430,6 +430,20 @@ def test_a_rotation_during_a_run_and_with_other_savers_open(rotatable):
     assert view(other, version=1)
 
 
+def test_a_history_that_is_released_during_a_rotation_is_rotated_too(open_saver):
+    old = open_saver(cipher=OLD)
+    write(old, count=3)
+
+    def release_first(key_id):
+        if old.namespaces("t"):
+            old.release(CONFIG)
+        return ("current", NEW["current"]) if key_id is None else BOTH[key_id]
+
+    # The rotation asks for a key when it has listed the histories and opens the live one.
+    open_saver(cipher=release_first).rotate()
+    assert len(open_saver(cipher=NEW).tag(CONFIG, 1).checkpoints) == 3
+
+
 # Watching
 
 

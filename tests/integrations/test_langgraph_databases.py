@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers._sql import known_rows, row_log_bytes
-from savers._sql.terms import KnownTerms, list_search_terms
+from savers._sql.terms import SEALED_TERM, KnownTerms, list_search_terms
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.contract.test_minimal import FourMethods
 from tests.integrations.langgraph_stores import DATABASES, OTHERS, parametrize
@@ -204,15 +204,15 @@ def test_terms_are_looked_up_once_without_statistics_of_the_tables(opener):
     put(saver, thread(), {"run_id": 1}, n=1)
     store = saver.store.catalogue
 
-    def explain(sql, *parameters):
+    def explain(sql):
         terms = list_search_terms({"run_id": 1})[0]
-        (((found,),),) = store.database.read(f"EXPLAIN (FORMAT JSON) {sql}", (*terms, *parameters))
+        (((found,),),) = store.database.read(f"EXPLAIN (FORMAT JSON) {sql}", (*terms, SEALED_TERM))
         return found["Plan"]
 
     for with_newest in (False, True):
         assert not asks_again(explain(store.statements.select_heads(1, with_newest=with_newest)))
     names = store.database.names
-    naive = "EXISTS (SELECT 1 FROM {} AS r WHERE r.history = h.history AND r.terms && ARRAY[?, ?]::bigint[])"
+    naive = "EXISTS (SELECT 1 FROM {} AS r WHERE r.history = h.history AND r.terms && ARRAY[?, ?, ?]::bigint[])"
     assert asks_again(explain(f"SELECT h.thread FROM {names.histories} AS h WHERE {naive.format(names.records)}"))
 
 

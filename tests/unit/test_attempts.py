@@ -620,10 +620,11 @@ def test_calls_do_not_know_of_each_other(visit):
 @pytest.fixture
 def late():
     """What makes a plain function late; it ends with the test."""
+    before = set(threading.enumerate())
     free = threading.Event()
     yield free
     free.set()
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("graphkit-"):
             thread.join(LONG)
 

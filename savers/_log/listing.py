@@ -190,13 +190,5 @@ def read_forward(log: AnyLog) -> Iterator[Checkpoint]:
     for stored in log.history.load_index().checkpoints:
         before = decoder.last
         ops = decoder.decode_next(log.packed.read(stored), stored.offset)
-        yield Checkpoint.from_stored(
-            id=stored.id,
-            node_id=stored.node,
-            next_node_id=stored.next,
-            parent_id=stored.parent,
-            created_us=stored.created,
-            metadata=private_copy(stored.metadata),
-            state=decoder.last,
-            changes=None if before is None or ops is None else Changes(before, ops),
-        )
+        changes = None if before is None or ops is None else Changes(before, ops)
+        yield stored.make_checkpoint(decoder.last, changes)

@@ -11,6 +11,8 @@ from graphkit.values import FrozenDict, private_copy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from graphkit.values import Changes
+
 EarlyDistances = tuple[int, int]
 """How far before a CHECKPOINT record the first early write of its checkpoint begins, and the first
 one of a checkpoint still to come; 0 if there is none."""
@@ -113,9 +115,12 @@ class StoredCheckpoint:
         self.tags = replaced.tags
 
     def make_checkpoint(
-        self, state: FrozenDict | None = None, load: Callable[[], FrozenDict] | None = None
+        self,
+        state: FrozenDict | None = None,
+        changes: Changes | None = None,
+        load: Callable[[], FrozenDict] | None = None,
     ) -> Checkpoint:
-        """Return the Checkpoint, with its state or a function that loads it."""
+        """Return the Checkpoint, with its state or a function that loads it; see `Checkpoint.from_stored`."""
         return Checkpoint.from_stored(
             id=self.id,
             node_id=self.node,
@@ -124,6 +129,7 @@ class StoredCheckpoint:
             created_us=self.created,
             metadata=private_copy(self.metadata),
             state=state,
+            changes=changes,
             load=load,
         )
 

@@ -116,16 +116,7 @@ class _GrowingHistory:
             if writes:
                 # By default, a saver keeps them in the metadata that are replaced.
                 saver.put_writes(_place_early(saver, self._history, new.id), writes)
-        checkpoint = Checkpoint.from_stored(
-            id=new.id,
-            node_id=new.node,
-            next_node_id=new.next,
-            parent_id=new.parent,
-            created_us=new.created,
-            metadata=new.metadata,
-            state=successor.state,
-        )
-        saver.put(named if is_present else self._history, checkpoint)
+        saver.put(named if is_present else self._history, new.make_checkpoint(successor.state))
         early = saver.get_writes(_make_early_config(named))
         if early:
             saver.put_writes(named, _merge(early, saver.get_writes(named)))

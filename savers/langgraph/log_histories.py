@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, final
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import RunnableConfig
 from savers.langgraph.histories import EARLY, FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
 
 if TYPE_CHECKING:
@@ -116,14 +116,5 @@ class _GrowingLog:
             writer.put_packed(new, successor.state, successor.packed)
             return
         # The constructor would freeze the state again, and would not know what changed.
-        checkpoint = Checkpoint.from_stored(
-            id=new.id,
-            node_id=new.node,
-            next_node_id=new.next,
-            parent_id=new.parent,
-            created_us=new.created,
-            metadata=new.metadata,
-            state=successor.state,
-            changes=successor.list_changes(base),
-        )
+        checkpoint = new.make_checkpoint(successor.state, successor.list_changes(base))
         writer.put(checkpoint, new.id if is_present else None)

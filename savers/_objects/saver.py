@@ -65,11 +65,6 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
         """Return the bytes of the log of a history; the arguments are those of `shared_log`."""
         return SegmentBytes(self._bucket, f"{encode(thread_id)}/{encode(namespace)}", version)
 
-    def new_log_over(self, medium: Any, thread_id: str, namespace: str, version: int = 0) -> Log[Any]:
-        """Return the log of a history over some bytes."""
-        identity = ThreadIdentity((thread_id, namespace), digest_thread(thread_id), None, is_opaque=False)
-        return Log(medium, identity, self._codec, None, self._compression, expects_release=version > 0)
-
     def list_threads(self, *, released: bool) -> Sequence[str]:
         names = [name for name, _ in self._bucket.list("")]
         threads = {

@@ -223,10 +223,6 @@ class Statements:
     def _make_follow_statements(self, database: Database) -> None:
         histories = database.names.histories
         records = database.names.records
-        self.select_last_checkpoint = (
-            f"SELECT max(position) AS position FROM {records}"
-            " WHERE history = ? AND position < ? AND checkpoint IS NOT NULL"
-        )
         of_history = f"FROM {records} AS r WHERE r.history = h.history"
         ends = (
             "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.version, h.released,"

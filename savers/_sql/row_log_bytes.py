@@ -23,7 +23,6 @@ from savers._sql.database_errors import HistoryGoneError, PositionTakenError
 from savers._sql.encoded_text import encode_id, encode_text
 from savers._sql.known_rows import KnownRows
 from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter
-from savers._sql.seal_mark import SealMark
 from savers._sql.terms import SEALED_TERM, KnownTerms
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.database import Database, Transaction
     from savers._sql.known_rows import Rows
+    from savers._sql.seal_mark import SealMark
     from savers._sql.statements import Statements
 
 _LONG_ROW: Final = 4 << 20
@@ -77,7 +77,7 @@ class RowLogBytes(LogBytes):
         version: int = 0,
         number: int | None = None,
         *,
-        mark: SealMark | None = None,
+        mark: SealMark,
     ) -> None:
         """Prepare to open a history.
 
@@ -87,12 +87,11 @@ class RowLogBytes(LogBytes):
             owner: the thread and the namespace.
             version: 0 for the live history; otherwise a released version.
             number: opens the history with this number, whatever has become of it.
-            mark: the mark of the store, with the keys of the saver; None: it has none.
+            mark: the mark of the store, with the keys of the saver.
         """
         super().__init__(f"{describe_history(owner, version)} in {database.path}")
         self._database = database
         self._statements = statements
-        mark = mark or SealMark(database, None)
         self._is_sealed = mark.key_ring is not None
         """Whether what is appended is sealed."""
         self._inserter = RowInserter(database, statements, *owner, version, mark)

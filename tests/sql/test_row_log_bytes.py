@@ -11,6 +11,7 @@ from savers._log.log_bytes import Change, StaleLogError
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers._sql import known_rows
 from savers._sql.row_log_bytes import RowLogBytes
+from savers._sql.seal_mark import SealMark
 from savers._sql.statements import Statements
 from tests.sql.rows import positions
 
@@ -25,7 +26,7 @@ def make(database):
     statements = Statements(database)
 
     def make_bytes(number=None):
-        return RowLogBytes(database, statements, ("t", ""), number=number)
+        return RowLogBytes(database, statements, ("t", ""), number=number, mark=SealMark(database, None))
 
     return make_bytes
 

@@ -299,8 +299,7 @@ class SyncPeriodically:
         with self._mutex:
             earlier = self._tickets.get(key)
             self._tickets[key] = ticket if earlier is None else ticket._replace(start=earlier.start)
-        if not self._flushing.is_running or earlier is None:
-            self._flushing.start()
+        self._flushing.start()
         if earlier is not None:
             release_ticket(earlier)
 

@@ -84,7 +84,7 @@ class OpenLogs(Generic[LogType]):
             return
         limit = _max_open_logs()
         equal_share = limit // max(1, len(_ALL_OPEN_LOGS))
-        if len(self._logs) <= max(FEWEST_OPEN_LOGS, equal_share):
+        if len(self._logs) <= equal_share:
             return
         others = [other.count() for other in _list_all_open_logs() if other is not self]
         share = find_share(limit, others)

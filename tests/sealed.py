@@ -63,6 +63,11 @@ def quiet():
     logger.setLevel(before)
 
 
+def watch_once(saver):
+    with saver.watch("t", latest=True) as watch:
+        return next(watch)
+
+
 READS = {
     "get": lambda saver: saver.get(CONFIG),
     "list": lambda saver: saver.list(CONFIG),
@@ -76,7 +81,7 @@ READS = {
     "interrupts": lambda saver: saver.interrupts(),
     "namespaces": lambda saver: saver.namespaces("t"),
     "tag": lambda saver: saver.tag(CONFIG).checkpoints,
-    "watch": lambda saver: next(iter(saver.watch("t", latest=True))),
+    "watch": watch_once,
     "copy": lambda saver: saver.copy("t", "x"),
     "put": lambda saver: saver.put(CONFIG, made(70)),
     "put_writes": lambda saver: saver.put_writes(CONFIG, {"a": 1}),

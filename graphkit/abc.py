@@ -15,7 +15,11 @@ from graphkit._records.interruptable import (
     InterruptableAction as InterruptableAction,
     InterruptibleAction as InterruptibleAction,
 )
-from graphkit._saver.async_methods import run_in_thread as run_in_thread
+from graphkit._saver.arguments import (
+    ThreadLike as ThreadLike,
+    check_limit as check_limit,
+    resolve_thread_id as resolve_thread_id,
+)
 from graphkit._saver.base import BaseCheckpointSaver as BaseCheckpointSaver
 from graphkit._saver.capabilities import (
     HasBaseDirectory as HasBaseDirectory,
@@ -34,25 +38,25 @@ from graphkit._saver.capabilities import (
     VerifyReport as VerifyReport,
 )
 from graphkit._saver.checkpoint_info import make_checkpoint_info as make_checkpoint_info
-from graphkit._saver.default_methods import check_limit as check_limit, copy_thread as copy_thread
 from graphkit._saver.incomplete import (
     IncomingThread as IncomingThread,
     check_complete as check_complete,
     check_copy as check_copy,
+    copy_thread as copy_thread,
 )
 from graphkit._saver.langgraph_writes import (
     LANGGRAPH as LANGGRAPH,
     MADE_BY as MADE_BY,
     WRITE as LANGGRAPH_WRITE,
 )
-from graphkit._saver.retention import Retention as Retention
+from graphkit._saver.retention import Retention as Retention, RetentionOptions as RetentionOptions
 from graphkit._saver.run_lock import get_held_run_locks as get_held_run_locks
 from graphkit._saver.serializer import StateSerializer as StateSerializer
 from graphkit._saver.status import (
     with_status as with_status,
     with_status_when_stored as with_status_when_stored,
 )
-from graphkit._saver.thread_id import ThreadLike as ThreadLike, resolve_thread_id as resolve_thread_id
+from graphkit._saver.to_thread import run_in_thread as run_in_thread
 from graphkit._saver.versions import HasVersions as HasVersions
 from graphkit._saver.watch import (
     Change as Change,
@@ -94,6 +98,7 @@ __all__ = [
     "RemoveIdentifier",
     "RepairReport",
     "Retention",
+    "RetentionOptions",
     "RotationReport",
     "StateSerializer",
     "SupportsCompact",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
-from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
+from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag
 from graphkit.abc import (
     BaseCheckpointSaver,
     ConfigLike,
@@ -344,38 +344,11 @@ class MemorySaver(BaseCheckpointSaver):
     async def aput(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
         return self.put(config, checkpoint)
 
-    async def anamespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        return self.namespaces(thread)
-
-    async def ahistory(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        return self.history(config)
-
-    async def arecent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
-        return self.recent(config, limit=limit)
-
-    async def asummary(self, config: ConfigLike = None) -> HistorySummary | None:
-        return self.summary(config)
-
     async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         self.put_writes(config, writes)
 
     async def aget_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         return self.get_writes(config)
-
-    async def ainterrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
-        return self.interrupts(thread_id)
-
-    async def athreads(self, *, released: bool = False) -> Sequence[str]:
-        return self.threads(released=released)
-
-    async def aadd_tags(self, config: ConfigLike, *tags: str) -> None:
-        self.add_tags(config, *tags)
-
-    async def aremove_tags(self, config: ConfigLike, *tags: str) -> None:
-        self.remove_tags(config, *tags)
-
-    async def atags_of(self, config: ConfigLike) -> tuple[str, ...]:
-        return self.tags_of(config)
 
     checkOptions = check_options
 

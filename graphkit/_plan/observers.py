@@ -18,8 +18,8 @@ from typing import Final, final
 
 from graphkit._named_registry import NamedRegistry
 from graphkit._plan.events import Event, Level, Observer, call_observer, get_level
+from graphkit._saver.arguments import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.thread_id import ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
 
 _ENDS: Final = frozenset({"graph.complete", "graph.fail", "interrupt.raised"})

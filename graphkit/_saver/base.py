@@ -5,39 +5,48 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import datetime
 from itertools import islice
-from typing import Any, ClassVar
+from time import monotonic
+from typing import Any, ClassVar, Unpack
 
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._saver.async_methods import AsyncSaverMethods
+from graphkit._saver.arguments import ThreadLike, check_limit, resolve_thread_id
 from graphkit._saver.checkpoint_info import TAGS_KEY, WRITES_KEY, make_checkpoint_info
-from graphkit._saver.default_methods import (
-    check_limit,
+from graphkit._saver.incomplete import (
+    IncomingThread,
+    StoredCheckpoint,
     copy_thread,
-    find_interrupts,
-    find_namespaces,
-    prune_history,
-    search_histories,
-    wait_for_answers,
+    is_thread_incomplete,
+    read_history,
 )
 from graphkit._saver.langgraph_writes import is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.polling_watch import PollingWatch
 from graphkit._saver.process_locks import hold_process_lock, is_process_lock_held, lock_for_rewrite
-from graphkit._saver.retention import Retention
+from graphkit._saver.retention import Retention, RetentionOptions
 from graphkit._saver.run_lock import HeldRunLock, find_held_lock, get_held_run_locks, locks_held_by_runs
-from graphkit._saver.status import with_status
-from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
+from graphkit._saver.status import find_interrupt_ids, with_status
+from graphkit._saver.to_thread import run_in_thread
 from graphkit._saver.watch import Watch
-from graphkit._saver.writes import check_tags, check_writes, find_failure, subgraph_interrupts, waiting_interrupts
+from graphkit._saver.writes import (
+    LatestCheckpoint,
+    check_tags,
+    check_writes,
+    find_failure,
+    find_waiting_interrupts,
+    is_fork,
+    nested_namespaces,
+    subgraph_interrupts,
+    waiting_interrupts,
+    well_formed_writes,
+)
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, ThreadBusyError
 
 
-class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
+class BaseCheckpointSaver(JavaNames, abc.ABC):
     """Stores the checkpoint history of each thread.
 
     Implementers must provide four methods: `list`, `get`, `put` and `release`. The others have
@@ -48,8 +57,8 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
     methods may be called from any thread. If the store lives outside this process, they may be
     called from several processes at once. What a method returns never changes afterwards.
 
-    Every method that may wait has an async method with the prefix `a`. By default it runs the sync
-    method in a worker thread.
+    The methods that an application awaits have async methods with the prefix `a`, which run the sync
+    method in a worker thread. Others can be awaited as `await asyncio.to_thread(saver.prune, ...)`.
     """
 
     THREAD_ID_DEFAULT: ClassVar[str] = THREAD_ID_DEFAULT
@@ -175,7 +184,21 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         application chose, nor a nested graph in a branch of a fork without a pending interrupt.
         Savers that can list their namespaces override it.
         """
-        return find_namespaces(self, resolve_thread_id(thread))
+        thread_id = resolve_thread_id(thread)
+        found: list[str] = []
+        candidates = [""]
+        for namespace in candidates:  # grows inside the loop: each namespace names the nested ones
+            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
+            history = self.list(config)
+            if not history:
+                continue
+            found.append(namespace)
+            writes = well_formed_writes(self.get_writes(config), config.thread)
+            nested = [*nested_namespaces(namespace, history), *subgraph_interrupts(writes).values()]
+            for candidate in nested:
+                if candidate not in candidates:
+                    candidates.append(candidate)
+        return found
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         """Return what is known of each checkpoint without decoding states, newest first.
@@ -249,7 +272,18 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         Raises:
             CheckpointerConfigurationError: all threads are meant, and the saver cannot list them.
         """
-        return [found for thread in self._select_threads(thread_id) for found in find_interrupts(self, thread)]
+        return [found for thread in self._select_threads(thread_id) for found in self._find_interrupts(thread)]
+
+    def _find_interrupts(self, thread_id: str) -> Sequence[WaitingInterrupt]:
+        latest: dict[str, LatestCheckpoint] = {}
+        for namespace in self.namespaces(thread_id):
+            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
+            checkpoint = self.get(config)
+            if checkpoint is not None:
+                named = config.replace(checkpoint_id=checkpoint.id)
+                writes = self.get_writes(named)
+                latest[namespace] = LatestCheckpoint(named, checkpoint.metadata, writes, checkpoint.created_at)
+        return find_waiting_interrupts(latest)
 
     def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for savers with versions
         """Return the ids of the threads that hold checkpoints.
@@ -285,7 +319,13 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         self, metadata: Mapping[str, Any], thread_id: ThreadLike, limit: int | None
     ) -> Sequence[CheckpointInfo]:
         """Return the results of `search`. For implementers: the limit is valid."""
-        found = search_histories(self, self._select_threads(thread_id), metadata)
+        found = (
+            info
+            for thread in self._select_threads(thread_id)
+            for namespace in self.namespaces(thread)
+            for info in self.history(RunnableConfig(thread, checkpoint_ns=namespace))
+            if all(key in info.metadata and info.metadata[key] == value for key, value in metadata.items())
+        )
         return [*islice(found, limit)]
 
     def size(self, thread: ThreadLike = None) -> int:  # noqa: ARG002 - for savers that can
@@ -389,15 +429,7 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         with lock_for_rewrite(self.run_lock_key(RunnableConfig(new_thread))):
             copy_thread(self, resolve_thread_id(source), self, new_thread)
 
-    def prune(
-        self,
-        thread: ThreadLike = None,
-        *,
-        keep_last: int | None = None,
-        older_than: datetime | None = None,
-        keep_tags: Sequence[str] = (),
-        keep_interrupted: bool = True,
-    ) -> int:
+    def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
         """Remove old checkpoints of one thread, or of all (None).
 
         A checkpoint is removed if it is not among the newest `keep_last` of its history and, where
@@ -410,10 +442,7 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
 
         Args:
             thread: the thread.
-            keep_last: how many of the newest checkpoints of each history stay, whatever their age.
-            older_than: checkpoints created at this time or later stay.
-            keep_tags: checkpoints with one of these tags stay.
-            keep_interrupted: whether checkpoints with pending interrupts stay.
+            retention: `keep_last`, `older_than`, `keep_tags`, `keep_interrupted`; see `Retention`.
 
         Returns:
             The number of checkpoints that were removed.
@@ -425,21 +454,57 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
                 saver cannot find. The thread was not changed.
             ThreadBusyError: by default, if a run holds the thread. The thread was not changed.
         """
-        retention = Retention(
-            keep_last=keep_last,
-            older_than=older_than,
-            keep_tags=frozenset(keep_tags),
-            keep_interrupted=keep_interrupted,
-        )
+        chosen = Retention(**retention)
         return sum(
-            self._prune(RunnableConfig(thread_id, checkpoint_ns=namespace), retention)
+            self._prune(RunnableConfig(thread_id, checkpoint_ns=namespace), chosen)
             for thread_id in self._select_threads(thread)
             for namespace in self.namespaces(thread_id)
         )
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
-        """Prune one history and return the number of checkpoints removed. For implementers."""
-        return prune_history(self, config, retention)
+        """Prune one history and return the number of checkpoints removed. For implementers.
+
+        An incomplete thread is left alone.
+        """
+        # The run lock keeps a run from putting between `list` and `release`, and the other lock keeps writers from
+        # recording pending writes and tags. A crash between releasing and putting back loses the thread: it is
+        # incomplete.
+        with self.run_lock(config), lock_for_rewrite(self.run_lock_key(config)):
+            removable = {info.id for info in retention.select_removable(self.history(config))}
+            if not removable or is_thread_incomplete(self, config.thread):
+                return 0
+            histories = self._read_thread(config.thread)
+            self.release(config)
+            incoming = IncomingThread(self, config.thread, config.thread, extends=True)
+            # The `release` of this saver may end one namespace only.
+            ended = [name for name in histories if self.get(config.replace(checkpoint_ns=name)) is None]
+            incoming.begin(ended, histories[min(ended)][0].checkpoint.state)
+            for namespace in ended:
+                is_pruned = namespace == config.checkpoint_ns
+                for stored in histories[namespace]:
+                    if is_pruned and stored.checkpoint.id in removable:
+                        continue
+                    incoming.put(namespace, stored)
+            incoming.finish()
+            return len(removable)
+
+    def _read_thread(self, thread_id: str) -> dict[str, Sequence[StoredCheckpoint]]:
+        """Return all histories that `release` would end, by namespace, each oldest first.
+
+        Raises:
+            CheckpointerConfigurationError: the thread may have namespaces that the saver cannot find.
+        """
+        found: dict[str, Sequence[StoredCheckpoint]] = {}
+        for namespace in self.namespaces(thread_id):
+            history = [*read_history(self, RunnableConfig(thread_id, checkpoint_ns=namespace))]
+            if not self.lists_namespaces and is_fork(history[-1].checkpoint.next_node_id):
+                raise CheckpointerConfigurationError(
+                    f"{type(self).__name__} cannot prune a thread whose run stands before a fork: the branches may "
+                    f"have histories that namespaces() does not find. Let the run go past the fork, or override "
+                    f"namespaces() or prune()"
+                )
+            found[namespace] = history
+        return found
 
     def register_types(self, *types: type) -> None:
         """Allow values of these application types to be restored from the store.
@@ -515,7 +580,14 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
             config = RunnableConfig(thread)
         else:
             config = RunnableConfig.of(thread).with_check_point_id(None)
-        return wait_for_answers(self, config, timeout, interval)
+        deadline = None if timeout is None else monotonic() + timeout
+        with self.watch(config, interval=interval) as changes:
+            pending = find_interrupt_ids(self, config)
+            while not pending.isdisjoint(find_interrupt_ids(self, config)):
+                remaining = None if deadline is None else max(0.0, deadline - monotonic())
+                if changes.get(remaining) is None:
+                    return False
+        return True
 
     # The run lock
 
@@ -591,7 +663,47 @@ class BaseCheckpointSaver(AsyncSaverMethods, JavaNames, abc.ABC):
         except ThreadBusyError:
             return True
 
+    # What an application awaits. The event loop never waits for a disk.
+
+    async def alist(self, config: ConfigLike = None) -> Sequence[Checkpoint]:
+        """As `list`."""
+        return await run_in_thread(self.list, config)
+
+    async def aget(self, config: ConfigLike = None) -> Checkpoint | None:
+        """As `get`."""
+        return await run_in_thread(self.get, config)
+
+    async def aput(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
+        """As `put`."""
+        return await run_in_thread(self.put, config, checkpoint)
+
+    async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
+        """As `put_writes`."""
+        await run_in_thread(self.put_writes, config, writes)
+
+    async def aget_writes(self, config: ConfigLike) -> Mapping[str, Any]:
+        """As `get_writes`."""
+        return await run_in_thread(self.get_writes, config)
+
+    async def arelease(self, config: ConfigLike = None) -> Tag:
+        """As `release`."""
+        return await run_in_thread(self.release, config)
+
+    async def adelete(self, thread: ThreadLike = None) -> bool:
+        """As `delete`."""
+        return await run_in_thread(self.delete, thread)
+
+    async def acopy(self, source: ThreadLike, target: ThreadLike) -> None:
+        """As `copy`."""
+        await run_in_thread(self.copy, source, target)
+
+    async def aprune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
+        """As `prune`."""
+        return await run_in_thread(self.prune, thread, **retention)
+
     # Java names
+    aputWrites = aput_writes
+    agetWrites = aget_writes
     putWrites = put_writes
     waitForResume = wait_for_resume
     getWrites = get_writes

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike
-from graphkit._saver.thread_id import ThreadLike
+from graphkit._saver.arguments import ThreadLike
 
 Quality = Literal[
     "isolates_values",

@@ -18,16 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, cast, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.capabilities import SupportsCompact, SupportsFlush
-from graphkit._saver.methods import SaverMethods
+from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.writes import INCOMPLETE, is_incomplete, well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit.errors import CheckpointConflictError, CheckpointerError, CheckpointNotFoundError
+
+if TYPE_CHECKING:
+    from graphkit._saver.base import BaseCheckpointSaver
 
 _EMPTY: Final = FrozenDict()
 _MOST_PLACEHOLDERS: Final = 2
@@ -40,12 +43,12 @@ class StoredCheckpoint(NamedTuple):
     writes: Mapping[str, Any] = _EMPTY
     tags: Sequence[str] = ()
 
-    def put(self, saver: SaverMethods, config: RunnableConfig) -> None:
+    def put(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
         """Append the checkpoint to a history, or put it in the place of the one that the config names."""
         saver.put(config, self.checkpoint)
         self.put_parts(saver, config.with_check_point_id(self.checkpoint.id))
 
-    def put_parts(self, saver: SaverMethods, address: RunnableConfig) -> None:
+    def put_parts(self, saver: BaseCheckpointSaver, address: RunnableConfig) -> None:
         """Record the pending writes and the tags with the checkpoint, which is stored."""
         # Malformed writes, which `put_writes` would refuse, are left out. An error here would lose
         # the rest of the history: `prune` has released the thread and must put everything back.
@@ -103,12 +106,12 @@ def remove_mark(metadata: FrozenDict) -> FrozenDict:
     return FrozenDict({key: value for key, value in metadata.items() if key != INCOMPLETE})
 
 
-def is_thread_incomplete(saver: SaverMethods, thread_id: str) -> bool:
+def is_thread_incomplete(saver: BaseCheckpointSaver, thread_id: str) -> bool:
     """Return whether a thread is a copy, fork or import that has not ended."""
     return _find_mark(saver, thread_id) is not None
 
 
-def refuse_incomplete(saver: SaverMethods, thread_id: str) -> None:
+def refuse_incomplete(saver: BaseCheckpointSaver, thread_id: str) -> None:
     """Check that a thread is not incomplete.
 
     Raises:
@@ -134,7 +137,7 @@ def check_complete(thread_id: str, values: Mapping[str, Any]) -> None:
         raise _make_error(thread_id, mark)
 
 
-def require_empty(saver: SaverMethods, thread_id: str) -> None:
+def require_empty(saver: BaseCheckpointSaver, thread_id: str) -> None:
     """Check that a copy or a fork may take a thread id, and remove an incomplete thread that has it.
 
     Raises:
@@ -155,7 +158,7 @@ def require_empty(saver: SaverMethods, thread_id: str) -> None:
     saver.delete(thread_id)
 
 
-def check_copy(saver: SaverMethods, source_id: str, target_id: str) -> Sequence[str]:
+def check_copy(saver: BaseCheckpointSaver, source_id: str, target_id: str) -> Sequence[str]:
     """Check that a thread may be copied within a store, and remove an incomplete target.
 
     Returns:
@@ -173,7 +176,7 @@ def check_copy(saver: SaverMethods, source_id: str, target_id: str) -> Sequence[
     return namespaces
 
 
-def _find_mark(saver: SaverMethods, thread_id: str) -> _Mark | None:
+def _find_mark(saver: BaseCheckpointSaver, thread_id: str) -> _Mark | None:
     config = RunnableConfig(thread_id)
     # No state is decoded: whoever answers an interrupt need not know the types of the application.
     latest = saver.recent(config, limit=1)
@@ -185,7 +188,7 @@ def _find_mark(saver: SaverMethods, thread_id: str) -> _Mark | None:
     return _find_mark_of(saver, latest[0]) if latest else None
 
 
-def _find_mark_of(saver: SaverMethods, latest: CheckpointInfo) -> _Mark | None:
+def _find_mark_of(saver: BaseCheckpointSaver, latest: CheckpointInfo) -> _Mark | None:
     mark = _Mark.find(latest.metadata)
     if mark is None and latest.status == "incomplete":
         address = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
@@ -193,7 +196,7 @@ def _find_mark_of(saver: SaverMethods, latest: CheckpointInfo) -> _Mark | None:
     return mark
 
 
-def _has_versions(saver: SaverMethods, thread_id: str) -> bool:
+def _has_versions(saver: BaseCheckpointSaver, thread_id: str) -> bool:
     # Not by isinstance: the class of savers with versions is made of this module.
     list_versions = getattr(saver, "versions_by_thread_id", None)
     return list_versions is not None and bool(list_versions(thread_id))
@@ -217,7 +220,7 @@ class IncomingThread:
     placeholders.
     """
 
-    def __init__(self, saver: SaverMethods, thread_id: str, source: str, *, extends: bool = False) -> None:
+    def __init__(self, saver: BaseCheckpointSaver, thread_id: str, source: str, *, extends: bool = False) -> None:
         """Prepare; `begin` is the first to store something.
 
         Args:
@@ -384,7 +387,7 @@ class IncomingThread:
 
 @contextmanager
 def fill_new_thread(
-    saver: SaverMethods, thread_id: str, source: str, namespaces: Sequence[str], state: FrozenDict
+    saver: BaseCheckpointSaver, thread_id: str, source: str, namespaces: Sequence[str], state: FrozenDict
 ) -> Iterator[IncomingThread]:
     """Make a thread in the block: complete at its end, or gone after an exception.
 
@@ -409,7 +412,7 @@ def fill_new_thread(
         raise
 
 
-def _remove_failed(saver: SaverMethods, thread_id: str, error: BaseException) -> None:
+def _remove_failed(saver: BaseCheckpointSaver, thread_id: str, error: BaseException) -> None:
     """Remove a thread that could not be made; if that is not possible, the error says so."""
     try:
         if _has_versions(saver, thread_id):
@@ -418,3 +421,30 @@ def _remove_failed(saver: SaverMethods, thread_id: str, error: BaseException) ->
             saver.delete(thread_id)
     except CheckpointerError as second:
         error.add_note(f"thread {thread_id!r} stays, and is incomplete: {second}")
+
+
+def read_history(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[StoredCheckpoint]:
+    """Yield the checkpoints of a history with their pending writes and tags, oldest first."""
+    for checkpoint in reversed(saver.list(config)):
+        named = config.replace(checkpoint_id=checkpoint.id)
+        plain = checkpoint.with_metadata(public_metadata(checkpoint.metadata))
+        yield StoredCheckpoint(checkpoint=plain, writes=saver.get_writes(named), tags=saver.tags_of(named))
+
+
+def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpointSaver, new_thread: str) -> None:
+    """Copy the active history of a thread between savers, checkpoint by checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: the source is empty. Nothing was changed.
+        CheckpointConflictError: the source is incomplete, or the target is not empty. Nothing was
+            changed.
+    """
+    namespaces = source.namespaces(thread)
+    if not namespaces:
+        raise CheckpointNotFoundError(thread)
+    refuse_incomplete(source, thread)
+    first = source.list(RunnableConfig(thread, checkpoint_ns=min(namespaces)))[-1]
+    with fill_new_thread(target, new_thread, thread, namespaces, first.state) as incoming:
+        for namespace in namespaces:
+            for stored in read_history(source, RunnableConfig(thread, checkpoint_ns=namespace)):
+                incoming.put(namespace, stored)

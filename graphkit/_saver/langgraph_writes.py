@@ -30,6 +30,8 @@ CONTROL_WRITE: Final = f"{WRITE}-"
 """Prefix of the control writes among them."""
 NOT_INSTALLED: Final = "pip install 'graphkit-durable[langgraph]' makes it readable here"
 """Stands for a value of LangGraph that cannot be decoded without the extra."""
+_DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
+"""The metadata key under which LangGraph names the DeltaChannels whose values a checkpoint does not store."""
 _REPR: Final = re.compile(r"(\w+)\(['\"]?(.*?)['\"]?\)", re.DOTALL)
 _KEY: Final = re.compile(rf"{WRITE}(?P<index>-?\d+):(?P<task>.*)", re.DOTALL)
 _FIELDS: Final = 6
@@ -43,6 +45,12 @@ _INPUT: Final = "00000000-0000-0000-0000-000000000000"
 def is_langgraph(metadata: Mapping[str, Any]) -> bool:
     """Return whether LangGraph made a checkpoint, by its metadata."""
     return metadata.get(MADE_BY) == LANGGRAPH
+
+
+def list_unstored_channels(metadata: Mapping[str, Any]) -> set[str]:
+    """Return the channels whose values a checkpoint leaves to the pending writes of its ancestors."""
+    channels = metadata.get(_DELTA_CHANNELS)
+    return set(channels) if isinstance(channels, Mapping) else set()
 
 
 def derive_stop(writes: Mapping[str, Any]) -> str:

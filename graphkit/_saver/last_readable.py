@@ -7,9 +7,9 @@ from typing import Final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.arguments import ThreadLike, resolve_thread_id
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsRepair
-from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 
 _LOGGER: Final = getLogger("graphkit.recovery")

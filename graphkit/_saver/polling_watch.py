@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.methods import SaverMethods
 from graphkit._saver.status import with_status_when_stored
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.watch import Change, ChangeKind, Watch, is_namespace_inside
 from graphkit._saver.writes import is_incomplete, iter_changes
+
+if TYPE_CHECKING:
+    from graphkit._saver.base import BaseCheckpointSaver
 
 _HistoryKey = tuple[str, str]
 """A thread id and a namespace."""
@@ -36,7 +38,9 @@ class _Bookmark(NamedTuple):
 class PollingWatch(Watch):
     """Reads the histories that it follows every `interval` seconds. Each read costs O(threads)."""
 
-    def __init__(self, saver: SaverMethods, config: RunnableConfig | None, *, latest: bool, interval: float) -> None:
+    def __init__(
+        self, saver: BaseCheckpointSaver, config: RunnableConfig | None, *, latest: bool, interval: float
+    ) -> None:
         """Start to follow a saver.
 
         Args:

@@ -11,14 +11,21 @@ back to the one that stores the value.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Final, final
+from typing import TypedDict, final
 
 from graphkit._records.output import CheckpointInfo
+from graphkit._saver.langgraph_writes import list_unstored_channels
 
-_DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
-"""The metadata key under which LangGraph names the DeltaChannels whose values a checkpoint does not store."""
+
+class RetentionOptions(TypedDict, total=False):
+    """The keywords of `prune`: the fields of a `Retention`."""
+
+    keep_last: int | None
+    older_than: datetime | None
+    keep_tags: Collection[str]
+    keep_interrupted: bool
 
 
 @final
@@ -44,6 +51,7 @@ class Retention:
             raise ValueError("say what to prune: keep_last=, older_than= or both")
         if self.keep_last is not None and self.keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, not {self.keep_last}: delete() removes a whole thread")
+        object.__setattr__(self, "keep_tags", frozenset(self.keep_tags))
 
     def select_removable(self, history: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
         """Return the checkpoints of a history that `prune` removes.
@@ -69,7 +77,7 @@ class Retention:
 def _find_needed(kept: Sequence[CheckpointInfo], history: Sequence[CheckpointInfo]) -> Collection[str]:
     """Return the ids of the ancestors from whose pending writes the values of kept checkpoints are read."""
     # Nearly all histories have no DeltaChannel, and these need no index.
-    remaining = [(info, _get_delta_channels(info)) for info in kept]
+    remaining = [(info, list_unstored_channels(info.metadata)) for info in kept]
     remaining = [(info, channels) for info, channels in remaining if channels]
     if not remaining:
         return ()
@@ -84,13 +92,7 @@ def _find_needed(kept: Sequence[CheckpointInfo], history: Sequence[CheckpointInf
         known = needed.setdefault(parent.id, set())
         new = channels - known
         known |= new
-        unstored = new & _get_delta_channels(parent)
+        unstored = new & list_unstored_channels(parent.metadata)
         if unstored:
             remaining.append((parent, unstored))
     return needed.keys()
-
-
-def _get_delta_channels(info: CheckpointInfo) -> set[str]:
-    """Return the channels whose values a checkpoint does not store."""
-    channels = info.metadata.get(_DELTA_CHANNELS)
-    return set(channels) if isinstance(channels, Mapping) else set()

@@ -20,18 +20,21 @@ LangGraph's runs hold no run lock, so that theirs is `running` until it has ende
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.default_methods import find_interrupt_ids
-from graphkit._saver.langgraph_writes import is_langgraph
-from graphkit._saver.methods import SaverMethods
-from graphkit._saver.writes import FAILURE, unanswered_interrupts
+from graphkit._saver.langgraph_writes import is_langgraph, list_asking_tasks
+from graphkit._saver.writes import FAILURE, subgraph_interrupts, unanswered_interrupts, well_formed_writes
 from graphkit.errors import CheckpointSerializationError
 
+if TYPE_CHECKING:
+    from graphkit._saver.base import BaseCheckpointSaver
 
-def with_status(saver: SaverMethods, latest: CheckpointInfo, writes: Mapping[str, Any] | None = None) -> CheckpointInfo:
+
+def with_status(
+    saver: BaseCheckpointSaver, latest: CheckpointInfo, writes: Mapping[str, Any] | None = None
+) -> CheckpointInfo:
     """Return the latest checkpoint of a history with the status of its thread.
 
     Args:
@@ -50,7 +53,7 @@ def with_status_when_stored(info: CheckpointInfo) -> CheckpointInfo:
     return info._replace(status=info.stopped or _describe_progress(info) or "running")
 
 
-def _decide_status(saver: SaverMethods, latest: CheckpointInfo, writes: Mapping[str, Any] | None) -> str:
+def _decide_status(saver: BaseCheckpointSaver, latest: CheckpointInfo, writes: Mapping[str, Any] | None) -> str:
     config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
     stopped = latest.stopped
     if stopped == "interrupted" and not is_langgraph(latest.metadata):
@@ -68,7 +71,9 @@ def _describe_progress(latest: CheckpointInfo) -> str:
     return "running" if is_langgraph(latest.metadata) else ""
 
 
-def _look_into_nested_graphs(saver: SaverMethods, config: RunnableConfig, writes: Mapping[str, Any] | None) -> str:
+def _look_into_nested_graphs(
+    saver: BaseCheckpointSaver, config: RunnableConfig, writes: Mapping[str, Any] | None
+) -> str:
     """Return why a run has stopped that is recorded as interrupted, perhaps only in a nested graph.
 
     An answer to a nested graph is recorded in the history of that graph.
@@ -82,3 +87,19 @@ def _look_into_nested_graphs(saver: SaverMethods, config: RunnableConfig, writes
         # A payload has a type that is not registered here. What the outer graph has recorded counts.
         return "interrupted"
     return "failed" if writes.get(FAILURE) is not None else "answered"
+
+
+def find_interrupt_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> set[str]:
+    """Return the ids of the pending interrupts at the latest checkpoint of a history.
+
+    An interrupt of a nested graph is pending while the outer graph has it recorded. If the nested
+    graph has a saver of its own, only the record of the outer graph counts. A task of LangGraph
+    counts by its own id.
+    """
+    writes = well_formed_writes(saver.get_writes(config), config.thread)
+    found = {*unanswered_interrupts(writes), *list_asking_tasks(writes)}
+    for key, namespace in subgraph_interrupts(writes).items():
+        nested = config.replace(checkpoint_ns=namespace)
+        if saver.get(nested) is None or key in find_interrupt_ids(saver, nested):
+            found.add(key)
+    return found

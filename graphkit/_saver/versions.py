@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Tag
-from graphkit._records.config import ConfigLike
-from graphkit._saver.async_methods import AsyncVersionMethods
-from graphkit._saver.default_methods import find_version_namespaces
-from graphkit._saver.thread_id import ThreadLike, resolve_thread_id
+from graphkit._records.config import ConfigLike, RunnableConfig
+from graphkit._saver.arguments import ThreadLike, resolve_thread_id
+from graphkit._saver.writes import nested_namespaces
 
 
-class HasVersions(AsyncVersionMethods, JavaNames, abc.ABC):
+class HasVersions(JavaNames, abc.ABC):
     """A saver that keeps every released history as a version. Versions count from 1 in each thread."""
 
     @abc.abstractmethod
@@ -55,7 +54,21 @@ class HasVersions(AsyncVersionMethods, JavaNames, abc.ABC):
         Raises:
             CheckpointNotFoundError: there is no such version.
         """
-        return find_version_namespaces(self, resolve_thread_id(thread), version)
+        thread_id = resolve_thread_id(thread)
+        found: list[str] = []
+        candidates = [""]
+        list_namespaces: Callable[[str], Sequence[str]] | None = getattr(self, "namespaces", None)
+        if list_namespaces is not None:  # nearly always: the class is a saver, too
+            candidates = [*dict.fromkeys(("", *list_namespaces(thread_id)))]
+        for namespace in candidates:  # grows inside the loop: each namespace names the nested ones
+            released = self.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
+            if not released:
+                continue
+            found.append(namespace)
+            for nested in nested_namespaces(namespace, released):
+                if nested not in candidates:
+                    candidates.append(nested)
+        return found
 
     # Java names
     versionsByThreadId = versions_by_thread_id

@@ -13,6 +13,7 @@ from functools import partial
 from logging import getLogger
 from typing import Any, Final, NamedTuple, get_args
 
+from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt, When
 from graphkit._saver import langgraph_writes
@@ -182,6 +183,21 @@ def subgraph_namespace(namespace: str, node_id: str) -> str:
     """
     name = node_id.replace("%", "%25").replace("/", "%2F")
     return f"{namespace}/{name}" if namespace else name
+
+
+def nested_namespaces(namespace: str, history: Iterable[Checkpoint]) -> Sequence[str]:
+    """Return the namespaces that graphs nested as nodes of a history may have.
+
+    Args:
+        namespace: that of the history.
+        history: its checkpoints.
+    """
+    found: dict[str, None] = {}  # a set that keeps its order
+    for checkpoint in history:
+        for node_id in (checkpoint.node_id, checkpoint.next_node_id):
+            if node_id is not None:
+                found[subgraph_namespace(namespace, node_id)] = None
+    return [*found]
 
 
 # Interrupts, failures, stops

@@ -17,7 +17,6 @@ from graphkit.abc import (
     ThreadLike,
     check_copy,
     resolve_thread_id,
-    run_in_thread,
 )
 from graphkit.codec import Codec
 from graphkit.errors import (
@@ -496,29 +495,6 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
                 progress(done, total, ids.get(name, name))
 
         return self._rotate_threads(list(found), rotate_directory, report_progress, goes_on=True)
-
-    async def averify(
-        self,
-        thread: ThreadLike = None,
-        *,
-        progress: Progress | None = None,
-    ) -> StoreReport:
-        """As `verify`."""
-        return await run_in_thread(self.verify, thread, progress=progress)
-
-    async def arepair(
-        self,
-        thread: ThreadLike = None,
-        *,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> RepairReport:
-        """As `repair`."""
-        return await run_in_thread(self.repair, thread, dry_run=dry_run, progress=progress)
-
-    async def arotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
-        """As `rotate`."""
-        return await run_in_thread(self.rotate, thread, progress=progress)
 
     # The run lock
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import (
@@ -22,13 +22,13 @@ from graphkit.abc import (
     HasVersions,
     LatestCheckpoint,
     Retention,
+    RetentionOptions,
     ThreadLike,
     check_tags,
     check_writes,
     find_waiting_interrupts,
     get_held_run_locks,
     resolve_thread_id,
-    run_in_thread,
     with_status,
 )
 from graphkit.errors import (
@@ -568,15 +568,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
     # Removing what is not wanted any more
 
-    def prune(
-        self,
-        thread: ThreadLike = None,
-        *,
-        keep_last: int | None = None,
-        older_than: datetime | None = None,
-        keep_tags: Sequence[str] = (),
-        keep_interrupted: bool = True,
-    ) -> int:
+    def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
         """As in the contract. Rewrites the histories that lose a checkpoint.
 
         Raises:
@@ -585,13 +577,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 threads (None), it has pruned the others, and the error names those that it could not
                 prune.
         """
-        retention = Retention(
-            keep_last=keep_last,
-            older_than=older_than,
-            keep_tags=frozenset(keep_tags),
-            keep_interrupted=keep_interrupted,
-        )
-        return self._sum_over_threads("prune", thread, lambda thread_id: self._prune_thread(thread_id, retention))
+        chosen = Retention(**retention)
+        return self._sum_over_threads("prune", thread, lambda thread_id: self._prune_thread(thread_id, chosen))
 
     def _prune_thread(self, thread_id: str, retention: Retention) -> int:
         config = RunnableConfig(thread_id)
@@ -752,10 +739,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                     if not log.frames.bytes.is_gone():
                         raise self._explain_damage(error) from error
 
-    async def acompact(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> int:
-        """As `compact`."""
-        return await run_in_thread(self.compact, thread, progress=progress)
-
     def delete_idle(
         self,
         thread: ThreadLike = None,
@@ -807,17 +790,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     @abstractmethod
     def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
         """Delete a thread unless it has a run or was written to since; return whether it was, or would be, deleted."""
-
-    async def adelete_idle(
-        self,
-        thread: ThreadLike = None,
-        *,
-        idle_since: datetime,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> Sequence[str]:
-        """As `delete_idle`."""
-        return await run_in_thread(self.delete_idle, thread, idle_since=idle_since, dry_run=dry_run, progress=progress)
 
     # Calls from an event loop
 
@@ -885,7 +857,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     callWithoutWaiting = call_without_waiting
     putPackedWrites = put_packed_writes
     deleteIdle = delete_idle
-    adeleteIdle = adelete_idle
 
     @abstractmethod
     def close(self) -> None:

@@ -9,7 +9,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from graphkit import HistorySummary, RunnableConfig, Tag
-from graphkit.abc import ConfigLike, ThreadLike, Watch, check_copy, resolve_thread_id, run_in_thread
+from graphkit.abc import ConfigLike, ThreadLike, Watch, check_copy, resolve_thread_id
 from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
@@ -373,10 +373,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
         return verify(self._store, None if thread is None else resolve_thread_id(thread), progress)
 
-    async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
-        """As `verify`."""
-        return await run_in_thread(self.verify, thread, progress=progress)
-
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
         """Seal everything with the current key: one thread, or all threads (None).
 
@@ -442,10 +438,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
             if history.version:
                 rotate(history.namespace, history.version)
         return RotationReport(rewritten=tuple(rewritten))
-
-    async def arotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
-        """As `rotate`."""
-        return await run_in_thread(self.rotate, thread, progress=progress)
 
     def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
         """As in the contract, but reads only what is new.

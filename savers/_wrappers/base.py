@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
 from functools import cache
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import (
     BaseCheckpointSaver,
-    Change,
     ConfigLike,
     HasVersions,
+    RetentionOptions,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
@@ -175,22 +174,8 @@ class SaverWrapper(BaseCheckpointSaver):
     ) -> Sequence[CheckpointInfo]:
         return self.delegate.search(metadata, thread_id=thread_id, limit=limit)
 
-    def prune(
-        self,
-        thread: ThreadLike = None,
-        *,
-        keep_last: int | None = None,
-        older_than: datetime | None = None,
-        keep_tags: Sequence[str] = (),
-        keep_interrupted: bool = True,
-    ) -> int:
-        return self.delegate.prune(
-            thread,
-            keep_last=keep_last,
-            older_than=older_than,
-            keep_tags=keep_tags,
-            keep_interrupted=keep_interrupted,
-        )
+    def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
+        return self.delegate.prune(thread, **retention)
 
     def size(self, thread: ThreadLike = None) -> int:
         return self.delegate.size(thread)
@@ -236,38 +221,11 @@ class SaverWrapper(BaseCheckpointSaver):
     async def arelease(self, config: ConfigLike = None) -> Tag:
         return await self.delegate.arelease(config)
 
-    async def anamespaces(self, thread: ThreadLike = None) -> Sequence[str]:
-        return await self.delegate.anamespaces(thread)
-
-    async def ahistory(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        return await self.delegate.ahistory(config)
-
-    async def arecent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
-        return await self.delegate.arecent(config, limit=limit)
-
-    async def asummary(self, config: ConfigLike = None) -> HistorySummary | None:
-        return await self.delegate.asummary(config)
-
     async def aput_writes(self, config: ConfigLike, writes: Mapping[str, Any]) -> None:
         await self.delegate.aput_writes(config, writes)
 
     async def aget_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         return await self.delegate.aget_writes(config)
-
-    async def aadd_tags(self, config: ConfigLike, *tags: str) -> None:
-        await self.delegate.aadd_tags(config, *tags)
-
-    async def aremove_tags(self, config: ConfigLike, *tags: str) -> None:
-        await self.delegate.aremove_tags(config, *tags)
-
-    async def atags_of(self, config: ConfigLike) -> tuple[str, ...]:
-        return await self.delegate.atags_of(config)
-
-    async def ainterrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
-        return await self.delegate.ainterrupts(thread_id)
-
-    async def athreads(self, *, released: bool = False) -> Sequence[str]:
-        return await self.delegate.athreads(released=released)
 
     async def adelete(self, thread: ThreadLike = None) -> bool:
         return await self.delegate.adelete(thread)
@@ -275,44 +233,8 @@ class SaverWrapper(BaseCheckpointSaver):
     async def acopy(self, source: ThreadLike, target: ThreadLike) -> None:
         await self.delegate.acopy(source, target)
 
-    async def asearch(
-        self, metadata: Mapping[str, Any], *, thread_id: ThreadLike = None, limit: int | None = None
-    ) -> Sequence[CheckpointInfo]:
-        return await self.delegate.asearch(metadata, thread_id=thread_id, limit=limit)
-
-    async def aprune(
-        self,
-        thread: ThreadLike = None,
-        *,
-        keep_last: int | None = None,
-        older_than: datetime | None = None,
-        keep_tags: Sequence[str] = (),
-        keep_interrupted: bool = True,
-    ) -> int:
-        return await self.delegate.aprune(
-            thread,
-            keep_last=keep_last,
-            older_than=older_than,
-            keep_tags=keep_tags,
-            keep_interrupted=keep_interrupted,
-        )
-
-    async def asize(self, thread: ThreadLike = None) -> int:
-        return await self.delegate.asize(thread)
-
-    def awatch(
-        self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0
-    ) -> AsyncIterator[Change]:
-        return self.delegate.awatch(thread, latest=latest, interval=interval)
-
-    async def await_for_resume(
-        self,
-        thread: ThreadLike = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the sync method has it
-        *,
-        interval: float = 1.0,
-    ) -> bool:
-        return await self.delegate.await_for_resume(thread, timeout, interval=interval)
+    async def aprune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
+        return await self.delegate.aprune(thread, **retention)
 
 
 class VersionedSaverWrapper(SaverWrapper, HasVersions):

@@ -207,12 +207,6 @@ def test_a_time_without_a_zone_is_refused(saver):
     assert len(saver.threads()) == 3
 
 
-def test_the_async_method_does_the_same(saver):
-    import asyncio
-
-    assert asyncio.run(saver.adelete_idle(idle_since=days_ago(1))) == ["days"]
-
-
 # A process that dies, on the simulated disk
 
 

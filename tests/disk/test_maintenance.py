@@ -1,6 +1,5 @@
 """Keeping a store small and private: compression, pruning, compacting, deleting, sizes (P50, H50, P51, P59, P60, P73, H48)."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -382,14 +381,3 @@ def test_a_run_that_deletes_its_own_thread_still_excludes_others(opener, config)
         assert found == ["busy"]
     assert other() == "got it\n"
     assert saver.get(config).state == {"n": 2}
-
-
-def test_async_twins(opener, config):
-    saver = opener()
-    put_all(saver, config, [{"n": 1}])
-
-    async def look():
-        return await saver.averify(), await saver.arepair("t"), await saver.acompact()
-
-    report, repair, freed = asyncio.run(look())
-    assert (report.ok, repair.changed, freed) == (True, False, 0)

@@ -143,15 +143,9 @@ class ConcurrencyTests(ContractTests):
         equal(get_ids(await saver.alist(CONFIG)), [second.id, first.id])
         same_checkpoint(await saver.aget(stored), first)
         same_checkpoint(await saver.aget(CONFIG), second)
-        equal(get_ids(await saver.ahistory(CONFIG)), [second.id, first.id])
-        equal([*await saver.anamespaces("t")], [""])
         await saver.aput_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
         same(await saver.aget_writes(CONFIG), {INTERRUPT + "i": make_interrupt()})
-        equal(get_ids(await saver.ainterrupts("t")), ["i"])
-        await saver.aadd_tags(stored, "one", "two")
-        await saver.aremove_tags(stored, "one")
-        equal(await saver.atags_of(stored), ("two",))
-        equal(get_ids(await saver.asearch({"k": 1}, thread_id="t", limit=5)), [first.id])
+        saver.add_tags(stored, "two")
         await saver.acopy("t", "u")
         equal(await saver.aprune("t", keep_last=1, keep_tags=("two",)), 0)
         equal(await saver.aprune("t", keep_last=1), 1)
@@ -163,19 +157,6 @@ class ConcurrencyTests(ContractTests):
         equal(get_ids(tag.checkpoints), [second.id])
         same(await saver.adelete("u"), True)
         same(await saver.aget(make_config("u")), None)
-
-    def test_async_twins_of_what_needs_a_list_of_threads(self) -> None:
-        saver = self.open("lists_threads", "measures_size")
-
-        async def check() -> None:
-            await saver.aput(CONFIG, made({"n": 1}))
-            equal([*await saver.athreads()], ["t"])
-            equal([*await saver.athreads(released=True)], ["t"])
-            expect(await saver.asize("t") > 0, "the size of a thread with a checkpoint is 0")
-            expect(await saver.asize() > 0, "the size of a store with a checkpoint is 0")
-            equal([*await saver.ainterrupts()], [])
-
-        _run_coroutine(check())
 
 
 def _run_concurrently(call: Callable[[int], R], count: int) -> list[R]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.arguments import ThreadLike
 from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
-from graphkit._saver.thread_id import ThreadLike
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing._contract.base import ContractTests, get_ids
 from graphkit.testing._values import (

@@ -182,24 +182,6 @@ class WatchTests(ContractTests):
             other.put_writes(CONFIG, {"inner:k": None})
             same(waiter.result(TIMEOUT), True)
 
-    def test_async_twins_of_following(self) -> None:
-        import asyncio
-
-        saver = self.open()
-        saver.put(CONFIG, made({"n": 0}))
-        asyncio.run(_check_async_methods(saver))
-
-
-async def _check_async_methods(saver: BaseCheckpointSaver) -> None:
-    changes = saver.awatch("t", latest=True, interval=_INTERVAL)
-    equal((await anext(changes)).kind, "checkpoint")
-    await saver.aput_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-    equal((await anext(changes)).kind, "interrupt")
-    same(await saver.await_for_resume("t", 0, interval=_INTERVAL), False)
-    await changes.aclose()  # type: ignore[attr-defined]
-    await saver.aput_writes(CONFIG, {"answer:i": 1})
-    same(await saver.await_for_resume("t", TIMEOUT, interval=_INTERVAL), True)
-
 
 def _put(saver: BaseCheckpointSaver, config: RunnableConfig, number: int) -> str:
     """Put a checkpoint and return its id."""

@@ -11,14 +11,16 @@ The file has one JSON object per line, which people can read: a head, then for e
 checkpoints, oldest first, with what changed in the state since the one before, with their pending
 writes and with their tags. A value that JSON cannot hold exactly is packed as in a checkpoint
 (`{"$packed": ...}`), so that every type is preserved. docs/cli.md describes the lines.
-`graphkit.rawlogs` transfers the log files themselves.
+
+With `format="logs"`, the file has the logs of a directory as they are. Nothing is decoded: types need
+not be registered, sealed logs stay sealed and need no key, and released histories, salvaged files and
+damage are exported, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
@@ -27,14 +29,13 @@ from graphkit._saver.versions import HasVersions
 from graphkit._transfer.copying import CopiedThread, ThreadCopier
 from graphkit._transfer.exporting import ThreadExporter
 from graphkit._transfer.failed_threads import FailedThreads
-from graphkit._transfer.importing import ThreadImporter, format_error, parse_line
+from graphkit._transfer.importing import ThreadImporter
+from graphkit._transfer.lines import FORMAT, Form, LineReader
+from graphkit._transfer.logs import export_log_lines, find_root, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import CheckpointerConfigurationError
 
 __all__ = ["FORMAT", "Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
-
-FORMAT: Final = 1
-"""The version of the lines; a reader refuses a greater one."""
 
 Progress = Callable[[int, int, str], object]
 """Called after each thread with how many are done, how many there are (0 if unknown), and its
@@ -161,8 +162,8 @@ def _check_copy(
         raise CheckpointerConfigurationError("the source and the target are the same store; copy() copies a thread")
     if source.seals_records and not target.seals_records and not plaintext:
         raise CheckpointerConfigurationError(
-            "the source is sealed, and the target is not: open the target with a cipher, copy the logs "
-            "(graphkit.rawlogs, `graphkit export --raw`), or ask for plaintext (plaintext=True, --plaintext)"
+            "the source is sealed, and the target is not: open the target with a cipher, export the logs "
+            "(format='logs', `graphkit export --raw`), or ask for plaintext (plaintext=True, --plaintext)"
         )
     if not versions or not isinstance(source, HasVersions) or isinstance(target, HasVersions):
         return
@@ -181,6 +182,7 @@ def export_threads(
     saver: BaseCheckpointSaver,
     threads: Sequence[str] | None = None,
     *,
+    format: Form = "lines",
     types: Sequence[type] = (),
     versions: bool = True,
     plaintext: bool = False,
@@ -194,33 +196,45 @@ def export_threads(
     Args:
         saver: where the threads are.
         threads: their ids.
-        types: the application types that states hold.
+        format: "lines" is readable, and every saver can import it. "logs" has everything as it is,
+            from a directory and for one.
+        types: the application types that states hold. Logs need none.
         versions: also export released histories, from a saver that keeps them, without their
-            pending writes and tags; `graphkit.rawlogs` exports everything.
+            pending writes and tags. Logs have everything, and always.
         plaintext: export from a saver that seals its records, too. The lines are not encrypted;
-            those of `graphkit.rawlogs` are sealed as the directory is.
+            logs are sealed as the directory is.
         progress: called after each thread.
 
     Raises:
-        CheckpointerConfigurationError: the saver seals its records, and `plaintext` is False.
-        CheckpointConflictError: a thread is incomplete.
+        CheckpointerConfigurationError: the saver seals its records, and `plaintext` is False. Or logs
+            are wanted of a saver that keeps no files, or without their versions.
+        CheckpointConflictError: a thread is incomplete. Logs say so themselves.
+        CheckpointFormatError: there is a link, or something else that is not a file or directory,
+            in place of a log or a directory.
         CheckpointNotFoundError: there is no such thread.
         CheckpointSerializationError: a value has a type that is not in `types`.
     """
-    if saver.seals_records and not plaintext:
+    if format == "logs":
+        find_root(saver)
+        if not versions:
+            raise CheckpointerConfigurationError("logs are exported with their versions; leave versions=False out")
+    elif saver.seals_records and not plaintext:
         raise CheckpointerConfigurationError(
-            "the store is sealed, and this form of export is not: export its logs (graphkit.rawlogs, "
+            "the store is sealed, and this form of export is not: export its logs (format='logs', "
             "`graphkit export --raw`; of a database, copy it to a sealed directory first), or ask for plaintext "
             "(plaintext=True, --plaintext)"
         )
     chosen = saver.threads(released=versions) if threads is None else threads
-    yield format_line({"graphkit": "threads", "format": FORMAT})
+    yield format_line({"graphkit": "threads" if format == "lines" else "logs", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
-        refuse_incomplete(saver, thread_id)
-        yield format_line({"thread": thread_id})
-        exporter = ThreadExporter(saver, thread_id, JsonValueCodec(types))
-        exporter.check_namespaces_known()
-        yield from exporter.lines(versions=versions)
+        if format == "logs":
+            yield from export_log_lines(saver, thread_id)
+        else:
+            refuse_incomplete(saver, thread_id)
+            yield format_line({"thread": thread_id})
+            exporter = ThreadExporter(saver, thread_id, JsonValueCodec(types))
+            exporter.check_namespaces_known()
+            yield from exporter.lines(versions=versions)
         progress(done, len(chosen), thread_id)
 
 
@@ -233,7 +247,7 @@ class Imported(NamedTuple):
     threads: Sequence[str]
     """The imported threads; the import has read each of them back and compared it with the file."""
     checkpoints: int
-    """How many checkpoints the import stored."""
+    """How many checkpoints the import stored; of logs, how many they hold."""
     skipped: int
     """How many checkpoints were stored already, by an earlier import or one that was cut short."""
 
@@ -242,6 +256,7 @@ def import_threads(
     saver: BaseCheckpointSaver,
     lines: Iterable[str],
     *,
+    format: Form | None = None,
     types: Sequence[type] = (),
     rename: Callable[[str], str] = str,
     progress: Progress = lambda *_: None,
@@ -250,12 +265,14 @@ def import_threads(
 
     A thread is incomplete until all of it is stored: no run and no worker takes it. If an import was
     cut short, the next import of the same file continues it. Holds the run lock of a thread meanwhile.
+    Of logs, files that are stored already, with the same bytes, are skipped.
 
     Args:
         saver: where to store the threads.
         lines: the lines of the file.
+        format: what the file must hold; None takes what it holds.
         types: the application types that states hold.
-        rename: returns the new id for the id of a thread in the file.
+        rename: returns the new id for the id of a thread in the file. Threads of logs keep theirs.
         progress: called after each thread.
 
     Raises:
@@ -265,49 +282,36 @@ def import_threads(
         CheckpointFormatError: the file is not an export, is damaged or cut short, or has a newer
             format.
         CheckpointSerializationError: a value has a type that is not in `types`.
-        CheckpointerConfigurationError: the file has versions, and the saver keeps none. Nothing of
-            that thread is stored.
+        CheckpointerConfigurationError: the file has versions, and the saver keeps none: nothing of
+            that thread is stored. Or it has logs, and the saver keeps no files, or `rename` is given.
+        CheckpointCorruptionError: a log was damaged when it was exported. It is stored; `repair` it.
+        CheckpointStorageError: the file system refused. The next import of the file continues.
         ThreadBusyError: a run holds a thread. The threads before it are stored.
     """
-    numbered = enumerate(lines, 1)
-    _, head = next(numbered, (1, ""))
-    _check_head(head)
+    source = LineReader(lines)
+    form = source.read_head(format)
+    if form == "logs":
+        find_root(saver)
+        if rename is not str:
+            raise CheckpointerConfigurationError("a log contains the id of its thread: the thread cannot be renamed")
     saver.register_types(*types)
     imported: list[str] = []
     stored = 0
     skipped = 0
-    thread: ThreadImporter | None = None
-    with ExitStack() as run_lock:
-        for number, line in numbered:
-            data = parse_line(line, number)
-            if thread is None:
-                source_id = data.get("thread")
-                if not isinstance(source_id, str):
-                    raise format_error(f"line {number}: expected a thread")
-                thread_id = rename(source_id)
-                run_lock.enter_context(saver.run_lock(RunnableConfig(thread_id)))
+    while (data := source.read()) is not None:
+        source_id = data.get("thread")
+        if not isinstance(source_id, str):
+            raise source.error("expected a thread")
+        if form == "logs":
+            thread_id = source_id
+            stored += import_logs(saver, source, thread_id, data.get("directory"))
+        else:
+            thread_id = rename(source_id)
+            with saver.run_lock(RunnableConfig(thread_id)):
                 thread = ThreadImporter(saver, source_id, thread_id, JsonValueCodec(types))
-            elif "end" in data:
-                thread.finish(data["end"], number)
-                run_lock.close()
-                imported.append(thread.thread_id)
-                stored += thread.stored
-                skipped += thread.skipped
-                progress(len(imported), 0, thread.thread_id)
-                thread = None
-            else:
-                thread.import_line(data, line, number)
-    if thread is not None:
-        raise format_error(f"it is cut short within thread {thread.thread_id!r}")
+                thread.import_lines(source)
+            stored += thread.stored
+            skipped += thread.skipped
+        imported.append(thread_id)
+        progress(len(imported), 0, thread_id)
     return Imported(imported, stored, skipped)
-
-
-def _check_head(line: str) -> None:
-    head = parse_line(line, 1)
-    if head.get("graphkit") != "threads":
-        raise format_error("it is not an export of graphkit")
-    version = head.get("format")
-    if type(version) is not int:
-        raise format_error("line 1 has no format number")
-    if version > FORMAT:
-        raise format_error(f"it has format {version}; this graphkit reads up to {FORMAT}")

@@ -18,37 +18,13 @@ from graphkit._saver.incomplete import (
 )
 from graphkit._saver.versions import HasVersions
 from graphkit._transfer.exporting import ThreadExporter
+from graphkit._transfer.lines import LineReader
 from graphkit._values.json_values import JsonValueCodec, apply_change
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
     CheckpointerError,
-    CheckpointFormatError,
 )
-
-
-def format_error(reason: str) -> CheckpointFormatError:
-    """Return the error about a file that cannot be imported."""
-    return CheckpointFormatError("the file", reason)
-
-
-def parse_line(line: str, number: int) -> dict[str, Any]:
-    """Return the object of a line.
-
-    Raises:
-        CheckpointFormatError: the line is not an object of JSON.
-    """
-    try:
-        data = json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise format_error(f"line {number} is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise format_error(f"line {number} is not an object")
-    return data
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _require_text(value: Any) -> str:
@@ -112,9 +88,20 @@ class ThreadImporter:
         self._has_versions = False
         """Whether the file has a version of this thread."""
 
-    def import_line(self, data: dict[str, Any], line: str, number: int) -> None:
+    def import_lines(self, source: LineReader) -> None:
+        """Store the next lines, up to the one that ends the thread.
+
+        Raises:
+            CheckpointFormatError: lines are missing, were changed or are malformed.
+            CheckpointConflictError: the stored thread differs from the file.
+        """
+        while "end" not in (data := source.read_required(of=self.thread_id)):
+            self._digest.update(f"{source.text.rstrip()}\n".encode())
+            self._import_line(data, source)
+        self._finish(data["end"], source)
+
+    def _import_line(self, data: dict[str, Any], source: LineReader) -> None:
         """Store the content of a line, unless it is stored already."""
-        self._digest.update(f"{line.rstrip()}\n".encode())
         try:
             if "release" in data:
                 self._release(data["release"])
@@ -123,14 +110,14 @@ class ThreadImporter:
         except CheckpointerError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise format_error(f"line {number} is malformed: {error}") from error
+            raise source.error(f"malformed: {error}") from error
         if "version" in data and not isinstance(self._saver, HasVersions):
             raise CheckpointerConfigurationError(
                 f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
             )
         self._namespaces[record.namespace] = None
         if data.get("version") in self._stored_versions:
-            self.skipped += 1  # `finish` compares it
+            self.skipped += 1  # `_finish` compares it
             return
         self._store(record)
 
@@ -220,15 +207,10 @@ class ThreadImporter:
         self._states = {}
         self._unmatched = {}
 
-    def finish(self, digest: str, number: int) -> None:
-        """Check that the lines were complete, and that the stored thread equals them; then it is complete.
-
-        Raises:
-            CheckpointFormatError: lines are missing or were changed.
-            CheckpointConflictError: the stored thread differs from the file.
-        """
+    def _finish(self, digest: str, source: LineReader) -> None:
+        """Check that the lines were complete, and that the stored thread equals them; then it is complete."""
         if self._digest.hexdigest() != digest:
-            raise format_error(f"line {number}: the lines of thread {self.thread_id!r} were changed")
+            raise source.error(f"the lines of thread {self.thread_id!r} were changed")
         self._put_parts()
         self._incoming.settle()
         exporter = ThreadExporter(self._saver, self.thread_id, self._values)

@@ -126,7 +126,7 @@ def export_langgraph_sqlite(
     if saver.store.seals_records and not plaintext:
         raise CheckpointerConfigurationError(
             "the store is sealed, and a database of SqliteSaver is not: ask for plaintext (plaintext=True,"
-            " --plaintext), or export the sealed logs of a directory (graphkit.rawlogs, `graphkit export --raw`)"
+            " --plaintext), or export the sealed logs of a directory (format='logs', `graphkit export --raw`)"
         )
     with ExitStack() as opened:
         if isinstance(saver, FileSystemCheckpointSaver):

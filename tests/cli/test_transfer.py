@@ -17,7 +17,6 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
 )
-from graphkit.rawlogs import export_logs, import_logs
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.cli.terminal import NOW, checkpoint, damage, graphkit
@@ -169,14 +168,14 @@ def test_types_must_be_known(source):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda _: [], "line 1 is not JSON"),
+        (lambda _: [], "line 1: this is not an export"),
         (lambda _: ["{}"], "not an export of graphkit"),
         (lambda _: ['{"graphkit": "threads", "format": 2}'], "reads up to 1"),
         (lambda lines: [lines[0], *lines[2:]], "line 2: expected a thread"),
-        (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4 is not JSON"),
-        (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4 is not JSON"),
-        (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4 is not an object"),
-        (lambda lines: [*lines[:2], '{"ns": ""}', *lines[3:]], "line 3 is malformed"),
+        (lambda lines: [*lines[:3], "nonsense", *lines[3:]], "line 4: not JSON"),
+        (lambda lines: [*lines[:3], "[" * 100_000, *lines[3:]], "line 4: not JSON"),
+        (lambda lines: [*lines[:3], "[1]", *lines[3:]], "line 4: not an object"),
+        (lambda lines: [*lines[:2], '{"ns": ""}', *lines[3:]], "line 3: malformed"),
         (lambda lines: [*lines[:3], *lines[4:]], "were changed"),
         (lambda lines: [line.replace('"one"', '"two"') for line in lines], "were changed"),
     ],
@@ -209,13 +208,13 @@ def test_lines_that_make_no_sense_are_refused_as_such(source, seed):
 def test_logs_that_make_no_sense_are_refused_as_such(tmp_path, seed):
     dice, saver = random.Random(seed), FileSystemSaver(tmp_path / "from", fsync="never")
     saver.put(RunnableConfig("t"), checkpoint(1, "n", "m", {"x": "y" * 50}))
-    whole = [json.loads(line) for line in export_logs(saver)]
+    whole = [json.loads(line) for line in export_threads(saver, format="logs")]
     for number in range(10):
         lines, at = [*whole], dice.randrange(len(whole))
         lines[at] = jsonable(odd(dice, lines[at]))
         target = FileSystemSaver(tmp_path / str(number), fsync="never")
         try:
-            (thread,) = import_logs(target, [json.dumps(line) + "\n" for line in lines])
+            (thread,) = import_threads(target, [json.dumps(line) + "\n" for line in lines], format="logs").threads
         except CheckpointerError:
             assert target.verify().ok
             continue
@@ -234,7 +233,7 @@ def jsonable(value):
 def test_what_python_alone_takes_for_json_is_refused(source, constant):
     lines = list(export_threads(source, types=TYPES))
     lines[2] = lines[2].replace('"next": ', f'"next": {constant}, "was": ')
-    with pytest.raises(CheckpointFormatError, match=f"line 3 is not JSON: {constant}"):
+    with pytest.raises(CheckpointFormatError, match=f"line 3: not JSON: {constant}"):
         import_threads(MemorySaver(), lines, types=TYPES)
 
 
@@ -276,25 +275,25 @@ def logs_of(store):
 def test_the_logs_come_along_byte_by_byte(tmp_path, source):
     source.release(RunnableConfig("t"))
     everything(source)
-    lines = list(export_logs(source))
+    lines = list(export_threads(source, format="logs"))
     target = FileSystemSaver(tmp_path / "b", fsync="never", types=TYPES)
-    assert import_logs(target, lines) == ["t"]
+    assert import_threads(target, lines, format="logs").threads == ["t"]
     assert logs_of(tmp_path / "b") == logs_of(tmp_path / "source")
     assert_same(source, target)
     assert list(target.versions_by_thread_id("t")) == [1]
-    assert import_logs(target, lines) == ["t"]  # again: all is there
+    assert import_threads(target, lines, format="logs").threads == ["t"]  # again: all is there
     for path in (tmp_path / "b").glob("t-*/**/*"):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4, 5, 6])
 def test_an_import_of_logs_that_was_cut_short_goes_on(tmp_path, source, cut):
-    lines = list(export_logs(source))
+    lines = list(export_threads(source, format="logs"))
     target = FileSystemSaver(tmp_path / "b", fsync="never", types=TYPES)
     if cut > 1:
         with pytest.raises(CheckpointFormatError, match="cut short"):
-            import_logs(target, lines[:cut])
-    assert import_logs(target, lines) == ["t"]
+            import_threads(target, lines[:cut], format="logs")
+    assert import_threads(target, lines, format="logs").threads == ["t"]
     assert logs_of(tmp_path / "b") == logs_of(tmp_path / "source")
 
 
@@ -303,7 +302,7 @@ def test_logs_do_not_overwrite(tmp_path, source):
     target.put(RunnableConfig("t"), checkpoint(1, START, "a", {}))
     before = logs_of(tmp_path / "b")
     with pytest.raises(CheckpointConflictError, match="holds other data"):
-        import_logs(target, export_logs(source))
+        import_threads(target, export_threads(source, format="logs"), format="logs")
     assert logs_of(tmp_path / "b") == before
 
 
@@ -311,13 +310,13 @@ def test_damage_comes_along_and_is_told(tmp_path, source):
     damage(tmp_path / "source", "t")
     target = FileSystemSaver(tmp_path / "b", fsync="never")
     with pytest.raises(CheckpointCorruptionError):
-        import_logs(target, export_logs(source))
+        import_threads(target, export_threads(source, format="logs"), format="logs")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"graphkit": "logs"', '"graphkit": "threads"', "not an export of logs"),
+        ('"graphkit": "logs"', '"graphkit": "threads"', "in the format 'lines', not 'logs'"),
         ('"format": 1', '"format": 2', "reads up to 1"),
         ('"thread": "t"', '"thread": "u"', "is not the directory of thread 'u'"),
         ('"directory": "t-', '"directory": "../t-', "expected a thread"),
@@ -330,9 +329,9 @@ def test_damage_comes_along_and_is_told(tmp_path, source):
 )
 def test_logs_from_strangers_get_nowhere(tmp_path, source, old, new, message):
     target = FileSystemSaver(tmp_path / "b" / "c", fsync="never")
-    lines = [line.replace(old, new) for line in export_logs(source)]
+    lines = [line.replace(old, new) for line in export_threads(source, format="logs")]
     with pytest.raises(CheckpointFormatError, match=message):
-        import_logs(target, lines)
+        import_threads(target, lines, format="logs")
     assert [
         path for path in tmp_path.rglob("*") if path.is_file() and path.name == "log" and "source" not in path.parts
     ] == []
@@ -340,9 +339,9 @@ def test_logs_from_strangers_get_nowhere(tmp_path, source, old, new, message):
 
 def test_logs_want_a_directory(source):
     with pytest.raises(CheckpointerConfigurationError, match="MemorySaver has no logs"):
-        list(export_logs(MemorySaver()))
+        list(export_threads(MemorySaver(), format="logs"))
     with pytest.raises(CheckpointNotFoundError):
-        list(export_logs(source, ["x"]))
+        list(export_threads(source, ["x"], format="logs"))
 
 
 # On the command line
@@ -380,7 +379,7 @@ def test_one_thread_through_a_pipe_under_another_name(store, tmp_path, saver):
 
 def test_the_raw_form(store, tmp_path):
     lines = graphkit("export", store, "--raw").out
-    assert graphkit("import", tmp_path / "b", "-", stdin=lines).out == "imported the logs of 3 threads, verified\n"
+    assert graphkit("import", tmp_path / "b", "-", stdin=lines).out == "imported 5 checkpoints of 3 threads, verified\n"
     assert logs_of(tmp_path / "b") == logs_of(store)
     assert graphkit("import", tmp_path / "c", "-", "--as", "x", stdin=lines).code == 2
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from graphkit import CheckpointFormatError, RunnableConfig, ThreadBusyError
-from graphkit.rawlogs import _directory_name, export_logs, import_logs
+from graphkit._transfer.logs import _directory_name
+from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver
 from savers._filesystem import layout
 from tests.disk.test_layout import HOSTILE
@@ -22,7 +23,7 @@ def lines(opener, disk, tmp_path):
     saver.put(INNER, disk.step(1))
     saver.release(X)
     saver.put(X, disk.step(2))
-    return [*export_logs(saver)]
+    return [*export_threads(saver, format="logs")]
 
 
 @pytest.mark.parametrize("died", [False, True], ids=["first", "after one that died"])
@@ -30,7 +31,7 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
     target = opener(tmp_path / "new")
     if died:
         # All directories are made; their names may not be on the disk.
-        import_logs(target, lines)
+        import_threads(target, lines, format="logs")
     synced, original = [], os.fsync
 
     def noted(fd):
@@ -38,7 +39,7 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
         original(fd)
 
     monkeypatch.setattr(os, "fsync", noted)
-    import_logs(target, lines)
+    import_threads(target, lines, format="logs")
     root = tmp_path / "new"
     thread = root / layout.locate_thread("x").name
     places = [str(thread / layout.namespace_name("sub")), str(thread), str(root)]
@@ -52,13 +53,13 @@ def test_the_log_of_the_root_takes_its_place_last(opener, disk, tmp_path):
     old = opener(tmp_path / "old")
     old.put(X, disk.step(0))
     old.put(INNER, disk.step(1))
-    lines = [*export_logs(old)]
+    lines = [*export_threads(old, format="logs")]
     for cut in range(2, len(lines)):
         target = opener(tmp_path / str(cut))
         with pytest.raises(CheckpointFormatError, match="cut short"):
-            import_logs(target, lines[:cut])
+            import_threads(target, lines[:cut], format="logs")
         assert target.get(X) is None
-        assert import_logs(target, lines) == ["x"]
+        assert import_threads(target, lines, format="logs").threads == ["x"]
         assert [target.get(at).state["n"] for at in (X, INNER)] == [0, 1]
 
 
@@ -72,7 +73,7 @@ def test_an_import_into_the_directory_of_another_thread_is_refused(lines, opener
         target.run_lock(RunnableConfig("victim")),
         pytest.raises(CheckpointFormatError, match="is not the directory of thread 'x'"),
     ):
-        import_logs(target, forged)
+        import_threads(target, forged, format="logs")
     assert [path for path in sorted((tmp_path / "new" / victim).iterdir()) if path.name != "run.lock"] == before
     assert target.versions_by_thread_id("victim") == []
     assert target.threads() == ["victim"]
@@ -88,11 +89,11 @@ def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
     try:
         assert holder._store.io.lock(fd)
         with pytest.raises(ThreadBusyError):
-            import_logs(target, lines)
+            import_threads(target, lines, format="logs")
         assert target.threads() == []
     finally:
         os.close(fd)
-    assert import_logs(target, lines) == ["x"]
+    assert import_threads(target, lines, format="logs").threads == ["x"]
     target.close()
 
 
@@ -107,4 +108,4 @@ def test_a_log_that_is_no_file_is_not_exported(lines, opener, tmp_path):
     path.rename(moved)
     path.symlink_to(moved)
     with pytest.raises(CheckpointFormatError, match="symbolic link"):
-        list(export_logs(opener(tmp_path / "old"), ["x"]))
+        list(export_threads(opener(tmp_path / "old"), ["x"], format="logs"))

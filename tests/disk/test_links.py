@@ -13,7 +13,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, RunnableConfig
 from graphkit.errors import CheckpointerError
-from graphkit.rawlogs import export_logs, import_logs
+from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver
 from savers._filesystem import layout
 
@@ -68,7 +68,7 @@ def templates(tmp_path_factory):
     (base / "outside" / "thesis.txt").write_text(SECRET)
     (base / "outside" / THREAD / "notes.txt").write_text(SECRET)
     exported = FileSystemSaver(base / "store", fsync="never")
-    (base / "exported").write_text("".join(export_logs(exported, ["x"])))
+    (base / "exported").write_text("".join(export_threads(exported, ["x"], format="logs")))
     exported.close()
     return base
 
@@ -119,7 +119,7 @@ OPERATIONS = {
     "search": lambda saver: saver.search({}),
     "watch": follow,
     "run lock": lock,
-    "export": lambda saver: list(export_logs(saver, ["x"])),
+    "export": lambda saver: list(export_threads(saver, ["x"], format="logs")),
     "another first put": lambda saver: saver.put(RunnableConfig("w"), one(1, "new")),
 }
 REFUSED = {
@@ -150,7 +150,7 @@ def cases(operations, start, *, is_full):
 @pytest.mark.parametrize("place", PLACES)
 def test_no_operation_follows_a_link(place, templates, tmp_path, caplog, sweep):
     lines = (templates / "exported").read_text().splitlines(keepends=True)
-    operations = {**OPERATIONS, "import": lambda saver: import_logs(saver, lines)}
+    operations = {**OPERATIONS, "import": lambda saver: import_threads(saver, lines, format="logs")}
     start, links, refused = [*PLACES].index(place), 0, 0
     for number, (kind, name, operation) in enumerate(cases(operations, start, is_full=sweep.is_full)):
         root, outside = tmp_path / f"s{number}", tmp_path / f"o{number}"

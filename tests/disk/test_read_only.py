@@ -9,7 +9,6 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from graphkit._saver.writes import INTERRUPT
-from graphkit.rawlogs import export_logs
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver
 from tests.disk.test_errors import as_an_ordinary_user
@@ -33,7 +32,7 @@ READERS = {
     "size": lambda saver: saver.size(),
     "verify": lambda saver: saver.verify().ok,
     "wait_for_resume": lambda saver: saver.wait_for_resume("y", 0),
-    "export_logs": lambda saver: len(list(export_logs(saver))),
+    "export_logs": lambda saver: len(list(export_threads(saver, format="logs"))),
     "export_threads": lambda saver: len(list(export_threads(saver))),
 }
 WRITERS = {

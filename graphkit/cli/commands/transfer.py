@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Final, TextIO
+from typing import Annotated, Final, TextIO
 
 import typer
 
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._transfer.lines import LineReader
 from graphkit.cli.context import CliContext, Progress
 from graphkit.cli.options import Directory, DryRun, MaybeApp
 from graphkit.cli.resolve import SECONDS_UNTIL_SYNC, find_thread, join_some, load_app, open_store
@@ -70,21 +71,17 @@ def export(
     if dry_run:
         return _dry_export(chosen or saver.threads(released=versions), output)
     with context.progress("exporting", is_wanted=output != _STANDARD_STREAM) as progress:
-        if raw:
-            from graphkit.rawlogs import export_logs
+        from graphkit.transfer import export_threads
 
-            lines = export_logs(saver, chosen, progress=progress)
-        else:
-            from graphkit.transfer import export_threads
-
-            lines = export_threads(
-                saver,
-                chosen,
-                types=types,
-                versions=versions,
-                plaintext=plaintext,
-                progress=progress,
-            )
+        lines = export_threads(
+            saver,
+            chosen,
+            format="logs" if raw else "lines",
+            types=types,
+            versions=versions,
+            plaintext=plaintext,
+            progress=progress,
+        )
         if output == _STANDARD_STREAM:
             _write_to_stream(context, lines)
             return None
@@ -176,28 +173,16 @@ def import_(
         context.progress("importing") as progress,
     ):
         header = next(file_lines, "")
-        is_raw = _read_form(header) == "logs"
-        if rename is not None and is_raw:
+        form = LineReader([header]).read_head(None)
+        if rename is not None and form == "logs":
             raise UsageError("--as requires a file of readable lines: a raw log contains the id of its thread")
         lines: Iterator[str] = chain((header,), file_lines)
         if dry_run:
             return _dry_import(lines)
-        saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
-        if is_raw:
-            return _import_logs(saver, lines, progress)
         if rename is not None:
             lines = _check_single(lines)
+        saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
         return _import_threads(saver, lines, rename, types_of(app), progress)
-
-
-def _import_logs(saver: BaseCheckpointSaver, lines: Iterable[str], progress: Progress) -> Message:
-    from graphkit.rawlogs import import_logs
-
-    threads = import_logs(saver, lines, progress=progress)
-    return Message(
-        f"imported the logs of {pluralize(len(threads), 'thread')}, verified",
-        {"threads": list(threads)},
-    )
 
 
 def _import_threads(
@@ -209,9 +194,7 @@ def _import_threads(
 ) -> Message:
     from graphkit.transfer import import_threads
 
-    def new_name(thread_id: str) -> str:
-        return rename or thread_id
-
+    new_name = str if rename is None else lambda _: rename
     done = import_threads(saver, lines, types=types, rename=new_name, progress=progress)
     checkpoints = pluralize(done.checkpoints, "checkpoint")
     sentence = f"imported {checkpoints} of {pluralize(len(done.threads), 'thread')}, verified"
@@ -246,22 +229,6 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
             yield iter(opened)
     except UnicodeDecodeError as error:
         raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error
-
-
-def _read_form(header: str) -> str:
-    """Return the form of a file, `threads` or `logs`, from its first line.
-
-    Raises:
-        CheckpointFormatError: it is another file.
-    """
-    try:
-        data: Any = json.loads(header)
-    except (ValueError, RecursionError):
-        data = None
-    form = data.get("graphkit") if isinstance(data, dict) else None
-    if form not in {"threads", "logs"}:
-        raise CheckpointFormatError("the file", "not an export file of graphkit")
-    return str(form)
 
 
 def _dry_import(lines: Iterable[str]) -> Message:

@@ -5,11 +5,11 @@ Each function raises a GraphStateError that names the argument and its node.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from graphkit._option_checks import check_count, check_seconds
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call, Node, StateItems, parse_node_id
 from graphkit._records.config import START
@@ -64,11 +64,9 @@ def _parse_executor(executor: Any, node_id: str) -> Executor | None:
 
 
 def _parse_timeout(timeout: Any, node_id: str) -> float | None:
-    if timeout is None:
-        return None
-    if isinstance(timeout, (int, float)) and 0 < timeout < math.inf:
-        return timeout
-    raise GraphStateError(f"the timeout of node {node_id!r} must be a number of seconds above 0, not {timeout!r}")
+    if timeout is not None:
+        check_seconds(f"the timeout of node {node_id!r}", timeout, GraphStateError)
+    return timeout  # type: ignore[no-any-return]
 
 
 def parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
@@ -96,11 +94,9 @@ def parse_items(items: Function | str, node_id: str) -> Call:
 
 def parse_max_concurrency(limit: Any, node_id: str) -> int | None:
     """Return a limit of at least 1; None: no limit."""
-    if limit is None:
-        return None
-    if type(limit) is int and limit >= 1:
-        return limit
-    raise GraphStateError(f"the max_concurrency of node {node_id!r} must be an int of at least 1, not {limit!r}")
+    if limit is not None:
+        check_count(f"the max_concurrency of node {node_id!r}", limit, GraphStateError)
+    return limit  # type: ignore[no-any-return]
 
 
 def parse_mappings(mappings: Mapping[Any, str] | Sequence[str], source: str) -> dict[Any, str]:

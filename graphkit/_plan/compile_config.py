@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, final
 
+from graphkit._option_checks import check_count, check_seconds
 from graphkit._plan.events import Observer
 from graphkit._plan.retry import RetryPolicy
 from graphkit._saver.base import BaseCheckpointSaver
@@ -82,16 +83,15 @@ class CompileConfig:
         if self.release_thread and not self.preserve:
             raise ValueError("release_thread keeps the history that preserve=False deletes: choose one")
 
-        if self.timeout is not None and self.timeout <= 0:
-            raise ValueError(f"timeout must be above 0 seconds, not {self.timeout}")
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
         if self.checkpoint_when is not None and not callable(self.checkpoint_when):
             raise TypeError(f"checkpoint_when must be callable, not {self.checkpoint_when!r}; see graphkit.when")
 
         object.__setattr__(self, "migrations", tuple(self.migrations))
         object.__setattr__(self, "observers", _parse_observers(self.observers))
 
-        if self.max_iterations <= 0:
-            raise ValueError(f"max_iterations must be at least 1, not {self.max_iterations}")
+        check_count("max_iterations", self.max_iterations)
         if self.checkpoint_interval < 0:
             raise ValueError(f"checkpoint_interval must be 0 (off) or more, not {self.checkpoint_interval}")
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, final
 
 from graphkit._java_names import JavaNames
+from graphkit._option_checks import check_count
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -78,8 +79,8 @@ class RunnableConfig(JavaNames):
         _require_str_or_none("checkpoint_id", self.checkpoint_id)
         if not isinstance(self.checkpoint_ns, str):
             raise _wrong_type("checkpoint_ns", "a str", self.checkpoint_ns)
-        if self.max_iterations is not None and self.max_iterations <= 0:
-            raise ValueError(f"max_iterations must be at least 1, not {self.max_iterations}")
+        if self.max_iterations is not None:
+            check_count("max_iterations", self.max_iterations)
         if self.stream_mode.__class__ is not StreamMode:
             mode = StreamMode(self.stream_mode)
             object.__setattr__(self, "stream_mode", mode)

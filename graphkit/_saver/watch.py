@@ -11,6 +11,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self, final
 
+from graphkit._option_checks import check_seconds
 from graphkit._records.output import CheckpointInfo
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -74,8 +75,7 @@ class Watch(abc.ABC):
     """
 
     def __init__(self, interval: float) -> None:
-        if not interval > 0:
-            raise CheckpointerConfigurationError(f"interval must be seconds above 0, not {interval!r}")
+        check_seconds("interval", interval, CheckpointerConfigurationError)
         self._interval = interval
         """The polling interval in seconds, for stores without change events."""
         self._read_lock = threading.RLock()

@@ -119,7 +119,7 @@ def register_checkpoint_store(name: str, store: BaseCheckpointSaver | Factory | 
 
 
 def get_checkpoint_store(name: str, **options: Any) -> BaseCheckpointSaver:
-    """Return the store of a name: the registered one, or else a saver that `get_saver` makes.
+    """Return the store registered as `name`, or create one with `get_saver`.
 
     "memory" is one store for the whole process. For `save`, `load`, `delete` and `list` by run id,
     wrap it: `CheckpointStore(get_checkpoint_store("memory"))`.

@@ -51,7 +51,7 @@ class Copied(NamedTuple):
     threads: Sequence[str]
     """The threads; each was read back from the target and compared with the source."""
     skipped_threads: Sequence[str]
-    """Those of them of which nothing was missing in the target."""
+    """Threads that were already complete in the target."""
     checkpoints: int
     """How many checkpoints were copied, those of versions included."""
     skipped_checkpoints: int
@@ -93,7 +93,7 @@ def copy_threads(
         threads: their ids; None copies all.
         versions: also copy released histories. Their pending writes and tags are not copied: the
             contract of savers does not show them.
-        plaintext: copy from a saver that seals its records to one that does not, too.
+        plaintext: allow a copy from a saver that seals its records to one that does not.
         progress: called after each thread, copied or not, with how many are done, how many there are,
             and its id.
 
@@ -201,7 +201,7 @@ def export_threads(
         types: the application types that states hold. Logs need none.
         versions: also export released histories, from a saver that keeps them, without their
             pending writes and tags. Logs have everything, and always.
-        plaintext: export from a saver that seals its records, too. The lines are not encrypted;
+        plaintext: allow an export from a saver that seals its records. The lines are not encrypted;
             logs are sealed as the directory is.
         progress: called after each thread.
 

@@ -79,7 +79,7 @@ def parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, 
     role = f"a destination of node {node_id!r}"
     targets = [parse_node_id(target, role) for target in destinations]
     if START in targets:
-        raise GraphStateError(f"{role} is START, which nothing leads to")
+        raise GraphStateError(f"{role} is START, which cannot be the target of an edge")
     return tuple(dict.fromkeys(targets))
 
 

@@ -160,7 +160,7 @@ class _JoinSearch:
         return self.successors.get(node_id, ())
 
     def _next_before_join(self, node_id: str) -> Sequence[str]:
-        """Return the same for a node before the join; if it forks, exclude its heads as joins."""
+        """Like `_next`, and rule out the heads of a nested fork as joins."""
         edge = self.edges.get(node_id)
         if isinstance(edge, list) and len(edge) > 1:
             self.excluded.update(_targets_of(edge))

@@ -62,7 +62,7 @@ class StateGraph(Hooks):
         self._schema = parse_schema(schema, state_factory)
         self._definition = GraphDefinition()
         self._inlined_schemas: list[StateSchema] = []
-        """Those of the graphs that were inlined, whose nodes may set their keys, too."""
+        """The schemas of inlined graphs: their nodes may set their keys."""
 
     # Nodes
 
@@ -188,7 +188,7 @@ class StateGraph(Hooks):
         source = self._parse_source(source)
         target = parse_node_id(target, f"the target of {source!r}")
         if target == START:
-            raise GraphStateError(f"the edge of {source!r} leads to START, which nothing leads to")
+            raise GraphStateError(f"START cannot be the target of an edge, and that of {source!r} leads to it")
 
         edges = self._definition.edges.setdefault(source, [])
         if isinstance(edges, Condition):

@@ -42,7 +42,7 @@ class GraphResume:
         Args:
             value: the answer to the pending `interrupt()`, or a mapping of interrupt id to answer
                 if several are pending; at a declared stop, a mapping that the run merges into the
-                state. None is an answer, too; leave the argument out if there is none.
+                state. None is a valid answer; omit the argument to resume without one.
             update: merged into the state, whether or not an interrupt is pending.
         """
         self.value = value

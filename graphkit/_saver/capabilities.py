@@ -45,7 +45,7 @@ QUALITIES: Final[Sequence[Quality]] = (
 """All of them, sorted; wrappers forward each."""
 
 Progress = Callable[[int, int, str], object]
-"""Receives how much is done, how much there is in total, and the name of the item that was just done."""
+"""Called as progress(done, total, item) after each item."""
 
 
 class LostCheckpoint(Protocol):

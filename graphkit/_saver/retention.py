@@ -40,7 +40,7 @@ class Retention:
     keep_last: int | None = None
     """How many of the newest checkpoints stay, whatever their age; None is one."""
     older_than: datetime | None = None
-    """Checkpoints made at this time or later stay; None leaves their age out of account."""
+    """Checkpoints made at this time or later stay; None ignores the age."""
     keep_tags: Collection[str] = ()
     """Checkpoints with one of these tags stay."""
     keep_interrupted: bool = True
@@ -48,7 +48,7 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.keep_last is None and self.older_than is None:
-            raise ValueError("say what to prune: keep_last=, older_than= or both")
+            raise ValueError("prune() needs keep_last, older_than or both")
         if self.keep_last is not None and self.keep_last < 1:
             raise ValueError(f"keep_last must be at least 1, not {self.keep_last}: delete() removes a whole thread")
         object.__setattr__(self, "keep_tags", frozenset(self.keep_tags))

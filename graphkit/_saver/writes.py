@@ -350,7 +350,7 @@ def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: M
     """
     if is_incomplete(metadata, writes):
         return "incomplete"
-    # Part of each put of pending writes, nearly all of which say nothing about a stop.
+    # Hot path: runs on every put of pending writes, and most writes do not affect the status.
     if not any(key.startswith(_STOPS) for key in writes):
         return ""
     if unanswered_interrupts(writes) or subgraph_interrupts(writes):

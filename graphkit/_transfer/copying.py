@@ -124,7 +124,7 @@ class ThreadCopier:
         self._incoming = IncomingThread(target, thread_id, thread_id)
 
     def check_exists(self) -> None:
-        """Check that the source has the thread; it has one that cannot be read, too.
+        """Check that the source has the thread, readable or not.
 
         Raises:
             CheckpointNotFoundError: it does not.

@@ -503,6 +503,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                     f"have histories that namespaces() does not find. Let the run go past the fork, or override "
                     f"namespaces() or prune()"
                 )
+            for stored in history:
+                _ = stored.checkpoint.state  # some savers decode a state on first use, and cannot after the release
             found[namespace] = history
         return found
 

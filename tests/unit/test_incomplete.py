@@ -14,6 +14,7 @@ import pytest
 from graphkit import END, START, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt, operations
 from graphkit.errors import CheckpointConflictError, CheckpointSerializationError, CheckpointStorageError
 from graphkit.recovery import recover
+from graphkit.testing import made
 from graphkit.transfer import copy_threads, export_threads, import_threads
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
@@ -579,3 +580,32 @@ def test_a_worker_takes_a_thread_when_its_copy_has_ended(store):
             worker.stop()
         assert running.result(60) == 1
     assert effects == ["one", "two"]
+
+
+class DecodingOnFirstUse(Lists):
+    """A saver whose states are decoded when they are first read, from a store that a release empties."""
+
+    def list(self, config=None):
+        return [self._lazy(checkpoint, config) for checkpoint in super().list(config)]
+
+    def put(self, config, checkpoint):
+        return super().put(config, checkpoint.with_state(checkpoint.state))
+
+    def _lazy(self, checkpoint, config):
+        def load():
+            stored = {kept.id: kept for kept in Lists.list(self, config)}
+            return stored[checkpoint.id].state
+
+        fields = {name: getattr(checkpoint, name) for name in FIELDS}
+        return Checkpoint.from_stored(**fields, state=None, load=load)
+
+
+FIELDS = ("id", "node_id", "next_node_id", "parent_id", "created_us", "metadata")
+
+
+def test_the_default_prune_reads_all_states_before_it_releases_them():
+    saver = DecodingOnFirstUse()
+    for number in range(3):
+        saver.put(RunnableConfig("t"), made({"n": number}))
+    assert saver.prune("t", keep_last=2) == 1
+    assert [checkpoint.state["n"] for checkpoint in saver.list(RunnableConfig("t"))] == [2, 1]

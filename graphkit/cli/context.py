@@ -16,7 +16,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Any, Final, Self, TextIO, final
 
-from graphkit.cli.store_names import hide_passwords
+from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import UsageError
 
 _MIN_WIDTH: Final = 40

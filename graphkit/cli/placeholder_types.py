@@ -14,7 +14,7 @@ from dataclasses import field, make_dataclass
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, final
 
-from graphkit.cli.resolve import PLACEHOLDER_TYPES
+from graphkit.cli.stores import PLACEHOLDER_TYPES
 from graphkit.errors import CheckpointSerializationError
 
 P = ParamSpec("P")

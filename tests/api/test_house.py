@@ -35,6 +35,7 @@ MODULES = [
 """The public modules; the CLI is a program."""
 HEAVY = [
     "asyncio",
+    "click",
     "filelock",
     "langgraph",
     "mcp",
@@ -43,7 +44,6 @@ HEAVY = [
     "pydantic",
     "rich",
     "sqlite3",
-    "typer",
     "watchdog",
 ]
 

@@ -4,15 +4,17 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 from graphkit import errors
-from graphkit.cli.app import application
+from graphkit.cli import commands
+from graphkit.cli.app import make_group
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "cli.md").read_text(encoding="utf-8")
-COMMANDS = typer.main.get_command(application()).commands
+GROUP = make_group()
+COMMANDS = {name: GROUP.get_command(click.Context(GROUP), name) for name in commands.COMMANDS}
 
 
 def section(name):

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Any
 
-import typer
+import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle, SupportsRotate
 from graphkit._saver.retention import Retention
+from graphkit.cli import options
 from graphkit.cli.cells import format_bytes
-from graphkit.cli.commands.verify import has_files, missing_capability
+from graphkit.cli.command import Command
+from graphkit.cli.commands.damage import has_files, missing_capability
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
-from graphkit.cli.resolve import (
-    KEY_FILE,
-    find_thread,
-    find_threads,
-    open_store,
-)
+from graphkit.cli.options import Whole
+from graphkit.cli.resolve import find_thread, find_threads
+from graphkit.cli.rows import count_checkpoints
+from graphkit.cli.stores import KEY_FILE, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, pluralize
 from graphkit.cli.views import Message
 from graphkit.errors import (
@@ -32,12 +29,11 @@ from graphkit.errors import (
 )
 
 
-def compact(
-    context: CliContext,
-    directory: Directory,
-    thread: MaybeThread = None,
-    dry_run: DryRun = False,
-) -> Message:
+@click.command("compact", cls=Command)
+@options.directory
+@options.maybe_thread
+@options.dry_run
+def compact(context: CliContext, directory: str, thread: str | None, dry_run: bool) -> Message:
     """Free the bytes of replaced data, which can no longer be reached.
 
     Example: graphkit compact runs
@@ -56,7 +52,10 @@ def compact(
     return Message(text, {"freed": freed})
 
 
-def rotate(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Message:
+@click.command("rotate", cls=Command)
+@options.directory
+@options.maybe_thread
+def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
     """Seal everything with the current key, the first of the key file.
 
     Rewrites what is plain or sealed with another key, released versions too. It can be interrupted
@@ -79,88 +78,31 @@ def rotate(context: CliContext, directory: Directory, thread: MaybeThread = None
     return Message(text, {"rewritten": list(report.rewritten), "set_aside": list(report.set_aside)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _PruneOptions:
-    """The checkpoints that `prune` keeps."""
-
-    keep_last: int | None
-    older_than: datetime | None
-    keep_tags: tuple[str, ...]
-    keep_interrupted: bool
-
-    def prune(self, saver: BaseCheckpointSaver, thread_id: str) -> int:
-        """Remove the other checkpoints of a thread; return how many."""
-        return saver.prune(
-            thread_id,
-            keep_last=self.keep_last,
-            older_than=self.older_than,
-            keep_tags=self.keep_tags,
-            keep_interrupted=self.keep_interrupted,
-        )
-
-    def count(self, saver: BaseCheckpointSaver, thread_id: str) -> int:
-        """Return how many checkpoints of a thread `prune` would remove."""
-        retention = Retention(
-            keep_last=self.keep_last,
-            older_than=self.older_than,
-            keep_tags=self.keep_tags,
-            keep_interrupted=self.keep_interrupted,
-        )
-        count = 0
-        for namespace in saver.namespaces(thread_id):
-            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-            count += len(retention.select_removable(history))
-        return count
-
-
+@click.command("prune", cls=Command)
+@options.directory
+@options.maybe_thread
+@click.option("--keep-last", type=Whole(1), help="Keep this many checkpoints of each history.")
+@click.option("--older-than", metavar="AGE", help="Remove only checkpoints older than this: 12h, 30d.")
+@click.option("--keep-tag", "keep_tags", multiple=True, help="Keep checkpoints with this tag; repeatable.")
+@click.option("--interrupted", is_flag=True, help="Also remove checkpoints, or threads, with pending interrupts.")
+@click.option(
+    "--idle",
+    metavar="AGE",
+    help="Delete whole threads that no process has written to for this long: 12h, 30d.",
+)
+@click.option("--yes", "-y", is_flag=True, help="With --idle: do not ask for confirmation.")
+@options.dry_run
 def prune(
     context: CliContext,
-    directory: Directory,
-    thread: MaybeThread = None,
-    keep_last: Annotated[
-        int | None,
-        typer.Option(
-            "--keep-last",
-            min=1,
-            help="Keep this many checkpoints of each history.",
-            show_default=False,
-        ),
-    ] = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than",
-            metavar="AGE",
-            help="Remove only checkpoints older than this: 12h, 30d.",
-            show_default=False,
-        ),
-    ] = None,
-    keep_tag: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--keep-tag",
-            help="Keep checkpoints with this tag; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    interrupted: Annotated[
-        bool,
-        typer.Option("--interrupted", help="Also remove checkpoints, or threads, with pending interrupts."),
-    ] = False,
-    idle: Annotated[
-        str | None,
-        typer.Option(
-            "--idle",
-            metavar="AGE",
-            help="Delete whole threads that no process has written to for this long: 12h, 30d.",
-            show_default=False,
-        ),
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", "-y", help="With --idle: do not ask for confirmation."),
-    ] = False,
-    dry_run: DryRun = False,
+    directory: str,
+    thread: str | None,
+    keep_last: int | None,
+    older_than: str | None,
+    keep_tags: tuple[str, ...],
+    interrupted: bool,
+    idle: str | None,
+    yes: bool,
+    dry_run: bool,
 ) -> Message:
     """Remove old checkpoints, or delete idle threads.
 
@@ -172,33 +114,43 @@ def prune(
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
     """
     if idle is not None:
-        if keep_last is not None or older_than is not None or keep_tag:
+        if keep_last is not None or older_than is not None or keep_tags:
             raise UsageError("--idle deletes whole threads: give it without the options that select checkpoints")
         return _prune_idle(
             context, directory, thread, age=idle, interrupted=interrupted, is_confirmed=yes, dry_run=dry_run
         )
     if keep_last is None and older_than is None:
         raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
+    criteria: dict[str, Any] = {"keep_last": keep_last, "keep_tags": keep_tags, "keep_interrupted": not interrupted}
+    if older_than is not None:
+        criteria["older_than"] = context.now() - parse_age(older_than)
     saver = open_store(directory)
-    options = _PruneOptions(
-        keep_last=keep_last,
-        older_than=None if older_than is None else context.now() - parse_age(older_than),
-        keep_tags=tuple(keep_tag or ()),
-        keep_interrupted=not interrupted,
-    )
     threads = find_threads(saver, thread)
-    prune_thread = options.count if dry_run else options.prune
     count = 0
     with context.progress("pruning") as progress:
         for done, thread_id in enumerate(threads, 1):
-            count += prune_thread(saver, thread_id)
+            if dry_run:
+                count += _count_removable(saver, thread_id, Retention(**criteria))
+            else:
+                count += saver.prune(thread_id, **criteria)
             progress(done, len(threads), thread_id)
 
-    verb = "would remove" if dry_run else "removed"
+    verb = "removed"
+    if dry_run:
+        verb = "would remove"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
     )
+
+
+def _count_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> int:
+    """Return how many checkpoints of a thread `prune` would remove."""
+    count = 0
+    for namespace in saver.namespaces(thread_id):
+        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+        count += len(retention.select_removable(history))
+    return count
 
 
 def _prune_idle(
@@ -272,19 +224,12 @@ def _indent(thread_id: str) -> str:
     return f"    {escape(thread_id)}"
 
 
-def count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:
-    """Return how many checkpoints the root of a thread has."""
-    summary = saver.summary(RunnableConfig(thread_id))
-    return 0 if summary is None else summary.checkpoints
-
-
-def delete(
-    context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    dry_run: DryRun = False,
-) -> Message:
+@click.command("delete", cls=Command)
+@options.directory
+@options.thread
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@options.dry_run
+def delete(context: CliContext, directory: str, thread: str, yes: bool, dry_run: bool) -> Message:
     """Remove a thread with all its versions, and the files that repair set aside.
 
     The command asks for confirmation; in a script, pass --yes. Type the whole id. A delete cannot
@@ -333,12 +278,11 @@ def _confirm(context: CliContext, question: str) -> bool:
     return context.input.readline().strip().lower() in {"y", "yes"}
 
 
-def release(
-    context: CliContext,  # noqa: ARG001 - every command takes it
-    directory: Directory,
-    thread: Thread,
-    dry_run: DryRun = False,
-) -> Message:
+@click.command("release", cls=Command)
+@options.directory
+@options.thread
+@options.dry_run
+def release(_context: CliContext, directory: str, thread: str, dry_run: bool) -> Message:
     """End the active history of a thread.
 
     A checkpoint directory keeps it as a version. The thread is then empty.
@@ -365,6 +309,3 @@ def release(
         )
 
     return Message(f"released {released} as version {tag.version}", data)
-
-
-COMMANDS: Final = (compact, rotate, prune, delete, release)

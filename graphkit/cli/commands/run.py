@@ -1,29 +1,23 @@
-"""Runs a graph: run, resume."""
+"""Runs graphs: run, resume, worker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from time import monotonic
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig, StreamMode
-from graphkit._records.output import (
-    ABSENT,
-    GraphResume,
-    InterruptionMetadata,
-    NodeOutput,
-    StreamingOutput,
-)
+from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit.cli import options
+from graphkit.cli.apps import load_app, require_saver
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import App, Assign, CheckpointId, Directory, Thread
-from graphkit.cli.resolve import (
-    find_config,
-    load_app,
-    require_saver,
-)
+from graphkit.cli.options import Whole
+from graphkit.cli.render import show
+from graphkit.cli.resolve import find_config
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -39,58 +33,36 @@ from graphkit.cli.views import Message, Text, View
 _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""
 
-MaxIterations = Annotated[
-    int | None,
-    typer.Option(
-        "--max-iterations",
-        min=1,
-        help="The maximum number of nodes to run.",
-        show_default=False,
-    ),
-]
 
-
+@click.command("run", cls=Command)
+@options.app
+@click.argument(
+    "directory",
+    metavar="DIR",
+    default="",
+    help="The checkpoint directory, created if it is missing. Default: the graph's own saver.",
+)
+@click.option("--thread", "-t", metavar="THREAD", help="The thread. Default: the default thread.")
+@click.option(
+    "--input",
+    "-i",
+    "given",
+    metavar="JSON",
+    default="{}",
+    help="The input of the run: a JSON object; - reads it from standard input.",
+)
+@click.option(
+    "--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Metadata to store with each checkpoint; repeatable."
+)
+@click.option("--max-iterations", type=Whole(1), help="The maximum number of nodes to run.")
 def run(
     context: CliContext,
-    app: App,
-    directory: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR",
-            help="The checkpoint directory, created if it is missing. Default: the graph's own saver.",
-            show_default=False,
-        ),
-    ] = "",
-    thread: Annotated[
-        str | None,
-        typer.Option(
-            "--thread",
-            "-t",
-            metavar="THREAD",
-            help="The thread. Default: the default thread.",
-            show_default=False,
-        ),
-    ] = None,
-    given: Annotated[
-        str,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="JSON",
-            help="The input of the run: a JSON object; - reads it from standard input.",
-        ),
-    ] = "{}",
-    meta: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--meta",
-            "-m",
-            metavar="KEY=VALUE",
-            help="Metadata to store with each checkpoint; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    max_iterations: MaxIterations = None,
+    app: str,
+    directory: str,
+    thread: str | None,
+    given: str,
+    meta: tuple[str, ...],
+    max_iterations: int | None,
 ) -> Iterator[View]:
     """Start a run, and print each step as it finishes.
 
@@ -101,36 +73,37 @@ def run(
     """
     graph = load_app(app, directory, create=True)
     values = parse_json_object(context.read_value(given), "--input")
-    metadata = parse_assignments(meta or (), "--meta")
+    metadata = parse_assignments(meta, "--meta")
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
     return _follow(context, graph, values, config)
 
 
+@click.command("resume", cls=Command)
+@options.directory
+@options.thread
+@options.app
+@options.checkpoint_id
+@click.option(
+    "--value",
+    "-v",
+    metavar="JSON",
+    help="The answer to the pending interrupt; - reads it from standard input.",
+)
+@options.assign
+@click.option(
+    "--recover", is_flag=True, help="If the latest checkpoint is damaged, continue from the newest readable one."
+)
+@click.option("--max-iterations", type=Whole(1), help="The maximum number of nodes to run.")
 def resume(
     context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    app: App,
-    checkpoint: CheckpointId = None,
-    value: Annotated[
-        str | None,
-        typer.Option(
-            "--value",
-            "-v",
-            metavar="JSON",
-            help="The answer to the pending interrupt; - reads it from standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    assign: Assign = None,
-    recover: Annotated[
-        bool,
-        typer.Option(
-            "--recover",
-            help="If the latest checkpoint is damaged, continue from the newest readable one.",
-        ),
-    ] = False,
-    max_iterations: MaxIterations = None,
+    directory: str,
+    thread: str,
+    app: str,
+    checkpoint: str | None,
+    value: str | None,
+    assign: tuple[str, ...],
+    recover: bool,
+    max_iterations: int | None,
 ) -> Iterator[View]:
     """Resume a thread, and print each step as it finishes.
 
@@ -147,7 +120,7 @@ def resume(
     saver = require_saver(graph)
     config = find_config(saver, thread, checkpoint=checkpoint)
     config = config.replace(max_iterations=max_iterations)
-    update = parse_assignments(assign or ()) or None
+    update = parse_assignments(assign) or None
     if recover:
         return iter([_recover(graph, config, update)])
 
@@ -277,4 +250,63 @@ def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
     }
 
 
-COMMANDS: Final = (run, resume)
+# worker
+
+
+@click.command("worker", cls=Command)
+@options.directory
+@options.app
+@click.option("--failed", is_flag=True, help="Also resume failed runs, with growing pauses.")
+@click.option("--once", is_flag=True, help="Exit when there is currently nothing to do.")
+@options.interval
+def worker(context: CliContext, directory: str, app: str, failed: bool, once: bool, interval: float) -> Message:
+    """Serve the runs of a directory.
+
+    A worker resumes threads that were answered, and threads whose process died.
+
+    Start as many workers as you need; only one of them at a time runs a thread. A worker ignores
+    the threads of other graphs. The directory may be missing or empty. SIGTERM and Ctrl-C stop a
+    worker before the next node, with everything stored; another worker continues at once.
+
+    Example: graphkit worker runs --app shop:app
+    """
+    from graphkit.worker import Worker
+
+    def report(thread: str, output: NodeOutput) -> None:
+        if not (output.is_start or isinstance(output, StreamingOutput)):
+            show(context, _output_view(context, thread, output))
+
+    graph = load_app(app, directory, create=True)
+    serving = Worker(graph, failed=failed, on_output=report, interval=interval)
+    with context.stop_on_signal(serving.stop):
+        context.warn("serving; Ctrl-C or SIGTERM stops before the next node")
+        count = serving.run(once=once)
+    return Message(f"resumed {pluralize(count, 'run')}", {"runs": count})
+
+
+def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
+    interrupts = output.interrupts if isinstance(output, InterruptionMetadata) else ()
+    if isinstance(output, InterruptionMetadata) and interrupts:
+        text = f"waits {describe_stops(output)}"
+    elif output.is_end:
+        text = "finished"
+    else:
+        text = escape(output.node)
+
+    when = context.now()
+    data = {
+        "time": when,
+        "thread": thread,
+        "node": output.node,
+        "subgraph": output.is_subgraph,
+        "interrupts": [
+            {
+                "id": one.id,
+                "node": one.node_id,
+                "when": one.when,
+                "reason": one.reason(),
+            }
+            for one in interrupts
+        ],
+    }
+    return Text(f"{context.to_local_time(when):%H:%M:%S}  {escape(thread):24} {text}", data)

@@ -7,26 +7,26 @@ import io
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt
 from graphkit._wording import simplify_text
-from graphkit.cli.commands.inspect import describe_progress
+from graphkit.cli import options
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Directory, Interval, MaybeThread
+from graphkit.cli.options import Whole
 from graphkit.cli.render import show
-from graphkit.cli.resolve import find_checkpoint, find_thread, open_store
+from graphkit.cli.resolve import find_checkpoint, find_thread
+from graphkit.cli.rows import Row, describe_progress
+from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape
 from graphkit.cli.views import Column, Table, Text, View
 from graphkit.errors import CheckpointerError
-
-Row = dict[str, Any]
-"""A change as plain data."""
 
 _MAX_ROWS: Final = 20
 """Threads in the table that a terminal shows."""
@@ -49,32 +49,24 @@ _COLUMNS: Final = (
 )
 
 
+@click.command("watch", cls=Command)
+@options.directory
+@options.maybe_thread
+@click.option(
+    "--checkpoint",
+    "-c",
+    metavar="ID",
+    help="The checkpoint after which to start, shortened to a unique beginning or end.",
+)
+@click.option("--limit", "-n", type=Whole(1), metavar="N", help="Stop after N changes.")
+@options.interval
 def watch(
     context: CliContext,
-    directory: Directory,
-    thread: MaybeThread = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            "-c",
-            metavar="ID",
-            help="The checkpoint after which to start, shortened to a unique beginning or end.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            min=1,
-            metavar="N",
-            help="Stop after N changes.",
-            show_default=False,
-        ),
-    ] = None,
-    interval: Interval = 1.0,
+    directory: str,
+    thread: str | None,
+    checkpoint: str | None,
+    limit: int | None,
+    interval: float,
 ) -> Iterator[View]:
     """Follow runs live, whichever processes execute them.
 
@@ -313,6 +305,3 @@ class _Screen:
         )
         show(context, table)
         return RichText.from_ansi(page.getvalue())
-
-
-COMMANDS: Final = (watch,)

@@ -100,6 +100,12 @@ def test_the_pages_show_commands():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_begins_with_the_line_in_the_list_of_commands(name):
+    text = COMMANDS[name].help.replace("\n", " ")
+    assert text.startswith(commands.COMMANDS[name].summary)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_first_sentence_says_what_it_does(name):
     assert re.match(r"[A-Z][^\n]+\.", COMMANDS[name].help.replace("\n", " "))
     assert COMMANDS[name].help.split(".")[0].split()[0] in section(name)

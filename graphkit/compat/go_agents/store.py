@@ -1,7 +1,5 @@
 """State and CheckpointStore: a saver viewed as one state per run.
 
-Ports go-agents-orchestration's classes.
-
     store = CheckpointStore("memory")
     state = State({"documents": []}).set_checkpoint_node("ingest")
     state.checkpoint(store)
@@ -33,8 +31,6 @@ from graphkit.errors import (
     CheckpointSerializationError,
 )
 from graphkit.registry import get_checkpoint_store
-
-__all__ = ["CheckpointStore", "State"]
 
 _SOURCE: Final = "store"
 """The `source` in the metadata of the checkpoints that a CheckpointStore saves."""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._wording import simplify_text
-from graphkit.cli.values import abbreviate, describe_payload, escape, to_json
+from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
 from graphkit.cli.views import Kind
 
 if TYPE_CHECKING:
@@ -67,10 +67,6 @@ def _format_interrupts(_context: CliContext, interrupts: Iterable[Mapping[str, A
     return "; ".join(parts)
 
 
-def _format_whole(_context: CliContext, value: Any) -> str:
-    return escape(value) if isinstance(value, str) else to_json(value)
-
-
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "age": _format_timestamp,
     "time": _format_time,
@@ -80,7 +76,7 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "name": lambda _, text: escape(text),
     "status": lambda _, text: escape(text),
     "id": lambda _, text: escape(text),
-    "whole": _format_whole,
+    "whole": lambda _, value: format_value(value),
     "list": lambda _, items: " ".join(map(escape, items)),
     "counts": lambda _, counts: ", ".join(f"{count} {name}" for name, count in counts.items()),
     "failure": _format_failure,

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit.cli.cells import format_cell, short_ids, short_names
-from graphkit.cli.values import escape, to_json, to_plain
+from graphkit.cli.values import escape, format_value, to_json, to_plain
 from graphkit.cli.views import Card, Column, Kind, Message, Table, Text, View
 
 if TYPE_CHECKING:
     from graphkit.cli.context import CliContext
 
-_STYLES: Final = {
-    "interrupted": "yellow",
-    "failed": "red",
-    "damaged": "red",
-    "sealed": "yellow",
-    "finished": "green",
-    "running": "cyan",
-    "added": "green",
-    "removed": "red",
-    "changed": "yellow",
-    "ok": "green",
+_COLOURS: Final = {
+    "interrupted": 33,
+    "failed": 31,
+    "damaged": 31,
+    "sealed": 33,
+    "finished": 32,
+    "running": 36,
+    "added": 32,
+    "removed": 31,
+    "changed": 33,
+    "ok": 32,
 }
+"""The words that have a colour at a terminal, and its number among the terminal's codes."""
+_BOLD: Final = 1
 _RIGHT_ALIGNED: Final = frozenset({"bytes", "number", "seconds"})
 _FULL_KINDS: Final[Mapping[Kind, Kind]] = {
     "age": "time",
@@ -69,58 +71,54 @@ def _show_table(context: CliContext, table: Table) -> None:
     if not table.rows:
         context.warn(table.empty)
         return
-    cells: list[list[str]] = []
-    for column in table.columns:
-        values = [row.get(column.key) for row in table.rows]
-        cells.append(_format_column(context, column.kind, values))
+    columns = table.columns
+    cells = [_format_column(context, column, table.rows) for column in columns]
     if context.is_pretty:
-        columns, fitted_cells = fit_table(table.columns, cells, context.width)
-        _show_rich(context, columns, fitted_cells)
-    else:
-        titles = [column.title for column in table.columns]
-        rows = zip(*cells, strict=True)
-        for line in _align([titles, *rows]):
-            context.write_line(line)
+        columns, cells = fit_table(columns, cells, context.width)
+    padded = [_pad_column(context, column, texts) for column, texts in zip(columns, cells, strict=True)]
+    for line in zip(*padded, strict=True):
+        context.write_line(GAP.join(line).rstrip())
     if table.note:
         context.warn(table.note)
 
 
-def _format_column(context: CliContext, kind: Kind, values: Sequence[Any]) -> list[str]:
+def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the texts of a column; at a terminal ids and names are short, but distinct."""
-    if not context.is_pretty or kind not in {"name", "id"}:
-        return [format_cell(context, kind, value) for value in values]
+    values = [row.get(column.key) for row in rows]
+    if not context.is_pretty or column.kind not in {"name", "id"}:
+        return [format_cell(context, column.kind, value) for value in values]
     names = [value for value in values if isinstance(value, str)]
-    short = short_ids(names) if kind == "id" else short_names(names)
-    return ["" if value is None else short.get(value, "") for value in values]
+    shorten = short_ids if column.kind == "id" else short_names
+    short = shorten(names)
+    return [short.get(value, "") for value in values]
 
 
-def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        padded = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
-        yield GAP.join(padded).rstrip()
+def _pad_column(context: CliContext, column: Column, texts: Sequence[str]) -> list[str]:
+    """Return the title and the texts of a column, all of one width, with the colours of a terminal."""
+    width = max(map(_count_cells, (column.title, *texts)))
+    styles = [_BOLD, *map(_COLOURS.get, texts)]
+    padded = []
+    for text, style in zip((column.title, *texts), styles, strict=True):
+        shown = text
+        if context.colour and style is not None:
+            shown = f"\x1b[{style}m{text}\x1b[0m"
+        gap = " " * (width - _count_cells(text))
+        if context.is_pretty and column.kind in _RIGHT_ALIGNED:
+            padded.append(gap + shown)
+        else:
+            padded.append(shown + gap)
+    return padded
 
 
-def _show_rich(context: CliContext, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text as RichText
+def _count_cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes: East Asian characters take two, accents none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
 
-    grid = RichTable(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
-    for column in columns:
-        justify: Any = "right" if column.kind in _RIGHT_ALIGNED else "left"
-        grid.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis")
-
-    for row in zip(*cells, strict=True):
-        grid.add_row(*(RichText(text, style=_STYLES.get(text, "")) for text in row))
-    console = Console(
-        file=context.out,
-        width=context.width,
-        color_system="auto" if context.colour else None,
-        force_terminal=context.colour,
-        highlight=False,
-    )
-    console.print(grid)
+    wide = sum(east_asian_width(letter) in {"F", "W"} for letter in text)
+    accents = sum(combining(letter) != 0 for letter in text)
+    return len(text) + wide - accents
 
 
 def _show_card(context: CliContext, card: Card) -> None:
@@ -136,12 +134,8 @@ def _show_card(context: CliContext, card: Card) -> None:
 
     if card.tree:
         context.write_line("")
-        _show_tree(context, card.row[card.tree])
-
-
-def _show_tree(context: CliContext, value: Any) -> None:
-    for line in format_tree(value, context.line_width):
-        context.write_line(line)
+        for line in format_tree(card.row[card.tree], context.line_width):
+            context.write_line(line)
 
 
 def _wrap(line: str, width: int | None, indent: int, *, break_long_words: bool = True) -> Iterable[str]:
@@ -177,22 +171,14 @@ class _FittedColumn:
 
     column: Column
     texts: Sequence[str]
-    natural_width: int = field(init=False)
-    width: int = field(init=False)
+    width: int = 0
 
-    def __post_init__(self) -> None:
-        self.natural_width = max(len(self.column.title), *map(len, self.texts))
-        self.width = self.natural_width
+    def widen(self) -> None:
+        self.width = max(map(_count_cells, (self.column.title, *self.texts)))
 
     @property
     def can_shrink(self) -> bool:
         return self.column.kind in _TEXT_KINDS and self.width > _MIN_TEXT_WIDTH
-
-    def cut_column(self) -> Column:
-        return replace(self.column, title=cut(self.column.title, self.width))
-
-    def cut_texts(self) -> list[str]:
-        return [cut(text, self.width) for text in self.texts]
 
 
 def fit_table(
@@ -220,16 +206,15 @@ def fit_table(
         if dropped is None:
             break
         fitted.remove(dropped)
-    return [fit.cut_column() for fit in fitted], [fit.cut_texts() for fit in fitted]
+    fitted_columns = [replace(fit.column, title=cut(fit.column.title, fit.width)) for fit in fitted]
+    fitted_cells = [[cut(text, fit.width) for text in fit.texts] for fit in fitted]
+    return fitted_columns, fitted_cells
 
 
 def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> bool:
-    """Cut the widest text again and again; return whether the columns fit.
-
-    Starts from the natural widths.
-    """
+    """Cut the widest text again and again, from the natural widths on; return whether the columns fit."""
     for fit in fitted:
-        fit.width = fit.natural_width
+        fit.widen()
     gaps = len(GAP) * (len(fitted) - 1)
     excess = gaps + sum(fit.width for fit in fitted) - width
     while excess > 0:
@@ -243,12 +228,7 @@ def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> bool:
 
 
 def _least_useful(fitted: Sequence[_FittedColumn]) -> _FittedColumn | None:
-    """Return the column to drop next; None if only columns of other kinds are left.
-
-    That is the last figure, or else the last text.
-
-    That is the last figure, or else the last text.
-    """
+    """Return the column to drop next, the last figure or else the last text; None if all others have to stay."""
     for kinds in (_FIGURE_KINDS, _TEXT_KINDS):
         for fit in reversed(fitted):
             if fit.column.kind in kinds:
@@ -265,14 +245,17 @@ def format_tree(value: Any, width: int | None) -> Iterator[str]:
     if _is_branch(plain):
         yield from _format_branch(plain, width, "")
     else:
-        yield cut(_format_leaf(plain), width)
+        yield cut(format_value(plain), width)
 
 
 def cut(line: str, width: int | None) -> str:
-    """Return a line of at most `width` characters; the last one is an ellipsis if it was longer."""
-    if width is None or len(line) <= width:
+    """Return a line that takes at most `width` columns; its end is an ellipsis if it was longer."""
+    if width is None or _count_cells(line) <= width:
         return line
-    return line[: width - 1] + "…"
+    kept = line[: width - 1]
+    while _count_cells(kept) >= width:
+        kept = kept[:-1]
+    return f"{kept}…"
 
 
 def _is_branch(value: Any) -> bool:
@@ -296,8 +279,7 @@ def _children(branch: dict[str, Any] | list[Any]) -> Iterable[tuple[str, Any]]:
 
 def _format_leaf_lines(start: str, item: Any, width: int | None) -> Iterator[str]:
     if not isinstance(item, str) or "\n" not in item:
-        text = _format_leaf(item)
-        yield cut(start + text, width)
+        yield cut(start + format_value(item), width)
         return
     yield start + "|"
     depth = len(start) - len(start.lstrip())
@@ -305,7 +287,3 @@ def _format_leaf_lines(start: str, item: Any, width: int | None) -> Iterator[str
     for line in item.splitlines():
         text = escape(line) if line else ""
         yield cut(indent + text, width)
-
-
-def _format_leaf(item: Any) -> str:
-    return escape(item) if isinstance(item, str) else to_json(item)

@@ -171,6 +171,13 @@ def escape(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
+def format_value(value: Any) -> str:
+    """Return a value whole: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return escape(value)
+    return to_json(value)
+
+
 def abbreviate(value: Any, limit: int = 60) -> str:
     """Return a value as at most `limit` characters of one line."""
     text = escape(value if isinstance(value, str) and value else to_json(value))

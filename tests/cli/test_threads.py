@@ -43,6 +43,13 @@ def test_threads_as_json(store):
     }  # fmt: skip
 
 
+def test_characters_that_take_two_columns_of_a_terminal_are_aligned(store, saver):
+    saver.put(RunnableConfig("\u6ce8\u6587"), checkpoint(30, START, "read", {}))
+    lines = graphkit("threads", store, terminal=True).lines
+    assert lines[1].startswith("import-a  stalled")
+    assert lines[-1].startswith("\u6ce8\u6587      stalled")
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -89,7 +89,7 @@ def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[s
         return [format_cell(context, column.kind, value) for value in values]
     names = [value for value in values if isinstance(value, str)]
     shorten = short_ids if column.kind == "id" else short_names
-    short = shorten(names)
+    short: Mapping[Any, str] = shorten(names)
     return [short.get(value, "") for value in values]
 
 

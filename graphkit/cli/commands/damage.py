@@ -16,6 +16,7 @@ from graphkit.cli.cells import format_bytes
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.resolve import find_thread
+from graphkit.cli.rows import Row
 from graphkit.cli.stores import ENTRY_DIRECTORIES, open_store
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Column, Message, Table
@@ -33,55 +34,51 @@ _COLUMNS: Final = (
     Column("checkpoints", "READABLE", "number"),
     Column("reason", "REASON"),
 )
-
-_ADVICE_FOR_DATABASES: Final = {
-    "repair": "restore a backup, or copy the other threads with graphkit copy --to",
-}
-"""What to do in place of a command that no saver of a database has."""
-ADVICE_FOR_REFUSED: Final = {
+_PROBLEM: Final = ("path", "state", "offset", "reason")
+"""The fields of a report on a log that say what is wrong with it."""
+_ENTRY_KEYS: Final = {"item": "items", "cached value": "cached_values"}
+"""What the entries of LangGraph's store and cache are called, and their keys in JSON."""
+_ADVICE_FOR_DATABASES: Final = "restore a backup, or copy the other threads with graphkit copy --to"
+"""What to do in place of a repair, which no saver of a database has."""
+_ADVICE_FOR_REFUSED: Final = {
     "foreign": "where a file is foreign, put the right one back, or let this user read it",
     "newer": "update graphkit: a newer one wrote a file",
     "sealed": "give the keys to check what is sealed: --key-file names them",
 }
 """What to do about files that `repair` refuses, by their state."""
+_ADVICE_AFTER_LOSS: Final = (
+    "restore the lost histories from a backup; `graphkit delete` removes a thread with its copies"
+)
+_MAX_DETAILS: Final = 10
+"""The losses of a log that the report lists; JSON has all of them."""
 
 
 def missing_capability(saver: BaseCheckpointSaver, verb: str) -> CheckpointerConfigurationError:
     """Return the error for a saver that does not support a command."""
-    name = type(saver).__name__
-    is_database = isinstance(saver, SupportsExists)
-    advice = _ADVICE_FOR_DATABASES.get(verb) if is_database else None
-    return CheckpointerConfigurationError(f"{name} cannot {verb}; {advice or 'a checkpoint directory can'}")
+    advice = "a checkpoint directory can"
+    if verb == "repair" and isinstance(saver, SupportsExists):  # a database
+        advice = _ADVICE_FOR_DATABASES
+    return CheckpointerConfigurationError(f"{type(saver).__name__} cannot {verb}; {advice}")
 
 
-def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str | None:
+def find_thread_or_files(saver: BaseCheckpointSaver, typed: str) -> str:
     """Return the thread that the user typed.
 
-    If none of its logs can be read, the name of its directory proves the id.
+    If none of its logs can be read, or it has only files that a repair set aside, the name of its
+    directory proves the id.
 
     Raises:
         CheckpointNotFoundError: there is no such thread, and no directory of it.
         UsageError: several threads have the prefix.
     """
-    if typed is None:
-        return None
     try:
         return find_thread(saver, typed, released=True)
     except CheckpointNotFoundError:
-        if has_files(saver, typed):
-            return typed
+        if isinstance(saver, SupportsVerify):
+            report: Any = saver.verify(typed)
+            if report.threads:
+                return typed
         raise
-
-
-def has_files(saver: BaseCheckpointSaver, thread_id: str) -> bool:
-    """Return whether a store has files of a thread.
-
-    These may be logs, readable or not, or files that a repair set aside.
-    """
-    if not isinstance(saver, SupportsVerify):
-        return False
-    report: Any = saver.verify(thread_id)
-    return bool(report.threads)
 
 
 @click.command("verify", cls=Command)
@@ -99,97 +96,69 @@ def verify(context: CliContext, directory: str, thread: str | None) -> Any:
     saver = open_store(directory)
     if not isinstance(saver, SupportsVerify):
         raise missing_capability(saver, "verify")
+    only = None
+    entry_logs: Mapping[str, Any] = {}
+    if thread is not None:
+        only = find_thread_or_files(saver, thread)
     with context.progress("verifying") as progress:
-        report: Any = saver.verify(find_thread_or_files(saver, thread), progress=progress)
-    entry_logs = verify_entries(saver) if thread is None else {}
-    problems = [*_problem_rows(report), *make_problem_rows(entry_logs)]
-    is_ok = not problems
-    size = report.size + sum(one.size for one in entry_logs.values())
-    checkpoints = sum(file.checkpoints for one in report.threads for file in one.files)
-    data = {
-        "threads": len(report.threads),
-        "checkpoints": checkpoints,
-        **count_entries(entry_logs),
-        "size": size,
-        "ok": is_ok,
-        "problems": problems,
-    }
-    summary = ", ".join(
-        [
-            pluralize(len(report.threads), "thread"),
-            pluralize(checkpoints, "checkpoint"),
-            *(pluralize(one.entries, noun) for noun, one in entry_logs.items()),
-            format_bytes(size),
-        ]
-    )
-    if is_ok:
+        report: Any = saver.verify(only, progress=progress)
+    directory_of_entries = _find_entries(saver)
+    if thread is None and directory_of_entries is not None:
+        entry_logs = _load_maintenance().verify_entries(directory_of_entries)
+
+    problems = list(_problem_rows(report, entry_logs))
+    size = report.size + sum(log.size for log in entry_logs.values())
+    checkpoints = sum(file.checkpoints for found in report.threads for file in found.files)
+    counts = [pluralize(len(report.threads), "thread"), pluralize(checkpoints, "checkpoint")]
+    data = {"threads": len(report.threads), "checkpoints": checkpoints, **dict.fromkeys(_ENTRY_KEYS.values(), 0)}
+    for noun, log in entry_logs.items():
+        counts.append(pluralize(log.entries, noun))
+        data[_ENTRY_KEYS[noun]] = log.entries
+    data |= {"size": size, "ok": not problems, "problems": problems}
+    summary = ", ".join([*counts, format_bytes(size)])
+    if not problems:
         return Message(f"{summary}: no problems", data)
-    code = 0
-    advice = "the next write, or `graphkit repair`, sets a torn end aside"
-    states = {row["state"] for row in problems}
-    if states <= {"torn", "sealed"} and "sealed" in states:
-        code = CheckpointKeyError.exit_code
-        advice = "the checksums are right; give the keys to check the rest: --key-file names them"
-    elif states != {"torn"}:
-        code = CheckpointCorruptionError.exit_code
-        advice = _advise(states)
-        if not isinstance(saver, SupportsRepair):
-            advice = _ADVICE_FOR_DATABASES["repair"]
+    code, advice = _judge(saver, {row["state"] for row in problems})
     message = Message(f"{summary}: {pluralize(len(problems), 'problem')}; {advice}", data, code)
-    views = [message] if context.as_json else [Table(_COLUMNS, problems, empty=""), message]
-    return iter(views)
+    if context.as_json:
+        return message
+    return iter([Table(_COLUMNS, problems, empty=""), message])
 
 
-def _advise(states: AbstractSet[str]) -> str:
-    """Return what to do about files in these states."""
-    advice = [text for state, text in ADVICE_FOR_REFUSED.items() if state in states]
-    if not states <= {"torn", *ADVICE_FOR_REFUSED}:
-        advice.insert(0, "see `graphkit repair`")
-    return "; ".join(advice)
+def _judge(saver: BaseCheckpointSaver, states: AbstractSet[str]) -> tuple[int, str]:
+    """Return the exit code for logs in these states, and what to do about them."""
+    if states == {"torn"}:
+        return 0, "the next write, or `graphkit repair`, sets a torn end aside"
+    if states <= {"torn", "sealed"}:
+        advice = "the checksums are right; give the keys to check the rest: --key-file names them"
+        return CheckpointKeyError.exit_code, advice
+    code = CheckpointCorruptionError.exit_code
+    if not isinstance(saver, SupportsRepair):
+        return code, _ADVICE_FOR_DATABASES
+    advices = [text for state, text in _ADVICE_FOR_REFUSED.items() if state in states]
+    if not states <= {"torn", *_ADVICE_FOR_REFUSED}:
+        advices.insert(0, "see `graphkit repair`")
+    return code, "; ".join(advices)
 
 
-def _problem_rows(report: Any) -> list[dict[str, Any]]:
-    """Return the problems as plain data: the marker, files, and what a crash left unfinished."""
-    rows: list[dict[str, Any]] = []
+def _problem_rows(report: Any, entry_logs: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the problems as plain data: the marker, files, what a crash left unfinished, and LangGraph's logs."""
     if report.marker is not None:
-        rows.append(
-            {
-                "thread": None,
-                "path": report.marker.path,
-                "state": "damaged",
-                "reason": report.marker.reason,
-            }
-        )
-
+        yield {"thread": None, "state": "damaged", **_pick(report.marker, "path", "reason")}
     for thread in report.threads:
-        rows += [_file_row(thread.thread_id, file) for file in thread.files if file.state != "ok"]
+        for file in thread.files:
+            if file.state != "ok":
+                yield {"thread": thread.thread_id, **_pick(file, *_PROBLEM, "size", "checkpoints")}
     for thread in report.threads:
         if thread.unfinished:
-            state = f"unfinished {thread.unfinished}"
-            rows.append({"thread": thread.thread_id, "path": thread.directory, "state": state})
-
-    return rows
-
-
-def _file_row(thread_id: str | None, file: Any) -> dict[str, Any]:
-    return {
-        "thread": thread_id,
-        "path": file.path,
-        "state": file.state,
-        "offset": file.offset,
-        "reason": file.reason,
-        "size": file.size,
-        "checkpoints": file.checkpoints,
-    }
-
-
-# repair
-
-_ADVICE_AFTER_LOSS: Final = (
-    "restore the lost histories from a backup; `graphkit delete` removes a thread with its copies"
-)
-_MAX_DETAILS: Final = 10
-"""The losses of a log that the report lists; JSON has all of them."""
+            yield {
+                "thread": thread.thread_id,
+                "path": thread.directory,
+                "state": f"unfinished {thread.unfinished}",
+            }
+    for log in entry_logs.values():
+        if not log.ok:
+            yield {"thread": None, **_pick(log, *_PROBLEM, "size", "entries")}
 
 
 @click.command("repair", cls=Command)
@@ -207,26 +176,32 @@ def repair(context: CliContext, directory: str, thread: str | None, dry_run: boo
     Example: graphkit repair runs order-17 --dry-run
     """
     saver = open_store(directory)
-    only = find_thread_or_files(saver, thread)
     if not isinstance(saver, SupportsRepair):
         raise missing_capability(saver, "repair")
-    title = "checking" if dry_run else "repairing"
-    with context.progress(title) as progress:
+    only = None
+    if thread is not None:
+        only = find_thread_or_files(saver, thread)
+    with context.progress("checking" if dry_run else "repairing") as progress:
         report: Any = saver.repair(only, dry_run=dry_run, progress=progress)
-    root = Path(saver.base_directory) if isinstance(saver, HasBaseDirectory) else Path()
-    entry_logs = repair_entries(saver, dry_run=dry_run) if thread is None else {}
-    lines = list(make_repair_lines(entry_logs, root, dry_run=dry_run))
+    entry_logs: Mapping[str, Any] = {}
+    directory_of_entries = _find_entries(saver)
+    if thread is None and directory_of_entries is not None:
+        entry_logs = _load_maintenance().repair_entries(directory_of_entries, dry_run=dry_run)
+
+    root = Path()
+    if isinstance(saver, HasBaseDirectory):
+        root = Path(saver.base_directory)
+    text = _RepairText(root, dry_run=dry_run)
+    lines = list(text.describe_entries(entry_logs))
     if report.files or report.changed or not entry_logs:
-        lines = [*_ReportText(report, root).lines(), *lines]
-    data = _report_data(report)
-    data["entry_logs"] = make_repair_rows(entry_logs)
+        lines = [*text.describe_store(report), *lines]
     code = 0
-    if not report.ok or report.total_losses or has_total_loss(entry_logs):
+    if not report.ok or report.total_losses or any(map(_is_total_loss, entry_logs.values())):
         code = CheckpointCorruptionError.exit_code
-    return Message("\n".join(lines), data, code)
+    return Message("\n".join(lines), _report_data(report, entry_logs), code)
 
 
-def _by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:
+def _group_by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:
     """Group files by the directory of their thread, since the id may not be readable."""
     threads: dict[str, list[Any]] = {}
     for file in files:
@@ -235,211 +210,168 @@ def _by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:
     return threads
 
 
-def _loss_lines(file: Any) -> Iterator[str]:
-    for loss in file.lost[:_MAX_DETAILS]:
-        where = f"byte {loss.offset}"
-        if loss.checkpoint_id is not None:
-            checkpoint = escape(loss.checkpoint_id)
-            where = f"checkpoint {checkpoint}, {where}"
-        yield f"    lost: {where}: {loss.reason}"
-
-    hidden = len(file.lost) - _MAX_DETAILS
-    if hidden > 0:
-        yield f"    lost: {hidden} more; --json lists all"
-
-
-def _losses(files: Sequence[Any]) -> Iterator[Any]:
-    for file in files:
-        yield from file.lost
-
-
-def _lost_records(files: Sequence[Any]) -> int:
+def _count_lost_records(files: Sequence[Any]) -> int:
     """Return how many records are lost, at least; a loss of unknown size counts as one."""
-    count = 0
-    for loss in _losses(files):
-        count += 1 if loss.records is None else loss.records
-    return count
+    known = [loss.records for file in files for loss in file.lost]
+    return sum(1 if records is None else records for records in known)
 
 
 def _describe_loss(files: Sequence[Any]) -> str:
-    losses = list(_losses(files))
-    if not losses:
+    count = _count_lost_records(files)
+    if not any(file.lost for file in files):
         return "nothing"
-    records = pluralize(_lost_records(files), "record")
-    if any(loss.records is None for loss in losses):
+    records = pluralize(count, "record")
+    if any(loss.records is None for file in files for loss in file.lost):
         return f"at least {records}"
     return records
 
 
 @final
-class _ReportText:
-    """The report of a repair as lines of text: what it did, or what it would do."""
+class _RepairText:
+    """Describes a repair: what it did, or what it would do."""
 
-    def __init__(self, report: Any, root: Path) -> None:
-        self._report = report
+    def __init__(self, root: Path, *, dry_run: bool) -> None:
         self._root = root
-        self._threads = _by_thread(report.files)
+        self._dry_run = dry_run
 
     def _verb(self, conditional: str, past: str) -> str:
-        return f"would {conditional}" if self._report.dry_run else past
+        return f"would {conditional}" if self._dry_run else past
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of the report."""
-        for directory, files in self._threads.items():
-            yield from self._thread_lines(directory, files)
-        yield from self._store_lines()
-        yield from self._summary_lines()
+    def describe_store(self, report: Any) -> Iterator[str]:
+        """Yield what was done to each thread and to the store, and what is left to do."""
+        threads = _group_by_thread(report.files)
+        for directory, files in threads.items():
+            yield from self._describe_thread(directory, files)
+        if report.finished:
+            names = ", ".join(map(escape, report.finished))
+            yield f"{self._verb('finish', 'finished')} the release or delete of {names}"
+        if report.marker is not None:
+            yield f"{self._verb('rewrite', 'rewrote')} the store's marker: {report.marker.reason}"
+        if report.removed:
+            leftovers = pluralize(len(report.removed), "leftover")
+            yield f"{self._verb('remove', 'removed')} {leftovers} of crashed processes"
+        if threads:
+            yield self._sum_up(threads)
+        elif not report.changed:
+            yield "nothing is damaged" if self._dry_run else "nothing was damaged"
+        if report.total_losses:
+            yield _ADVICE_AFTER_LOSS
+        refused = {file.before.state for file in report.files if file.refused}
+        for state in sorted(refused.intersection(_ADVICE_FOR_REFUSED)):
+            yield _ADVICE_FOR_REFUSED[state]
 
-    def _thread_lines(self, directory: str, files: Sequence[Any]) -> Iterator[str]:
-        thread_id = files[0].thread_id
-        name = directory if thread_id is None else escape(thread_id)
-        result = self._verb("not be repaired", "not repaired")
+    def describe_entries(self, repairs: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what was done to the logs of LangGraph's store and cache."""
+        for noun, log in repairs.items():
+            lost = "nothing"
+            if log.before.lost:
+                lost = pluralize(log.before.lost, "byte")
+            directory = Path(log.before.path).parts[0]
+            yield f"{directory}: {self._balance(log.refused, pluralize(log.kept, noun), lost)}"
+            yield _describe_problem(log.before)
+            if log.set_aside:
+                yield f"    the old bytes are in {escape(str(self._root / log.set_aside))}"
+            elif self._dry_run and not log.refused:
+                yield "    would copy the old bytes to a file beside it"
+
+    def _describe_thread(self, directory: str, files: Sequence[Any]) -> Iterator[str]:
+        name = directory
+        if files[0].thread_id is not None:
+            name = escape(files[0].thread_id)
         attempted = [file for file in files if not file.refused]
-        if attempted:
-            result = self._balance(attempted)
-        yield f"{name}: {result}"
+        kept = "nothing"
+        count = sum(file.kept for file in attempted)
+        if count:
+            kept = pluralize(count, "checkpoint")
+        yield f"{name}: {self._balance(not attempted, kept, _describe_loss(attempted))}"
         for file in files:
-            yield from self._file_lines(file)
+            yield from self._describe_file(file)
 
-    def _balance(self, files: Sequence[Any]) -> str:
-        """Return what is kept and what is lost, in numbers."""
-        keep = self._verb("keep", "kept")
-        lose = self._verb("lose", "lost")
-        count = sum(file.kept for file in files)
-        kept = pluralize(count, "checkpoint") if count else "nothing"
-        return f"{keep} {kept}, {lose} {_describe_loss(files)}"
+    def _balance(self, is_refused: object, kept: str, lost: str) -> str:
+        if is_refused:
+            return self._verb("not be repaired", "not repaired")
+        return f"{self._verb('keep', 'kept')} {kept}, {self._verb('lose', 'lost')} {lost}"
 
-    def _file_lines(self, file: Any) -> Iterator[str]:
-        before = file.before
-        path = escape(before.path)
-        yield f"  {path}: {before.state} at byte {before.offset}: {before.reason}"
-        if file.refused and file.refused != before.reason:
+    def _describe_file(self, file: Any) -> Iterator[str]:
+        yield _describe_problem(file.before)
+        if file.refused and file.refused != file.before.reason:
             yield f"    because {file.refused}"
         if file.corrected:
-            verb = self._verb("correct", "corrected")
             bits = pluralize(len(file.corrected), "flipped bit")
             offsets = ", ".join(map(str, file.corrected[:_MAX_DETAILS]))
-            yield f"    {verb} {bits}, at byte {offsets}"
-
-        yield from _loss_lines(file)
+            yield f"    {self._verb('correct', 'corrected')} {bits}, at byte {offsets}"
+        for loss in file.lost[:_MAX_DETAILS]:
+            where = f"byte {loss.offset}"
+            if loss.checkpoint_id is not None:
+                where = f"checkpoint {escape(loss.checkpoint_id)}, {where}"
+            yield f"    lost: {where}: {loss.reason}"
+        hidden = len(file.lost) - _MAX_DETAILS
+        if hidden > 0:
+            yield f"    lost: {hidden} more; --json lists all"
         if file.set_aside:
             verb = self._verb("copy the old bytes to", "the old bytes are in")
-            copy = escape(str(self._root / file.set_aside))
-            yield f"    {verb} {copy}"
+            yield f"    {verb} {escape(str(self._root / file.set_aside))}"
 
-    def _store_lines(self) -> Iterator[str]:
-        """Yield what was done to the store besides its logs."""
-        report = self._report
-        if report.finished:
-            verb = self._verb("finish", "finished")
-            names = ", ".join(map(escape, report.finished))
-            yield f"{verb} the release or delete of {names}"
-        if report.marker is not None:
-            verb = self._verb("rewrite", "rewrote")
-            yield f"{verb} the store's marker: {report.marker.reason}"
-        if report.removed:
-            verb = self._verb("remove", "removed")
-            leftovers = pluralize(len(report.removed), "leftover")
-            yield f"{verb} {leftovers} of crashed processes"
-
-    def _summary_lines(self) -> Iterator[str]:
-        """Yield how many threads are readable again, and what is left to do."""
-        if not self._threads:
-            if not self._report.changed:
-                state = "is" if self._report.dry_run else "was"
-                yield f"nothing {state} damaged"
-            return
-
-        total = len(self._threads)
+    def _sum_up(self, threads: Mapping[str, Sequence[Any]]) -> str:
+        """Return how many threads are readable again."""
         repaired = 0
-        for files in self._threads.values():
-            has_failed = any(file.refused or file.is_total_loss for file in files)
-            if not has_failed:
-                repaired += 1
-
+        for files in threads.values():
+            repaired += not any(file.refused or file.is_total_loss for file in files)
         verb = self._verb("repair", "repaired")
-        if repaired == total:
-            yield f"{verb} {pluralize(repaired, 'thread')}"
-        elif repaired:
-            yield f"{verb} {repaired} of {total} threads"
-        else:
-            yield f"{verb} nothing"
-
-        if self._report.total_losses:
-            yield _ADVICE_AFTER_LOSS
-        refused = {file.before.state for file in self._report.files if file.refused}
-        for state in sorted(refused.intersection(ADVICE_FOR_REFUSED)):
-            yield ADVICE_FOR_REFUSED[state]
+        if repaired == len(threads):
+            return f"{verb} {pluralize(repaired, 'thread')}"
+        if repaired:
+            return f"{verb} {repaired} of {len(threads)} threads"
+        return f"{verb} nothing"
 
 
-def _report_data(report: Any) -> dict[str, Any]:
-    threads = []
-    for directory, files in _by_thread(report.files).items():
-        threads.append(
-            {
-                "thread": files[0].thread_id,
-                "directory": directory,
-                "kept": sum(file.kept for file in files),
-                "lost": _lost_records(files),
-                "files": [_file_data(file) for file in files],
-            }
-        )
+def _describe_problem(log: Any) -> str:
+    return f"  {escape(log.path)}: {log.state} at byte {log.offset}: {log.reason}"
 
+
+def _report_data(report: Any, entry_logs: Mapping[str, Any]) -> Row:
+    """Return a repair as plain data."""
+    threads: list[Row] = []
+    for directory, files in _group_by_thread(report.files).items():
+        thread = {
+            "thread": files[0].thread_id,
+            "directory": directory,
+            "kept": sum(file.kept for file in files),
+            "lost": _count_lost_records(files),
+            "files": [_file_data(file) for file in files],
+        }
+        threads.append(thread)
     return {
         "dry_run": report.dry_run,
         "threads": threads,
         "finished": list(report.finished),
         "removed": list(report.removed),
         "marker": None if report.marker is None else report.marker.reason,
+        "entry_logs": [
+            {
+                **_pick(log.before, *_PROBLEM),
+                "lost_bytes": log.before.lost,
+                **_pick(log, "kept", "set_aside", "refused"),
+            }
+            for log in entry_logs.values()
+        ],
     }
 
 
-def _file_data(file: Any) -> dict[str, Any]:
-    lost = [
-        {
-            "checkpoint": loss.checkpoint_id,
-            "offset": loss.offset,
-            "reason": loss.reason,
-            "records": loss.records,
-        }
-        for loss in file.lost
-    ]
-    return {
-        "path": file.before.path,
-        "state": file.before.state,
-        "offset": file.before.offset,
-        "reason": file.before.reason,
-        "kept": file.kept,
-        "lost": lost,
-        "set_aside": file.set_aside,
-        "refused": file.refused,
-    }
+def _file_data(file: Any) -> Row:
+    lost = [{"checkpoint": loss.checkpoint_id, **_pick(loss, "offset", "reason", "records")} for loss in file.lost]
+    return {**_pick(file.before, *_PROBLEM), "lost": lost, **_pick(file, "kept", "set_aside", "refused")}
+
+
+def _pick(report: Any, *names: str) -> Row:
+    """Return some fields of a report as plain data."""
+    return {name: getattr(report, name) for name in names}
 
 
 # The logs of LangGraph's store and cache in a checkpoint directory
 
-_JSON_KEYS: Final = {"item": "items", "cached value": "cached_values"}
 
-
-def verify_entries(saver: BaseCheckpointSaver) -> Mapping[str, Any]:
-    """Return the report of each of these logs in the directory of a saver, by what its entries are called."""
-    directory = _find_directory(saver)
-    if directory is None:
-        return {}
-    reports: Mapping[str, Any] = _load_maintenance().verify_entries(directory)
-    return reports
-
-
-def repair_entries(saver: BaseCheckpointSaver, *, dry_run: bool) -> Mapping[str, Any]:
-    """Repair these logs; return what was done to each that has a problem, or would be done."""
-    directory = _find_directory(saver)
-    if directory is None:
-        return {}
-    repairs: Mapping[str, Any] = _load_maintenance().repair_entries(directory, dry_run=dry_run)
-    return repairs
-
-
-def _find_directory(saver: BaseCheckpointSaver) -> Path | None:
+def _find_entries(saver: object) -> Path | None:
     """Return the directory of a saver if it has a store or a cache."""
     if not isinstance(saver, HasBaseDirectory):
         return None
@@ -454,71 +386,6 @@ def _load_maintenance() -> Any:
     return importlib.import_module("savers.langgraph.maintenance")
 
 
-def count_entries(reports: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many entries can be read, as in the JSON of verify."""
-    counts = dict.fromkeys(_JSON_KEYS.values(), 0)
-    for noun, report in reports.items():
-        counts[_JSON_KEYS[noun]] = report.entries
-    return counts
-
-
-def make_problem_rows(reports: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the problems of the logs as rows of verify."""
-    for report in reports.values():
-        if not report.ok:
-            yield {
-                "thread": None,
-                "path": report.path,
-                "state": report.state,
-                "offset": report.offset,
-                "reason": report.reason,
-                "size": report.size,
-                "entries": report.entries,
-            }
-
-
-def make_repair_lines(repairs: Mapping[str, Any], root: Path, *, dry_run: bool) -> Iterator[str]:
-    """Yield lines that tell what a repair did, or would do."""
-    for noun, repair in repairs.items():
-        before = repair.before
-        directory = Path(before.path).parts[0]
-        if repair.refused:
-            result = "would not be repaired" if dry_run else "not repaired"
-        else:
-            keep, lose = ("would keep", "would lose") if dry_run else ("kept", "lost")
-            kept = pluralize(repair.kept, noun)
-            lost = pluralize(before.lost, "byte") if before.lost else "nothing"
-            result = f"{keep} {kept}, {lose} {lost}"
-        yield f"{directory}: {result}"
-        yield f"  {escape(before.path)}: {before.state} at byte {before.offset}: {before.reason}"
-        if repair.set_aside:
-            yield f"    the old bytes are in {escape(str(root / repair.set_aside))}"
-        elif dry_run and not repair.refused:
-            yield "    would copy the old bytes to a file beside it"
-
-
-def make_repair_rows(repairs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what a repair did as plain data."""
-    return [
-        {
-            "path": repair.before.path,
-            "state": repair.before.state,
-            "offset": repair.before.offset,
-            "reason": repair.before.reason,
-            "kept": repair.kept,
-            "lost_bytes": repair.before.lost,
-            "set_aside": repair.set_aside,
-            "refused": repair.refused,
-        }
-        for repair in repairs.values()
-    ]
-
-
-def has_total_loss(repairs: Mapping[str, Any]) -> bool:
+def _is_total_loss(repaired: Any) -> bool:
     """Return whether a log could not be repaired, or nothing of a damaged one could be kept."""
-    for repair in repairs.values():
-        if repair.refused:
-            return True
-        if repair.before.state == "damaged" and not repair.kept:
-            return True
-    return False
+    return bool(repaired.refused) or (repaired.before.state == "damaged" and not repaired.kept)

@@ -13,7 +13,7 @@ from graphkit._saver.retention import Retention
 from graphkit.cli import options
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.command import Command
-from graphkit.cli.commands.damage import has_files, missing_capability
+from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Whole
 from graphkit.cli.resolve import find_thread, find_threads
@@ -25,7 +25,6 @@ from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointKeyError,
-    CheckpointNotFoundError,
 )
 
 
@@ -259,12 +258,7 @@ def _require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
         CheckpointNotFoundError: there is no such thread, and no file of it.
         UsageError: the user typed only a prefix.
     """
-    try:
-        found = find_thread(saver, typed, released=True)
-    except CheckpointNotFoundError:
-        if has_files(saver, typed):  # not a log, but files that a repair set aside
-            return typed
-        raise
+    found = find_thread_or_files(saver, typed)
     if typed not in {found, escape(found)}:
         raise UsageError(f"type the whole id of the thread to delete: {escape(found)}")
     return found

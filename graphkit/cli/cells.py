@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._wording import simplify_text
+from graphkit.cli.rows import describe_failure
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
 from graphkit.cli.views import Kind
 
@@ -46,17 +46,11 @@ def _format_time(context: CliContext, when: datetime) -> str:
 
 
 def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
-    """Say why a run failed, and in which node.
-
-    A record that was written by hand may lack any field.
-
-    A record that was written by hand may lack any field.
-    """
-    kind = escape(str(failure.get("type", "failed")))
-    message = escape(simplify_text(str(failure.get("message", ""))))
+    """Say why a run failed, and in which node."""
+    place = ""
     if failure.get("node_id"):
-        return f"{kind} in {escape(str(failure['node_id']))}: {message}"
-    return f"{kind}: {message}"
+        place = f" in {escape(str(failure['node_id']))}"
+    return describe_failure(failure, place)
 
 
 def _format_interrupts(_context: CliContext, interrupts: Iterable[Mapping[str, Any]]) -> str:

@@ -1,14 +1,17 @@
-"""What several commands show of a thread or an interrupt, as plain data."""
+"""What several commands show of a thread, an interrupt or a failure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import progress_of, time_or_none
+from graphkit._wording import simplify_text
+from graphkit.cli.context import CliContext
 from graphkit.cli.values import escape
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -41,6 +44,28 @@ def describe_progress(writes: Mapping[str, Any]) -> str | None:
     return ", ".join(parts) or None
 
 
+def describe_failure(failure: Mapping[str, Any], place: str = "") -> str:
+    """Return the type and the message of a failure, with the place between them.
+
+    A record that was written by hand may lack any field.
+    """
+    kind = escape(str(failure.get("type", "failed")))
+    message = escape(simplify_text(str(failure.get("message", ""))))
+    return f"{kind}{place}: {message}"
+
+
+def format_event(context: CliContext, when: datetime, thread: str, text: str) -> str:
+    """Return what happened in a thread as a line."""
+    return f"{context.to_local_time(when):%H:%M:%S}  {thread:24} {text}"
+
+
+def status_of(saver: BaseCheckpointSaver, thread_id: str, namespace: str = "") -> str | None:
+    """Return the status of a thread now; None if it is gone."""
+    for latest in saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1):
+        return latest.status
+    return None
+
+
 def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
     """Return the bytes of a thread, or of the store (None); None if the saver does not know."""
     try:
@@ -52,4 +77,6 @@ def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
 def count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:
     """Return how many checkpoints the root of a thread has."""
     summary = saver.summary(RunnableConfig(thread_id))
-    return 0 if summary is None else summary.checkpoints
+    if summary is None:
+        return 0
+    return summary.checkpoints

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from itertools import islice, zip_longest
-from typing import Any, Final, NamedTuple
+from itertools import zip_longest
+from typing import Any, Final
 
 import click
 
@@ -14,7 +14,7 @@ from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
-from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT
+from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, time_or_none
 from graphkit.cli import options
 from graphkit.cli.cells import format_duration
 from graphkit.cli.command import Command
@@ -87,24 +87,21 @@ def history(
     saver = open_store(directory)
     config = find_config(saver, thread, ns=ns)
     has_filter = source is not None or clean or node is not None
-    infos = _load_history(saver, config, None if has_filter else limit)
-    rows = (
-        _checkpoint_row(saver, info, previous)
-        for info, previous in _with_previous(infos)
-        if _matches(info, source, clean=clean, node=node)
-    )
-    return Table(
-        _HISTORY_COLUMNS,
-        list(islice(rows, limit)),
-        empty=f"thread {config.thread!r} has no matching checkpoints",
-    )
-
-
-def _load_history(saver: BaseCheckpointSaver, config: RunnableConfig, limit: int | None) -> Sequence[CheckpointInfo]:
-    if limit is None:
-        return saver.history(config)
     # One more than is shown, because the duration of the last one depends on the one before it.
-    return saver.recent(config, limit=limit + 1)
+    infos = _read_newest(saver, config, None if has_filter or limit is None else limit + 1)
+    rows: list[Row] = []
+    for info, previous in zip_longest(infos, infos[1:]):
+        if len(rows) == limit:
+            break
+        if _matches(info, source, clean=clean, node=node):
+            rows.append(_checkpoint_row(saver, info, previous))
+    return Table(_HISTORY_COLUMNS, rows, empty=f"thread {config.thread!r} has no matching checkpoints")
+
+
+def _read_newest(saver: BaseCheckpointSaver, config: RunnableConfig, count: int | None) -> Sequence[CheckpointInfo]:
+    if count is None:
+        return saver.history(config)
+    return saver.recent(config, limit=count)
 
 
 def _matches(info: CheckpointInfo, source: str | None, *, clean: bool, node: str | None) -> bool:
@@ -115,18 +112,7 @@ def _matches(info: CheckpointInfo, source: str | None, *, clean: bool, node: str
     return node is None or info.node_id == node
 
 
-def _with_previous(
-    history: Sequence[CheckpointInfo],
-) -> Iterator[tuple[CheckpointInfo, CheckpointInfo | None]]:
-    """Yield each checkpoint of a history, newest first, with the one that was stored before it."""
-    yield from zip_longest(history, history[1:])
-
-
-def _checkpoint_row(
-    saver: BaseCheckpointSaver,
-    info: CheckpointInfo,
-    previous: CheckpointInfo | None = None,
-) -> Row:
+def _checkpoint_row(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None = None) -> Row:
     """Return a checkpoint as plain data.
 
     Args:
@@ -150,11 +136,7 @@ def _checkpoint_row(
     }
 
 
-def _step_seconds(
-    saver: BaseCheckpointSaver,
-    info: CheckpointInfo,
-    previous: CheckpointInfo | None,
-) -> float | None:
+def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None) -> float | None:
     """Return how long a node ran; None if no node ran, or its start is unknown."""
     from graphkit._engine.cursor import RESUMED_AT
 
@@ -163,12 +145,10 @@ def _step_seconds(
         return None
     resumed_at = _parse_time(info.metadata.get(RESUMED_AT))
     if resumed_at is not None:
-        elapsed = info.created_at - resumed_at
-        return max(0.0, elapsed.total_seconds())
+        return max(0.0, (info.created_at - resumed_at).total_seconds())
     if previous is None or previous.id != info.parent_id:
         return None
-    elapsed = info.created_at - previous.created_at
-    seconds = elapsed.total_seconds()
+    seconds = (info.created_at - previous.created_at).total_seconds()
     if seconds < 0:
         return None  # the clock was set back in between
     if seconds >= _MIN_SECONDS_OF_WAIT and _had_stopped(saver, previous):
@@ -181,10 +161,9 @@ def _parse_time(value: Any) -> datetime | None:
     if not isinstance(value, str):
         return None
     try:
-        time = datetime.fromisoformat(value)
+        return time_or_none(datetime.fromisoformat(value))
     except ValueError:
         return None
-    return time if time.tzinfo is not None else None
 
 
 def _had_stopped(saver: BaseCheckpointSaver, info: CheckpointInfo) -> bool:
@@ -225,22 +204,21 @@ def search(
     saver = open_store(directory)
     wanted = parse_assignments(metadata, "search")
     threads = find_threads(saver, thread)
-    matches: list[CheckpointInfo] = []
+    rows: list[Row] = []
+    left = limit
     for thread_id in threads:
-        left = None if limit is None else limit - len(matches)
-        if left == 0:
-            break
         try:
-            matches += saver.search(wanted, thread_id=thread_id, limit=left)
+            found = saver.search(wanted, thread_id=thread_id, limit=left)
         except CheckpointerError as error:
             context.warn(f"graphkit: {error}")
-
-    rows = []
-    for info in matches:
-        row = {"thread": info.thread_id, "ns": info.checkpoint_ns}
-        row.update(_checkpoint_row(saver, info))
-        rows.append(row)
-
+            continue
+        for info in found:
+            place = {"thread": info.thread_id, "ns": info.checkpoint_ns}
+            rows.append(place | _checkpoint_row(saver, info))
+        if limit is not None:
+            left = limit - len(rows)
+            if left == 0:
+                break
     return Table(_SEARCH_COLUMNS, rows, empty="no checkpoint has this metadata")
 
 
@@ -267,17 +245,7 @@ _MIN_SECONDS_FOR_RATE: Final = 60
 """If all checkpoints are from a shorter time, a rate per hour would be a guess."""
 
 _History = Sequence[CheckpointInfo]
-
-
-class _Thread(NamedTuple):
-    """What is stored of a thread."""
-
-    history: _History
-    """That of the thread's own graph; the first one there is, if that has none."""
-    nested: Sequence[_History]
-    """Those of its nested graphs."""
-    released: int
-    """The number of checkpoints in its released histories."""
+"""The checkpoints of a thread in one namespace, newest first."""
 
 
 @click.command("stats", cls=Command)
@@ -296,99 +264,108 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
     """
     saver = open_store(directory)
     threads = find_threads(saver, thread)
-    size = size_of(saver, None if thread is None else threads[0])
-    read: list[_Thread] = []
+    listed = threads
+    if thread is None:
+        listed = saver.threads(released=True)
+        size = size_of(saver, None)
+    else:
+        size = size_of(saver, threads[0])
+    histories: list[_History] = []
+    nested: list[_History] = []
     statuses: Counter[str] = Counter()
+    released = 0
     live = frozenset(threads)
-    listed = saver.threads(released=True) if thread is None else threads
     with context.progress("reading") as progress:
         for done, thread_id in enumerate(listed, 1):
-            status = ""
             try:
-                found = _read_thread(saver, thread_id)
+                root, *others = _read_histories(saver, thread_id)
+                released += _count_released(saver, thread_id)
+                histories.append(root)
+                nested += others
+                status = _status_of(root)
             except CheckpointKeyError:
                 status = "sealed"
             except CheckpointerError:
                 status = "damaged"
-            else:
-                read.append(found)
-                if found.history:
-                    status = found.history[0].status
             if status and thread_id in live:
                 statuses[status] += 1
             progress(done, len(listed), thread_id)
 
+    infos = [info for history in (*histories, *nested) for info in history]
     row = {
         "threads": len(threads),
         "statuses": dict(statuses),
         "waiting": statuses["interrupted"],
         "size": size,
-        **_sum_up(saver, read),
+        "checkpoints": len(infos) + released,
+        "released": released or None,
     }
+    if infos:
+        row |= _sum_up_saves(infos)
+        row |= _sum_up_durations(saver, histories)
+        row |= _sum_up_resumes(histories)
     return Card(_COLUMNS, row)
 
 
-def _read_thread(saver: BaseCheckpointSaver, thread_id: str) -> _Thread:
-    histories = [saver.history(RunnableConfig(thread_id, checkpoint_ns=name)) for name in saver.namespaces(thread_id)]
-    histories.sort(key=lambda history: history[0].checkpoint_ns if history else "")
-    released = 0
-    if isinstance(saver, HasVersions):
-        for version in saver.versions_by_thread_id(thread_id):
-            for name in saver.version_namespaces(thread_id, version):
-                released += len(saver.tag(RunnableConfig(thread_id, checkpoint_ns=name), version).checkpoints)
-    history, *nested = [history for history in histories if history] or [()]
-    return _Thread(history, nested, released)
+def _status_of(history: _History) -> str:
+    if not history:
+        return ""
+    return history[0].status
 
 
-def _sum_up(saver: BaseCheckpointSaver, threads: Sequence[_Thread]) -> Row:
-    histories = [thread.history for thread in threads if thread.history]
-    nested = [history for thread in threads for history in thread.nested]
-    infos = [info for history in (*histories, *nested) for info in history]
-    released = sum(thread.released for thread in threads)
-    counts = {"checkpoints": len(infos) + released, "released": released or None}
-    if not infos:
-        return counts
+def _read_histories(saver: BaseCheckpointSaver, thread_id: str) -> Sequence[_History]:
+    """Return the histories of a thread that are not empty: that of its own graph first, if there is one."""
+    histories: list[_History] = []
+    for namespace in sorted(saver.namespaces(thread_id)):
+        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+        if history:
+            histories.append(history)
+    return histories or [()]
+
+
+def _count_released(saver: BaseCheckpointSaver, thread_id: str) -> int:
+    """Return the number of checkpoints in the released histories of a thread."""
+    if not isinstance(saver, HasVersions):
+        return 0
+    count = 0
+    for version in saver.versions_by_thread_id(thread_id):
+        for namespace in saver.version_namespaces(thread_id, version):
+            tag = saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
+            count += len(tag.checkpoints)
+    return count
+
+
+def _sum_up_saves(infos: Sequence[CheckpointInfo]) -> Row:
     times = sorted(info.created_at for info in infos)
     seconds = (times[-1] - times[0]).total_seconds()
     per_hour = None
     if seconds >= _MIN_SECONDS_FOR_RATE:
         per_hour = round(len(infos) * _HOUR / seconds, 1)
     return {
-        **counts,
         "bytes_per_checkpoint": sum(info.size for info in infos) // len(infos),
         "oldest": times[0],
         "newest": times[-1],
         "per_hour": per_hour,
-        **_sum_up_durations(saver, histories),
-        **_sum_up_resumes(histories),
     }
 
 
 def _sum_up_durations(saver: BaseCheckpointSaver, histories: Sequence[_History]) -> Row:
-    steps = sorted(_steps(saver, histories))
+    """Return the median of the steps whose duration is known, and the slowest one."""
+    steps: list[tuple[float, str]] = []
+    for history in histories:
+        for info, previous in zip_longest(history, history[1:]):
+            seconds = _step_seconds(saver, info, previous)
+            if seconds is not None:
+                steps.append((seconds, info.node_id))
     if not steps:
         return {"median_seconds": None, "slowest_node": None}
-    median = steps[len(steps) // 2]
-    slowest = steps[-1]
-    duration = format_duration(slowest.seconds)
+    steps.sort()
+    median, _ = steps[len(steps) // 2]
+    slowest, node_id = steps[-1]
     return {
-        "median_seconds": median.seconds,
-        "slowest_node": f"{slowest.node} ({duration})",
+        "median_seconds": median,
+        "slowest_node": f"{node_id} ({format_duration(slowest)})",
     }
-
-
-class _Step(NamedTuple):
-    seconds: float
-    node: str
-
-
-def _steps(saver: BaseCheckpointSaver, histories: Sequence[_History]) -> Iterator[_Step]:
-    """Yield the steps whose duration is known."""
-    for history in histories:
-        for info, previous in _with_previous(history):
-            row = _checkpoint_row(saver, info, previous)
-            if row["seconds"] is not None:
-                yield _Step(seconds=row["seconds"], node=row["node"])
 
 
 def _sum_up_resumes(histories: Sequence[_History]) -> Row:
@@ -396,15 +373,12 @@ def _sum_up_resumes(histories: Sequence[_History]) -> Row:
 
     The rate is the share of finished threads among those that have ended.
     """
-    resumed = 0
-    ended = 0
-    finished = 0
+    statuses: Counter[str] = Counter()
     for history in histories:
-        if not any(info.metadata.get("clean") is False for info in history):
-            continue
-        resumed += 1
-        status = history[0].status
-        ended += status in {"finished", "failed"}
-        finished += status == "finished"
-    rate = round(finished / ended, 3) if ended else None
-    return {"resumed_after_failure": resumed, "resume_success_rate": rate}
+        if any(info.metadata.get("clean") is False for info in history):
+            statuses[history[0].status] += 1
+    rate = None
+    ended = statuses["finished"] + statuses["failed"]
+    if ended:
+        rate = round(statuses["finished"] / ended, 3)
+    return {"resumed_after_failure": statuses.total(), "resume_success_rate": rate}

@@ -17,7 +17,7 @@ from graphkit.cli.commands.damage import find_thread_or_files, missing_capabilit
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Whole
 from graphkit.cli.resolve import find_thread, find_threads
-from graphkit.cli.rows import count_checkpoints
+from graphkit.cli.rows import count_checkpoints, status_of
 from graphkit.cli.stores import KEY_FILE, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, pluralize
 from graphkit.cli.views import Message
@@ -201,12 +201,11 @@ def _prune_idle(
 def _waits(saver: BaseCheckpointSaver, thread_id: str) -> bool:
     """Return whether a thread waits for a human; False if it is damaged."""
     try:
-        latest = saver.recent(RunnableConfig(thread_id), limit=1)
+        return status_of(saver, thread_id) == "interrupted"
     except CheckpointKeyError:
         raise
     except CheckpointerError:
         return False
-    return bool(latest) and latest[0].status == "interrupted"
 
 
 def _note_waiting(count: int, *, are_chosen: bool) -> str:

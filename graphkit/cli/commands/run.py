@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from graphkit.cli.context import CliContext
 from graphkit.cli.options import Whole
 from graphkit.cli.render import show
 from graphkit.cli.resolve import find_config
+from graphkit.cli.rows import format_event, status_of
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -134,13 +135,8 @@ def _recover(graph: CompiledGraph, config: RunnableConfig, update: Mapping[str, 
     from graphkit.recovery import recover
 
     state = recover(graph, config, modifications=update)
-    latest = require_saver(graph).recent(config, limit=1)
-    status = latest[0].status if latest else "finished"
-    data = {
-        "thread": config.thread,
-        "status": status,
-        "state": None if state is None else dict(state),
-    }
+    status = status_of(require_saver(graph), config.thread) or "finished"
+    data = {"thread": config.thread, "status": status, "state": _to_dict(state)}
     return Message(f"{escape(config.thread)} was resumed and is {status}", data)
 
 
@@ -214,24 +210,24 @@ def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     data: dict[str, Any]
     if isinstance(last, InterruptionMetadata):
         rows = [_interrupt_row(interrupt) for interrupt in last.interrupts]
-        data = {
-            "thread": thread_id,
-            "status": "interrupted",
-            "interrupts": rows,
-        }
-        stops = describe_stops(last)
+        data = {"thread": thread_id, "status": "interrupted", "interrupts": rows}
+        stops = _describe_stops(last)
         return Message(f"{name} stopped after {count} and waits {stops}", data)
 
-    state = None if last is None else dict(last.state)
-    data = {
-        "thread": thread_id,
-        "status": "finished",
-        "state": state,
-    }
+    state = None
+    if last is not None:
+        state = last.state
+    data = {"thread": thread_id, "status": "finished", "state": _to_dict(state)}
     return Message(f"{name} finished after {count}", data)
 
 
-def describe_stops(output: InterruptionMetadata) -> str:
+def _to_dict(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    return dict(state)
+
+
+def _describe_stops(output: InterruptionMetadata) -> str:
     """Return where a run waits, and what it asks there."""
     parts = []
     for interrupt in output.interrupts:
@@ -285,14 +281,14 @@ def worker(context: CliContext, directory: str, app: str, failed: bool, once: bo
 
 
 def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
-    interrupts = output.interrupts if isinstance(output, InterruptionMetadata) else ()
+    interrupts: Sequence[InterruptionMetadata] = ()
+    text = escape(output.node)
+    if isinstance(output, InterruptionMetadata):
+        interrupts = output.interrupts
     if isinstance(output, InterruptionMetadata) and interrupts:
-        text = f"waits {describe_stops(output)}"
+        text = f"waits {_describe_stops(output)}"
     elif output.is_end:
         text = "finished"
-    else:
-        text = escape(output.node)
-
     when = context.now()
     data = {
         "time": when,
@@ -300,13 +296,7 @@ def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
         "node": output.node,
         "subgraph": output.is_subgraph,
         "interrupts": [
-            {
-                "id": one.id,
-                "node": one.node_id,
-                "when": one.when,
-                "reason": one.reason(),
-            }
-            for one in interrupts
+            {"id": stop.id, "node": stop.node_id, "when": stop.when, "reason": stop.reason()} for stop in interrupts
         ],
     }
-    return Text(f"{context.to_local_time(when):%H:%M:%S}  {escape(thread):24} {text}", data)
+    return Text(format_event(context, when, escape(thread), text), data)

@@ -14,13 +14,12 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import time_or_none
-from graphkit._wording import simplify_text
 from graphkit.cli import options
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS, OneOf, Whole
 from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.rows import Row, describe_progress, size_of
+from graphkit.cli.rows import Row, describe_failure, describe_progress, size_of
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import parse_age, parse_assignments
 from graphkit.cli.views import Column, Table
@@ -234,16 +233,11 @@ def _describe_waiting(saver: BaseCheckpointSaver, summary: HistorySummary) -> An
     if latest.status not in {"interrupted", "failed"}:
         return None
     if summary.failure is not None and not summary.waiting:
-        return _describe_failure(summary.failure)
+        return describe_failure(summary.failure)
     payloads = [_payload_of(interrupt) for interrupt in summary.waiting]
     if len(payloads) == 1:
         return payloads[0]
     return payloads
-
-
-def _describe_failure(failure: Mapping[str, Any]) -> str:
-    message = simplify_text(str(failure.get("message", "")))
-    return f"{failure.get('type')}: {message}"
 
 
 def _payload_of(interrupt: WaitingInterrupt) -> Any:

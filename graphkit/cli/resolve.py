@@ -122,6 +122,18 @@ def _match_checkpoints(history: Sequence[CheckpointInfo], typed: str) -> list[Ch
     return list(matches.values())
 
 
+def find_only(saver: BaseCheckpointSaver, typed: str | None, *, released: bool = False) -> str | None:
+    """Return the thread that the user typed as the only one; None stands for all threads."""
+    if typed is None:
+        return None
+    return find_thread(saver, typed, released=released)
+
+
+def find_chosen(saver: BaseCheckpointSaver, typed: Sequence[str], *, released: bool = False) -> Sequence[str] | None:
+    """Return the threads that the user typed; None stands for all threads."""
+    return [find_thread(saver, name, released=released) for name in typed] or None
+
+
 def find_threads(saver: BaseCheckpointSaver, typed: str | None) -> Sequence[str]:
     """Return the thread that the user typed as the only one, or all threads (None)."""
     if typed is None:
@@ -153,5 +165,7 @@ def find_config(
 
 def join_some(ids: Sequence[str]) -> str:
     """Return the first of several ids as part of a sentence."""
-    text = ", ".join(map(escape, ids[:_MAX_JOINED]))
-    return f"{text}, ..." if len(ids) > _MAX_JOINED else text
+    texts = [escape(full) for full in ids[:_MAX_JOINED]]
+    if len(ids) > _MAX_JOINED:
+        texts.append("...")
+    return ", ".join(texts)

@@ -15,7 +15,7 @@ from graphkit.cli import options
 from graphkit.cli.cells import format_bytes
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.resolve import find_thread
+from graphkit.cli.resolve import find_only
 from graphkit.cli.rows import Row
 from graphkit.cli.stores import ENTRY_DIRECTORIES, open_store
 from graphkit.cli.values import escape, pluralize
@@ -61,8 +61,8 @@ def missing_capability(saver: BaseCheckpointSaver, verb: str) -> CheckpointerCon
     return CheckpointerConfigurationError(f"{type(saver).__name__} cannot {verb}; {advice}")
 
 
-def find_thread_or_files(saver: BaseCheckpointSaver, typed: str) -> str:
-    """Return the thread that the user typed.
+def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str | None:
+    """Return the thread that the user typed; None stands for all threads.
 
     If none of its logs can be read, or it has only files that a repair set aside, the name of its
     directory proves the id.
@@ -72,7 +72,7 @@ def find_thread_or_files(saver: BaseCheckpointSaver, typed: str) -> str:
         UsageError: several threads have the prefix.
     """
     try:
-        return find_thread(saver, typed, released=True)
+        return find_only(saver, typed, released=True)
     except CheckpointNotFoundError:
         if isinstance(saver, SupportsVerify):
             report: Any = saver.verify(typed)
@@ -96,10 +96,8 @@ def verify(context: CliContext, directory: str, thread: str | None) -> Any:
     saver = open_store(directory)
     if not isinstance(saver, SupportsVerify):
         raise missing_capability(saver, "verify")
-    only = None
+    only = find_thread_or_files(saver, thread)
     entry_logs: Mapping[str, Any] = {}
-    if thread is not None:
-        only = find_thread_or_files(saver, thread)
     with context.progress("verifying") as progress:
         report: Any = saver.verify(only, progress=progress)
     directory_of_entries = _find_entries(saver)
@@ -178,9 +176,7 @@ def repair(context: CliContext, directory: str, thread: str | None, dry_run: boo
     saver = open_store(directory)
     if not isinstance(saver, SupportsRepair):
         raise missing_capability(saver, "repair")
-    only = None
-    if thread is not None:
-        only = find_thread_or_files(saver, thread)
+    only = find_thread_or_files(saver, thread)
     with context.progress("checking" if dry_run else "repairing") as progress:
         report: Any = saver.repair(only, dry_run=dry_run, progress=progress)
     entry_logs: Mapping[str, Any] = {}

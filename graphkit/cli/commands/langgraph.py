@@ -12,7 +12,7 @@ from graphkit._saver.capabilities import HasBaseDirectory
 from graphkit.cli import options
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.resolve import find_thread, join_some
+from graphkit.cli.resolve import find_chosen, join_some
 from graphkit.cli.stores import KEY_FILE, POSTGRES, SQLITE, open_store, open_target, strip_kind
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Message
@@ -129,7 +129,7 @@ def export_langgraph_sqlite(
     if isinstance(saver, HasBaseDirectory):
         source = saver.base_directory
         key_file = KEY_FILE.get()
-    chosen = [find_thread(saver, typed) for typed in threads] or None
+    chosen = find_chosen(saver, threads)
     langgraph = load_langgraph()
     with context.progress("exporting") as progress:
         report = langgraph.export_langgraph_sqlite(

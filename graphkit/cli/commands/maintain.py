@@ -16,8 +16,8 @@ from graphkit.cli.command import Command
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import Whole
-from graphkit.cli.resolve import find_thread, find_threads
-from graphkit.cli.rows import count_checkpoints, status_of
+from graphkit.cli.resolve import find_only, find_thread, find_threads
+from graphkit.cli.rows import Row, count_checkpoints, status_of
 from graphkit.cli.stores import KEY_FILE, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, pluralize
 from graphkit.cli.views import Message
@@ -38,17 +38,15 @@ def compact(context: CliContext, directory: str, thread: str | None, dry_run: bo
     Example: graphkit compact runs
     """
     saver = open_store(directory)
-    only = None if thread is None else find_thread(saver, thread)
+    only = find_only(saver, thread)
     if not isinstance(saver, SupportsCompact):
         raise missing_capability(saver, "compact")
     if dry_run:
         size = saver.size(only)
-        text = f"would compact {format_bytes(size)}"
-        return Message(text, {"size": size})
+        return Message(f"would compact {format_bytes(size)}", {"size": size})
     with context.progress("compacting") as progress:
         freed = saver.compact(only, progress=progress)
-    text = f"freed {format_bytes(freed)}"
-    return Message(text, {"freed": freed})
+    return Message(f"freed {format_bytes(freed)}", {"freed": freed})
 
 
 @click.command("rotate", cls=Command)
@@ -63,7 +61,7 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
     Example: graphkit rotate runs --key-file keys
     """
     saver = open_store(directory)
-    only = None if thread is None else find_thread(saver, thread, released=True)
+    only = find_only(saver, thread, released=True)
     if not isinstance(saver, SupportsRotate):
         raise missing_capability(saver, "rotate")
     if KEY_FILE.get() is None:
@@ -115,9 +113,9 @@ def prune(
     if idle is not None:
         if keep_last is not None or older_than is not None or keep_tags:
             raise UsageError("--idle deletes whole threads: give it without the options that select checkpoints")
-        return _prune_idle(
-            context, directory, thread, age=idle, interrupted=interrupted, is_confirmed=yes, dry_run=dry_run
-        )
+        saver = open_store(directory)
+        only = find_only(saver, thread, released=True)
+        return _prune_idle(context, saver, only, age=idle, interrupted=interrupted, yes=yes, dry_run=dry_run)
     if keep_last is None and older_than is None:
         raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
     criteria: dict[str, Any] = {"keep_last": keep_last, "keep_tags": keep_tags, "keep_interrupted": not interrupted}
@@ -154,47 +152,45 @@ def _count_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Rete
 
 def _prune_idle(
     context: CliContext,
-    directory: str,
-    thread: str | None,
+    saver: BaseCheckpointSaver,
+    only: str | None,
     *,
     age: str,
     interrupted: bool,
-    is_confirmed: bool,
+    yes: bool,
     dry_run: bool,
 ) -> Message:
     """Delete the threads that no process has written to for as long as `age`, after a confirmation."""
     idle_since = context.now() - parse_age(age)
-    saver = open_store(directory)
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
     assert isinstance(saver, BaseCheckpointSaver)
-    only = None if thread is None else find_thread(saver, thread, released=True)
-    found = saver.delete_idle(only, idle_since=idle_since, dry_run=True)
-    waiting = [thread_id for thread_id in found if _waits(saver, thread_id)]
-    chosen = [thread_id for thread_id in found if interrupted or thread_id not in waiting]
+    chosen = [*saver.delete_idle(only, idle_since=idle_since, dry_run=True)]
+    waiting = [thread_id for thread_id in chosen if _waits(saver, thread_id)]
+    if not interrupted:
+        chosen = [thread_id for thread_id in chosen if thread_id not in waiting]
     size = sum(map(saver.size, chosen))
-    note = _note_waiting(len(waiting), are_chosen=interrupted)
-    what = f"{pluralize(len(chosen), 'thread')} idle for {age}{note}, {format_bytes(size)}"
-    data: dict[str, Any] = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
+    idle = f"idle for {age}{_note_waiting(len(waiting), are_chosen=interrupted)}"
+    what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
+    data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
     if not chosen:
-        return Message(f"no thread is idle for {age}{note}", data)
+        return Message(f"no thread is {idle}", data)
     if dry_run:
-        return Message("\n".join([f"would delete {what}", *map(_indent, chosen)]), data)
-    if not is_confirmed and not _confirm(context, f"delete {what}, for good?"):
-        data["deleted"] = []
+        names = [f"    {escape(thread_id)}" for thread_id in chosen]
+        return Message("\n".join([f"would delete {what}", *names]), data)
+    data["deleted"] = []
+    if not yes and not _confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
 
-    deleted: list[str] = []
     with context.progress("deleting") as progress:
         for done, thread_id in enumerate(chosen, 1):
             # A thread that a process has written to since then stays.
-            deleted += saver.delete_idle(thread_id, idle_since=idle_since)
+            data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
             progress(done, len(chosen), thread_id)
-    data["deleted"] = deleted
-    text = f"deleted {pluralize(len(deleted), 'thread')} idle for {age}{note}"
-    stayed = len(chosen) - len(deleted)
-    if stayed > 0:
-        text += f"; {pluralize(stayed, 'thread')} stayed: in use again"
+    deleted = len(data["deleted"])
+    text = f"deleted {pluralize(deleted, 'thread')} {idle}"
+    if deleted < len(chosen):
+        text += f"; {pluralize(len(chosen) - deleted, 'thread')} stayed: in use again"
     return Message(text, data)
 
 
@@ -212,14 +208,12 @@ def _note_waiting(count: int, *, are_chosen: bool) -> str:
     """Return, in brackets, how many of the idle threads wait for a human; "" if none does."""
     if not count:
         return ""
-    verb = "waits" if count == 1 else "wait"
+    verb = "wait"
+    if count == 1:
+        verb = "waits"
     if are_chosen:
         return f" ({count} of them {verb} for a human)"
     return f" ({count} more {verb} for a human; --interrupted deletes those, too)"
-
-
-def _indent(thread_id: str) -> str:
-    return f"    {escape(thread_id)}"
 
 
 @click.command("delete", cls=Command)
@@ -257,7 +251,7 @@ def _require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
         CheckpointNotFoundError: there is no such thread, and no file of it.
         UsageError: the user typed only a prefix.
     """
-    found = find_thread_or_files(saver, typed)
+    found = find_thread_or_files(saver, typed) or typed
     if typed not in {found, escape(found)}:
         raise UsageError(f"type the whole id of the thread to delete: {escape(found)}")
     return found

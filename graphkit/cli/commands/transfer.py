@@ -18,7 +18,7 @@ from graphkit.cli.apps import load_app
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext, Progress
 from graphkit.cli.options import complete_thread
-from graphkit.cli.resolve import find_thread, join_some
+from graphkit.cli.resolve import find_chosen, find_thread, join_some
 from graphkit.cli.rows import count_checkpoints
 from graphkit.cli.stores import SECONDS_UNTIL_SYNC, hide_passwords, open_store
 from graphkit.cli.values import UsageError, escape, pluralize
@@ -116,11 +116,12 @@ def _copy_to(
     from graphkit.transfer import copy_threads
 
     source = open_store(directory)
-    types = types_of(app)
+    types = _types_of(app)
     source.register_types(*types)
-    chosen = [find_thread(source, name, released=versions) for name in names] or None
+    chosen = find_chosen(source, names, released=versions)
     if dry_run:
-        return _dry_copy(source, chosen, to, versions=versions)
+        threads = chosen or source.threads(released=versions)
+        return _describe_dry_run("copy", threads, f" to {escape(hide_passwords(to))}", to=hide_passwords(to))
     target = open_store(to, create=True, is_sealed=not plaintext, fsync=SECONDS_UNTIL_SYNC)
     target.register_types(*types)
     with context.progress("copying") as progress:
@@ -149,12 +150,10 @@ def _describe(checkpoints: int, versions: int) -> str:
     return text
 
 
-def _dry_copy(source: BaseCheckpointSaver, chosen: Sequence[str] | None, to: str, *, versions: bool) -> Message:
-    threads = source.threads(released=versions) if chosen is None else chosen
-    return Message(
-        f"would copy {pluralize(len(threads), 'thread')} to {escape(hide_passwords(to))}: {join_some(threads)}",
-        {"to": hide_passwords(to), "threads": list(threads), "dry_run": True},
-    )
+def _describe_dry_run(verb: str, threads: Sequence[str], place: str = "", **data: Any) -> Message:
+    """Return the message about what a command would do with threads, and where."""
+    sentence = f"would {verb} {pluralize(len(threads), 'thread')}{place}: {join_some(threads)}"
+    return Message(sentence, {"threads": list(threads), **data, "dry_run": True})
 
 
 # export and import
@@ -201,11 +200,14 @@ def export(
     Example: graphkit export runs order-17 --output order-17.jsonl
     """
     saver = open_store(directory)
-    types = types_of(app)
+    types = _types_of(app)
     saver.register_types(*types)
-    chosen = [find_thread(saver, thread, released=versions) for thread in threads or ()] or None
+    chosen = find_chosen(saver, threads, released=versions)
     if dry_run:
-        return _dry_export(chosen or saver.threads(released=versions), output)
+        place = escape(output)
+        if output == _STANDARD_STREAM:
+            place = "standard output"
+        return _describe_dry_run("export", chosen or saver.threads(released=versions), f" to {place}", file=output)
     with context.progress("exporting", is_wanted=output != _STANDARD_STREAM) as progress:
         if raw:
             from graphkit.rawlogs import export_logs
@@ -233,17 +235,11 @@ def export(
     )
 
 
-def _dry_export(threads: Sequence[str], output: str) -> Message:
-    target = "standard output" if output == _STANDARD_STREAM else escape(output)
-    return Message(
-        f"would export {pluralize(len(threads), 'thread')} to {target}: {join_some(threads)}",
-        {"threads": list(threads), "file": output, "dry_run": True},
-    )
-
-
-def types_of(app: str | None) -> tuple[type, ...]:
+def _types_of(app: str | None) -> tuple[type, ...]:
     """Return the application types of the graph of --app."""
-    return () if app is None else tuple(load_app(app).topology.schema.types)
+    if app is None:
+        return ()
+    return tuple(load_app(app).topology.schema.types)
 
 
 def _write_to_stream(context: CliContext, lines: Iterable[str]) -> None:
@@ -310,13 +306,14 @@ def import_(
             raise UsageError("--as requires a file of readable lines: a raw log contains the id of its thread")
         lines: Iterator[str] = chain((header,), file_lines)
         if dry_run:
-            return _dry_import(lines)
+            found = [str(json.loads(line)["thread"]) for line in lines if line.startswith(_THREAD_LINE)]
+            return _describe_dry_run("import", found)
         saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
         if is_raw:
             return _import_logs(saver, lines, progress)
         if rename is not None:
             lines = _check_single(lines)
-        return _import_threads(saver, lines, rename, types_of(app), progress)
+        return _import_threads(saver, lines, rename, _types_of(app), progress)
 
 
 def _import_logs(saver: BaseCheckpointSaver, lines: Iterable[str], progress: Progress) -> Message:
@@ -387,18 +384,9 @@ def _read_form(header: str) -> str:
         data: Any = json.loads(header)
     except (ValueError, RecursionError):
         data = None
-    form = data.get("graphkit") if isinstance(data, dict) else None
-    if form not in {"threads", "logs"}:
+    if not isinstance(data, dict) or data.get("graphkit") not in {"threads", "logs"}:
         raise CheckpointFormatError("the file", "not an export file of graphkit")
-    return str(form)
-
-
-def _dry_import(lines: Iterable[str]) -> Message:
-    threads = [str(json.loads(line)["thread"]) for line in lines if line.startswith(_THREAD_LINE)]
-    return Message(
-        f"would import {pluralize(len(threads), 'thread')}: {join_some(threads)}",
-        {"threads": threads, "dry_run": True},
-    )
+    return str(data["graphkit"])
 
 
 def _check_single(lines: Iterable[str]) -> Iterator[str]:

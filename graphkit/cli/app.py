@@ -90,16 +90,26 @@ class _Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of the first word, or of the first two words joined by a hyphen."""
-        first, *rest = args
-        if rest and f"{first}-{rest[0]}" in self._members:
-            return super().resolve_command(ctx, [f"{first}-{rest[0]}", *rest[1:]])
-        if first in self._members or first.startswith("-") or ctx.resilient_parsing:  # which completion uses
+        joined = "-".join(args[:2])
+        if joined in self._members:
+            return super().resolve_command(ctx, [joined, *args[2:]])
+        word = args[0]
+        is_known = word in self._members
+        is_option = word.startswith("-")
+        if is_known or is_option or ctx.resilient_parsing:  # which completion uses
             return super().resolve_command(ctx, args)
-        members = {name.removeprefix(f"{first}-"): name for name in self._members if name.startswith(f"{first}-")}
+
+        prefix = f"{word}-"
+        members = {}
+        for name in self._members:
+            if name.startswith(prefix):
+                members[name.removeprefix(prefix)] = name
         if members:
-            return first, _Group(first, members), rest
-        hint = suggest(first, list(self._members), cutoff=_WORD_SIMILARITY, show=escape) or "; see `graphkit --help`"
-        raise click.UsageError(f"there is no command {escape(first)}{hint}")
+            return word, _Group(word, members), args[1:]
+        hint = suggest(word, list(self._members), cutoff=_WORD_SIMILARITY, show=escape)
+        if not hint:
+            hint = "; see `graphkit --help`"
+        raise click.UsageError(f"there is no command {escape(word)}{hint}")
 
 
 # Options before a command
@@ -133,11 +143,12 @@ def _install_completion(ctx: click.Context, _param: click.Parameter, is_wanted: 
     if shell not in _COMPLETION_FILES:
         raise click.UsageError(f"cannot install completion in {shell}; --show-completion prints the script", ctx)
     name, startup_name = _COMPLETION_FILES[shell]
-    path = Path.home() / name
+    home = Path.home()
+    path = home / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script, encoding="utf-8")
     if startup_name is not None:
-        _append_line(Path.home() / startup_name, f"source '{path}'")
+        _append_line(home / startup_name, f"source '{path}'")
     click.echo(f"installed completion in {path}; it works in new shells")
     ctx.exit()
 
@@ -159,10 +170,12 @@ def _make_completion_script(ctx: click.Context) -> tuple[str, str]:
     shell = Path(environment.get("SHELL", "")).name
     if not shell and "PSModulePath" in environment:
         shell = "powershell"
-    completion = get_completion_class(shell)
-    if completion is None:
+    shell_class = get_completion_class(shell)
+    if shell_class is None:
         raise click.UsageError(f"there is no completion for the shell {escape(shell)}; see SHELL", ctx)
-    return shell, completion(ctx.command, {}, _PROGRAM, f"_{_PROGRAM.upper()}_COMPLETE").source()
+    variable = f"_{_PROGRAM.upper()}_COMPLETE"
+    completion = shell_class(ctx.command, {}, _PROGRAM, variable)
+    return shell, completion.source()
 
 
 # Invalid command lines
@@ -177,26 +190,30 @@ def _describe_usage_error(error: click.UsageError) -> str:
 
 
 def _describe_problem(error: click.UsageError) -> str:
-    params: list[click.Parameter] = []
+    options: dict[str, click.Parameter] = {}
     if error.ctx is not None:
-        params = error.ctx.command.params
+        for param in error.ctx.command.params:
+            options.update(dict.fromkeys(param.opts, param))
+
     if isinstance(error, click.NoSuchOption):
-        words = [word for param in params for word in param.opts if word.startswith("--")]
+        words = [word for word in options if word.startswith("--")]
         hint = suggest(error.option_name, words, cutoff=_OPTION_SIMILARITY, show=escape)
         return f"there is no option {escape(error.option_name)}{hint}"
     if isinstance(error, click.BadOptionUsage):
-        is_flag = any(getattr(param, "is_flag", False) for param in params if error.option_name in param.opts)
-        problem = "takes no value" if is_flag else "requires a value"
-        return f"the option {error.option_name} {problem}"
+        option = options.get(error.option_name)
+        if isinstance(option, click.Option) and option.is_flag:
+            return f"the option {error.option_name} takes no value"
+        return f"the option {error.option_name} requires a value"
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        return f"the {_name_of(error.param)} is missing"
     if isinstance(error, click.BadParameter) and error.param is not None:
-        name = _describe_param(error.param)
-        if isinstance(error, click.MissingParameter):
-            return f"the {name} is missing"
-        return f"the {name} {escape(error.message)}"
+        return f"the {_name_of(error.param)} {escape(error.message)}"
     return error.message
 
 
-def _describe_param(param: click.Parameter) -> str:
+def _name_of(param: click.Parameter) -> str:
     if isinstance(param, click.Option):
-        return f"option {max(param.opts, key=len)}"
-    return f"argument {param.human_readable_name.removesuffix('...')}"
+        longest = max(param.opts, key=len)
+        return f"option {longest}"
+    name = param.human_readable_name.removesuffix("...")
+    return f"argument {name}"

@@ -82,20 +82,19 @@ class Command(click.Command):
         arguments = dict(ctx.params)
         as_json = arguments.pop("as_json")
         debug = arguments.pop("debug")
-        key_file = arguments.pop("key_file") or ctx.obj.environment.get("GRAPHKIT_KEYS") or None
+        key_file = arguments.pop("key_file")
+        if not key_file:
+            key_file = ctx.obj.environment.get("GRAPHKIT_KEYS") or None
         typed = [value for value in arguments.values() if isinstance(value, str)]
         passwords = frozenset(find_passwords(typed))
         context = dataclasses.replace(ctx.obj, as_json=as_json, debug=debug, passwords=passwords)
-        token = KEY_FILE.set(key_file)
-        try:
-            return _run(context, self._callback_of(context, arguments), arguments)
-        finally:
-            KEY_FILE.reset(token)
-
-    def _callback_of(self, context: CliContext, arguments: Mapping[str, Any]) -> Callable[[], Any]:
         callback = self.callback
         assert callback is not None
-        return lambda: callback(context, **arguments)
+        token = KEY_FILE.set(key_file)
+        try:
+            return _run(context, lambda: callback(context, **arguments), arguments)
+        finally:
+            KEY_FILE.reset(token)
 
 
 def _make_common_options() -> list[click.Parameter]:
@@ -222,14 +221,18 @@ def _to_graphkit_error(error: GraphKitError | OSError) -> GraphKitError:
 
 def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:
     """Return an error as a sentence, with advice that applies to the command line only."""
+    sentence = simplify_text(str(error))
     if isinstance(error, CheckpointKeyError):
         if not error.has_keys:
-            return f"{error.path} is sealed with key {error.key_id!r}; here --key-file names the keys"
-        return f"{simplify_text(str(error))}; here --key-file names the keys"
-    sentence = simplify_text(str(error))
-    is_unregistered_type = isinstance(error, CheckpointSerializationError) and error.raw is not None
-    if not is_unregistered_type or "app" not in arguments:
+            sentence = f"{error.path} is sealed with key {error.key_id!r}"
+        return f"{sentence}; here --key-file names the keys"
+    if not isinstance(error, CheckpointSerializationError) or error.raw is None:
         return sentence
-    if arguments["app"] is None:
+
+    # A type is not registered.
+    if "app" not in arguments:
+        return sentence
+    app = arguments["app"]
+    if app is None:
         return f"{sentence}; here --app MODULE:OBJECT registers the types in the annotations of that graph's state"
-    return f"{sentence}; here --app {arguments['app']} has registered the types in the annotations of its state"
+    return f"{sentence}; here --app {app} has registered the types in the annotations of its state"

@@ -75,9 +75,14 @@ def _show_table(context: CliContext, table: Table) -> None:
     cells = [_format_column(context, column, table.rows) for column in columns]
     if context.is_pretty:
         columns, cells = fit_table(columns, cells, context.width)
-    padded = [_pad_column(context, column, texts) for column, texts in zip(columns, cells, strict=True)]
-    for line in zip(*padded, strict=True):
-        context.write_line(GAP.join(line).rstrip())
+
+    padded: list[list[str]] = []
+    for column, texts in zip(columns, cells, strict=True):
+        padded.append(_pad_column(context, column, texts))
+    for parts in zip(*padded, strict=True):
+        line = GAP.join(parts)
+        context.write_line(line.rstrip())
+
     if table.note:
         context.warn(table.note)
 
@@ -95,15 +100,18 @@ def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[s
 
 def _pad_column(context: CliContext, column: Column, texts: Sequence[str]) -> list[str]:
     """Return the title and the texts of a column, all of one width, with the colours of a terminal."""
-    width = max(map(_count_cells, (column.title, *texts)))
-    styles = [_BOLD, *map(_COLOURS.get, texts)]
-    padded = []
-    for text, style in zip((column.title, *texts), styles, strict=True):
+    lines = (column.title, *texts)
+    styles = (_BOLD, *map(_COLOURS.get, texts))
+    width = max(map(_count_cells, lines))
+    is_right_aligned = context.is_pretty and column.kind in _RIGHT_ALIGNED
+
+    padded: list[str] = []
+    for text, style in zip(lines, styles, strict=True):
         shown = text
         if context.colour and style is not None:
             shown = f"\x1b[{style}m{text}\x1b[0m"
         gap = " " * (width - _count_cells(text))
-        if context.is_pretty and column.kind in _RIGHT_ALIGNED:
+        if is_right_aligned:
             padded.append(gap + shown)
         else:
             padded.append(shown + gap)
@@ -123,13 +131,14 @@ def _count_cells(text: str) -> int:
 
 def _show_card(context: CliContext, card: Card) -> None:
     present = [column for column in card.columns if card.row.get(column.key) not in _EMPTY]
-    margin = max(len(column.title) for column in present) + len(GAP)
+    longest = max(len(column.title) for column in present)
+    margin = longest + len(GAP)
 
     for column in present:
         kind = _FULL_KINDS.get(column.kind, column.kind)
-        value = card.row[column.key]
-        line = column.title.ljust(margin) + format_cell(context, kind, value)
-        for part in _wrap(line, context.line_width, margin):
+        text = format_cell(context, kind, card.row[column.key])
+        title = column.title.ljust(margin)
+        for part in _wrap(title + text, context.line_width, margin):
             context.write_line(part)
 
     if card.tree:
@@ -206,8 +215,13 @@ def fit_table(
         if dropped is None:
             break
         fitted.remove(dropped)
-    fitted_columns = [replace(fit.column, title=cut(fit.column.title, fit.width)) for fit in fitted]
-    fitted_cells = [[cut(text, fit.width) for text in fit.texts] for fit in fitted]
+
+    fitted_columns: list[Column] = []
+    fitted_cells: list[list[str]] = []
+    for fit in fitted:
+        title = cut(fit.column.title, fit.width)
+        fitted_columns.append(replace(fit.column, title=title))
+        fitted_cells.append([cut(text, fit.width) for text in fit.texts])
     return fitted_columns, fitted_cells
 
 
@@ -285,5 +299,7 @@ def _format_leaf_lines(start: str, item: Any, width: int | None) -> Iterator[str
     depth = len(start) - len(start.lstrip())
     indent = " " * (depth + 2)
     for line in item.splitlines():
-        text = escape(line) if line else ""
+        text = ""
+        if line:  # `escape` shows an empty text as two quotes
+            text = escape(line)
         yield cut(indent + text, width)

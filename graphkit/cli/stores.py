@@ -51,8 +51,10 @@ def parse_store_name(name: str, kinds: Collection[str]) -> StoreName | None:
     """
     if name.startswith(_URL_SCHEMES):
         return StoreName(POSTGRES, *_split_schema(name))
-    kind, colon, argument = name.partition(":")
-    if not colon or kind not in kinds or Path(name).exists():
+    kind, _, argument = name.partition(":")
+    if kind == name or kind not in kinds:
+        return None
+    if Path(name).exists():
         return None
     if kind == POSTGRES:
         return StoreName(POSTGRES, *_split_schema(argument))
@@ -70,8 +72,9 @@ def strip_kind(name: str, kind: str) -> str:
     """
     if name.startswith(_URL_SCHEMES):
         return name
-    before, colon, argument = name.partition(":")
-    return argument if colon and before == kind and not Path(name).exists() else name
+    if Path(name).exists():
+        return name
+    return name.removeprefix(f"{kind}:")
 
 
 def _split_schema(connection_string: str) -> tuple[str, str | None]:
@@ -81,24 +84,34 @@ def _split_schema(connection_string: str) -> tuple[str, str | None]:
     """
     if connection_string.startswith(_URL_SCHEMES):
         return _split_schema_of_url(connection_string)
-    keywords = _split_keywords(connection_string)
-    schemas = [_unquote_value(keyword["value"]) for keyword in keywords if keyword["name"] == "schema"]
-    if not schemas:
+    schema = None
+    rest: list[str] = []
+    for keyword in _split_keywords(connection_string):
+        if keyword["name"] == "schema":
+            schema = _unquote_value(keyword["value"])
+        else:
+            rest.append(keyword[0].strip())
+    if schema is None:
         return connection_string, None
-    rest = " ".join(keyword[0].strip() for keyword in keywords if keyword["name"] != "schema")
-    return rest, schemas[-1]
+    return " ".join(rest), schema
 
 
 def _split_schema_of_url(url: str) -> tuple[str, str | None]:
     from urllib.parse import unquote
 
     address, _, query = url.partition("?")
-    options = query.split("&")
-    schemas = [unquote(option.removeprefix(_SCHEMA)) for option in options if option.startswith(_SCHEMA)]
-    if not schemas:
+    schema = None
+    rest: list[str] = []
+    for option in query.split("&"):
+        if option.startswith(_SCHEMA):
+            schema = unquote(option.removeprefix(_SCHEMA))
+        else:
+            rest.append(option)
+    if schema is None:
         return url, None
-    rest = "&".join(option for option in options if not option.startswith(_SCHEMA))
-    return f"{address}?{rest}" if rest else address, schemas[-1]
+    if rest:
+        address = f"{address}?{'&'.join(rest)}"
+    return address, schema
 
 
 def _split_keywords(connection_string: str) -> list[re.Match[str]]:
@@ -126,7 +139,8 @@ def find_passwords(names: Iterable[str]) -> set[str]:
     typed: set[str] = set()
     for name in names:
         for match in _PASSWORD_OPTION.finditer(name):
-            typed |= {match[2], _unquote_value(match[2])}
+            typed.add(match[2])
+            typed.add(_unquote_value(match[2]))
         before, separator, _ = name.partition("://")
         start = before.rfind("postgres")
         if separator and start >= 0:
@@ -242,14 +256,16 @@ def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
 
     Creates no directory.
     """
+    path = name
     store = parse_store_name(name, _list_kinds(name))
-    if store is not None and store.kind not in _FILE_KINDS:
-        return open_store(name, create=True), {}
+    if store is not None:
+        if store.kind not in _FILE_KINDS:
+            return open_store(name, create=True), {}
+        path = store.argument
     options = {}
     key_file = KEY_FILE.get()
     if key_file is not None:
         options["cipher"] = key_file
-    path = name if store is None else store.argument
     return path, options
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,40 +122,35 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     Many ids begin with the same time. An id of up to twelve characters stays whole. The commands
     accept a unique end or beginning as the id.
     """
-    distinct = list(dict.fromkeys(ids))
-    longest = max(map(len, distinct), default=0)
-    length = _MIN_ID_LENGTH
-    while length < longest:
-        ends = {full[-length:] for full in distinct}
-        if len(ends) == len(distinct):
-            break
-        length += 2
-
+    reversed_ids = {full: full[::-1] for full in ids}
+    length = _find_length(reversed_ids.values(), least=_MIN_ID_LENGTH, step=2)
     short: dict[str, str] = {}
-    for full in distinct:
-        is_long = len(full) > length + _ID_TOLERANCE
-        text = full[-length:] if is_long else full
-        short[full] = escape(text)
-
+    for full in reversed_ids:
+        short[full] = escape(full)
+        if len(full) > length + _ID_TOLERANCE:
+            short[full] = escape(full[-length:])
     return short
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Shorten long thread ids to their first characters, enough to tell them apart."""
-    distinct = list(dict.fromkeys(names))
-    longest = max(map(len, distinct), default=0)
-    length = _MIN_NAME_LENGTH
-    while length < longest:
-        beginnings = {name[:length] for name in distinct}
-        if len(beginnings) == len(distinct):
-            break
-        length += 4
-
+    distinct = dict.fromkeys(names)
+    length = _find_length(distinct, least=_MIN_NAME_LENGTH, step=4)
     short: dict[str, str] = {}
     for name in distinct:
+        short[name] = escape(name)
         if len(name) > length:
             short[name] = escape(name[:length]) + "…"
-        else:
-            short[name] = escape(name)
-
     return short
+
+
+def _find_length(distinct: Collection[str], *, least: int, step: int) -> int:
+    """Return how many of their first characters tell texts apart."""
+    longest = max(map(len, distinct), default=0)
+    length = least
+    while length < longest:
+        beginnings = {text[:length] for text in distinct}
+        if len(beginnings) == len(distinct):
+            break
+        length += step
+    return length

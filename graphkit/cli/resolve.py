@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from graphkit._records.config import RunnableConfig
@@ -108,18 +108,21 @@ def _no_checkpoints(config: RunnableConfig) -> CheckpointNotFoundError:
 
 
 def _match_checkpoints(history: Sequence[CheckpointInfo], typed: str) -> list[CheckpointInfo]:
+    # A history may have several checkpoints of one id. The first of them, the newest, counts.
+    infos: dict[str, CheckpointInfo] = {}
     for info in history:
-        if info.id == typed:
-            return [info]
+        infos.setdefault(info.id, info)
+    if typed in infos:
+        return [infos[typed]]
     part = typed.strip(_ELLIPSIS)
     if len(part) < _MIN_ID_LENGTH:
         return []
-    # A dict, because a history may have several checkpoints of one id.
-    matches: dict[str, CheckpointInfo] = {}
-    for info in history:
-        if info.id.endswith(part) or info.id.startswith(part):
-            matches[info.id] = info
-    return list(matches.values())
+    return [infos[full] for full in match_ids(infos, part)]
+
+
+def match_ids(ids: Iterable[str], part: str) -> list[str]:
+    """Return the ids that begin or end with a text."""
+    return [full for full in ids if full.startswith(part) or full.endswith(part)]
 
 
 def find_only(saver: BaseCheckpointSaver, typed: str | None, *, released: bool = False) -> str | None:

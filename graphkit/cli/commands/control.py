@@ -15,7 +15,7 @@ from graphkit.cli.apps import load_app, open_store_of, require_saver
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, find_threads
+from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, find_threads, match_ids
 from graphkit.cli.rows import Row, interrupt_row
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import (
@@ -124,14 +124,15 @@ def _choose_interrupt(
     """
     if not pending:
         raise CheckpointConflictError(thread_id, "no interrupt is pending, so there is nothing to answer")
-    matches = pending
-    if typed is not None:
-        matches = [one for one in pending if one.id.endswith(typed) or one.id.startswith(typed)]
+    wanted = typed or ""
+    by_id = {interrupt.id: interrupt for interrupt in pending}
+    matches = match_ids([interrupt.id for interrupt in pending], wanted)
     if len(matches) == 1:
-        return matches[0]
+        return by_id[matches[0]]
+
     ids = ", ".join(map(_describe_interrupt, pending))
     if not matches:
-        what = f"pending interrupt {escape(typed or '')}"
+        what = f"pending interrupt {escape(wanted)}"
         raise CheckpointNotFoundError(thread_id, what, f"pending: {ids}")
     raise UsageError(f"{len(matches)} interrupts are pending, choose one with --interrupt: {ids}")
 

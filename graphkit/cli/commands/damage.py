@@ -105,22 +105,41 @@ def verify(context: CliContext, directory: str, thread: str | None) -> Any:
         entry_logs = _load_maintenance().verify_entries(directory_of_entries)
 
     problems = list(_problem_rows(report, entry_logs))
-    size = report.size + sum(log.size for log in entry_logs.values())
-    checkpoints = sum(file.checkpoints for found in report.threads for file in found.files)
-    counts = [pluralize(len(report.threads), "thread"), pluralize(checkpoints, "checkpoint")]
-    data = {"threads": len(report.threads), "checkpoints": checkpoints, **dict.fromkeys(_ENTRY_KEYS.values(), 0)}
-    for noun, log in entry_logs.items():
-        counts.append(pluralize(log.entries, noun))
-        data[_ENTRY_KEYS[noun]] = log.entries
-    data |= {"size": size, "ok": not problems, "problems": problems}
-    summary = ", ".join([*counts, format_bytes(size)])
+    data = _count_readable(report, entry_logs)
+    counts = [
+        pluralize(data["threads"], "thread"),
+        pluralize(data["checkpoints"], "checkpoint"),
+        *(pluralize(log.entries, noun) for noun, log in entry_logs.items()),
+        format_bytes(data["size"]),
+    ]
+    summary = ", ".join(counts)
+    data["ok"] = not problems
+    data["problems"] = problems
     if not problems:
         return Message(f"{summary}: no problems", data)
+
     code, advice = _judge(saver, {row["state"] for row in problems})
-    message = Message(f"{summary}: {pluralize(len(problems), 'problem')}; {advice}", data, code)
+    found = pluralize(len(problems), "problem")
+    message = Message(f"{summary}: {found}; {advice}", data, code)
     if context.as_json:
         return message
     return iter([Table(_COLUMNS, problems, empty=""), message])
+
+
+def _count_readable(report: Any, entry_logs: Mapping[str, Any]) -> Row:
+    """Return what `verify` could read, as in its JSON."""
+    counts: Row = {
+        "threads": len(report.threads),
+        "checkpoints": 0,
+        **dict.fromkeys(_ENTRY_KEYS.values(), 0),
+        "size": report.size,
+    }
+    for thread in report.threads:
+        counts["checkpoints"] += sum(file.checkpoints for file in thread.files)
+    for noun, log in entry_logs.items():
+        counts[_ENTRY_KEYS[noun]] = log.entries
+        counts["size"] += log.size
+    return counts
 
 
 def _judge(saver: BaseCheckpointSaver, states: AbstractSet[str]) -> tuple[int, str]:
@@ -188,13 +207,15 @@ def repair(context: CliContext, directory: str, thread: str | None, dry_run: boo
     if isinstance(saver, HasBaseDirectory):
         root = Path(saver.base_directory)
     text = _RepairText(root, dry_run=dry_run)
-    lines = list(text.describe_entries(entry_logs))
+    lines: list[str] = []
     if report.files or report.changed or not entry_logs:
-        lines = [*text.describe_store(report), *lines]
-    code = 0
-    if not report.ok or report.total_losses or any(map(_is_total_loss, entry_logs.values())):
-        code = CheckpointCorruptionError.exit_code
-    return Message("\n".join(lines), _report_data(report, entry_logs), code)
+        lines += text.describe_store(report)
+    lines += text.describe_entries(entry_logs)
+    data = _report_data(report, entry_logs)
+    has_lost_entries = any(map(_is_total_loss, entry_logs.values()))
+    if report.ok and not report.total_losses and not has_lost_entries:
+        return Message("\n".join(lines), data)
+    return Message("\n".join(lines), data, CheckpointCorruptionError.exit_code)
 
 
 def _group_by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:
@@ -238,6 +259,7 @@ class _RepairText:
         threads = _group_by_thread(report.files)
         for directory, files in threads.items():
             yield from self._describe_thread(directory, files)
+
         if report.finished:
             names = ", ".join(map(escape, report.finished))
             yield f"{self._verb('finish', 'finished')} the release or delete of {names}"
@@ -246,15 +268,18 @@ class _RepairText:
         if report.removed:
             leftovers = pluralize(len(report.removed), "leftover")
             yield f"{self._verb('remove', 'removed')} {leftovers} of crashed processes"
+
         if threads:
             yield self._sum_up(threads)
         elif not report.changed:
             yield "nothing is damaged" if self._dry_run else "nothing was damaged"
+
         if report.total_losses:
             yield _ADVICE_AFTER_LOSS
         refused = {file.before.state for file in report.files if file.refused}
-        for state in sorted(refused.intersection(_ADVICE_FOR_REFUSED)):
-            yield _ADVICE_FOR_REFUSED[state]
+        for state, advice in sorted(_ADVICE_FOR_REFUSED.items()):
+            if state in refused:
+                yield advice
 
     def describe_entries(self, repairs: Mapping[str, Any]) -> Iterator[str]:
         """Yield what was done to the logs of LangGraph's store and cache."""
@@ -263,10 +288,12 @@ class _RepairText:
             if log.before.lost:
                 lost = pluralize(log.before.lost, "byte")
             directory = Path(log.before.path).parts[0]
-            yield f"{directory}: {self._balance(log.refused, pluralize(log.kept, noun), lost)}"
+            balance = self._balance(log.refused, pluralize(log.kept, noun), lost)
+            yield f"{directory}: {balance}"
             yield _describe_problem(log.before)
             if log.set_aside:
-                yield f"    the old bytes are in {escape(str(self._root / log.set_aside))}"
+                copy = self._root / log.set_aside
+                yield f"    the old bytes are in {escape(str(copy))}"
             elif self._dry_run and not log.refused:
                 yield "    would copy the old bytes to a file beside it"
 
@@ -279,7 +306,8 @@ class _RepairText:
         count = sum(file.kept for file in attempted)
         if count:
             kept = pluralize(count, "checkpoint")
-        yield f"{name}: {self._balance(not attempted, kept, _describe_loss(attempted))}"
+        balance = self._balance(not attempted, kept, _describe_loss(attempted))
+        yield f"{name}: {balance}"
         for file in files:
             yield from self._describe_file(file)
 
@@ -293,9 +321,11 @@ class _RepairText:
         if file.refused and file.refused != file.before.reason:
             yield f"    because {file.refused}"
         if file.corrected:
+            verb = self._verb("correct", "corrected")
             bits = pluralize(len(file.corrected), "flipped bit")
             offsets = ", ".join(map(str, file.corrected[:_MAX_DETAILS]))
-            yield f"    {self._verb('correct', 'corrected')} {bits}, at byte {offsets}"
+            yield f"    {verb} {bits}, at byte {offsets}"
+
         for loss in file.lost[:_MAX_DETAILS]:
             where = f"byte {loss.offset}"
             if loss.checkpoint_id is not None:
@@ -304,15 +334,19 @@ class _RepairText:
         hidden = len(file.lost) - _MAX_DETAILS
         if hidden > 0:
             yield f"    lost: {hidden} more; --json lists all"
+
         if file.set_aside:
             verb = self._verb("copy the old bytes to", "the old bytes are in")
-            yield f"    {verb} {escape(str(self._root / file.set_aside))}"
+            copy = self._root / file.set_aside
+            yield f"    {verb} {escape(str(copy))}"
 
     def _sum_up(self, threads: Mapping[str, Sequence[Any]]) -> str:
         """Return how many threads are readable again."""
         repaired = 0
         for files in threads.values():
-            repaired += not any(file.refused or file.is_total_loss for file in files)
+            has_failed = any(file.refused or file.is_total_loss for file in files)
+            if not has_failed:
+                repaired += 1
         verb = self._verb("repair", "repaired")
         if repaired == len(threads):
             return f"{verb} {pluralize(repaired, 'thread')}"

@@ -86,9 +86,13 @@ def history(
     """
     saver = open_store(directory)
     config = find_config(saver, thread, ns=ns)
+    count = None
     has_filter = source is not None or clean or node is not None
-    # One more than is shown, because the duration of the last one depends on the one before it.
-    infos = _read_newest(saver, config, None if has_filter or limit is None else limit + 1)
+    if limit is not None and not has_filter:
+        # One more than is shown, because the duration of the last one depends on the one before it.
+        count = limit + 1
+    infos = _read_newest(saver, config, count)
+
     rows: list[Row] = []
     for info, previous in zip_longest(infos, infos[1:]):
         if len(rows) == limit:
@@ -336,15 +340,18 @@ def _count_released(saver: BaseCheckpointSaver, thread_id: str) -> int:
 
 
 def _sum_up_saves(infos: Sequence[CheckpointInfo]) -> Row:
-    times = sorted(info.created_at for info in infos)
-    seconds = (times[-1] - times[0]).total_seconds()
+    oldest = min(info.created_at for info in infos)
+    newest = max(info.created_at for info in infos)
+    elapsed = newest - oldest
+    seconds = elapsed.total_seconds()
     per_hour = None
     if seconds >= _MIN_SECONDS_FOR_RATE:
         per_hour = round(len(infos) * _HOUR / seconds, 1)
+    size = sum(info.size for info in infos)
     return {
-        "bytes_per_checkpoint": sum(info.size for info in infos) // len(infos),
-        "oldest": times[0],
-        "newest": times[-1],
+        "bytes_per_checkpoint": size // len(infos),
+        "oldest": oldest,
+        "newest": newest,
         "per_hour": per_hour,
     }
 
@@ -375,10 +382,15 @@ def _sum_up_resumes(histories: Sequence[_History]) -> Row:
     """
     statuses: Counter[str] = Counter()
     for history in histories:
-        if any(info.metadata.get("clean") is False for info in history):
+        has_failed = any(info.metadata.get("clean") is False for info in history)
+        if has_failed:
             statuses[history[0].status] += 1
     rate = None
-    ended = statuses["finished"] + statuses["failed"]
+    finished = statuses["finished"]
+    ended = finished + statuses["failed"]
     if ended:
-        rate = round(statuses["finished"] / ended, 3)
-    return {"resumed_after_failure": statuses.total(), "resume_success_rate": rate}
+        rate = round(finished / ended, 3)
+    return {
+        "resumed_after_failure": statuses.total(),
+        "resume_success_rate": rate,
+    }

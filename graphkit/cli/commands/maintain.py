@@ -68,11 +68,16 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
         raise CheckpointerConfigurationError("rotate needs the keys: --key-file names them")
     with context.progress("rotating") as progress:
         report = saver.rotate(only, progress=progress)
-    text = f"sealed {pluralize(len(report.rewritten), 'log')} with the current key"
+    count = pluralize(len(report.rewritten), "log")
+    text = f"sealed {count} with the current key"
     if report.set_aside:
         names = ", ".join(map(escape, report.set_aside))
         text = f"{text}; these still hold bytes as they were, remove what you do not need: {names}"
-    return Message(text, {"rewritten": list(report.rewritten), "set_aside": list(report.set_aside)})
+    data = {
+        "rewritten": list(report.rewritten),
+        "set_aside": list(report.set_aside),
+    }
+    return Message(text, data)
 
 
 @click.command("prune", cls=Command)
@@ -165,16 +170,21 @@ def _prune_idle(
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
     assert isinstance(saver, BaseCheckpointSaver)
-    chosen = [*saver.delete_idle(only, idle_since=idle_since, dry_run=True)]
-    waiting = [thread_id for thread_id in chosen if _waits(saver, thread_id)]
-    if not interrupted:
-        chosen = [thread_id for thread_id in chosen if thread_id not in waiting]
+    chosen: list[str] = []
+    waiting: list[str] = []
+    for thread_id in saver.delete_idle(only, idle_since=idle_since, dry_run=True):
+        is_waiting = _waits(saver, thread_id)
+        if is_waiting:
+            waiting.append(thread_id)
+        if interrupted or not is_waiting:
+            chosen.append(thread_id)
     size = sum(map(saver.size, chosen))
-    idle = f"idle for {age}{_note_waiting(len(waiting), are_chosen=interrupted)}"
-    what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
     data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
+    note = _note_waiting(len(waiting), are_chosen=interrupted)
+    idle = f"idle for {age}{note}"
     if not chosen:
         return Message(f"no thread is {idle}", data)
+    what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
     if dry_run:
         names = [f"    {escape(thread_id)}" for thread_id in chosen]
         return Message("\n".join([f"would delete {what}", *names]), data)

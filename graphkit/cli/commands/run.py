@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -30,6 +30,9 @@ from graphkit.cli.values import (
     pluralize,
 )
 from graphkit.cli.views import Message, Text, View
+
+if TYPE_CHECKING:
+    import asyncio
 
 _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""
@@ -152,7 +155,7 @@ def _follow(
     start = monotonic()
     config = config.with_stream_mode(StreamMode.UPDATES)
     with context.stop_on_signal(lambda: graph.pause(config.thread)):
-        for last in outputs(graph, given, config):
+        for last in _outputs(graph, given, config):
             if isinstance(last, InterruptionMetadata):
                 break
             if last.is_end:
@@ -164,20 +167,25 @@ def _follow(
     yield _end_view(config.thread, last, steps)
 
 
-def outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[NodeOutput]:
+def _outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[NodeOutput]:
     """Run a graph and yield its outputs, whether its nodes are asynchronous or not."""
     if not graph.topology.asynchronous:
         yield from graph.stream(given, config)
         return
     import asyncio
 
-    async def read_next(stream: Any) -> NodeOutput | None:
+    with asyncio.Runner() as runner:
+        yield from iterate(graph.astream(given, config), runner)
+
+
+def iterate(stream: AsyncIterator[NodeOutput], runner: asyncio.Runner) -> Iterator[NodeOutput]:
+    """Yield the outputs of an asynchronous stream."""
+
+    async def read_next() -> NodeOutput | None:
         return await anext(stream, None)
 
-    with asyncio.Runner() as runner:
-        stream = graph.astream(given, config)
-        while (output := runner.run(read_next(stream))) is not None:
-            yield output
+    while (output := runner.run(read_next())) is not None:
+        yield output
 
 
 def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:

@@ -74,8 +74,8 @@ def require_saver(graph: CompiledGraph) -> BaseCheckpointSaver:
 
 def _import_object(name: str) -> Any:
     module_name, _, path = name.partition(":")
-    is_complete = path and all(module_name.split("."))
-    if not is_complete:
+    packages = module_name.split(".")
+    if not path or not all(packages):
         raise UsageError(f"--app must be module:object, not {escape(name)}")
     found: Any = _import_module(module_name)
     for attribute in path.split("."):

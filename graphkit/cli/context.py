@@ -45,8 +45,10 @@ codecs.register_error("graphkit.escaped", _escape_as_json)
 @contextmanager
 def _redirect_handlers(old: TextIO, new: TextIO) -> Iterator[None]:
     """Make log handlers that write to one stream write to another."""
+    # The application of --app may have made handlers before the command began, with the stream of that time.
     redirected: list[logging.StreamHandler[Any]] = []
-    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    for logger in loggers:
         if not isinstance(logger, logging.Logger):  # a placeholder of the logging module
             continue
         streams = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]

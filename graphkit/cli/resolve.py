@@ -37,6 +37,8 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
     """
     if _exists(saver, typed, released=released):
         return typed
+
+    # A table shows ids escaped and, if they are long, cut with an ellipsis: both can be typed as they are shown.
     known = saver.threads(released=released)
     matches = _match_threads(known, typed)
     if len(matches) == 1:
@@ -45,7 +47,10 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
         prefix = escape(typed.removesuffix(_ELLIPSIS))
         names = join_some(matches)
         raise UsageError(f"{len(matches)} threads begin with {prefix}: {names}; type more characters")
-    hint = suggest(typed, known, cutoff=_SIMILARITY, show=escape) or "; see graphkit threads"
+
+    hint = suggest(typed, known, cutoff=_SIMILARITY, show=escape)
+    if not hint:
+        hint = "; see graphkit threads"
     raise CheckpointNotFoundError(typed, hint=hint.removeprefix("; "))
 
 

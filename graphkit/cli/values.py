@@ -40,7 +40,7 @@ def to_plain(value: Any) -> Any:
         is_long = value.bit_length() > _MAX_INT_BITS
         return hex(value) if is_long else value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if math.isfinite(value) else str(value)  # JSON has neither nan nor infinity
     if isinstance(value, str):
         encoded = value.encode("utf-8", "backslashreplace")  # a lone surrogate is not UTF-8
         return encoded.decode()
@@ -60,12 +60,15 @@ def _fields_of(value: Any) -> Any:
 
 def _container_to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {_key_to_plain(key): to_plain(item) for key, item in value.items()}
+        plain = {}
+        for key, item in value.items():
+            plain[_key_to_plain(key)] = to_plain(item)
+        return plain
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
         items = [to_plain(item) for item in value]
-        return sorted(items, key=repr)
+        return sorted(items, key=repr)  # items of several types have no order
     if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, bytes):

@@ -215,7 +215,8 @@ class _Conversation:
             try:
                 last = yield from self._follow(given)
             except MaxIterationsError as error:
-                # To try again would execute nothing; a message starts a new count.
+                # To try again would execute nothing; a message starts a new count. A script that resumed a turn
+                # gives its next line as that message; one that gave a message gets the error.
                 if self._is_interactive:
                     self._context.warn(f"graphkit: {error}")
                     return True

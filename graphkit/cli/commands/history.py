@@ -147,6 +147,10 @@ def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: Ch
     source = info.metadata.get("source")
     if info.node_id == START or source in _SOURCES_WITHOUT_NODE:
         return None
+
+    # The step began when the run resumed, or else when the checkpoint before was stored. That one must be the parent,
+    # since a resume may have gone back to an older checkpoint, and the run must not have stopped in between: the time
+    # until a human answers is no time of the node.
     resumed_at = _parse_time(info.metadata.get(RESUMED_AT))
     if resumed_at is not None:
         return max(0.0, (info.created_at - resumed_at).total_seconds())

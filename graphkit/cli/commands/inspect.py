@@ -80,17 +80,19 @@ def show(
     saver = open_store_of(directory, app)
     config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
     loaded = _load(saver, config)
+    # The id, from here on: another process may store a newer checkpoint at any time.
     config = config.with_check_point_id(loaded.id)
     state = _read_state(saver, config, loaded)
     if key is not None:
         value = get_at_path(_require_readable(state), key)
-        text = "\n".join(format_tree(value, context.line_width))
-        return Text(text, to_plain(value))
+        lines = format_tree(value, context.line_width)
+        return Text("\n".join(lines), to_plain(value))
 
-    if keys:
-        state = {name: type(value).__name__ for name, value in _require_readable(state).items()}
     row = _properties(saver, config, loaded)
     row["state"] = state
+    if keys:
+        values = _require_readable(state)
+        row["state"] = {name: type(value).__name__ for name, value in values.items()}
     return Card(_COLUMNS, row, tree="state")
 
 
@@ -267,6 +269,7 @@ def _format_difference(difference: Difference, width: int) -> list[str]:
         return [f"+ {name}: {new}"]
     if difference.change == "removed":
         return [f"- {name}: {old}"]
+
     header = f"~ {name}:"
     if _has_lines(difference.old, difference.new):
         lines = _compare_lines(difference.old, difference.new)

@@ -139,7 +139,9 @@ def _recover(graph: CompiledGraph, config: RunnableConfig, update: Mapping[str, 
 
     state = recover(graph, config, modifications=update)
     status = status_of(require_saver(graph), config.thread) or "finished"
-    data = {"thread": config.thread, "status": status, "state": _to_dict(state)}
+    data: dict[str, Any] = {"thread": config.thread, "status": status, "state": None}
+    if state is not None:
+        data["state"] = dict(state)
     return Message(f"{escape(config.thread)} was resumed and is {status}", data)
 
 
@@ -195,6 +197,7 @@ def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
         data = {"node": output.node, "chunk": output.chunk}
         return Text(f"     {node} | {chunk}", data)
 
+    # A fork has an update for each of its branches.
     changed: dict[str, Any] = {}
     for update in (output.update or {}).values():
         changed.update(update or {})
@@ -215,24 +218,18 @@ def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
 def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     name = escape(thread_id)
     count = pluralize(steps, "step")
-    data: dict[str, Any]
+    data: dict[str, Any] = {"thread": thread_id}
     if isinstance(last, InterruptionMetadata):
-        rows = [_interrupt_row(interrupt) for interrupt in last.interrupts]
-        data = {"thread": thread_id, "status": "interrupted", "interrupts": rows}
+        data["status"] = "interrupted"
+        data["interrupts"] = [_interrupt_row(interrupt) for interrupt in last.interrupts]
         stops = _describe_stops(last)
         return Message(f"{name} stopped after {count} and waits {stops}", data)
 
-    state = None
+    data["status"] = "finished"
+    data["state"] = None
     if last is not None:
-        state = last.state
-    data = {"thread": thread_id, "status": "finished", "state": _to_dict(state)}
+        data["state"] = dict(last.state)
     return Message(f"{name} finished after {count}", data)
-
-
-def _to_dict(state: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if state is None:
-        return None
-    return dict(state)
 
 
 def _describe_stops(output: InterruptionMetadata) -> str:

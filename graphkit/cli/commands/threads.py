@@ -101,12 +101,17 @@ def threads(
     saver = open_store(directory)
     if limit is None and context.is_pretty and not everything:
         limit = _PAGE_SIZE
+
+    # Iterators as far as possible: a row costs the reading of a thread, and a terminal shows 100 of perhaps 100,000.
+    # The ids are sorted, so that only another order needs all rows.
     all_rows = (_thread_row(saver, thread_id) for thread_id in saver.threads())
     rows: Iterator[Row] = filter(wanted.matches, all_rows)
     if sort != "id":
-        rows = iter(sorted(rows, key=lambda row: _sort_key(row, sort), reverse=True))
+        ordered = sorted(rows, key=lambda row: _sort_key(row, sort), reverse=True)
+        rows = iter(ordered)
     rows = islice(rows, offset, None)
     page = list(islice(rows, limit))
+
     note = ""
     if limit == _PAGE_SIZE and next(rows, None) is not None:
         note = f"only the first {len(page)} threads; --all or --limit shows more"

@@ -73,6 +73,8 @@ def copy(
         return _copy_to(context, directory, names, to, versions=versions, plaintext=plaintext, dry_run=dry_run, app=app)
     if plaintext or not versions or app is not None:
         raise UsageError("--plaintext, --no-versions and --app are for a copy to another store: name it with --to")
+    # With GRAPHKIT_DIR the directory may be omitted, but nothing is missing for the parser then: it takes the thread
+    # for the directory.
     default = context.environment.get("GRAPHKIT_DIR")
     if default and len(names) < _NAMES_WITHIN_STORE:
         names = [directory, *names]
@@ -119,20 +121,24 @@ def _copy_to(
     types = _types_of(app)
     source.register_types(*types)
     chosen = find_chosen(source, names, released=versions)
+    place = hide_passwords(to)
     if dry_run:
         threads = chosen or source.threads(released=versions)
-        return _describe_dry_run("copy", threads, f" to {escape(hide_passwords(to))}", to=hide_passwords(to))
+        return _describe_dry_run("copy", threads, f" to {escape(place)}", to=place)
+
     target = open_store(to, create=True, is_sealed=not plaintext, fsync=SECONDS_UNTIL_SYNC)
     target.register_types(*types)
     with context.progress("copying") as progress:
         done = copy_threads(source, target, chosen, versions=versions, plaintext=plaintext, progress=progress)
+
     copied = _describe(done.checkpoints, done.versions)
-    text = f"copied {copied} of {pluralize(len(done.threads), 'thread')} to {escape(hide_passwords(to))}, verified"
+    count = pluralize(len(done.threads), "thread")
+    text = f"copied {copied} of {count} to {escape(place)}, verified"
     if done.skipped_checkpoints or done.skipped_versions:
         skipped = _describe(done.skipped_checkpoints, done.skipped_versions)
         text += f"; skipped {skipped} that were already there"
     data: dict[str, Any] = {
-        "to": hide_passwords(to),
+        "to": place,
         "threads": list(done.threads),
         "skipped_threads": list(done.skipped_threads),
         "checkpoints": done.checkpoints,

@@ -256,7 +256,7 @@ class _Screen:
         count = 0
         with live, self._context.redraw(write_above):
             while count != limit:
-                # Take all changes that are there, then redraw once.
+                # Take all changes that are there, then redraw once. Without changes redraw, too: the ages grow.
                 change = changes.get(_REFRESH_SECONDS)
                 while change is not None:
                     self._add(change)
@@ -281,7 +281,8 @@ class _Screen:
         if change.kind == "delete":
             return
         if change.checkpoint_ns or change.checkpoint is None:
-            # The position in the table is that of the thread's own graph.
+            # The position in the table is that of the thread's own graph, which a change in a nested graph, an
+            # interrupt or an answer does not move.
             for key in ("node", "next", "step"):
                 row[key] = old.get(key)
             if change.kind not in {"answer", "idle"}:

@@ -13,7 +13,6 @@ import click
 from graphkit._records.config import END
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
 from graphkit.cli.command import Command
-from graphkit.cli.commands.run import iterate
 from graphkit.cli.context import CliContext
 from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, pluralize
 from graphkit.cli.views import Message, Text
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 _APPROVAL_KEYS: Final = frozenset({"tool", "arguments", "id"})
 _MESSAGES: Final = "messages"
-_TEXT_LIMIT: Final = 200
 
 _agent_file = click.argument("file", metavar="FILE", help="The YAML file of the agent.")
 
@@ -168,17 +166,14 @@ class _Conversation:
 
     def _find_rest(self) -> Any:
         """Return what resumes a turn that has not ended: None; ABSENT if there is none."""
-        thread = self._thread or ""
         try:
-            snapshot = self._agent.get_state(thread)
+            snapshot = self._agent.get_state(self._thread or "")
         except CheckpointNotFoundError:
             return ABSENT
         messages = snapshot.state.get(_MESSAGES) or ()
         self._shown = len(messages)
-        self._context.warn(f"continuing {escape(thread)}: {pluralize(self._shown, 'message')}")
-        if snapshot.next == END:
-            return ABSENT
-        return None
+        self._context.warn(f"continuing {escape(self._thread or '')}: {pluralize(len(messages), 'message')}")
+        return ABSENT if snapshot.next == END else None
 
     def _read_message(self) -> str | None:
         """Return the next line that is not empty; None at the end of the input."""
@@ -215,8 +210,7 @@ class _Conversation:
             try:
                 last = yield from self._follow(given)
             except MaxIterationsError as error:
-                # To try again would execute nothing; a message starts a new count. A script that resumed a turn
-                # gives its next line as that message; one that gave a message gets the error.
+                # To try again would execute nothing; a message starts a new count.
                 if self._is_interactive:
                     self._context.warn(f"graphkit: {error}")
                     return True
@@ -270,8 +264,15 @@ class _Conversation:
 
     def _outputs(self, given: Any) -> Iterator[NodeOutput]:
         if self._runner is None:
-            return self._agent.stream(given, self._thread)
-        return iterate(self._agent.astream(given, self._thread), self._runner)
+            yield from self._agent.stream(given, self._thread)
+            return
+
+        async def read_next(stream: Any) -> NodeOutput | None:
+            return await anext(stream, None)
+
+        stream = self._agent.astream(given, self._thread)
+        while (output := self._runner.run(read_next(stream))) is not None:
+            yield output
 
     def _write(self, text: str) -> None:
         if not self._context.as_json:
@@ -353,19 +354,16 @@ def escape_lines(text: str) -> str:
 def _lines_of(message: Mapping[str, Any], *, is_streamed: bool) -> list[str]:
     """Return the lines that show a message of the model or of a tool."""
     lines: list[str] = []
-    role = message.get("role")
-    content = message.get("content")
+    role, content = message.get("role"), message.get("content")
     if role == "tool":
-        return [f"  = {abbreviate(content, _TEXT_LIMIT)}"]
+        return [f"  = {abbreviate(content, 200)}"]
     if role != "assistant":
         return lines
     if isinstance(content, str) and content and not is_streamed:
         lines.append(escape_lines(content))
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
-        name = escape(str(function.get("name")))
-        arguments = abbreviate(function.get("arguments"), _TEXT_LIMIT)
-        lines.append(f"  * {name} {arguments}")
+        lines.append(f"  * {escape(str(function.get('name')))} {abbreviate(function.get('arguments'), 200)}")
     return lines
 
 

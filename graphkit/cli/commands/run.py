@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -30,9 +30,6 @@ from graphkit.cli.values import (
     pluralize,
 )
 from graphkit.cli.views import Message, Text, View
-
-if TYPE_CHECKING:
-    import asyncio
 
 _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""
@@ -176,18 +173,14 @@ def _outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iter
         return
     import asyncio
 
-    with asyncio.Runner() as runner:
-        yield from iterate(graph.astream(given, config), runner)
-
-
-def iterate(stream: AsyncIterator[NodeOutput], runner: asyncio.Runner) -> Iterator[NodeOutput]:
-    """Yield the outputs of an asynchronous stream."""
+    stream = graph.astream(given, config)
 
     async def read_next() -> NodeOutput | None:
         return await anext(stream, None)
 
-    while (output := runner.run(read_next())) is not None:
-        yield output
+    with asyncio.Runner() as runner:
+        while (output := runner.run(read_next())) is not None:
+            yield output
 
 
 def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:

@@ -43,6 +43,15 @@ def test_threads_as_json(store):
     }  # fmt: skip
 
 
+def test_only_the_page_of_a_terminal_ends_with_a_note(tmp_path):
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+        for number in range(101):
+            saver.put(RunnableConfig(f"t-{number:03d}"), checkpoint(number, START, "read", {}))
+    assert "--all or --limit shows more" in graphkit("threads", tmp_path / "runs", terminal=True).err
+    assert graphkit("threads", tmp_path / "runs", "--limit", 100, terminal=True).err == ""
+    assert graphkit("threads", tmp_path / "runs", "--limit", 100).err == ""
+
+
 def test_characters_that_take_two_columns_of_a_terminal_are_aligned(store, saver):
     saver.put(RunnableConfig("\u6ce8\u6587"), checkpoint(30, START, "read", {}))
     lines = graphkit("threads", store, terminal=True).lines

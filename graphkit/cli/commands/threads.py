@@ -99,7 +99,8 @@ def threads(
         changed_before=_time_ago(context, older),
     )
     saver = open_store(directory)
-    if limit is None and context.is_pretty and not everything:
+    is_page = limit is None and context.is_pretty and not everything
+    if is_page:
         limit = _PAGE_SIZE
 
     # Iterators as far as possible: a row costs the reading of a thread, and a terminal shows 100 of perhaps 100,000.
@@ -113,7 +114,7 @@ def threads(
     page = list(islice(rows, limit))
 
     note = ""
-    if limit == _PAGE_SIZE and next(rows, None) is not None:
+    if is_page and next(rows, None) is not None:
         note = f"only the first {len(page)} threads; --all or --limit shows more"
     empty = "no threads" if wanted.is_empty else "no matching threads"
     return Table(_COLUMNS, page, empty=empty, note=note)

@@ -146,6 +146,7 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 def _find_length(distinct: Collection[str], *, least: int, step: int) -> int:
     """Return how many of their first characters tell texts apart."""
+    # The first length that tells all of them apart; the longest text needs no more than its own.
     longest = max(map(len, distinct), default=0)
     length = least
     while length < longest:

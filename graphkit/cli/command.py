@@ -45,11 +45,12 @@ class Command(click.Command):
 
     def __init__(self, name: str | None, *, help: str, params: list[click.Parameter], **more: Any) -> None:
         text, _, example = inspect.cleandoc(help).partition(_EXAMPLE)
+        words = example.split()
         super().__init__(
             name,
             help=text.strip(),
             params=[*params, *_make_common_options()],
-            epilog=f"{_EXAMPLE} {' '.join(example.split())}",
+            epilog=" ".join([_EXAMPLE, *words]),
             **more,
         )
 

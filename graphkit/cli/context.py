@@ -97,6 +97,7 @@ class CliContext:
         is_terminal = sys.stdout.isatty()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="graphkit.escaped")
+
         environment = dict(os.environ)
         is_plain = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb"
         width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns

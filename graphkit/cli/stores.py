@@ -296,6 +296,7 @@ def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> Base
     if fsync is not None and _has_fsync(kind, options, fsync):
         options = {**options, "fsync": fsync}
     saver = registry.get_saver(kind, **options)
+
     opened = _OPENED.get()
     close = getattr(saver, "close", None)
     if opened is not None and close is not None:
@@ -357,23 +358,27 @@ def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
     """
     name = escape(hide_passwords(str(path)))
     if not path.exists():
-        hint = _suggest_kind(str(path), kinds)
-        if create and not hint:
+        # `sqlit:runs.db` must not become a directory of this name.
+        kind_hint = _suggest_kind(str(path), kinds)
+        if create and not kind_hint:
             return
         if create:
-            raise CheckpointerConfigurationError(f"there is no kind of store for {name}{hint}")
-        raise CheckpointerConfigurationError(
-            f"there is no directory {name}{_suggest_entry(path, are_files=False) or hint}"
-        )
+            raise CheckpointerConfigurationError(f"there is no kind of store for {name}{kind_hint}")
+        hint = _suggest_entry(path, are_files=False) or kind_hint
+        raise CheckpointerConfigurationError(f"there is no directory {name}{hint}")
     if create:
         return
+
     if not path.is_dir():
         hint = ""
         if _is_sqlite(path):
             hint = f"; for a database type {SQLITE}:{name}"
         raise CheckpointerConfigurationError(f"{name} is a file; name the directory of the checkpoints{hint}")
+
+    # A store that lost its marker is still one, and so is a directory with nothing but LangGraph's store or cache.
+    known = {_MARKER, _LOCKS, *ENTRY_DIRECTORIES}
     for entry in path.iterdir():
-        if entry.name in {_MARKER, _LOCKS, *ENTRY_DIRECTORIES} or _THREAD_DIRECTORY.match(entry.name):
+        if entry.name in known or _THREAD_DIRECTORY.match(entry.name):
             return
     raise CheckpointFormatError(name, f"not a checkpoint directory: it has no {_MARKER}")
 

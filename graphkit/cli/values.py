@@ -129,6 +129,8 @@ def parse_assignments(pairs: Sequence[str], name: str = "--set") -> dict[str, An
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise UsageError(f"{name} must be key=value, not {pair!r}")
+
+        # `city=Bern` needs no quotes that the shell would take away; `n=1` is a number.
         try:
             value = json.loads(text)
         except ValueError:

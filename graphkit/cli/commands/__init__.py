@@ -80,8 +80,10 @@ def format_help(advice: str = "") -> str:
     ]
     if advice:
         lines += [f"  The commands need an extra: {advice}", ""]
+
     lines.append("Options:")
     lines += [f"  {option:20}  {text}" for option, text in _OPTIONS.items()]
+
     lines += ["", "Commands:"]
     width = max(map(len, COMMANDS))
     lines += [f"  {name:{width}}  {entry.summary}" for name, entry in COMMANDS.items()]

@@ -104,13 +104,11 @@ def answer(context: CliContext, directory: str, thread: str, value: str, interru
         _check_answer(chosen, parsed)
         operations.answer(saver, thread_id, parsed, interrupt=chosen.id)
 
-    question = describe_payload(chosen.payload or chosen.node_id)
     row = interrupt_row(chosen)
     row["answer"] = parsed
-    sentence = (
-        f'{escape(thread_id)}: answered "{question}" with {abbreviate(parsed)}; the next resume continues with it'
-    )
-    return Message(sentence, row)
+    question = describe_payload(chosen.payload or chosen.node_id)
+    sentence = f'{escape(thread_id)}: answered "{question}" with {abbreviate(parsed)}'
+    return Message(f"{sentence}; the next resume continues with it", row)
 
 
 def _choose_interrupt(
@@ -193,6 +191,7 @@ def update(
     saver = require_saver(graph)
     config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
     updated = graph.update_state(config, values, as_node, goto=goto)
+
     following = _describe_next(updated.next_node)
     sentence = f"updated {escape(config.thread)}: it continues with {following}"
     data = {
@@ -249,6 +248,7 @@ def fork(
     saver = open_store_of(directory, app)
     config = find_config(saver, thread, checkpoint=checkpoint)
     forked = operations.fork(saver, config, target, created_at=context.now())
+
     path = pluralize(forked.checkpoints, "checkpoint")
     following = _describe_next(forked.origin.next_node_id)
     sentence = f"{escape(target)} begins with {path} of {escape(config.thread)} and continues with {following}"
@@ -282,6 +282,7 @@ def rollback(context: CliContext, directory: str, thread: str, checkpoint: str, 
     old = find_checkpoint(saver, config, checkpoint)
     config = config.with_check_point_id(old.id)
     copy = operations.rollback(saver, config, created_at=context.now())
+
     following = _describe_next(old.next_node_id)
     sentence = (
         f"{escape(config.thread)} is back at the checkpoint after {escape(old.node_id)} "

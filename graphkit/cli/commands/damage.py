@@ -134,6 +134,7 @@ def _count_readable(report: Any, entry_logs: Mapping[str, Any]) -> Row:
         **dict.fromkeys(_ENTRY_KEYS.values(), 0),
         "size": report.size,
     }
+
     for thread in report.threads:
         counts["checkpoints"] += sum(file.checkpoints for file in thread.files)
     for noun, log in entry_logs.items():
@@ -166,6 +167,7 @@ def _problem_rows(report: Any, entry_logs: Mapping[str, Any]) -> Iterator[Row]:
         for file in thread.files:
             if file.state != "ok":
                 yield {"thread": thread.thread_id, **_pick(file, *_PROBLEM, "size", "checkpoints")}
+
     for thread in report.threads:
         if thread.unfinished:
             yield {
@@ -173,6 +175,7 @@ def _problem_rows(report: Any, entry_logs: Mapping[str, Any]) -> Iterator[Row]:
                 "path": thread.directory,
                 "state": f"unfinished {thread.unfinished}",
             }
+
     for log in entry_logs.values():
         if not log.ok:
             yield {"thread": None, **_pick(log, *_PROBLEM, "size", "entries")}

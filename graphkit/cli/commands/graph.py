@@ -97,10 +97,12 @@ def _draw_path(path: Sequence[str], title: str, form: GraphRepresentation.Type) 
 
     Each node is drawn once; an arrow has the numbers of its steps.
     """
+    # The ids of nodes may be any text, which neither syntax takes as a name.
     labels = _node_labels(path)
     names: dict[str, str] = {}
     for number, node in enumerate(labels):
         names[node] = node if node in {START, END} else f"n{number}"
+
     if form is GraphRepresentation.Type.PLANTUML:
         node_line = 'usecase "{label}" as {name}'
         arrow_line = "{source} --> {target} : {steps}"

@@ -338,7 +338,8 @@ def _count_released(saver: BaseCheckpointSaver, thread_id: str) -> int:
     count = 0
     for version in saver.versions_by_thread_id(thread_id):
         for namespace in saver.version_namespaces(thread_id, version):
-            tag = saver.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version)
+            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
+            tag = saver.tag(config, version)
             count += len(tag.checkpoints)
     return count
 
@@ -348,6 +349,7 @@ def _sum_up_saves(infos: Sequence[CheckpointInfo]) -> Row:
     newest = max(info.created_at for info in infos)
     elapsed = newest - oldest
     seconds = elapsed.total_seconds()
+
     per_hour = None
     if seconds >= _MIN_SECONDS_FOR_RATE:
         per_hour = round(len(infos) * _HOUR / seconds, 1)

@@ -124,6 +124,7 @@ def _read_state(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         from graphkit._engine.subgraph_updates import strip_subgraph_updates
 
         return strip_subgraph_updates(checkpoint.state)
+
     names = {"thread_id": config.thread, "checkpoint_ns": config.checkpoint_ns, "checkpoint_id": checkpoint.id}
     try:
         reader = load_langgraph().CheckpointSaver(saver, on_blocked_type="plain")
@@ -216,11 +217,11 @@ def diff(
     config = find_config(saver, thread, ns=ns)
     after = find_checkpoint(saver, config, second)
     before = find_checkpoint(saver, config, first or after.parent_id)
-    old = _load(saver, config.with_check_point_id(before.id))
-    new = _load(saver, config.with_check_point_id(after.id))
-    old_state = _require_readable(_read_state(saver, config, old))
-    found = list(differences(old_state, _require_readable(_read_state(saver, config, new))))
+    old_state = _load_state(saver, config.with_check_point_id(before.id))
+    new_state = _load_state(saver, config.with_check_point_id(after.id))
+    found = list(differences(old_state, new_state))
     nodes = _nodes_between(saver.history(config), before.id, after.id)
+
     data = {
         "from": before.id,
         "to": after.id,
@@ -234,6 +235,7 @@ def diff(
             for difference in found
         ],
     }
+
     lines: list[str] = []
     for difference in found:
         lines += _format_difference(difference, context.width)
@@ -245,6 +247,10 @@ def diff(
         lines.append("no nodes in between")
 
     return Text("\n".join(lines), data)
+
+
+def _load_state(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:
+    return _require_readable(_read_state(saver, config, _load(saver, config)))
 
 
 def _nodes_between(history: Sequence[CheckpointInfo], first: str, second: str) -> list[str]:

@@ -153,13 +153,15 @@ def _follow(
     steps = 0
     start = monotonic()
     config = config.with_stream_mode(StreamMode.UPDATES)
+
     with context.stop_on_signal(lambda: graph.pause(config.thread)):
         for last in _outputs(graph, given, config):
             if isinstance(last, InterruptionMetadata):
                 break
             if last.is_end:
                 continue
-            if not last.is_start and not isinstance(last, StreamingOutput):
+            is_step = not last.is_start and not isinstance(last, StreamingOutput)
+            if is_step:
                 steps += 1
             yield _step_view(last, steps, monotonic() - start)
 

@@ -98,6 +98,7 @@ def threads(
         changed_since=_time_ago(context, newer),
         changed_before=_time_ago(context, older),
     )
+
     saver = open_store(directory)
     is_page = limit is None and context.is_pretty and not everything
     if is_page:

@@ -160,6 +160,7 @@ class _ChangeRows:
             "value": change.value,
             "told": text or None,
         }
+
         info = change.checkpoint
         if info is not None:
             row["checkpoint"] = info.id
@@ -277,6 +278,8 @@ class _Screen:
         row = self._changes.make(change)
         if row is None:
             return
+
+        # Put again at the end, which the table shows first.
         old = self._rows.pop(change.thread_id, {})
         if change.kind == "delete":
             return

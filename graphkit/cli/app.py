@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +15,9 @@ from graphkit.cli.command import INTERRUPTED
 from graphkit.cli.commands import COMMANDS, format_help
 from graphkit.cli.context import CliContext
 from graphkit.cli.values import UsageError, escape
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _WORD_SIMILARITY: Final = 0.65
 """How similar two words must be if one may be a misspelling of the other; `thread` and `repair` have 0.5."""
@@ -80,6 +83,17 @@ class _Group(click.Group):
         loaded = importlib.import_module(f"graphkit.cli.commands.{module}")
         found: click.Command = getattr(loaded, command)
         return found
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        items = [
+            CompletionItem(typed, help=COMMANDS[name].summary)
+            for typed, name in self._members.items()
+            if typed.startswith(incomplete)
+        ]
+        # Not that of click.Group, which asks every command for its help.
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def get_help(self, ctx: click.Context) -> str:
         if self.name is None:

@@ -22,7 +22,7 @@ COMMAND = """
 import contextlib, io, sys
 from graphkit.cli.main import main
 sys.argv = ["graphkit", *{arguments!r}]
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO())), contextlib.suppress(SystemExit):
     main()
 assert not {{*sys.modules}} & {unwanted!r}, sys.modules.keys() & {unwanted!r}
 """
@@ -67,6 +67,15 @@ def test_help_and_version_load_neither_commands_nor_the_parser(arguments):
     assert {*modules} - {*loaded("import sys, graphkit")} == {
         *["graphkit.cli", "graphkit.cli.commands", "graphkit.cli.main"],
     }
+
+
+def test_the_completion_of_a_command_loads_none():
+    code = (
+        "import os\nos.environ |= {'_GRAPHKIT_COMPLETE': 'bash_complete', 'COMP_WORDS': 'graphkit ', 'COMP_CWORD': '1'}"
+    )
+    modules = loaded(code + COMMAND.format(arguments=[], unwanted={"savers", *HEAVY}))
+    assert "graphkit.cli.app" in modules
+    assert [name for name in modules if name.startswith("graphkit.cli.commands.")] == []
 
 
 def test_the_help_of_a_command_opens_no_store():

@@ -44,14 +44,14 @@ def run(args: list[str], context: CliContext) -> int:
 def make_group() -> click.Group:
     """Return the group of all commands, with the options that stand before a command."""
     group = _Group(None, {name: name for name in COMMANDS})
-    version = click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
-    install = click.Option(
-        ["--install-completion"], is_flag=True, is_eager=True, expose_value=False, callback=_install_completion
-    )
-    script = click.Option(
-        ["--show-completion"], is_flag=True, is_eager=True, expose_value=False, callback=_print_completion
-    )
-    group.params += [version, install, script]
+    callbacks = {
+        "--version": _print_version,
+        "--install-completion": _install_completion,
+        "--show-completion": _print_completion,
+    }
+    for name, callback in callbacks.items():
+        option = click.Option([name], is_flag=True, is_eager=True, expose_value=False, callback=callback)
+        group.params.append(option)
     return group
 
 
@@ -113,6 +113,7 @@ class _Group(click.Group):
         if is_known or is_option or ctx.resilient_parsing:  # which completion uses
             return super().resolve_command(ctx, args)
 
+        # Not in __init__, since a command that exists needs no groups.
         prefix = f"{word}-"
         members = {}
         for name in self._members:

@@ -331,7 +331,9 @@ class CheckpointManager:
         """Delete a run with all its checkpoints; return how many there were."""
         summary = self.saver.summary(RunnableConfig(run_id))
         self.saver.delete(run_id)
-        return 0 if summary is None else summary.checkpoints
+        if summary is None:
+            return 0
+        return summary.checkpoints
 
     @_warn_on_error(lambda: 0)
     def prune(self, run_id: str | None = None) -> int:

@@ -210,8 +210,11 @@ def process_conditional(
         TypeError: the predicate is asynchronous, or an action cannot be called or is a generator.
     """
     then_call = _make_call(then)
-    otherwise_call = None if otherwise is None else _make_call(otherwise)
-    is_async = then_call.is_async or (otherwise_call is not None and otherwise_call.is_async)
+    is_async = then_call.is_async
+    otherwise_call = None
+    if otherwise is not None:
+        otherwise_call = _make_call(otherwise)
+        is_async = is_async or otherwise_call.is_async
     choice = _AsyncChoice if is_async else _Choice
     return choice(_as_predicate(predicate), then_call, otherwise_call)
 
@@ -266,7 +269,9 @@ class _Choice:
 
     def __call__(self, state: Any, config: Any) -> Any:
         call = self._choose(state)
-        return None if call is None else _run_call(call, state, config)
+        if call is None:
+            return None
+        return _run_call(call, state, config)
 
     def _choose(self, state: Any) -> Call | None:
         result = self.predicate(state)
@@ -286,7 +291,9 @@ class _AsyncChoice(_Choice):
 
     async def __call__(self, state: Any, config: Any) -> Any:
         call = self._choose(state)
-        return None if call is None else await _arun_call(call, state, config)
+        if call is None:
+            return None
+        return await _arun_call(call, state, config)
 
 
 def process_parallel(
@@ -478,7 +485,9 @@ def _make_interrupt_error(call: Call) -> GraphRunnerError:
 def _get_name(function: Callable[..., Any]) -> str:
     """Return the name of a function for events and messages: its `name` or its `__name__`."""
     name = getattr(function, "name", None) or getattr(function, "__name__", None)
-    return name if isinstance(name, str) else type(function).__name__
+    if isinstance(name, str):
+        return name
+    return type(function).__name__
 
 
 def _make_call(function: Callable[..., Any]) -> Call:
@@ -506,7 +515,9 @@ async def _arun_call(call: Call, value: Any, config: Any) -> Any:
         result = call.run(value, config)
     else:
         result = await asyncio.to_thread(call.run, value, config)
-    return await result if inspect.isawaitable(result) else result
+    if inspect.isawaitable(result):
+        return await result
+    return result
 
 
 def _require_result(result: Any, name: str) -> Any:

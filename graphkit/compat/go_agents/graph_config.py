@@ -104,8 +104,9 @@ class CheckpointConfig(_Config):
             return None
         if not self.store:
             raise CheckpointerConfigurationError(f"interval={self.interval} needs a store; name one, such as 'memory'")
-        location = {} if self.path is None else {"path": self.path}
-        return get_checkpoint_store(self.store, **location, **self.options)
+        if self.path is None:
+            return get_checkpoint_store(self.store, **self.options)
+        return get_checkpoint_store(self.store, path=self.path, **self.options)
 
 
 class GraphConfig(_Config):

@@ -155,10 +155,13 @@ class State:
 
         Run id, node, timestamp and observer remain those of this State.
         """
-        data: Mapping[str, Any] = other if not isinstance(other, State) else other._data  # noqa: SLF001 - its own class
         secrets = dict(self._secrets)
+        data: Mapping[str, Any]
         if isinstance(other, State):
+            data = other._data  # noqa: SLF001 - its own class
             secrets.update(other._secrets)  # noqa: SLF001 - its own class
+        else:
+            data = other
         changed = self._with(data=freeze({**self._data, **data}), secrets=secrets)
         _emit(changed, "state.merge", keys=list(data))
         return changed
@@ -295,7 +298,9 @@ class CheckpointStore:
         Raises:
             CheckpointerConfigurationError: there is no store of this name, or this is not a saver.
         """
-        resolved: object = get_checkpoint_store(saver) if isinstance(saver, str) else saver
+        resolved: object = saver
+        if isinstance(saver, str):
+            resolved = get_checkpoint_store(saver)
         if not isinstance(resolved, BaseCheckpointSaver):
             raise CheckpointerConfigurationError(f"a CheckpointStore needs a saver or its name, not {saver!r}")
         self.saver = resolved
@@ -337,8 +342,10 @@ class CheckpointStore:
             CheckpointNotFoundError: there is no such run; the message names it.
             CheckpointCorruptionError: its bytes are damaged.
         """
+        checkpoint = None
         config = self._find_run(run_id)
-        checkpoint = None if config is None else self.saver.get(config)
+        if config is not None:
+            checkpoint = self.saver.get(config)
         if checkpoint is None:
             raise CheckpointNotFoundError(run_id, "a checkpoint", "list() names the runs that have one")
         return State._restore(  # noqa: SLF001 - the other class of this module

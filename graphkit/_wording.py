@@ -1,8 +1,9 @@
-"""Words errors for people: those of user code, and those of pydantic without its terms."""
+"""Words errors for people: those of user code, those of pydantic without its terms, and misspelt names."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import Final
 
 _HEAD: Final = re.compile(r"\d+ validation errors? for ([^\n]+)\n")
@@ -31,6 +32,26 @@ def describe_error(error: BaseException) -> str:
     name = type(error).__name__
     message = message_of(error)
     return f"{name}: {message}" if message else name
+
+
+def suggest(
+    wanted: str, known: Sequence[str], *, cutoff: float = 0.6, most: int = 3, show: Callable[[str], str] = repr
+) -> str:
+    """Return the end of a message about an unknown name: the known names that resemble it, or "".
+
+    Args:
+        wanted: the unknown name.
+        known: the names that exist.
+        cutoff: how similar two names must be, from 0 to 1; short words from a small set need more.
+        most: how many names to suggest.
+        show: returns a name as the message shows it.
+    """
+    from difflib import get_close_matches  # an error may take its time
+
+    matches = get_close_matches(wanted, known, n=most, cutoff=cutoff)
+    if not matches:
+        return ""
+    return f"; did you mean {' or '.join(map(show, matches))}?"
 
 
 def simplify_message(message: str) -> str:

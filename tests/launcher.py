@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import atexit, gc, importlib, json, os, runpy, select, signal, socket, sys, threading, traceback
 
-others = ["langgraph.graph", "mcp", "openai", "psycopg", "typer"]
+others = ["click", "langgraph.graph", "mcp", "openai", "psycopg"]
 for name in [*others, "graphkit.agents", "graphkit.cli.app", "savers.langgraph"]:
     try:
         importlib.import_module(name)

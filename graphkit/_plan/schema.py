@@ -14,6 +14,7 @@ from graphkit._saver.serializer import StateSerializer
 from graphkit._values.channels import REMOVE, Channel
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, merge
+from graphkit._wording import suggest
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
@@ -97,12 +98,9 @@ class StateSchema:
         for key, value in update.items():
             if key in self.known_keys or (value is REMOVE and key in data):
                 continue
-            from difflib import get_close_matches  # an error may take its time
-
             known = sorted(self.known_keys)
-            nearest = get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"its keys: {', '.join(map(repr, known))}"
-            raise ValueError(f"{self.closed_as} has no key {key!r}; {hint}")
+            hint = suggest(str(key), known, most=1) or f"; its keys: {', '.join(map(repr, known))}"
+            raise ValueError(f"{self.closed_as} has no key {key!r}{hint}")
 
     def select_known(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the part of an update that this schema has keys for: all of it, if it is open."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit._wording import simplify_text
-from graphkit.cli.values import abbreviate, describe_payload, escape, to_json
+from graphkit.cli.rows import describe_failure
+from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
 from graphkit.cli.views import Kind
 
 if TYPE_CHECKING:
@@ -46,17 +46,11 @@ def _format_time(context: CliContext, when: datetime) -> str:
 
 
 def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
-    """Say why a run failed, and in which node.
-
-    A record that was written by hand may lack any field.
-
-    A record that was written by hand may lack any field.
-    """
-    kind = escape(str(failure.get("type", "failed")))
-    message = escape(simplify_text(str(failure.get("message", ""))))
+    """Say why a run failed, and in which node."""
+    place = ""
     if failure.get("node_id"):
-        return f"{kind} in {escape(str(failure['node_id']))}: {message}"
-    return f"{kind}: {message}"
+        place = f" in {escape(str(failure['node_id']))}"
+    return describe_failure(failure, place)
 
 
 def _format_interrupts(_context: CliContext, interrupts: Iterable[Mapping[str, Any]]) -> str:
@@ -65,10 +59,6 @@ def _format_interrupts(_context: CliContext, interrupts: Iterable[Mapping[str, A
         payload = describe_payload(interrupt["payload"])
         parts.append(f"{interrupt['when']} {escape(interrupt['node'])}: {payload}")
     return "; ".join(parts)
-
-
-def _format_whole(_context: CliContext, value: Any) -> str:
-    return escape(value) if isinstance(value, str) else to_json(value)
 
 
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
@@ -80,7 +70,7 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "name": lambda _, text: escape(text),
     "status": lambda _, text: escape(text),
     "id": lambda _, text: escape(text),
-    "whole": _format_whole,
+    "whole": lambda _, value: format_value(value),
     "list": lambda _, items: " ".join(map(escape, items)),
     "counts": lambda _, counts: ", ".join(f"{count} {name}" for name, count in counts.items()),
     "failure": _format_failure,
@@ -132,40 +122,36 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     Many ids begin with the same time. An id of up to twelve characters stays whole. The commands
     accept a unique end or beginning as the id.
     """
-    distinct = list(dict.fromkeys(ids))
-    longest = max(map(len, distinct), default=0)
-    length = _MIN_ID_LENGTH
-    while length < longest:
-        ends = {full[-length:] for full in distinct}
-        if len(ends) == len(distinct):
-            break
-        length += 2
-
+    reversed_ids = {full: full[::-1] for full in ids}
+    length = _find_length(reversed_ids.values(), least=_MIN_ID_LENGTH, step=2)
     short: dict[str, str] = {}
-    for full in distinct:
-        is_long = len(full) > length + _ID_TOLERANCE
-        text = full[-length:] if is_long else full
-        short[full] = escape(text)
-
+    for full in reversed_ids:
+        short[full] = escape(full)
+        if len(full) > length + _ID_TOLERANCE:
+            short[full] = escape(full[-length:])
     return short
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Shorten long thread ids to their first characters, enough to tell them apart."""
-    distinct = list(dict.fromkeys(names))
-    longest = max(map(len, distinct), default=0)
-    length = _MIN_NAME_LENGTH
-    while length < longest:
-        beginnings = {name[:length] for name in distinct}
-        if len(beginnings) == len(distinct):
-            break
-        length += 4
-
+    distinct = dict.fromkeys(names)
+    length = _find_length(distinct, least=_MIN_NAME_LENGTH, step=4)
     short: dict[str, str] = {}
     for name in distinct:
+        short[name] = escape(name)
         if len(name) > length:
             short[name] = escape(name[:length]) + "…"
-        else:
-            short[name] = escape(name)
-
     return short
+
+
+def _find_length(distinct: Collection[str], *, least: int, step: int) -> int:
+    """Return how many of their first characters tell texts apart."""
+    # The first length that tells all of them apart; the longest text needs no more than its own.
+    longest = max(map(len, distinct), default=0)
+    length = least
+    while length < longest:
+        beginnings = {text[:length] for text in distinct}
+        if len(beginnings) == len(distinct):
+            break
+        length += step
+    return length

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import partial
 from typing import Any, Final, Self, TextIO, final
 
-from graphkit.cli.store_names import hide_passwords
+from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import UsageError
 
 _MIN_WIDTH: Final = 40
@@ -45,8 +45,10 @@ codecs.register_error("graphkit.escaped", _escape_as_json)
 @contextmanager
 def _redirect_handlers(old: TextIO, new: TextIO) -> Iterator[None]:
     """Make log handlers that write to one stream write to another."""
+    # The application of --app may have made handlers before the command began, with the stream of that time.
     redirected: list[logging.StreamHandler[Any]] = []
-    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    for logger in loggers:
         if not isinstance(logger, logging.Logger):  # a placeholder of the logging module
             continue
         streams = [handler for handler in logger.handlers if isinstance(handler, logging.StreamHandler)]
@@ -95,6 +97,7 @@ class CliContext:
         is_terminal = sys.stdout.isatty()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="graphkit.escaped")
+
         environment = dict(os.environ)
         is_plain = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb"
         width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns

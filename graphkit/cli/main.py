@@ -1,13 +1,16 @@
-"""The entry point: reads the process's environment once, and passes it to the commands."""
+"""The entry point: answers --help and --version, and starts the commands."""
 
 from __future__ import annotations
 
 import sys
-from typing import Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
-from graphkit.cli.context import CliContext
-from graphkit.cli.startup import respond_without_extra
-from graphkit.errors import MissingDependencyError
+from graphkit import __version__
+from graphkit.cli.commands import format_help
+
+if TYPE_CHECKING:
+    from graphkit.errors import MissingDependencyError
 
 _RECURSION_LIMIT: Final = 10_000
 """Stored values have up to 1,023 levels, and showing them takes several calls per level."""
@@ -15,25 +18,29 @@ _RECURSION_LIMIT: Final = 10_000
 
 def main() -> None:
     """Run the command line of this process, and exit with its code."""
+    args = sys.argv[1:]
+    missing = _find_missing_package()
+    if args[:1] in (["--help"], ["-h"]) or (missing and not args):
+        sys.stdout.write(format_help(str(missing or "")) + "\n")
+        return
+    if args[:1] == ["--version"]:
+        sys.stdout.write(f"graphkit {__version__}\n")
+        return
+    if missing is not None:
+        sys.stderr.write(f"graphkit: {missing}\n")
+        sys.exit(missing.exit_code)
+    from graphkit.cli.app import run
+    from graphkit.cli.context import CliContext
+
     sys.setrecursionlimit(_RECURSION_LIMIT)
-    context = CliContext.of_process()
-    try:
-        import rich as rich  # noqa: PLC0414 - only to learn whether it is installed
-        import typer as typer  # noqa: PLC0414 - the same
-    except ImportError as error:
-        missing = MissingDependencyError(error.name or "typer", "cli")
-        sys.exit(_run_without_extra(context, missing))
-    from graphkit.cli.app import application
-
-    application()(sys.argv[1:], prog_name="graphkit", obj=context)
+    sys.exit(run(args, CliContext.of_process()))
 
 
-def _run_without_extra(context: CliContext, missing: MissingDependencyError) -> int:
-    """Print the help or the version, or else the missing extra; return the exit code."""
-    advice = str(missing)
-    response = respond_without_extra(sys.argv[1:], advice)
-    if response is None:
-        context.warn(f"graphkit: {advice}")
-        return missing.exit_code
-    context.write_line(response)
-    return 0
+def _find_missing_package() -> MissingDependencyError | None:
+    """Return the error about a package of the extra that is not installed, without importing any."""
+    for package in ("click", "rich"):
+        if find_spec(package) is None:
+            from graphkit.errors import MissingDependencyError
+
+            return MissingDependencyError(package, "cli")
+    return None

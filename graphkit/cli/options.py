@@ -1,32 +1,82 @@
-"""Arguments and options that several commands have, and their shell completion."""
+"""Arguments and options that several commands have, the types of their values, and their shell completion."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-import typer
+import click
 
 from graphkit._records.config import RunnableConfig
-from graphkit.cli.resolve import open_store
+from graphkit.cli.stores import open_store
 from graphkit.errors import GraphKitError
 
-MOST_ROWS: Final = 10**9
-"""The greatest number that an option may name of rows to show or to skip."""
+# Types of values
 
 
-def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
+class Whole(click.ParamType[int]):
+    """A whole number in a range."""
+
+    name = "integer"
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        self._least = least
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail("must be a whole number", param, ctx)
+        if number < self._least:
+            self.fail(f"must be at least {self._least}", param, ctx)
+        if self._most is not None and number > self._most:
+            self.fail(f"must be at most {self._most}", param, ctx)
+        return number
+
+
+class Seconds(click.ParamType[float]):
+    """A number of seconds, from a hundredth on."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail("must be a number", param, ctx)
+        if not number >= 0.01:  # noqa: PLR2004 - also refuses nan
+            self.fail("must be at least 0.01", param, ctx)
+        return number
+
+
+class OneOf(click.Choice[str]):
+    """One of several words."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
+        return f"must be one of {', '.join(map(repr, self.choices))}, not {value!r}"
+
+
+ROWS: Final = Whole(1, 10**9)
+"""How many rows to show."""
+
+
+# Completion
+
+
+def complete_thread(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the threads of the directory on the command line that begin with the text."""
-    directory, _ = _typed_so_far(ctx)
+    directory, _ = _find_typed(ctx)
     try:
-        threads = open_store(directory).threads()
+        threads: Sequence[str] = open_store(directory).threads()
     except (GraphKitError, OSError):
         return []
     return [thread for thread in threads if thread.startswith(incomplete)]
 
 
-def _complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
+def _complete_checkpoint(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return the checkpoint ids of the thread on the command line that begin with the text."""
-    directory, thread = _typed_so_far(ctx)
+    directory, thread = _find_typed(ctx)
     try:
         history = open_store(directory).history(RunnableConfig(thread))
     except (GraphKitError, OSError):
@@ -34,7 +84,7 @@ def _complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
     return [info.id for info in history if info.id.startswith(incomplete)]
 
 
-def _typed_so_far(ctx: typer.Context) -> tuple[str, str]:
+def _find_typed(ctx: click.Context) -> tuple[str, str]:
     """Return the directory and the thread typed so far, "" for what is missing."""
     parsed = [ctx.params.get("directory"), ctx.params.get("thread")]
     words = [word for word in parsed if word]
@@ -43,87 +93,50 @@ def _typed_so_far(ctx: typer.Context) -> tuple[str, str]:
     return words[0], words[1]
 
 
-Directory = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIR",
-        help="The checkpoint directory, sqlite:FILE, postgres:DSN, or kind:argument for another saver. Can be omitted "
-        "if GRAPHKIT_DIR is set, or if the graph of --app has a saver.",
-        show_default=False,
-    ),
-]
-Thread = Annotated[
-    str,
-    typer.Argument(
-        metavar="THREAD",
-        help="The thread's id, or a unique prefix of it.",
-        autocompletion=complete_thread,
-    ),
-]
-MaybeThread = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="THREAD",
-        help="Only this thread.",
-        autocompletion=complete_thread,
-        show_default=False,
-    ),
-]
-CheckpointId = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint",
-        "-c",
-        metavar="ID",
-        help="The checkpoint, shortened to a unique beginning or end. Default: the latest.",
-        autocompletion=_complete_checkpoint,
-        show_default=False,
-    ),
-]
-Namespace = Annotated[
-    str,
-    typer.Option(
-        "--ns",
-        metavar="NS",
-        help="The namespace of a nested graph.",
-        show_default=False,
-    ),
-]
-App = Annotated[
-    str,
-    typer.Option(
-        "--app",
-        metavar="MODULE:OBJECT",
-        help="The graph, or a function that returns it.",
-    ),
-]
-MaybeApp = Annotated[
-    str | None,
-    typer.Option(
-        "--app",
-        metavar="MODULE:OBJECT",
-        help="The graph, or a function that returns it.",
-        show_default=False,
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")]
-Assign = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        metavar="KEY=VALUE",
-        help="A value to merge into the state: JSON, otherwise text; repeatable.",
-        show_default=False,
-    ),
-]
+# Arguments and options, as decorators
 
-Interval = Annotated[
-    float,
-    typer.Option(
-        "--interval",
-        min=0.01,
-        metavar="SECONDS",
-        help="The polling interval where there are no file events.",
-    ),
-]
+directory = click.argument(
+    "directory",
+    metavar="DIR",
+    help="The checkpoint directory, sqlite:FILE, postgres:DSN, or kind:argument for another saver. Can be omitted if "
+    "GRAPHKIT_DIR is set, or if the graph of --app has a saver.",
+)
+thread = click.argument(
+    "thread",
+    metavar="THREAD",
+    help="The thread's id, or a unique prefix of it.",
+    shell_complete=complete_thread,
+)
+maybe_thread = click.argument(
+    "thread",
+    metavar="[THREAD]",
+    required=False,
+    help="Only this thread.",
+    shell_complete=complete_thread,
+)
+checkpoint_id = click.option(
+    "--checkpoint",
+    "-c",
+    metavar="ID",
+    help="The checkpoint, shortened to a unique beginning or end. Default: the latest.",
+    shell_complete=_complete_checkpoint,
+)
+namespace = click.option("--ns", metavar="NS", default="", help="The namespace of a nested graph.", show_default=False)
+app = click.option("--app", metavar="MODULE:OBJECT", required=True, help="The graph, or a function that returns it.")
+maybe_app = click.option("--app", metavar="MODULE:OBJECT", help="The graph, or a function that returns it.")
+dry_run = click.option("--dry-run", is_flag=True, help="Only report what would be done.")
+assign = click.option(
+    "--set",
+    "-s",
+    "assign",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A value to merge into the state: JSON, otherwise text; repeatable.",
+)
+interval = click.option(
+    "--interval",
+    type=Seconds(),
+    default=1.0,
+    metavar="SECONDS",
+    help="The polling interval where there are no file events.",
+)

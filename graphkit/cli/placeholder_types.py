@@ -14,7 +14,7 @@ from dataclasses import field, make_dataclass
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, final
 
-from graphkit.cli.resolve import PLACEHOLDER_TYPES
+from graphkit.cli.stores import PLACEHOLDER_TYPES
 from graphkit.errors import CheckpointSerializationError
 
 P = ParamSpec("P")
@@ -53,22 +53,29 @@ class _Placeholders:
 
     def learn(self, error: CheckpointSerializationError) -> bool:
         """Add the type that a reader did not know; return False if that cannot help."""
+        # The decoded data of a value begin with the name of its type and its content: the fields of a record by
+        # name, or the value of an enum. Anything else is an error of another kind.
         raw = error.raw
-        if not isinstance(raw, tuple) or raw[:1] != (error.type_name,):
-            return False
         type_name = error.type_name
+        if not isinstance(raw, tuple) or raw[:1] != (type_name,):
+            return False
         content = raw[1]
-        fields = list(content) if isinstance(content, Mapping) else [str(content)]
+        fields = [str(content)]
+        if isinstance(content, Mapping):
+            fields = list(content)
+
+        # One value shows only its own fields: another value of the type may have more of them, or be another member
+        # of the enum. Then the reader fails again, and the placeholder grows. If it has all the fields and does not
+        # fit nevertheless, its kind is wrong: a NamedTuple is stored like a dataclass. Each round adds a field or
+        # changes the kind, so that the rounds end.
         kind = self._kinds.get(type_name)
         names = self._names.setdefault(type_name, {})
         if kind is None:
             self._kinds[type_name] = _kind_of(raw)
         elif names.keys() >= set(fields):
-            # The placeholder did not fit, though it has all the fields. A NamedTuple is stored like a dataclass.
             if kind != "dataclass":
                 return False
             self._kinds[type_name] = "namedtuple"
-
         names.update(dict.fromkeys(fields))
         return self._can_be_made(type_name)
 
@@ -92,9 +99,10 @@ class _Placeholders:
 
 
 def _kind_of(raw: tuple[Any, ...]) -> str:
-    if isinstance(raw[1], Mapping):
+    content = raw[1]
+    if isinstance(content, Mapping):
         return "pydantic" if len(raw) == _PYDANTIC_PARTS else "dataclass"
-    return "flag" if isinstance(raw[1], int) else "enum"
+    return "flag" if isinstance(content, int) else "enum"
 
 
 def _make_dataclass(names: list[str]) -> type:

@@ -40,7 +40,7 @@ def to_plain(value: Any) -> Any:
         is_long = value.bit_length() > _MAX_INT_BITS
         return hex(value) if is_long else value
     if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+        return value if math.isfinite(value) else str(value)  # JSON has neither nan nor infinity
     if isinstance(value, str):
         encoded = value.encode("utf-8", "backslashreplace")  # a lone surrogate is not UTF-8
         return encoded.decode()
@@ -60,12 +60,15 @@ def _fields_of(value: Any) -> Any:
 
 def _container_to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {_key_to_plain(key): to_plain(item) for key, item in value.items()}
+        plain = {}
+        for key, item in value.items():
+            plain[_key_to_plain(key)] = to_plain(item)
+        return plain
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
         items = [to_plain(item) for item in value]
-        return sorted(items, key=repr)
+        return sorted(items, key=repr)  # items of several types have no order
     if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -126,6 +129,8 @@ def parse_assignments(pairs: Sequence[str], name: str = "--set") -> dict[str, An
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise UsageError(f"{name} must be key=value, not {pair!r}")
+
+        # `city=Bern` needs no quotes that the shell would take away; `n=1` is a number.
         try:
             value = json.loads(text)
         except ValueError:
@@ -169,6 +174,13 @@ def escape(text: str) -> str:
     if text.isprintable():
         return text
     return text.encode("unicode_escape").decode("ascii")
+
+
+def format_value(value: Any) -> str:
+    """Return a value whole: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return escape(value)
+    return to_json(value)
 
 
 def abbreviate(value: Any, limit: int = 60) -> str:

@@ -92,7 +92,7 @@ def test_the_code_names_no_extra_that_does_not_exist():
 BASE_INSTALL = """
 import importlib, pkgutil, sys
 
-for package in "cryptography distributed fsspec langgraph mcp openai psycopg psycopg_pool rich typer yaml zstandard".split():
+for package in "click cryptography distributed fsspec langgraph mcp openai psycopg psycopg_pool rich yaml zstandard".split():
     sys.modules[package] = None  # as if it were not installed
 
 import graphkit

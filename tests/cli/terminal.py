@@ -5,10 +5,9 @@ import dataclasses
 import io
 import json
 from datetime import UTC, datetime, timedelta
-from functools import cache
 
 from graphkit import Checkpoint
-from graphkit.cli.app import application
+from graphkit.cli.app import run
 from graphkit.cli.context import CliContext
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -40,11 +39,6 @@ class Done:
         return self.out.splitlines()
 
 
-@cache
-def the_application():
-    return application()
-
-
 def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, **environment):
     """Run a command line in this process, in a CliContext of its own."""
     out, err = Terminal(is_terminal=terminal), Terminal(is_terminal=terminal)
@@ -59,12 +53,8 @@ def graphkit(*args, terminal=False, width=100, colour=False, stdin="", now=NOW, 
         now=lambda: now,
         zone=UTC,
     )
-    code = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            the_application()([str(arg) for arg in args], prog_name="graphkit", obj=context)
-        except SystemExit as end:
-            code = end.code or 0
+        code = run([str(arg) for arg in args], context)
     return Done(code, out.getvalue(), err.getvalue())
 
 

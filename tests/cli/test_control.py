@@ -3,7 +3,7 @@
 import pytest
 
 from graphkit import END, START, CompiledGraph, GraphResume, RunnableConfig
-from graphkit.cli.resolve import load_app
+from graphkit.cli.apps import load_app
 from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver
 from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago

@@ -4,15 +4,17 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 from graphkit import errors
-from graphkit.cli.app import application
+from graphkit.cli import commands
+from graphkit.cli.app import make_group
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "cli.md").read_text(encoding="utf-8")
-COMMANDS = typer.main.get_command(application()).commands
+GROUP = make_group()
+COMMANDS = {name: GROUP.get_command(click.Context(GROUP), name) for name in commands.COMMANDS}
 
 
 def section(name):
@@ -95,6 +97,12 @@ def test_a_command_that_a_page_shows_parses(page, line):
 
 def test_the_pages_show_commands():
     assert {page for page, _ in SHOWN} >= {"cli.md", "langgraph.md"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_begins_with_the_line_in_the_list_of_commands(name):
+    text = COMMANDS[name].help.replace("\n", " ")
+    assert text.startswith(commands.COMMANDS[name].summary)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

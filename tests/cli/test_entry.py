@@ -9,16 +9,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
-from graphkit.cli import startup
-from graphkit.cli.app import application
-from graphkit.cli.usage_errors import describe_usage_error
+from graphkit.cli.commands import COMMANDS
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
 from tests.cli.terminal import SHOP, checkpoint, damage, graphkit
-from tests.fresh_process import unmeasured_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHKIT = [sys.executable, "-W", "error", "-m", "graphkit"]
@@ -84,16 +80,6 @@ def test_a_process_reads_what_this_one_wrote(store):
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["THREAD", "import-a", "order-17", "order-18"]
 
 
-def test_nothing_heavy_is_imported_for_help():
-    code = "import sys, graphkit.cli.main as m; sys.argv = ['graphkit', '--help']\ntry: m.main()\nexcept SystemExit: pass\n"
-    code += "print(*sorted(set(sys.modules) & {'rich', 'pydantic', 'asyncio', 'watchdog', 'savers', 'sqlite3'}), 'END')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=unmeasured_environment(), check=True
-    )
-    heavy = done.stdout.splitlines()[-1].split()
-    assert heavy in (["END"], ["rich", "END"])  # main looks whether rich is there, which imports only its front
-
-
 def without(package, *args):
     """The entry point where a package of the extra is not installed."""
     code = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['graphkit', *{list(args)!r}]\n"
@@ -101,7 +87,7 @@ def without(package, *args):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("package", ["typer", "rich"])
+@pytest.mark.parametrize("package", ["click", "rich"])
 @pytest.mark.parametrize("args", [["threads", "runs"], ["show", "--help"], ["--debug"]])
 def test_a_command_without_the_extra_names_it(package, args):
     done = without(package, *args)
@@ -110,7 +96,7 @@ def test_a_command_without_the_extra_names_it(package, args):
     assert done.stderr == f"graphkit: {advice}\n"
 
 
-@pytest.mark.parametrize("package", ["typer", "rich"])
+@pytest.mark.parametrize("package", ["click", "rich"])
 def test_help_and_version_work_without_the_extra(package):
     version = without(package, "--version")
     assert (version.returncode, version.stdout, version.stderr) == (0, process("--version").stdout, "")
@@ -118,12 +104,7 @@ def test_help_and_version_work_without_the_extra(package):
         done = without(package, *args)
         assert (done.returncode, done.stderr) == (0, "")
         assert str(MissingDependencyError(package, "cli")) in done.stdout
-        assert all(f"\n  {name} " in done.stdout for name in get_command(application()).commands)
-
-
-def test_the_commands_of_the_help_without_the_extra_are_those_there_are():
-    commands = get_command(application()).commands
-    assert list(startup.COMMANDS) == [(name, command.short_help) for name, command in commands.items()]
+        assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
 
 
 def test_a_terminal_has_colours_and_no_color_has_none(store):
@@ -150,18 +131,36 @@ def test_a_reader_that_has_seen_enough(store):
 
 def test_completion_knows_the_threads(store, fork):
     words = f"graphkit show {store} order-"
-    done = fork(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="3", _TYPER_COMPLETE_ARGS=words)
-    assert done.stdout.split() == ["order-17", "order-18"]
+    done = fork(_GRAPHKIT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="3")
+    assert done.stdout.split() == ["plain,order-17", "plain,order-18"]
     words = f"graphkit show {store} order-17 --checkpoint "
-    done = fork(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="5", _TYPER_COMPLETE_ARGS=words)
+    done = fork(_GRAPHKIT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="5")
     assert "00000000-0000-7000-8000-000000000002" in done.stdout
     for shell in ("bash", "zsh", "fish"):
-        assert fork(_GRAPHKIT_COMPLETE=f"source_{shell}").stdout
+        assert fork("--show-completion", SHELL=f"/bin/{shell}").stdout
+
+
+def test_completion_is_installed_once(tmp_path, fork):
+    for shell, startup, script in (
+        ("bash", ".bashrc", ".bash_completions/graphkit.sh"),
+        ("zsh", ".zshrc", ".zfunc/_graphkit"),
+        ("fish", None, ".config/fish/completions/graphkit.fish"),
+    ):
+        shown = fork("--show-completion", SHELL=shell).stdout
+        if startup is not None:
+            (tmp_path / startup).write_text("export A=1\n")
+        for _ in range(2):
+            assert fork("--install-completion", SHELL=f"/bin/{shell}", HOME=str(tmp_path)).returncode == 0
+        assert (tmp_path / script).read_text() == shown.removesuffix("\n")
+        if startup is not None:
+            assert (tmp_path / startup).read_text() == f"export A=1\nsource '{tmp_path / script}'\n"
+    done = fork("--install-completion", SHELL="/bin/odd", HOME=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_completion_of_what_is_not_there(tmp_path, fork):
     words = f"graphkit show {tmp_path / 'nothing'} o"
-    done = fork(_GRAPHKIT_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD="3", _TYPER_COMPLETE_ARGS=words)
+    done = fork(_GRAPHKIT_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="3")
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
@@ -358,23 +357,6 @@ def test_what_is_typed_wrongly_is_said_in_graphkit_s_words(typed, sentence):
     assert done.err.replace("; see `graphkit threads --help`", "") == f"graphkit: {sentence}\n".replace(
         "; see `graphkit threads --help`", ""
     )
-
-
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        ("0 is not in the range x>=1.", " must be at least 1, not 0"),
-        ("'many' is not a valid integer range.", " must be a whole number, not 'many'"),
-        ("'x' is not a valid float.", " must be a number, not 'x'"),
-        ("Input should be a valid number, unable to parse string as a number", " must be a number"),
-        ("Value error, 'x' is not one of 'id', 'age'.", " must be one of 'id', 'age', not 'x'"),
-        ("Value error, quite wrong", ": quite wrong"),
-    ],
-)
-def test_the_words_of_other_versions_of_the_parser(message, words):
-    limit = next(param for param in get_command(application()).commands["threads"].params if param.name == "limit")
-    problem = type("BadParameter", (Exception,), {"message": message, "param": limit, "ctx": None})()
-    assert describe_usage_error(problem) == f"graphkit: the option --limit{words}"
 
 
 def test_debug_shows_where_it_happened(store):

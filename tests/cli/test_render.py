@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from graphkit.cli.cells import format_age, format_bytes, format_duration, short_ids, short_names
-from graphkit.cli.state_paths import differences
-from graphkit.cli.table_layout import fit_table
+from graphkit.cli.commands.inspect import differences
+from graphkit.cli.render import fit_table
 from graphkit.cli.values import abbreviate, describe_payload, escape, to_json, to_plain
 from graphkit.cli.views import Column
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from graphkit import RunnableConfig
-from graphkit.cli.resolve import load_app
+from graphkit.cli.apps import load_app
 from tests.cli.terminal import damage, graphkit
 
 INPUT = '{"item": "lamp"}'

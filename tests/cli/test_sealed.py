@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from graphkit import CheckpointerConfigurationError, RunnableConfig
-from graphkit.graph_config import CheckpointConfig
+from graphkit.compat.go_agents import CheckpointConfig
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver, PostgresSaver, SqliteSaver
 from tests.cli.terminal import checkpoint, graphkit

@@ -4,7 +4,7 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.cli.options import complete_thread
-from graphkit.cli.store_names import StoreName, find_passwords, hide_passwords, parse_store_name
+from graphkit.cli.stores import StoreName, find_passwords, hide_passwords, parse_store_name
 from graphkit.errors import CheckpointStorageError
 from graphkit.registry import _SAVERS, register_saver
 from savers import FileSystemSaver, MemorySaver
@@ -194,9 +194,9 @@ def test_completion_works_with_databases_and_is_silent_about_failures(databases)
         params = {"directory": NAMES[0]}
         args = []
 
-    assert complete_thread(Typed(), "") == ["t"]
+    assert complete_thread(Typed(), None, "") == ["t"]
     Typed.params = {"directory": "sqlite:missing.db"}
-    assert complete_thread(Typed(), "") == []
+    assert complete_thread(Typed(), None, "") == []
 
 
 def test_a_file_saver_by_name_still_works(store):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphkit import END, START, BaseCheckpointSaver, Checkpoint, GraphResume, RunnableConfig, StateGraph
-from graphkit.cli.resolve import load_app
+from graphkit.cli.apps import load_app
 from graphkit.cli.values import UsageError, parse_age
 from savers import FileSystemSaver, SqliteSaver
 from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
@@ -41,6 +41,22 @@ def test_threads_as_json(store):
         "updated": "2026-11-20T11:02:00+00:00", "id": "00000000-0000-7000-8000-000000000002", "tags": [],
         "metadata": {"run_id": "run-1", "source": "loop", "user": "anna", "step": 1},
     }  # fmt: skip
+
+
+def test_only_the_page_of_a_terminal_ends_with_a_note(tmp_path):
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+        for number in range(101):
+            saver.put(RunnableConfig(f"t-{number:03d}"), checkpoint(number, START, "read", {}))
+    assert "--all or --limit shows more" in graphkit("threads", tmp_path / "runs", terminal=True).err
+    assert graphkit("threads", tmp_path / "runs", "--limit", 100, terminal=True).err == ""
+    assert graphkit("threads", tmp_path / "runs", "--limit", 100).err == ""
+
+
+def test_characters_that_take_two_columns_of_a_terminal_are_aligned(store, saver):
+    saver.put(RunnableConfig("\u6ce8\u6587"), checkpoint(30, START, "read", {}))
+    lines = graphkit("threads", store, terminal=True).lines
+    assert lines[1].startswith("import-a  stalled")
+    assert lines[-1].startswith("\u6ce8\u6587      stalled")
 
 
 @pytest.mark.parametrize(

@@ -10,27 +10,12 @@ import threading
 import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig
-from graphkit.cli import app
 from savers import FileSystemSaver
-from tests.cli import terminal
-from tests.cli.terminal import damage
+from tests.cli.terminal import damage, graphkit, minutes_ago
 
 PATIENCE = 60.0
-COMMAND = """
-from graphkit.cli import app, main
-app.COMMAND_MODULES = tuple(dict.fromkeys((*app.COMMAND_MODULES, "watch")))
-main.main()
-"""
 STOP = {"node_id": "ask", "when": "inside", "payload": {"question": "ok?"}, "metadata": {}, "created_at": 1}
 AT = RunnableConfig("order-17")
-
-
-@pytest.fixture
-def graphkit(monkeypatch):
-    monkeypatch.setattr(app, "COMMAND_MODULES", tuple(dict.fromkeys((*app.COMMAND_MODULES, "watch"))))
-    terminal.the_application.cache_clear()
-    yield terminal.graphkit
-    terminal.the_application.cache_clear()
 
 
 def step(node, following, **metadata):
@@ -46,7 +31,7 @@ class Watching:
     """A `graphkit watch` in a process of its own, that has begun to watch."""
 
     def __init__(self, directory, saver, *options):
-        command = [sys.executable, "-W", "error", "-c", COMMAND, "watch", str(directory), *options]
+        command = [sys.executable, "-W", "error", "-m", "graphkit", "watch", str(directory), *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
         )
@@ -81,7 +66,7 @@ def test_a_line_per_step_of_another_process(store, saver):
     assert not any("order-18" in line for line in found)
 
 
-def test_json_has_all_fields(graphkit, store):
+def test_json_has_all_fields(store):
     done = graphkit("watch", store, "order-17", "--limit", 2, "--json")
     first, second = map(json.loads, done.lines)
     assert first == {
@@ -92,8 +77,8 @@ def test_json_has_all_fields(graphkit, store):
     assert (second["kind"], second["id"], second["value"]["node_id"]) == ("interrupt", "q-1", "approve")
 
 
-def test_a_change_has_the_time_at_which_it_was_stored(graphkit, store, saver):
-    failure = {"node_id": "read", "type": "E", "message": "no", "at": terminal.minutes_ago(7)}
+def test_a_change_has_the_time_at_which_it_was_stored(store, saver):
+    failure = {"node_id": "read", "type": "E", "message": "no", "at": minutes_ago(7)}
     saver.put_writes(RunnableConfig("import-a"), {"failure": failure})
     asked = graphkit("watch", store, "order-17", "--limit", 2)
     assert [line[:8] for line in asked.lines] == ["11:02:00", "11:02:00"]
@@ -103,35 +88,35 @@ def test_a_change_has_the_time_at_which_it_was_stored(graphkit, store, saver):
     assert (row["kind"], row["time"]) == ("failure", "2026-11-20T11:53:00+00:00")
 
 
-def test_the_table_tells_when_a_question_was_asked(graphkit, store):
+def test_the_table_tells_when_a_question_was_asked(store):
     done = graphkit("watch", store, "order-17", "--limit", 2, terminal=True)
     table = done.out[done.out.rindex("THREAD") :]
     assert "58 min ago" in table
 
 
-def test_an_answer_has_the_time_of_the_last_write_to_its_log(graphkit, store, saver):
+def test_an_answer_has_the_time_of_the_last_write_to_its_log(store, saver):
     saver.put_writes(AT, {"answer:q-1": True})
     (path,) = store.glob("t-order-17-*/log")
-    an_hour_ago = terminal.minutes_ago(60)
+    an_hour_ago = minutes_ago(60)
     os.utime(path, (an_hour_ago.timestamp(),) * 2)
     *_, line = graphkit("watch", store, "order-17", "--limit", 3).lines
     assert (line[:8], told(line)) == ("11:00:00", f"{'order-17':24} answered: true")
 
 
-def test_what_says_no_time_was_noticed_now(graphkit, store, saver):
+def test_what_says_no_time_was_noticed_now(store, saver):
     saver.put_writes(RunnableConfig("import-a"), {"interrupt:q": STOP, "failure": {**STOP, "type": "E", "message": ""}})
     lines = graphkit("watch", store, "import-a", "--limit", 3).lines
     assert [line[:8] for line in lines] == ["11:21:00", "12:00:00", "12:00:00"]
 
 
-def test_from_a_checkpoint_on(graphkit, store):
+def test_from_a_checkpoint_on(store):
     done = graphkit("watch", store, "order-17", "--checkpoint", "00000001", "--limit", 1)
     assert [told(line) for line in done.lines] == [f"{'order-17':24} reserve -> approve"]
     wrong = graphkit("watch", store, "--checkpoint", "00000001")
     assert (wrong.code, "name the thread too" in wrong.err) == (2, True)
 
 
-def test_a_table_at_a_terminal(graphkit, store):
+def test_a_table_at_a_terminal(store):
     done = graphkit("watch", store, "--limit", 4, terminal=True)
     last = done.out[done.out.rindex("THREAD") :].splitlines()
     assert last[0].split() == ["THREAD", "STATUS", "NODE", "NEXT", "STEP", "LAST", "UPDATED"]
@@ -143,7 +128,7 @@ def test_a_table_at_a_terminal(graphkit, store):
     assert done.code == 0
 
 
-def test_a_damaged_thread_is_told_and_the_others_are_followed(graphkit, store):
+def test_a_damaged_thread_is_told_and_the_others_are_followed(store):
     damage(store, "import-a")
     done = graphkit("watch", store, "--limit", 3, terminal=True, width=200)
     assert all("is damaged at byte" in line for line in done.err.splitlines())
@@ -152,7 +137,7 @@ def test_a_damaged_thread_is_told_and_the_others_are_followed(graphkit, store):
     assert "order-18" in done.out
 
 
-def test_a_run_whose_process_has_died_is_told(graphkit, store, saver):
+def test_a_run_whose_process_has_died_is_told(store, saver):
     code = (
         "import os, sys; from savers import FileSystemSaver; from graphkit import RunnableConfig;"
         f"s = FileSystemSaver({str(store)!r}); l = s.run_lock(RunnableConfig('import-a')); l.__enter__(); os._exit(1)"
@@ -180,7 +165,7 @@ else:
 
 
 @pytest.mark.parametrize(("how", "said"), [("close", "no process runs it now"), ("die", "its process has died")])
-def test_a_stream_that_was_closed_is_told_from_a_death(graphkit, store, saver, how, said):
+def test_a_stream_that_was_closed_is_told_from_a_death(store, saver, how, said):
     watching = Watching(store, saver, "import-a", "--limit", "3", "--interval", "3600")
     watching.process.stdout.readline()
     subprocess.run([sys.executable, "-c", CLOSE, str(store), how], check=False)
@@ -191,7 +176,7 @@ def test_a_stream_that_was_closed_is_told_from_a_death(graphkit, store, saver, h
     assert graphkit("threads", store, "--json").json[0]["status"] == "stalled"
 
 
-def test_an_answer_is_not_the_death_of_a_process(graphkit, store, saver):
+def test_an_answer_is_not_the_death_of_a_process(store, saver):
     watching = Watching(store, saver, "order-17", "--json", "--limit", "4", "--interval", "3600")
     for _ in range(2):
         watching.process.stdout.readline()
@@ -203,7 +188,7 @@ def test_an_answer_is_not_the_death_of_a_process(graphkit, store, saver):
     assert graphkit("threads", store, "--status", "answered", "--json").json[0]["thread"] == "order-17"
 
 
-def test_the_table_shows_the_status_of_now(graphkit, store, saver):
+def test_the_table_shows_the_status_of_now(store, saver):
     saver.put_writes(AT, {"answer:q-1": True})
     done = graphkit("watch", store, "--limit", 5, terminal=True)
     last = done.out[done.out.rindex("THREAD") :].splitlines()
@@ -211,7 +196,7 @@ def test_the_table_shows_the_status_of_now(graphkit, store, saver):
     assert rows == {"order-17": "answered", "order-18": "finished", "import-a": "stalled"}
 
 
-def test_bad_input(graphkit, store, tmp_path):
+def test_bad_input(store, tmp_path):
     assert graphkit("watch", tmp_path / "none").code == 18
     unknown = graphkit("watch", store, "order-71")
     assert (unknown.code, "order-17" in unknown.err) == (11, True)

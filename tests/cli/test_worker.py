@@ -78,10 +78,9 @@ COMMAND = """
 import sys
 import graphkit.worker
 from graphkit.retry import RetryPolicy
-from graphkit.cli import app, main
-app.COMMAND_MODULES = tuple(dict.fromkeys((*app.COMMAND_MODULES, "watch")))
+from graphkit.cli.main import main
 graphkit.worker._BUSY = RetryPolicy(initial_delay=3600, max_delay=3600)  # only events call it back
-main.main()
+main()
 """.replace("graphkit.retry", "graphkit")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit.cli.app import application
+from graphkit.cli import app
 from graphkit.cli.context import CliContext
 from savers import FileSystemSaver
 
@@ -27,7 +27,7 @@ def run(launcher):
 def graphkit(*arguments):
     """The command line, in this process."""
     world = CliContext(out=StringIO(), err=StringIO(), input=StringIO())
-    application()([*map(str, arguments)], prog_name="graphkit", obj=world, standalone_mode=False)
+    app.run([*map(str, arguments)], world)
     return world.out.getvalue()
 
 

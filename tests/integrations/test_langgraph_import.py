@@ -20,7 +20,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command, Send
 
 from graphkit import CheckpointConflictError, CheckpointStorageError, StateGraph
-from graphkit.cli import app
+from graphkit.cli.app import run
 from graphkit.cli.context import CliContext
 from graphkit.errors import CheckpointerConfigurationError
 from savers import FileSystemSaver, MemorySaver
@@ -321,20 +321,10 @@ def test_a_driver_that_is_missing_is_named():
 
 
 def command(*arguments):
-    """A command of the command line, with or without the line that lists it there."""
+    """The exit code and the output of a command line."""
     world = CliContext(out=StringIO(), err=StringIO(), input=StringIO())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            app,
-            "COMMAND_MODULES",
-            (*(one for one in app.COMMAND_MODULES if one != "import_langgraph"), "import_langgraph"),
-        )
-        line = app.application()
-    try:
-        line([*map(str, arguments)], prog_name="graphkit", obj=world)
-    except SystemExit as done:
-        return done.code, world.out.getvalue() + world.err.getvalue()
-    raise AssertionError
+    code = run([*map(str, arguments)], world)
+    return code, world.out.getvalue() + world.err.getvalue()
 
 
 def test_the_commands_tell_what_was_done(database, tmp_path, request):

@@ -13,8 +13,8 @@ import pytest
 
 import savers
 from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph
+from graphkit.compat.go_agents import GraphConfig
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.graph_config import GraphConfig
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver

@@ -11,8 +11,7 @@ import pytest
 from graphkit import END, START, GraphInterrupt, GraphResume, NodeExecutionError, RunnableConfig, StateGraph, interrupt
 from graphkit._plan.events import EVENTS
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
-from graphkit.errors import GraphRunnerError
-from graphkit.flows import (
+from graphkit.compat.go_agents import (
     always,
     and_,
     branch_on,
@@ -24,6 +23,7 @@ from graphkit.flows import (
     process_conditional,
     process_parallel,
 )
+from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
 
 

@@ -5,11 +5,10 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
+from graphkit.compat.go_agents import CheckpointConfig, CheckpointStore, GraphConfig
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.graph_config import CheckpointConfig, GraphConfig
 from graphkit.observers import Metrics, get_observer
 from graphkit.registry import get_checkpoint_store
-from graphkit.store import CheckpointStore
 from savers import FileSystemSaver, MemorySaver
 
 DOCUMENTED = """{

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from graphkit import END, START, GraphResume, NodeExecutionError, RunnableConfig, StateGraph, interrupt
-from graphkit.flows import branch_on, key_exists, process_chain
-from graphkit.graph_config import CheckpointConfig, GraphConfig
+from graphkit.compat.go_agents import CheckpointConfig, GraphConfig, branch_on, key_exists, process_chain
 from graphkit.observers import EVENTS, LoggingObserver, Metrics, MultiObserver, filtered
 from graphkit.recovery import recover
 from graphkit.registry import register_checkpoint_store
@@ -138,7 +137,7 @@ def test_a_graph_made_of_a_configuration():  # G10, G12, G20
 PIPELINE = """
 import sys
 from graphkit import END, START, StateGraph
-from graphkit.graph_config import GraphConfig
+from graphkit.compat.go_agents import GraphConfig
 
 directory, call = sys.argv[1:]
 config = GraphConfig("pipeline", observer=None, checkpoint={

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from graphkit import END, START, Checkpoint, NodeExecutionError, RetryPolicy, RunnableConfig, StateGraph
+from graphkit.compat.hive import CheckpointManager, CheckpointPolicy, compare
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerConfigurationError,
@@ -19,7 +20,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from graphkit.recovery import CheckpointManager, CheckpointPolicy, arecover, compare, last_good, recover
+from graphkit.recovery import arecover, last_good, recover
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 
 AT = RunnableConfig("t")
@@ -580,7 +581,7 @@ def test_two_managers_in_two_processes(root):  # H9
     mine = managing(FileSystemSaver(root, fsync="never"), retention_strategy="all")
     saved(mine, 2)
     code = (
-        "import sys; from graphkit.recovery import *; from savers import FileSystemSaver\n"
+        "import sys; from graphkit.compat.hive import *; from savers import FileSystemSaver\n"
         "manager = CheckpointManager(FileSystemSaver(sys.argv[1]), CheckpointPolicy(retention_strategy='all'))\n"
         "assert manager.restore_from_checkpoint('run') == ({'n': 1}, 'n2')\n"
         "manager.save_checkpoint('run', 'other', {'n': 'theirs'}, next_node_id='next')\n"

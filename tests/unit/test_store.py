@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from graphkit import END, START, RunnableConfig, StateGraph
+from graphkit.compat.go_agents import CheckpointStore, State
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -20,7 +21,6 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.registry import get_checkpoint_store, register_checkpoint_store
-from graphkit.store import CheckpointStore, State
 from savers import FileSystemSaver, MemorySaver
 
 

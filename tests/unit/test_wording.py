@@ -4,8 +4,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from graphkit._wording import simplify_message, simplify_text
+from graphkit.compat.go_agents import CheckpointConfig
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.graph_config import CheckpointConfig
 
 
 class Inner(BaseModel):

@@ -1,1 +1,90 @@
-"""The commands: one module for each group."""
+"""The commands of graphkit: where each one is, and its line in the help.
+
+Both stand here so that the help, and a command that does not exist, need no import of any command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class Entry(NamedTuple):
+    """A command."""
+
+    path: str
+    """The module below this package, and the command in it."""
+    summary: str
+    """Its line in the help."""
+
+
+COMMANDS: Final[Mapping[str, Entry]] = {
+    "threads": Entry("threads.threads", "List the threads of a store"),
+    "history": Entry("history.history", "List the checkpoints of a thread"),
+    "search": Entry("history.search", "Find checkpoints by their metadata"),
+    "stats": Entry("history.stats", "Sum up a store or a thread"),
+    "show": Entry("inspect.show", "Show a checkpoint"),
+    "diff": Entry("inspect.diff", "Compare two checkpoints"),
+    "graph": Entry("graph.graph", "Draw a graph"),
+    "interrupts": Entry("control.interrupts", "List the pending interrupts"),
+    "answer": Entry("control.answer", "Answer a pending interrupt"),
+    "update": Entry("control.update", "Correct the state of a thread"),
+    "fork": Entry("control.fork", "Branch a new thread off a checkpoint"),
+    "rollback": Entry("control.rollback", "Go back to an older checkpoint"),
+    "run": Entry("run.run", "Start a run"),
+    "resume": Entry("run.resume", "Resume a thread"),
+    "watch": Entry("watch.watch", "Follow runs live"),
+    "worker": Entry("run.worker", "Serve the runs of a directory"),
+    "verify": Entry("damage.verify", "Read every byte and report problems"),
+    "repair": Entry("damage.repair", "Make damaged threads readable again"),
+    "compact": Entry("maintain.compact", "Free the bytes of replaced data"),
+    "rotate": Entry("maintain.rotate", "Seal everything with the current key"),
+    "prune": Entry("maintain.prune", "Remove old checkpoints"),
+    "delete": Entry("maintain.delete", "Remove a thread with all its versions"),
+    "release": Entry("maintain.release", "End the active history of a thread"),
+    "copy": Entry("transfer.copy", "Copy threads to another store"),
+    "export": Entry("transfer.export", "Write threads to a single file"),
+    "import": Entry("transfer.import_", "Read threads from a file into a store"),
+    "import-langgraph-sqlite": Entry(
+        "langgraph.import_langgraph_sqlite", "Copy LangGraph's threads from a SQLite file"
+    ),
+    "import-langgraph-postgres": Entry(
+        "langgraph.import_langgraph_postgres", "Copy LangGraph's threads from PostgreSQL"
+    ),
+    "export-langgraph-sqlite": Entry("langgraph.export_langgraph_sqlite", "Copy LangGraph's threads to a SQLite file"),
+    "agents-schema": Entry("agents.agents_schema", "Print the JSON schema of agent files"),
+    "agents-check": Entry("agents.agents_check", "Check an agent file"),
+    "agents-run": Entry("agents.agents_run", "Run a conversation with an agent"),
+}
+"""All commands by name, in the order of the help."""
+
+_OPTIONS: Final = {
+    "--version": "Print the version.",
+    "--install-completion": "Install completion in this shell.",
+    "--show-completion": "Print the completion script of this shell.",
+    "-h, --help": "Show this message and exit.",
+}
+
+
+def format_help(advice: str = "") -> str:
+    """Return what `graphkit --help` prints.
+
+    Args:
+        advice: how to install the extra `cli`, if it is missing.
+    """
+    lines = [
+        "Usage: graphkit [OPTIONS] COMMAND [ARGS]...",
+        "",
+        "  Inspect and control the runs of a checkpoint directory.",
+        "",
+    ]
+    if advice:
+        lines += [f"  The commands need an extra: {advice}", ""]
+
+    lines.append("Options:")
+    lines += [f"  {option:20}  {text}" for option, text in _OPTIONS.items()]
+
+    lines += ["", "Commands:"]
+    width = max(map(len, COMMANDS))
+    lines += [f"  {name:{width}}  {entry.summary}" for name, entry in COMMANDS.items()]
+    return "\n".join(lines)

@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-import typer
+import click
 
 from graphkit._records.config import END
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, pluralize
 from graphkit.cli.views import Message, Text
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 _APPROVAL_KEYS: Final = frozenset({"tool", "arguments", "id"})
 _MESSAGES: Final = "messages"
 
-AgentFile = Annotated[str, typer.Argument(metavar="FILE", help="The YAML file of the agent.", show_default=False)]
+_agent_file = click.argument("file", metavar="FILE", help="The YAML file of the agent.")
 
 
-def agents_schema(context: CliContext) -> Text:  # noqa: ARG001 - every command takes it
+@click.command("agents-schema", cls=Command)
+def agents_schema(_context: CliContext) -> Text:
     """Print the JSON schema of agent files.
 
     Editors use it to complete keys and to mark mistakes: store it in a file, and name that file in
@@ -42,7 +44,9 @@ def agents_schema(context: CliContext) -> Text:  # noqa: ARG001 - every command 
     return Text(json.dumps(schema, indent=2), schema)
 
 
-def agents_check(context: CliContext, file: AgentFile) -> Message:
+@click.command("agents-check", cls=Command)
+@_agent_file
+def agents_check(context: CliContext, file: str) -> Message:
     """Check an agent file.
 
     The command imports the modules that the file names, but makes no store, connects to no MCP
@@ -67,20 +71,15 @@ def agents_check(context: CliContext, file: AgentFile) -> Message:
     return Message(f"{escape(file)} is valid: agent {escape(config.name)}, {steps}", data)
 
 
-def agents_run(
-    context: CliContext,
-    file: AgentFile,
-    thread: Annotated[
-        str | None,
-        typer.Option(
-            "--thread",
-            "-t",
-            metavar="THREAD",
-            help="The conversation to start or to continue. Default: a new one, with an id that the agent makes.",
-            show_default=False,
-        ),
-    ] = None,
-) -> Iterator[Text | Message]:
+@click.command("agents-run", cls=Command)
+@_agent_file
+@click.option(
+    "--thread",
+    "-t",
+    metavar="THREAD",
+    help="The conversation to start or to continue. Default: a new one, with an id that the agent makes.",
+)
+def agents_run(context: CliContext, file: str, thread: str | None) -> Iterator[Text | Message]:
     """Run a conversation with an agent.
 
     Each line of standard input is a message; Ctrl-D ends the conversation. The answer appears while
@@ -388,6 +387,3 @@ def _parse_approval(line: str) -> Any:
         except ValueError:
             return None
     return None
-
-
-COMMANDS: Final = (agents_schema, agents_check, agents_run)

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
-from graphkit import operations
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import WaitingInterrupt
-from graphkit.cli.commands.inspect import interrupt_row
+from graphkit.cli import options
+from graphkit.cli.apps import load_app, open_store_of, require_saver
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import (
-    Assign,
-    CheckpointId,
-    Directory,
-    MaybeApp,
-    MaybeThread,
-    Namespace,
-    Thread,
-)
 from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.resolve import (
-    find_checkpoint,
-    find_config,
-    find_thread,
-    find_threads,
-    load_app,
-    open_store,
-    open_store_of,
-    require_saver,
-)
+from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, find_threads, match_ids
+from graphkit.cli.rows import Row, interrupt_row
+from graphkit.cli.stores import open_store
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -61,15 +46,18 @@ _COLUMNS: Final = (
 _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
 
+@click.command("interrupts", cls=Command)
+@options.directory
+@options.maybe_thread
 @with_placeholder_types
-def interrupts(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Table:
+def interrupts(context: CliContext, directory: str, thread: str | None) -> Table:
     """List the pending interrupts: where they wait, since when, and what they ask.
 
     Example: graphkit interrupts runs
     """
     saver = open_store(directory)
     threads = find_threads(saver, thread)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     failures: list[CheckpointerError] = []
     for thread_id in threads:
         try:
@@ -85,37 +73,26 @@ def interrupts(context: CliContext, directory: Directory, thread: MaybeThread = 
     return Table(_COLUMNS, rows, empty="no pending interrupts")
 
 
-def answer(
-    context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    value: Annotated[
-        str,
-        typer.Option(
-            "--value",
-            "-v",
-            metavar="JSON",
-            help="The answer: any JSON for interrupt(), an object to merge at a declared stop; - reads it from "
-            "standard input.",
-        ),
-    ],
-    interrupt: Annotated[
-        str | None,
-        typer.Option(
-            "--interrupt",
-            "-i",
-            metavar="ID",
-            help="The interrupt to answer, if several are pending.",
-            show_default=False,
-        ),
-    ] = None,
-) -> Message:
+@click.command("answer", cls=Command)
+@options.directory
+@options.thread
+@click.option(
+    "--value",
+    "-v",
+    metavar="JSON",
+    required=True,
+    help="The answer: any JSON for interrupt(), an object to merge at a declared stop; - reads it from standard input.",
+)
+@click.option("--interrupt", "-i", metavar="ID", help="The interrupt to answer, if several are pending.")
+def answer(context: CliContext, directory: str, thread: str, value: str, interrupt: str | None) -> Message:
     """Answer a pending interrupt.
 
     The command stores the answer and runs nothing; the next resume continues with it.
 
     Example: graphkit answer runs order-17 --value '"yes"'
     """
+    from graphkit import operations
+
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
     text = context.read_value(value)
@@ -127,13 +104,11 @@ def answer(
         _check_answer(chosen, parsed)
         operations.answer(saver, thread_id, parsed, interrupt=chosen.id)
 
-    question = describe_payload(chosen.payload or chosen.node_id)
     row = interrupt_row(chosen)
     row["answer"] = parsed
-    sentence = (
-        f'{escape(thread_id)}: answered "{question}" with {abbreviate(parsed)}; the next resume continues with it'
-    )
-    return Message(sentence, row)
+    question = describe_payload(chosen.payload or chosen.node_id)
+    sentence = f'{escape(thread_id)}: answered "{question}" with {abbreviate(parsed)}'
+    return Message(f"{sentence}; the next resume continues with it", row)
 
 
 def _choose_interrupt(
@@ -147,14 +122,15 @@ def _choose_interrupt(
     """
     if not pending:
         raise CheckpointConflictError(thread_id, "no interrupt is pending, so there is nothing to answer")
-    matches = pending
-    if typed is not None:
-        matches = [one for one in pending if one.id.endswith(typed) or one.id.startswith(typed)]
+    wanted = typed or ""
+    by_id = {interrupt.id: interrupt for interrupt in pending}
+    matches = match_ids([interrupt.id for interrupt in pending], wanted)
     if len(matches) == 1:
-        return matches[0]
+        return by_id[matches[0]]
+
     ids = ", ".join(map(_describe_interrupt, pending))
     if not matches:
-        what = f"pending interrupt {escape(typed or '')}"
+        what = f"pending interrupt {escape(wanted)}"
         raise CheckpointNotFoundError(thread_id, what, f"pending: {ids}")
     raise UsageError(f"{len(matches)} interrupts are pending, choose one with --interrupt: {ids}")
 
@@ -171,32 +147,29 @@ def _check_answer(interrupt: WaitingInterrupt, value: Any) -> None:
         )
 
 
+@click.command("update", cls=Command)
+@options.directory
+@options.thread
+@options.assign
+@click.option(
+    "--as-node",
+    metavar="NODE",
+    help="Act as if this node had returned the values; its edge decides the next node. Requires --app.",
+)
+@click.option("--goto", metavar="NODE", help="The next node. Requires --app.")
+@options.checkpoint_id
+@options.namespace
+@options.maybe_app
 def update(
-    context: CliContext,  # noqa: ARG001 - every command takes it
-    directory: Directory,
-    thread: Thread,
-    assign: Assign = None,
-    as_node: Annotated[
-        str | None,
-        typer.Option(
-            "--as-node",
-            metavar="NODE",
-            help="Act as if this node had returned the values; its edge decides the next node. Requires --app.",
-            show_default=False,
-        ),
-    ] = None,
-    goto: Annotated[
-        str | None,
-        typer.Option(
-            "--goto",
-            metavar="NODE",
-            help="The next node. Requires --app.",
-            show_default=False,
-        ),
-    ] = None,
-    checkpoint: CheckpointId = None,
-    ns: Namespace = "",
-    app: MaybeApp = None,
+    _context: CliContext,
+    directory: str,
+    thread: str,
+    assign: tuple[str, ...],
+    as_node: str | None,
+    goto: str | None,
+    checkpoint: str | None,
+    ns: str,
+    app: str | None,
 ) -> Message:
     """Correct the state of a thread, or the node at which it continues.
 
@@ -206,7 +179,7 @@ def update(
 
     Example: graphkit update runs order-17 --set 'city="Bern"' --goto ship --app shop:app
     """
-    values = parse_assignments(assign or ())
+    values = parse_assignments(assign)
     if not values and as_node is None and goto is None:
         raise UsageError("nothing to change: give --set key=value, --as-node or --goto")
     if app is None:
@@ -218,6 +191,7 @@ def update(
     saver = require_saver(graph)
     config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
     updated = graph.update_state(config, values, as_node, goto=goto)
+
     following = _describe_next(updated.next_node)
     sentence = f"updated {escape(config.thread)}: it continues with {following}"
     data = {
@@ -232,6 +206,8 @@ def update(
 
 def _store_update(directory: str, thread: str, ns: str, values: Mapping[str, Any]) -> Message:
     """Store values for the next resume."""
+    from graphkit import operations
+
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
     config = RunnableConfig(thread_id, checkpoint_ns=ns)
@@ -246,13 +222,19 @@ def _store_update(directory: str, thread: str, ns: str, values: Mapping[str, Any
     return Message(sentence, data)
 
 
+@click.command("fork", cls=Command)
+@options.directory
+@options.thread
+@click.argument("target", metavar="NEW", help="The id of the new thread.")
+@options.checkpoint_id
+@options.maybe_app
 def fork(
     context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    target: Annotated[str, typer.Argument(metavar="NEW", help="The id of the new thread.")],
-    checkpoint: CheckpointId = None,
-    app: MaybeApp = None,
+    directory: str,
+    thread: str,
+    target: str,
+    checkpoint: str | None,
+    app: str | None,
 ) -> Message:
     """Branch a new thread off a checkpoint.
 
@@ -261,9 +243,12 @@ def fork(
 
     Example: graphkit fork runs order-17 order-17-again --checkpoint 3fa92c1b
     """
+    from graphkit import operations
+
     saver = open_store_of(directory, app)
     config = find_config(saver, thread, checkpoint=checkpoint)
     forked = operations.fork(saver, config, target, created_at=context.now())
+
     path = pluralize(forked.checkpoints, "checkpoint")
     following = _describe_next(forked.origin.next_node_id)
     sentence = f"{escape(target)} begins with {path} of {escape(config.thread)} and continues with {following}"
@@ -276,16 +261,12 @@ def fork(
     return Message(sentence, data)
 
 
-def rollback(
-    context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    checkpoint: Annotated[
-        str,
-        typer.Argument(metavar="CHECKPOINT", help="The checkpoint to go back to; may be shortened."),
-    ],
-    app: MaybeApp = None,
-) -> Message:
+@click.command("rollback", cls=Command)
+@options.directory
+@options.thread
+@click.argument("checkpoint", metavar="CHECKPOINT", help="The checkpoint to go back to; may be shortened.")
+@options.maybe_app
+def rollback(context: CliContext, directory: str, thread: str, checkpoint: str, app: str | None) -> Message:
     """Go back to an older checkpoint.
 
     The command appends a copy of it as the latest checkpoint, and removes nothing. Interrupts that
@@ -294,11 +275,14 @@ def rollback(
 
     Example: graphkit rollback runs order-17 3fa92c1b
     """
+    from graphkit import operations
+
     saver = open_store_of(directory, app)
     config = RunnableConfig(find_thread(saver, thread))
     old = find_checkpoint(saver, config, checkpoint)
     config = config.with_check_point_id(old.id)
     copy = operations.rollback(saver, config, created_at=context.now())
+
     following = _describe_next(old.next_node_id)
     sentence = (
         f"{escape(config.thread)} is back at the checkpoint after {escape(old.node_id)} "
@@ -315,6 +299,3 @@ def rollback(
 
 def _describe_next(node_id: str | None) -> str:
     return "what its edge decides" if node_id is None else escape(node_id)
-
-
-COMMANDS: Final = (interrupts, answer, update, fork, rollback)

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 
 from graphkit._diagram.render import GraphRepresentation
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
+from graphkit.cli import options
+from graphkit.cli.apps import load_app, require_saver
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import CheckpointId, Directory, MaybeApp
-from graphkit.cli.resolve import (
-    find_checkpoint,
-    find_thread,
-    load_app,
-    open_store,
-    require_saver,
-)
+from graphkit.cli.options import OneOf
+from graphkit.cli.resolve import find_checkpoint, find_thread
+from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, escape
 from graphkit.cli.views import Text
 from graphkit.operations import lineage
@@ -29,19 +27,25 @@ _SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})
 """Values of the metadata's `source` of checkpoints at the node of the checkpoint before."""
 
 
+@click.command("graph", cls=Command)
+@options.directory
+@click.argument("thread", metavar="[THREAD]", required=False, help="The thread whose path to draw.")
+@options.checkpoint_id
+@options.maybe_app
+@click.option(
+    "--format",
+    "syntax",
+    type=OneOf([syntax.value for syntax in GraphRepresentation.Type]),
+    default=GraphRepresentation.Type.MERMAID.value,
+    help="The syntax of the diagram.",
+)
 def graph(
     context: CliContext,
-    directory: Directory,
-    thread: Annotated[
-        str | None,
-        typer.Argument(metavar="THREAD", help="The thread whose path to draw.", show_default=False),
-    ] = None,
-    checkpoint: CheckpointId = None,
-    app: MaybeApp = None,
-    type: Annotated[
-        GraphRepresentation.Type,
-        typer.Option("--format", help="The syntax of the diagram."),
-    ] = GraphRepresentation.Type.MERMAID,
+    directory: str,
+    thread: str | None,
+    checkpoint: str | None,
+    app: str | None,
+    syntax: str,
 ) -> Text:
     """Draw a graph, with the path that a thread took.
 
@@ -49,10 +53,11 @@ def graph(
 
     Example: graphkit graph runs order-17 --app shop:app
     """
+    form = GraphRepresentation.Type(syntax)
     if thread is None:
         if app is None:
             raise UsageError("name a thread, or the graph with --app")
-        drawing = load_app(app).get_graph(type).content
+        drawing = load_app(app).get_graph(form).content
         return Text(drawing, {"drawing": drawing, "path": []})
 
     compiled = None if app is None else load_app(app, directory)
@@ -62,11 +67,11 @@ def graph(
     path = _path(lineage(saver.history(config), latest.id))
     fingerprint = latest.metadata.get("graph")
     if compiled is None:
-        drawing = _draw_path(path, config.thread, type)
+        drawing = _draw_path(path, config.thread, form)
     else:
         if fingerprint is not None and fingerprint != compiled.topology.fingerprint:
             context.warn("graphkit: the graph has changed since this thread was stored")
-        drawing = compiled.get_graph(type, config.thread, path=path).content
+        drawing = compiled.get_graph(form, config.thread, path=path).content
 
     return Text(
         drawing,
@@ -87,16 +92,18 @@ def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
     return path
 
 
-def _draw_path(path: Sequence[str], title: str, type: GraphRepresentation.Type) -> str:
+def _draw_path(path: Sequence[str], title: str, form: GraphRepresentation.Type) -> str:
     """Draw a path without its graph.
 
     Each node is drawn once; an arrow has the numbers of its steps.
     """
+    # The ids of nodes may be any text, which neither syntax takes as a name.
     labels = _node_labels(path)
     names: dict[str, str] = {}
     for number, node in enumerate(labels):
         names[node] = node if node in {START, END} else f"n{number}"
-    if type is GraphRepresentation.Type.PLANTUML:
+
+    if form is GraphRepresentation.Type.PLANTUML:
         node_line = 'usecase "{label}" as {name}'
         arrow_line = "{source} --> {target} : {steps}"
         header = ["@startuml", f"title {escape(title)}"]
@@ -140,6 +147,3 @@ def _steps_of_arrows(path: Sequence[str]) -> dict[tuple[str, str], list[int]]:
     for number, arrow in enumerate(pairwise(path), 1):
         steps.setdefault(arrow, []).append(number)
     return steps
-
-
-COMMANDS: Final = (graph,)

@@ -1,29 +1,31 @@
-"""Lists checkpoints: history, search."""
+"""Lists and sums up checkpoints: history, search, stats."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
-from itertools import islice, zip_longest
-from typing import Annotated, Any, Final
+from itertools import zip_longest
+from typing import Any, Final
 
-import typer
+import click
 
-from graphkit._engine.cursor import RESUMED_AT
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT
+from graphkit._saver.versions import HasVersions
+from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, time_or_none
+from graphkit.cli import options
+from graphkit.cli.cells import format_duration
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import MOST_ROWS, Directory, Namespace, Thread
-from graphkit.cli.resolve import (
-    find_config,
-    find_threads,
-    open_store,
-)
+from graphkit.cli.options import ROWS
+from graphkit.cli.resolve import find_config, find_threads
+from graphkit.cli.rows import Row, size_of
+from graphkit.cli.stores import open_store
 from graphkit.cli.values import parse_assignments
-from graphkit.cli.views import Column, Table
-from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from graphkit.cli.views import Card, Column, Table
+from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointSerializationError
 
 _SOURCES_WITHOUT_NODE: Final = frozenset({"input", "update", "fork", "answer"})
 """Values of the metadata's `source` of checkpoints to which no node led."""
@@ -57,38 +59,24 @@ _SEARCH_COLUMNS: Final = (
     _CREATED,
 )
 
-_Limit = Annotated[
-    int | None,
-    typer.Option(
-        "--limit",
-        "-n",
-        min=1,
-        max=MOST_ROWS,
-        metavar="N",
-        help="Show at most N checkpoints.",
-        show_default=False,
-    ),
-]
 
-
+@click.command("history", cls=Command)
+@options.directory
+@options.thread
+@click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N checkpoints.")
+@options.namespace
+@click.option("--source", help="Only checkpoints saved for this reason: input, loop, update, fork, ...")
+@click.option("--clean", is_flag=True, help="Only checkpoints that were reached without a failure.")
+@click.option("--node", help="Only checkpoints after this node.")
 def history(
-    context: CliContext,  # noqa: ARG001 - every command takes it
-    directory: Directory,
-    thread: Thread,
-    limit: _Limit = None,
-    ns: Namespace = "",
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--source",
-            help="Only checkpoints saved for this reason: input, loop, update, fork, ...",
-        ),
-    ] = None,
-    clean: Annotated[
-        bool,
-        typer.Option("--clean", help="Only checkpoints that were reached without a failure."),
-    ] = False,
-    node: Annotated[str | None, typer.Option("--node", help="Only checkpoints after this node.")] = None,
+    _context: CliContext,
+    directory: str,
+    thread: str,
+    limit: int | None,
+    ns: str,
+    source: str | None,
+    clean: bool,
+    node: str | None,
 ) -> Table:
     """List the checkpoints of a thread, newest first.
 
@@ -98,25 +86,26 @@ def history(
     """
     saver = open_store(directory)
     config = find_config(saver, thread, ns=ns)
+    count = None
     has_filter = source is not None or clean or node is not None
-    infos = _load_history(saver, config, None if has_filter else limit)
-    rows = (
-        checkpoint_row(saver, info, previous)
-        for info, previous in with_previous(infos)
-        if _matches(info, source, clean=clean, node=node)
-    )
-    return Table(
-        _HISTORY_COLUMNS,
-        list(islice(rows, limit)),
-        empty=f"thread {config.thread!r} has no matching checkpoints",
-    )
+    if limit is not None and not has_filter:
+        # One more than is shown, because the duration of the last one depends on the one before it.
+        count = limit + 1
+    infos = _read_newest(saver, config, count)
+
+    rows: list[Row] = []
+    for info, previous in zip_longest(infos, infos[1:]):
+        if len(rows) == limit:
+            break
+        if _matches(info, source, clean=clean, node=node):
+            rows.append(_checkpoint_row(saver, info, previous))
+    return Table(_HISTORY_COLUMNS, rows, empty=f"thread {config.thread!r} has no matching checkpoints")
 
 
-def _load_history(saver: BaseCheckpointSaver, config: RunnableConfig, limit: int | None) -> Sequence[CheckpointInfo]:
-    if limit is None:
+def _read_newest(saver: BaseCheckpointSaver, config: RunnableConfig, count: int | None) -> Sequence[CheckpointInfo]:
+    if count is None:
         return saver.history(config)
-    # One more than is shown, because the duration of the last one depends on the one before it.
-    return saver.recent(config, limit=limit + 1)
+    return saver.recent(config, limit=count)
 
 
 def _matches(info: CheckpointInfo, source: str | None, *, clean: bool, node: str | None) -> bool:
@@ -127,18 +116,7 @@ def _matches(info: CheckpointInfo, source: str | None, *, clean: bool, node: str
     return node is None or info.node_id == node
 
 
-def with_previous(
-    history: Sequence[CheckpointInfo],
-) -> Iterator[tuple[CheckpointInfo, CheckpointInfo | None]]:
-    """Yield each checkpoint of a history, newest first, with the one that was stored before it."""
-    yield from zip_longest(history, history[1:])
-
-
-def checkpoint_row(
-    saver: BaseCheckpointSaver,
-    info: CheckpointInfo,
-    previous: CheckpointInfo | None = None,
-) -> dict[str, Any]:
+def _checkpoint_row(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None = None) -> Row:
     """Return a checkpoint as plain data.
 
     Args:
@@ -162,23 +140,23 @@ def checkpoint_row(
     }
 
 
-def _step_seconds(
-    saver: BaseCheckpointSaver,
-    info: CheckpointInfo,
-    previous: CheckpointInfo | None,
-) -> float | None:
+def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None) -> float | None:
     """Return how long a node ran; None if no node ran, or its start is unknown."""
+    from graphkit._engine.cursor import RESUMED_AT
+
     source = info.metadata.get("source")
     if info.node_id == START or source in _SOURCES_WITHOUT_NODE:
         return None
+
+    # The step began when the run resumed, or else when the checkpoint before was stored. That one must be the parent,
+    # since a resume may have gone back to an older checkpoint, and the run must not have stopped in between: the time
+    # until a human answers is no time of the node.
     resumed_at = _parse_time(info.metadata.get(RESUMED_AT))
     if resumed_at is not None:
-        elapsed = info.created_at - resumed_at
-        return max(0.0, elapsed.total_seconds())
+        return max(0.0, (info.created_at - resumed_at).total_seconds())
     if previous is None or previous.id != info.parent_id:
         return None
-    elapsed = info.created_at - previous.created_at
-    seconds = elapsed.total_seconds()
+    seconds = (info.created_at - previous.created_at).total_seconds()
     if seconds < 0:
         return None  # the clock was set back in between
     if seconds >= _MIN_SECONDS_OF_WAIT and _had_stopped(saver, previous):
@@ -191,10 +169,9 @@ def _parse_time(value: Any) -> datetime | None:
     if not isinstance(value, str):
         return None
     try:
-        time = datetime.fromisoformat(value)
+        return time_or_none(datetime.fromisoformat(value))
     except ValueError:
         return None
-    return time if time.tzinfo is not None else None
 
 
 def _had_stopped(saver: BaseCheckpointSaver, info: CheckpointInfo) -> bool:
@@ -210,18 +187,23 @@ def _had_stopped(saver: BaseCheckpointSaver, info: CheckpointInfo) -> bool:
     return any(key == FAILURE or key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in writes)
 
 
+@click.command("search", cls=Command)
+@options.directory
+@click.argument(
+    "metadata",
+    metavar="KEY=VALUE...",
+    nargs=-1,
+    required=True,
+    help="Metadata that a checkpoint must have; a value is JSON, otherwise text.",
+)
+@click.option("--thread", help="Only this thread.")
+@click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N checkpoints.")
 def search(
     context: CliContext,
-    directory: Directory,
-    metadata: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="KEY=VALUE...",
-            help="Metadata that a checkpoint must have; a value is JSON, otherwise text.",
-        ),
-    ],
-    thread: Annotated[str | None, typer.Option("--thread", help="Only this thread.")] = None,
-    limit: _Limit = None,
+    directory: str,
+    metadata: tuple[str, ...],
+    thread: str | None,
+    limit: int | None,
 ) -> Table:
     """Find checkpoints by their metadata, in all threads. The command does not read states.
 
@@ -230,23 +212,191 @@ def search(
     saver = open_store(directory)
     wanted = parse_assignments(metadata, "search")
     threads = find_threads(saver, thread)
-    matches: list[CheckpointInfo] = []
+    rows: list[Row] = []
+    left = limit
     for thread_id in threads:
-        left = None if limit is None else limit - len(matches)
-        if left == 0:
-            break
         try:
-            matches += saver.search(wanted, thread_id=thread_id, limit=left)
+            found = saver.search(wanted, thread_id=thread_id, limit=left)
         except CheckpointerError as error:
             context.warn(f"graphkit: {error}")
-
-    rows = []
-    for info in matches:
-        row = {"thread": info.thread_id, "ns": info.checkpoint_ns}
-        row.update(checkpoint_row(saver, info))
-        rows.append(row)
-
+            continue
+        for info in found:
+            place = {"thread": info.thread_id, "ns": info.checkpoint_ns}
+            rows.append(place | _checkpoint_row(saver, info))
+        if limit is not None:
+            left = limit - len(rows)
+            if left == 0:
+                break
     return Table(_SEARCH_COLUMNS, rows, empty="no checkpoint has this metadata")
 
 
-COMMANDS: Final = (history, search)
+# stats
+
+_COLUMNS: Final = (
+    Column("threads", "threads", "number"),
+    Column("statuses", "by status", "counts"),
+    Column("waiting", "waiting for a human", "number"),
+    Column("checkpoints", "checkpoints", "number"),
+    Column("released", "of them released", "number"),
+    Column("size", "size", "bytes"),
+    Column("bytes_per_checkpoint", "size per checkpoint", "bytes"),
+    Column("oldest", "oldest", "time"),
+    Column("newest", "newest", "time"),
+    Column("per_hour", "checkpoints per hour", "number"),
+    Column("median_seconds", "median step", "seconds"),
+    Column("slowest_node", "slowest node", "value"),
+    Column("resumed_after_failure", "resumed after a failure", "number"),
+    Column("resume_success_rate", "resume success rate", "value"),
+)
+_HOUR: Final = 3600
+_MIN_SECONDS_FOR_RATE: Final = 60
+"""If all checkpoints are from a shorter time, a rate per hour would be a guess."""
+
+_History = Sequence[CheckpointInfo]
+"""The checkpoints of a thread in one namespace, newest first."""
+
+
+@click.command("stats", cls=Command)
+@options.directory
+@options.maybe_thread
+def stats(context: CliContext, directory: str, thread: str | None) -> Card:
+    """Sum up a store or a thread.
+
+    The summary has statuses, checkpoints, bytes, the rate and duration of saves, and the outcome of
+    resumes.
+
+    The time of a node excludes downtime and waiting for people. A rate per hour requires at least
+    one minute of history.
+
+    Example: graphkit stats runs
+    """
+    saver = open_store(directory)
+    threads = find_threads(saver, thread)
+    listed = threads
+    if thread is None:
+        listed = saver.threads(released=True)
+        size = size_of(saver, None)
+    else:
+        size = size_of(saver, threads[0])
+    histories: list[_History] = []
+    nested: list[_History] = []
+    statuses: Counter[str] = Counter()
+    released = 0
+    live = frozenset(threads)
+    with context.progress("reading") as progress:
+        for done, thread_id in enumerate(listed, 1):
+            try:
+                root, *others = _read_histories(saver, thread_id)
+                released += _count_released(saver, thread_id)
+                histories.append(root)
+                nested += others
+                status = _status_of(root)
+            except CheckpointKeyError:
+                status = "sealed"
+            except CheckpointerError:
+                status = "damaged"
+            if status and thread_id in live:
+                statuses[status] += 1
+            progress(done, len(listed), thread_id)
+
+    infos = [info for history in (*histories, *nested) for info in history]
+    row = {
+        "threads": len(threads),
+        "statuses": dict(statuses),
+        "waiting": statuses["interrupted"],
+        "size": size,
+        "checkpoints": len(infos) + released,
+        "released": released or None,
+    }
+    if infos:
+        row |= _sum_up_saves(infos)
+        row |= _sum_up_durations(saver, histories)
+        row |= _sum_up_resumes(histories)
+    return Card(_COLUMNS, row)
+
+
+def _status_of(history: _History) -> str:
+    if not history:
+        return ""
+    return history[0].status
+
+
+def _read_histories(saver: BaseCheckpointSaver, thread_id: str) -> Sequence[_History]:
+    """Return the histories of a thread that are not empty: that of its own graph first, if there is one."""
+    histories: list[_History] = []
+    for namespace in sorted(saver.namespaces(thread_id)):
+        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+        if history:
+            histories.append(history)
+    return histories or [()]
+
+
+def _count_released(saver: BaseCheckpointSaver, thread_id: str) -> int:
+    """Return the number of checkpoints in the released histories of a thread."""
+    if not isinstance(saver, HasVersions):
+        return 0
+    count = 0
+    for version in saver.versions_by_thread_id(thread_id):
+        for namespace in saver.version_namespaces(thread_id, version):
+            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
+            tag = saver.tag(config, version)
+            count += len(tag.checkpoints)
+    return count
+
+
+def _sum_up_saves(infos: Sequence[CheckpointInfo]) -> Row:
+    oldest = min(info.created_at for info in infos)
+    newest = max(info.created_at for info in infos)
+    elapsed = newest - oldest
+    seconds = elapsed.total_seconds()
+
+    per_hour = None
+    if seconds >= _MIN_SECONDS_FOR_RATE:
+        per_hour = round(len(infos) * _HOUR / seconds, 1)
+    size = sum(info.size for info in infos)
+    return {
+        "bytes_per_checkpoint": size // len(infos),
+        "oldest": oldest,
+        "newest": newest,
+        "per_hour": per_hour,
+    }
+
+
+def _sum_up_durations(saver: BaseCheckpointSaver, histories: Sequence[_History]) -> Row:
+    """Return the median of the steps whose duration is known, and the slowest one."""
+    steps: list[tuple[float, str]] = []
+    for history in histories:
+        for info, previous in zip_longest(history, history[1:]):
+            seconds = _step_seconds(saver, info, previous)
+            if seconds is not None:
+                steps.append((seconds, info.node_id))
+    if not steps:
+        return {"median_seconds": None, "slowest_node": None}
+    steps.sort()
+    median, _ = steps[len(steps) // 2]
+    slowest, node_id = steps[-1]
+    return {
+        "median_seconds": median,
+        "slowest_node": f"{node_id} ({format_duration(slowest)})",
+    }
+
+
+def _sum_up_resumes(histories: Sequence[_History]) -> Row:
+    """Count the threads that continued after a failure, and rate how they ended.
+
+    The rate is the share of finished threads among those that have ended.
+    """
+    statuses: Counter[str] = Counter()
+    for history in histories:
+        has_failed = any(info.metadata.get("clean") is False for info in history)
+        if has_failed:
+            statuses[history[0].status] += 1
+    rate = None
+    finished = statuses["finished"]
+    ended = finished + statuses["failed"]
+    if ended:
+        rate = round(finished / ended, 3)
+    return {
+        "resumed_after_failure": statuses.total(),
+        "resume_success_rate": rate,
+    }

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
 
-import typer
+import click
 
-from graphkit._engine.subgraph_updates import strip_subgraph_updates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph, waiting_interrupts as langgraph_interrupts
-from graphkit._saver.writes import (
-    ANSWER,
-    UPDATE,
-    find_failure,
-    progress_of,
-    time_or_none,
-    waiting_interrupts,
-)
-from graphkit.cli.commands.import_langgraph import load_langgraph
+from graphkit._saver.writes import ANSWER, UPDATE, find_failure, waiting_interrupts
+from graphkit.cli import options
+from graphkit.cli.apps import open_store_of
+from graphkit.cli.command import Command
+from graphkit.cli.commands.langgraph import load_langgraph
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import CheckpointId, Directory, MaybeApp, Namespace, Thread
 from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.resolve import (
-    find_checkpoint,
-    find_config,
-    open_store_of,
-)
-from graphkit.cli.state_paths import Difference, differences, get_at_path
-from graphkit.cli.tree import format_tree
-from graphkit.cli.values import abbreviate, escape, to_plain
+from graphkit.cli.render import format_tree
+from graphkit.cli.resolve import find_checkpoint, find_config
+from graphkit.cli.rows import Row, describe_progress, interrupt_row
+from graphkit.cli.values import UsageError, abbreviate, escape, pluralize, to_plain
 from graphkit.cli.views import Card, Column, Text, View
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
-from graphkit.operations import lineage
 
 _COLUMNS: Final = (
     Column("thread", "thread", "name"),
@@ -60,27 +51,24 @@ _MAX_LENGTH: Final = 500
 """Characters of a value that `diff` shows."""
 
 
+@click.command("show", cls=Command)
+@options.directory
+@options.thread
+@options.checkpoint_id
+@click.option("--key", "-k", metavar="PATH", help="Only this part of the state: a.b[3].")
+@click.option("--keys", is_flag=True, help="Only the names of the keys and the types of their values.")
+@options.namespace
+@options.maybe_app
 @with_placeholder_types
 def show(
     context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    checkpoint: CheckpointId = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key",
-            "-k",
-            metavar="PATH",
-            help="Only this part of the state: a.b[3].",
-        ),
-    ] = None,
-    keys: Annotated[
-        bool,
-        typer.Option("--keys", help="Only the names of the keys and the types of their values."),
-    ] = False,
-    ns: Namespace = "",
-    app: MaybeApp = None,
+    directory: str,
+    thread: str,
+    checkpoint: str | None,
+    key: str | None,
+    keys: bool,
+    ns: str,
+    app: str | None,
 ) -> View:
     """Show a checkpoint: its properties, its pending interrupts, and its state as a tree.
 
@@ -92,17 +80,19 @@ def show(
     saver = open_store_of(directory, app)
     config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)
     loaded = _load(saver, config)
+    # The id, from here on: another process may store a newer checkpoint at any time.
     config = config.with_check_point_id(loaded.id)
     state = _read_state(saver, config, loaded)
     if key is not None:
         value = get_at_path(_require_readable(state), key)
-        text = "\n".join(format_tree(value, context.line_width))
-        return Text(text, to_plain(value))
+        lines = format_tree(value, context.line_width)
+        return Text("\n".join(lines), to_plain(value))
 
-    if keys:
-        state = {name: type(value).__name__ for name, value in _require_readable(state).items()}
     row = _properties(saver, config, loaded)
     row["state"] = state
+    if keys:
+        values = _require_readable(state)
+        row["state"] = {name: type(value).__name__ for name, value in values.items()}
     return Card(_COLUMNS, row, tree="state")
 
 
@@ -131,7 +121,10 @@ def _read_state(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
     LangGraph's checkpointer stores what LangGraph's serializer made of the values.
     """
     if not is_langgraph(checkpoint.metadata):
+        from graphkit._engine.subgraph_updates import strip_subgraph_updates
+
         return strip_subgraph_updates(checkpoint.state)
+
     names = {"thread_id": config.thread, "checkpoint_ns": config.checkpoint_ns, "checkpoint_id": checkpoint.id}
     try:
         reader = load_langgraph().CheckpointSaver(saver, on_blocked_type="plain")
@@ -156,7 +149,7 @@ def _require_readable(state: Mapping[str, Any] | str) -> Mapping[str, Any]:
     return state
 
 
-def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> dict[str, Any]:
+def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> Row:
     """Return what is known of a checkpoint besides its state.
 
     None of it costs more in a long history.
@@ -192,53 +185,27 @@ def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | No
     return None
 
 
-def _stored_for_resume(writes: Mapping[str, Any]) -> dict[str, Any]:
+def _stored_for_resume(writes: Mapping[str, Any]) -> Row:
     """Return the pending writes that a user stored for the next resume."""
     return {key: value for key, value in writes.items() if key.startswith((ANSWER, UPDATE)) and value is not None}
 
 
-def describe_progress(writes: Mapping[str, Any]) -> str | None:
-    """Return how far each running map and fork is; None if none runs."""
-    parts = []
-    for progress in progress_of(writes):
-        unit = "branches" if progress.node_id is None else f"items of {escape(progress.node_id)}"
-        parts.append(f"{progress.done} of {progress.total} {unit} done")
-    return ", ".join(parts) or None
-
-
-def interrupt_row(interrupt: WaitingInterrupt) -> dict[str, Any]:
-    """Return a pending interrupt as plain data."""
-    return {
-        "thread": interrupt.thread_id,
-        "ns": interrupt.checkpoint_ns,
-        "checkpoint": interrupt.checkpoint_id,
-        "id": interrupt.id,
-        "node": interrupt.node_id,
-        "when": interrupt.when,
-        "payload": interrupt.payload,
-        "since": time_or_none(interrupt.created_at),
-    }
-
-
+@click.command("diff", cls=Command)
+@options.directory
+@options.thread
+@click.argument("first", metavar="[FROM]", required=False, help="A checkpoint. Default: the one before the latest.")
+@click.argument("second", metavar="[TO]", required=False, help="A checkpoint. Default: the latest.")
+@options.namespace
+@options.maybe_app
 @with_placeholder_types
 def diff(
     context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    first: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FROM",
-            help="A checkpoint. Default: the one before the latest.",
-            show_default=False,
-        ),
-    ] = None,
-    second: Annotated[
-        str | None,
-        typer.Argument(metavar="TO", help="A checkpoint. Default: the latest.", show_default=False),
-    ] = None,
-    ns: Namespace = "",
-    app: MaybeApp = None,
+    directory: str,
+    thread: str,
+    first: str | None,
+    second: str | None,
+    ns: str,
+    app: str | None,
 ) -> Text:
     """Compare two checkpoints.
 
@@ -250,11 +217,11 @@ def diff(
     config = find_config(saver, thread, ns=ns)
     after = find_checkpoint(saver, config, second)
     before = find_checkpoint(saver, config, first or after.parent_id)
-    old = _load(saver, config.with_check_point_id(before.id))
-    new = _load(saver, config.with_check_point_id(after.id))
-    old_state = _require_readable(_read_state(saver, config, old))
-    found = list(differences(old_state, _require_readable(_read_state(saver, config, new))))
+    old_state = _load_state(saver, config.with_check_point_id(before.id))
+    new_state = _load_state(saver, config.with_check_point_id(after.id))
+    found = list(differences(old_state, new_state))
     nodes = _nodes_between(saver.history(config), before.id, after.id)
+
     data = {
         "from": before.id,
         "to": after.id,
@@ -268,6 +235,7 @@ def diff(
             for difference in found
         ],
     }
+
     lines: list[str] = []
     for difference in found:
         lines += _format_difference(difference, context.width)
@@ -281,8 +249,14 @@ def diff(
     return Text("\n".join(lines), data)
 
 
+def _load_state(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:
+    return _require_readable(_read_state(saver, config, _load(saver, config)))
+
+
 def _nodes_between(history: Sequence[CheckpointInfo], first: str, second: str) -> list[str]:
     """Return the nodes on the path to the second checkpoint that are not on that to the first."""
+    from graphkit.operations import lineage
+
     before = {info.id for info in lineage(history, first)}
     return [info.node_id for info in lineage(history, second) if info.id not in before]
 
@@ -301,6 +275,7 @@ def _format_difference(difference: Difference, width: int) -> list[str]:
         return [f"+ {name}: {new}"]
     if difference.change == "removed":
         return [f"- {name}: {old}"]
+
     header = f"~ {name}:"
     if _has_lines(difference.old, difference.new):
         lines = _compare_lines(difference.old, difference.new)
@@ -335,4 +310,125 @@ def _compare_lines(old: str, new: str) -> Iterator[str]:
             yield f"  {mark}".rstrip()
 
 
-COMMANDS: Final = (show, diff)
+# Parts of a state
+
+_STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(-?\d+|'[^']*'|\"[^\"]*\")\]")
+_ABSENT: Final = object()
+
+
+def get_at_path(state: Any, path: str) -> Any:
+    """Return the part of a state at a path such as `messages[3].text` or `a['odd.key']`.
+
+    Raises:
+        UsageError: the path is malformed, or there is nothing at it.
+    """
+    if isinstance(state, Mapping) and path in state:
+        return state[path]
+    value = state
+    parent = ""
+    for step, key in _parse_path(path):
+        try:
+            value = _get_child(value, key)
+        except (KeyError, IndexError, AttributeError, TypeError) as error:
+            raise UsageError(f"there is no {parent + step}{_describe_parent(value, parent)}") from error
+        parent += step
+    return value
+
+
+def _parse_path(path: str) -> Iterator[tuple[str, str | int]]:
+    """Yield each step of a path: its text, and the key or index that it stands for."""
+    position = 0
+    while position < len(path):
+        match = _STEP.match(path, position)
+        if match is None:
+            rest = path[position:]
+            raise UsageError(f"cannot parse the key {path!r} from {rest!r} on; write a.b[3]")
+        yield match[0], _parse_step(match)
+        position = match.end()
+
+
+def _parse_step(step: re.Match[str]) -> str | int:
+    name, index = step.groups()
+    if name:
+        return str(name)
+    if index[0] in "'\"":
+        return str(index[1:-1])
+    return int(index)
+
+
+def _get_child(value: Any, key: str | int) -> Any:
+    is_record = isinstance(value, tuple) and isinstance(key, str)
+    if isinstance(value, (Mapping, Sequence)) and not is_record:
+        return value[key]  # type: ignore[index]
+    return getattr(value, str(key))
+
+
+def _describe_parent(value: Any, path: str) -> str:
+    """Return the end of a message about a missing part: what there is instead."""
+    name = path.lstrip(".") or "the state"
+    if isinstance(value, Mapping):
+        keys = ", ".join(escape(str(key)) for key in value)
+        return f"; {name} has {keys or 'no keys'}"
+    if isinstance(value, Sequence):
+        return f"; {name} has {pluralize(len(value), 'item')}"
+    return f"; {name} is {abbreviate(value)}"
+
+
+class Difference(NamedTuple):
+    """A part in which two states differ."""
+
+    path: str
+    change: str
+    """"added", "removed" or "changed"."""
+    old: Any
+    new: Any
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
+    """Yield the parts in which two values differ, types included; O(both).
+
+    They come in the order of the old value.
+    """
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        yield from _compare_mappings(old, new, path)
+    elif isinstance(old, list) and isinstance(new, list):
+        yield from _compare_lists(old, new, path)
+    elif not _is_same(old, new):
+        yield Difference(path=path, change="changed", old=old, new=new)
+
+
+def _compare_mappings(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str) -> Iterator[Difference]:
+    for key in dict.fromkeys((*old, *new)):
+        first = old.get(key, _ABSENT)
+        second = new.get(key, _ABSENT)
+        yield from _compare(first, second, _child_path(path, str(key)))
+
+
+def _compare_lists(old: list[Any], new: list[Any], path: str) -> Iterator[Difference]:
+    pairs = zip_longest(old, new, fillvalue=_ABSENT)
+    for index, (first, second) in enumerate(pairs):
+        yield from _compare(first, second, f"{path}[{index}]")
+
+
+def _child_path(path: str, key: str) -> str:
+    if not _STEP.fullmatch(key):
+        return f"{path}[{key!r}]"
+    if not path or key.startswith("["):
+        return path + key
+    return f"{path}.{key}"
+
+
+def _compare(old: Any, new: Any, path: str) -> Iterator[Difference]:
+    if old is new:
+        return
+    if old is _ABSENT:
+        yield Difference(path=path, change="added", old=None, new=new)
+    elif new is _ABSENT:
+        yield Difference(path=path, change="removed", old=old, new=None)
+    else:
+        yield from differences(old, new, path)
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    """Return whether two values are equal and of one type: True is not 1, but nan is nan."""
+    return type(old) is type(new) and (old == new or repr(old) == repr(new))

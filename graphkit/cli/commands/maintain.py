@@ -2,61 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Any
 
-import typer
+import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsCompact, SupportsDeleteIdle, SupportsRotate
 from graphkit._saver.retention import Retention
+from graphkit.cli import options
 from graphkit.cli.cells import format_bytes
-from graphkit.cli.commands.verify import has_files, missing_capability
+from graphkit.cli.command import Command
+from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Directory, DryRun, MaybeThread, Thread
-from graphkit.cli.resolve import (
-    KEY_FILE,
-    find_thread,
-    find_threads,
-    open_store,
-)
+from graphkit.cli.options import Whole
+from graphkit.cli.resolve import find_only, find_thread, find_threads
+from graphkit.cli.rows import Row, count_checkpoints, status_of
+from graphkit.cli.stores import KEY_FILE, open_store
 from graphkit.cli.values import UsageError, escape, parse_age, pluralize
 from graphkit.cli.views import Message
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointerError,
     CheckpointKeyError,
-    CheckpointNotFoundError,
 )
 
 
-def compact(
-    context: CliContext,
-    directory: Directory,
-    thread: MaybeThread = None,
-    dry_run: DryRun = False,
-) -> Message:
+@click.command("compact", cls=Command)
+@options.directory
+@options.maybe_thread
+@options.dry_run
+def compact(context: CliContext, directory: str, thread: str | None, dry_run: bool) -> Message:
     """Free the bytes of replaced data, which can no longer be reached.
 
     Example: graphkit compact runs
     """
     saver = open_store(directory)
-    only = None if thread is None else find_thread(saver, thread)
+    only = find_only(saver, thread)
     if not isinstance(saver, SupportsCompact):
         raise missing_capability(saver, "compact")
     if dry_run:
         size = saver.size(only)
-        text = f"would compact {format_bytes(size)}"
-        return Message(text, {"size": size})
+        return Message(f"would compact {format_bytes(size)}", {"size": size})
     with context.progress("compacting") as progress:
         freed = saver.compact(only, progress=progress)
-    text = f"freed {format_bytes(freed)}"
-    return Message(text, {"freed": freed})
+    return Message(f"freed {format_bytes(freed)}", {"freed": freed})
 
 
-def rotate(context: CliContext, directory: Directory, thread: MaybeThread = None) -> Message:
+@click.command("rotate", cls=Command)
+@options.directory
+@options.maybe_thread
+def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
     """Seal everything with the current key, the first of the key file.
 
     Rewrites what is plain or sealed with another key, released versions too. It can be interrupted
@@ -65,102 +61,50 @@ def rotate(context: CliContext, directory: Directory, thread: MaybeThread = None
     Example: graphkit rotate runs --key-file keys
     """
     saver = open_store(directory)
-    only = None if thread is None else find_thread(saver, thread, released=True)
+    only = find_only(saver, thread, released=True)
     if not isinstance(saver, SupportsRotate):
         raise missing_capability(saver, "rotate")
     if KEY_FILE.get() is None:
         raise CheckpointerConfigurationError("rotate needs the keys: --key-file names them")
     with context.progress("rotating") as progress:
         report = saver.rotate(only, progress=progress)
-    text = f"sealed {pluralize(len(report.rewritten), 'log')} with the current key"
+    count = pluralize(len(report.rewritten), "log")
+    text = f"sealed {count} with the current key"
     if report.set_aside:
         names = ", ".join(map(escape, report.set_aside))
         text = f"{text}; these still hold bytes as they were, remove what you do not need: {names}"
-    return Message(text, {"rewritten": list(report.rewritten), "set_aside": list(report.set_aside)})
+    data = {
+        "rewritten": list(report.rewritten),
+        "set_aside": list(report.set_aside),
+    }
+    return Message(text, data)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _PruneOptions:
-    """The checkpoints that `prune` keeps."""
-
-    keep_last: int | None
-    older_than: datetime | None
-    keep_tags: tuple[str, ...]
-    keep_interrupted: bool
-
-    def prune(self, saver: BaseCheckpointSaver, thread_id: str) -> int:
-        """Remove the other checkpoints of a thread; return how many."""
-        return saver.prune(
-            thread_id,
-            keep_last=self.keep_last,
-            older_than=self.older_than,
-            keep_tags=self.keep_tags,
-            keep_interrupted=self.keep_interrupted,
-        )
-
-    def count(self, saver: BaseCheckpointSaver, thread_id: str) -> int:
-        """Return how many checkpoints of a thread `prune` would remove."""
-        retention = Retention(
-            keep_last=self.keep_last,
-            older_than=self.older_than,
-            keep_tags=self.keep_tags,
-            keep_interrupted=self.keep_interrupted,
-        )
-        count = 0
-        for namespace in saver.namespaces(thread_id):
-            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-            count += len(retention.select_removable(history))
-        return count
-
-
+@click.command("prune", cls=Command)
+@options.directory
+@options.maybe_thread
+@click.option("--keep-last", type=Whole(1), help="Keep this many checkpoints of each history.")
+@click.option("--older-than", metavar="AGE", help="Remove only checkpoints older than this: 12h, 30d.")
+@click.option("--keep-tag", "keep_tags", multiple=True, help="Keep checkpoints with this tag; repeatable.")
+@click.option("--interrupted", is_flag=True, help="Also remove checkpoints, or threads, with pending interrupts.")
+@click.option(
+    "--idle",
+    metavar="AGE",
+    help="Delete whole threads that no process has written to for this long: 12h, 30d.",
+)
+@click.option("--yes", "-y", is_flag=True, help="With --idle: do not ask for confirmation.")
+@options.dry_run
 def prune(
     context: CliContext,
-    directory: Directory,
-    thread: MaybeThread = None,
-    keep_last: Annotated[
-        int | None,
-        typer.Option(
-            "--keep-last",
-            min=1,
-            help="Keep this many checkpoints of each history.",
-            show_default=False,
-        ),
-    ] = None,
-    older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than",
-            metavar="AGE",
-            help="Remove only checkpoints older than this: 12h, 30d.",
-            show_default=False,
-        ),
-    ] = None,
-    keep_tag: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--keep-tag",
-            help="Keep checkpoints with this tag; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    interrupted: Annotated[
-        bool,
-        typer.Option("--interrupted", help="Also remove checkpoints, or threads, with pending interrupts."),
-    ] = False,
-    idle: Annotated[
-        str | None,
-        typer.Option(
-            "--idle",
-            metavar="AGE",
-            help="Delete whole threads that no process has written to for this long: 12h, 30d.",
-            show_default=False,
-        ),
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", "-y", help="With --idle: do not ask for confirmation."),
-    ] = False,
-    dry_run: DryRun = False,
+    directory: str,
+    thread: str | None,
+    keep_last: int | None,
+    older_than: str | None,
+    keep_tags: tuple[str, ...],
+    interrupted: bool,
+    idle: str | None,
+    yes: bool,
+    dry_run: bool,
 ) -> Message:
     """Remove old checkpoints, or delete idle threads.
 
@@ -172,119 +116,122 @@ def prune(
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
     """
     if idle is not None:
-        if keep_last is not None or older_than is not None or keep_tag:
+        if keep_last is not None or older_than is not None or keep_tags:
             raise UsageError("--idle deletes whole threads: give it without the options that select checkpoints")
-        return _prune_idle(
-            context, directory, thread, age=idle, interrupted=interrupted, is_confirmed=yes, dry_run=dry_run
-        )
+        saver = open_store(directory)
+        only = find_only(saver, thread, released=True)
+        return _prune_idle(context, saver, only, age=idle, interrupted=interrupted, yes=yes, dry_run=dry_run)
     if keep_last is None and older_than is None:
         raise UsageError("say what to prune: --keep-last, --older-than or both, or --idle")
+    criteria: dict[str, Any] = {"keep_last": keep_last, "keep_tags": keep_tags, "keep_interrupted": not interrupted}
+    if older_than is not None:
+        criteria["older_than"] = context.now() - parse_age(older_than)
     saver = open_store(directory)
-    options = _PruneOptions(
-        keep_last=keep_last,
-        older_than=None if older_than is None else context.now() - parse_age(older_than),
-        keep_tags=tuple(keep_tag or ()),
-        keep_interrupted=not interrupted,
-    )
     threads = find_threads(saver, thread)
-    prune_thread = options.count if dry_run else options.prune
     count = 0
     with context.progress("pruning") as progress:
         for done, thread_id in enumerate(threads, 1):
-            count += prune_thread(saver, thread_id)
+            if dry_run:
+                count += _count_removable(saver, thread_id, Retention(**criteria))
+            else:
+                count += saver.prune(thread_id, **criteria)
             progress(done, len(threads), thread_id)
 
-    verb = "would remove" if dry_run else "removed"
+    verb = "removed"
+    if dry_run:
+        verb = "would remove"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
     )
 
 
+def _count_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> int:
+    """Return how many checkpoints of a thread `prune` would remove."""
+    count = 0
+    for namespace in saver.namespaces(thread_id):
+        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+        count += len(retention.select_removable(history))
+    return count
+
+
 def _prune_idle(
     context: CliContext,
-    directory: str,
-    thread: str | None,
+    saver: BaseCheckpointSaver,
+    only: str | None,
     *,
     age: str,
     interrupted: bool,
-    is_confirmed: bool,
+    yes: bool,
     dry_run: bool,
 ) -> Message:
     """Delete the threads that no process has written to for as long as `age`, after a confirmation."""
     idle_since = context.now() - parse_age(age)
-    saver = open_store(directory)
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
     assert isinstance(saver, BaseCheckpointSaver)
-    only = None if thread is None else find_thread(saver, thread, released=True)
-    found = saver.delete_idle(only, idle_since=idle_since, dry_run=True)
-    waiting = [thread_id for thread_id in found if _waits(saver, thread_id)]
-    chosen = [thread_id for thread_id in found if interrupted or thread_id not in waiting]
+    chosen: list[str] = []
+    waiting: list[str] = []
+    for thread_id in saver.delete_idle(only, idle_since=idle_since, dry_run=True):
+        is_waiting = _waits(saver, thread_id)
+        if is_waiting:
+            waiting.append(thread_id)
+        if interrupted or not is_waiting:
+            chosen.append(thread_id)
     size = sum(map(saver.size, chosen))
+    data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
     note = _note_waiting(len(waiting), are_chosen=interrupted)
-    what = f"{pluralize(len(chosen), 'thread')} idle for {age}{note}, {format_bytes(size)}"
-    data: dict[str, Any] = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
+    idle = f"idle for {age}{note}"
     if not chosen:
-        return Message(f"no thread is idle for {age}{note}", data)
+        return Message(f"no thread is {idle}", data)
+    what = f"{pluralize(len(chosen), 'thread')} {idle}, {format_bytes(size)}"
     if dry_run:
-        return Message("\n".join([f"would delete {what}", *map(_indent, chosen)]), data)
-    if not is_confirmed and not _confirm(context, f"delete {what}, for good?"):
-        data["deleted"] = []
+        names = [f"    {escape(thread_id)}" for thread_id in chosen]
+        return Message("\n".join([f"would delete {what}", *names]), data)
+    data["deleted"] = []
+    if not yes and not _confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
 
-    deleted: list[str] = []
     with context.progress("deleting") as progress:
         for done, thread_id in enumerate(chosen, 1):
             # A thread that a process has written to since then stays.
-            deleted += saver.delete_idle(thread_id, idle_since=idle_since)
+            data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
             progress(done, len(chosen), thread_id)
-    data["deleted"] = deleted
-    text = f"deleted {pluralize(len(deleted), 'thread')} idle for {age}{note}"
-    stayed = len(chosen) - len(deleted)
-    if stayed > 0:
-        text += f"; {pluralize(stayed, 'thread')} stayed: in use again"
+    deleted = len(data["deleted"])
+    text = f"deleted {pluralize(deleted, 'thread')} {idle}"
+    if deleted < len(chosen):
+        text += f"; {pluralize(len(chosen) - deleted, 'thread')} stayed: in use again"
     return Message(text, data)
 
 
 def _waits(saver: BaseCheckpointSaver, thread_id: str) -> bool:
     """Return whether a thread waits for a human; False if it is damaged."""
     try:
-        latest = saver.recent(RunnableConfig(thread_id), limit=1)
+        return status_of(saver, thread_id) == "interrupted"
     except CheckpointKeyError:
         raise
     except CheckpointerError:
         return False
-    return bool(latest) and latest[0].status == "interrupted"
 
 
 def _note_waiting(count: int, *, are_chosen: bool) -> str:
     """Return, in brackets, how many of the idle threads wait for a human; "" if none does."""
     if not count:
         return ""
-    verb = "waits" if count == 1 else "wait"
+    verb = "wait"
+    if count == 1:
+        verb = "waits"
     if are_chosen:
         return f" ({count} of them {verb} for a human)"
     return f" ({count} more {verb} for a human; --interrupted deletes those, too)"
 
 
-def _indent(thread_id: str) -> str:
-    return f"    {escape(thread_id)}"
-
-
-def count_checkpoints(saver: BaseCheckpointSaver, thread_id: str) -> int:
-    """Return how many checkpoints the root of a thread has."""
-    summary = saver.summary(RunnableConfig(thread_id))
-    return 0 if summary is None else summary.checkpoints
-
-
-def delete(
-    context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    dry_run: DryRun = False,
-) -> Message:
+@click.command("delete", cls=Command)
+@options.directory
+@options.thread
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@options.dry_run
+def delete(context: CliContext, directory: str, thread: str, yes: bool, dry_run: bool) -> Message:
     """Remove a thread with all its versions, and the files that repair set aside.
 
     The command asks for confirmation; in a script, pass --yes. Type the whole id. A delete cannot
@@ -314,12 +261,7 @@ def _require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
         CheckpointNotFoundError: there is no such thread, and no file of it.
         UsageError: the user typed only a prefix.
     """
-    try:
-        found = find_thread(saver, typed, released=True)
-    except CheckpointNotFoundError:
-        if has_files(saver, typed):  # not a log, but files that a repair set aside
-            return typed
-        raise
+    found = find_thread_or_files(saver, typed) or typed
     if typed not in {found, escape(found)}:
         raise UsageError(f"type the whole id of the thread to delete: {escape(found)}")
     return found
@@ -333,12 +275,11 @@ def _confirm(context: CliContext, question: str) -> bool:
     return context.input.readline().strip().lower() in {"y", "yes"}
 
 
-def release(
-    context: CliContext,  # noqa: ARG001 - every command takes it
-    directory: Directory,
-    thread: Thread,
-    dry_run: DryRun = False,
-) -> Message:
+@click.command("release", cls=Command)
+@options.directory
+@options.thread
+@options.dry_run
+def release(_context: CliContext, directory: str, thread: str, dry_run: bool) -> Message:
     """End the active history of a thread.
 
     A checkpoint directory keeps it as a version. The thread is then empty.
@@ -365,6 +306,3 @@ def release(
         )
 
     return Message(f"released {released} as version {tag.version}", data)
-
-
-COMMANDS: Final = (compact, rotate, prune, delete, release)

@@ -1,29 +1,24 @@
-"""Runs a graph: run, resume."""
+"""Runs graphs: run, resume, worker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig, StreamMode
-from graphkit._records.output import (
-    ABSENT,
-    GraphResume,
-    InterruptionMetadata,
-    NodeOutput,
-    StreamingOutput,
-)
+from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit.cli import options
+from graphkit.cli.apps import load_app, require_saver
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import App, Assign, CheckpointId, Directory, Thread
-from graphkit.cli.resolve import (
-    find_config,
-    load_app,
-    require_saver,
-)
+from graphkit.cli.options import Whole
+from graphkit.cli.render import show
+from graphkit.cli.resolve import find_config
+from graphkit.cli.rows import format_event, status_of
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -39,58 +34,36 @@ from graphkit.cli.views import Message, Text, View
 _NODE_WIDTH: Final = 24
 """Columns for a node's name in the live output."""
 
-MaxIterations = Annotated[
-    int | None,
-    typer.Option(
-        "--max-iterations",
-        min=1,
-        help="The maximum number of nodes to run.",
-        show_default=False,
-    ),
-]
 
-
+@click.command("run", cls=Command)
+@options.app
+@click.argument(
+    "directory",
+    metavar="DIR",
+    default="",
+    help="The checkpoint directory, created if it is missing. Default: the graph's own saver.",
+)
+@click.option("--thread", "-t", metavar="THREAD", help="The thread. Default: the default thread.")
+@click.option(
+    "--input",
+    "-i",
+    "given",
+    metavar="JSON",
+    default="{}",
+    help="The input of the run: a JSON object; - reads it from standard input.",
+)
+@click.option(
+    "--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Metadata to store with each checkpoint; repeatable."
+)
+@click.option("--max-iterations", type=Whole(1), help="The maximum number of nodes to run.")
 def run(
     context: CliContext,
-    app: App,
-    directory: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR",
-            help="The checkpoint directory, created if it is missing. Default: the graph's own saver.",
-            show_default=False,
-        ),
-    ] = "",
-    thread: Annotated[
-        str | None,
-        typer.Option(
-            "--thread",
-            "-t",
-            metavar="THREAD",
-            help="The thread. Default: the default thread.",
-            show_default=False,
-        ),
-    ] = None,
-    given: Annotated[
-        str,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="JSON",
-            help="The input of the run: a JSON object; - reads it from standard input.",
-        ),
-    ] = "{}",
-    meta: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--meta",
-            "-m",
-            metavar="KEY=VALUE",
-            help="Metadata to store with each checkpoint; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    max_iterations: MaxIterations = None,
+    app: str,
+    directory: str,
+    thread: str | None,
+    given: str,
+    meta: tuple[str, ...],
+    max_iterations: int | None,
 ) -> Iterator[View]:
     """Start a run, and print each step as it finishes.
 
@@ -101,36 +74,37 @@ def run(
     """
     graph = load_app(app, directory, create=True)
     values = parse_json_object(context.read_value(given), "--input")
-    metadata = parse_assignments(meta or (), "--meta")
+    metadata = parse_assignments(meta, "--meta")
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
     return _follow(context, graph, values, config)
 
 
+@click.command("resume", cls=Command)
+@options.directory
+@options.thread
+@options.app
+@options.checkpoint_id
+@click.option(
+    "--value",
+    "-v",
+    metavar="JSON",
+    help="The answer to the pending interrupt; - reads it from standard input.",
+)
+@options.assign
+@click.option(
+    "--recover", is_flag=True, help="If the latest checkpoint is damaged, continue from the newest readable one."
+)
+@click.option("--max-iterations", type=Whole(1), help="The maximum number of nodes to run.")
 def resume(
     context: CliContext,
-    directory: Directory,
-    thread: Thread,
-    app: App,
-    checkpoint: CheckpointId = None,
-    value: Annotated[
-        str | None,
-        typer.Option(
-            "--value",
-            "-v",
-            metavar="JSON",
-            help="The answer to the pending interrupt; - reads it from standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    assign: Assign = None,
-    recover: Annotated[
-        bool,
-        typer.Option(
-            "--recover",
-            help="If the latest checkpoint is damaged, continue from the newest readable one.",
-        ),
-    ] = False,
-    max_iterations: MaxIterations = None,
+    directory: str,
+    thread: str,
+    app: str,
+    checkpoint: str | None,
+    value: str | None,
+    assign: tuple[str, ...],
+    recover: bool,
+    max_iterations: int | None,
 ) -> Iterator[View]:
     """Resume a thread, and print each step as it finishes.
 
@@ -147,7 +121,7 @@ def resume(
     saver = require_saver(graph)
     config = find_config(saver, thread, checkpoint=checkpoint)
     config = config.replace(max_iterations=max_iterations)
-    update = parse_assignments(assign or ()) or None
+    update = parse_assignments(assign) or None
     if recover:
         return iter([_recover(graph, config, update)])
 
@@ -161,13 +135,10 @@ def _recover(graph: CompiledGraph, config: RunnableConfig, update: Mapping[str, 
     from graphkit.recovery import recover
 
     state = recover(graph, config, modifications=update)
-    latest = require_saver(graph).recent(config, limit=1)
-    status = latest[0].status if latest else "finished"
-    data = {
-        "thread": config.thread,
-        "status": status,
-        "state": None if state is None else dict(state),
-    }
+    status = status_of(require_saver(graph), config.thread) or "finished"
+    data: dict[str, Any] = {"thread": config.thread, "status": status, "state": None}
+    if state is not None:
+        data["state"] = dict(state)
     return Message(f"{escape(config.thread)} was resumed and is {status}", data)
 
 
@@ -182,32 +153,35 @@ def _follow(
     steps = 0
     start = monotonic()
     config = config.with_stream_mode(StreamMode.UPDATES)
+
     with context.stop_on_signal(lambda: graph.pause(config.thread)):
-        for last in outputs(graph, given, config):
+        for last in _outputs(graph, given, config):
             if isinstance(last, InterruptionMetadata):
                 break
             if last.is_end:
                 continue
-            if not last.is_start and not isinstance(last, StreamingOutput):
+            is_step = not last.is_start and not isinstance(last, StreamingOutput)
+            if is_step:
                 steps += 1
             yield _step_view(last, steps, monotonic() - start)
 
     yield _end_view(config.thread, last, steps)
 
 
-def outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[NodeOutput]:
+def _outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[NodeOutput]:
     """Run a graph and yield its outputs, whether its nodes are asynchronous or not."""
     if not graph.topology.asynchronous:
         yield from graph.stream(given, config)
         return
     import asyncio
 
-    async def read_next(stream: Any) -> NodeOutput | None:
+    stream = graph.astream(given, config)
+
+    async def read_next() -> NodeOutput | None:
         return await anext(stream, None)
 
     with asyncio.Runner() as runner:
-        stream = graph.astream(given, config)
-        while (output := runner.run(read_next(stream))) is not None:
+        while (output := runner.run(read_next())) is not None:
             yield output
 
 
@@ -218,6 +192,7 @@ def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
         data = {"node": output.node, "chunk": output.chunk}
         return Text(f"     {node} | {chunk}", data)
 
+    # A fork has an update for each of its branches.
     changed: dict[str, Any] = {}
     for update in (output.update or {}).values():
         changed.update(update or {})
@@ -238,27 +213,21 @@ def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
 def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     name = escape(thread_id)
     count = pluralize(steps, "step")
-    data: dict[str, Any]
+    data: dict[str, Any] = {"thread": thread_id}
     if isinstance(last, InterruptionMetadata):
-        rows = [_interrupt_row(interrupt) for interrupt in last.interrupts]
-        data = {
-            "thread": thread_id,
-            "status": "interrupted",
-            "interrupts": rows,
-        }
-        stops = describe_stops(last)
+        data["status"] = "interrupted"
+        data["interrupts"] = [_interrupt_row(interrupt) for interrupt in last.interrupts]
+        stops = _describe_stops(last)
         return Message(f"{name} stopped after {count} and waits {stops}", data)
 
-    state = None if last is None else dict(last.state)
-    data = {
-        "thread": thread_id,
-        "status": "finished",
-        "state": state,
-    }
+    data["status"] = "finished"
+    data["state"] = None
+    if last is not None:
+        data["state"] = dict(last.state)
     return Message(f"{name} finished after {count}", data)
 
 
-def describe_stops(output: InterruptionMetadata) -> str:
+def _describe_stops(output: InterruptionMetadata) -> str:
     """Return where a run waits, and what it asks there."""
     parts = []
     for interrupt in output.interrupts:
@@ -277,4 +246,57 @@ def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
     }
 
 
-COMMANDS: Final = (run, resume)
+# worker
+
+
+@click.command("worker", cls=Command)
+@options.directory
+@options.app
+@click.option("--failed", is_flag=True, help="Also resume failed runs, with growing pauses.")
+@click.option("--once", is_flag=True, help="Exit when there is currently nothing to do.")
+@options.interval
+def worker(context: CliContext, directory: str, app: str, failed: bool, once: bool, interval: float) -> Message:
+    """Serve the runs of a directory.
+
+    A worker resumes threads that were answered, and threads whose process died.
+
+    Start as many workers as you need; only one of them at a time runs a thread. A worker ignores
+    the threads of other graphs. The directory may be missing or empty. SIGTERM and Ctrl-C stop a
+    worker before the next node, with everything stored; another worker continues at once.
+
+    Example: graphkit worker runs --app shop:app
+    """
+    from graphkit.worker import Worker
+
+    def report(thread: str, output: NodeOutput) -> None:
+        if not (output.is_start or isinstance(output, StreamingOutput)):
+            show(context, _output_view(context, thread, output))
+
+    graph = load_app(app, directory, create=True)
+    serving = Worker(graph, failed=failed, on_output=report, interval=interval)
+    with context.stop_on_signal(serving.stop):
+        context.warn("serving; Ctrl-C or SIGTERM stops before the next node")
+        count = serving.run(once=once)
+    return Message(f"resumed {pluralize(count, 'run')}", {"runs": count})
+
+
+def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
+    interrupts: Sequence[InterruptionMetadata] = ()
+    text = escape(output.node)
+    if isinstance(output, InterruptionMetadata):
+        interrupts = output.interrupts
+    if isinstance(output, InterruptionMetadata) and interrupts:
+        text = f"waits {_describe_stops(output)}"
+    elif output.is_end:
+        text = "finished"
+    when = context.now()
+    data = {
+        "time": when,
+        "thread": thread,
+        "node": output.node,
+        "subgraph": output.is_subgraph,
+        "interrupts": [
+            {"id": stop.id, "node": stop.node_id, "when": stop.when, "reason": stop.reason()} for stop in interrupts
+        ],
+    }
+    return Text(format_event(context, when, escape(thread), text), data)

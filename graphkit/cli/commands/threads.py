@@ -2,73 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import time_or_none
-from graphkit._wording import simplify_text
-from graphkit.cli.commands.inspect import describe_progress
+from graphkit.cli import options
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import MOST_ROWS, Directory
+from graphkit.cli.options import ROWS, OneOf, Whole
 from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.resolve import open_store
+from graphkit.cli.rows import Row, describe_failure, describe_progress, size_of
+from graphkit.cli.stores import open_store
 from graphkit.cli.values import parse_age, parse_assignments
 from graphkit.cli.views import Column, Table
-from graphkit.errors import (
-    CheckpointerConfigurationError,
-    CheckpointerError,
-    CheckpointKeyError,
-    CheckpointSerializationError,
-)
+from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointSerializationError
 
-Row = dict[str, Any]
-"""A thread as plain data."""
-
+_ABSENT: Final = object()
 _PAGE_SIZE: Final = 100
 """Threads that a terminal shows by default."""
-
-
-class Status(StrEnum):
-    """The values of `threads --status`."""
-
-    RUNNING = "running"
-    STALLED = "stalled"
-    INTERRUPTED = "interrupted"
-    ANSWERED = "answered"
-    FAILED = "failed"
-    FINISHED = "finished"
-    INCOMPLETE = "incomplete"
-    DAMAGED = "damaged"
-    SEALED = "sealed"
-
-
-class Sort(StrEnum):
-    """The values of `threads --sort`."""
-
-    ID = "id"
-    AGE = "age"
-    SIZE = "size"
-    CHECKPOINTS = "checkpoints"
-
-
-def _newest_first(row: Row) -> float:
-    return -row["updated"].timestamp() if row["updated"] else 0.0
-
-
-_SORT_KEYS: Final[Mapping[Sort, Callable[[Row], Any]]] = {
-    Sort.AGE: _newest_first,
-    Sort.SIZE: lambda row: -(row["size"] or 0),
-    Sort.CHECKPOINTS: lambda row: -(row["checkpoints"] or 0),
-}
+_STATUSES: Final = (
+    "running",
+    "stalled",
+    "interrupted",
+    "answered",
+    "failed",
+    "finished",
+    "incomplete",
+    "damaged",
+    "sealed",
+)
+_SORTS: Final = ("id", "age", "size", "checkpoints")
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
     Column("status", "STATUS", "status"),
@@ -81,61 +52,37 @@ _COLUMNS: Final = (
 )
 
 
+@click.command("threads", cls=Command)
+@options.directory
+@click.option(
+    "--status", "statuses", type=OneOf(_STATUSES), multiple=True, help="Only threads with this status; repeatable."
+)
+@click.option("--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Only threads with this metadata; repeatable.")
+@click.option("--tag", help="Only threads with a checkpoint that has this tag.")
+@click.option("--newer", metavar="AGE", help="Only threads changed within this time: 30min, 2d.")
+@click.option("--older", metavar="AGE", help="Only threads not changed within this time.")
+@click.option(
+    "--sort",
+    type=OneOf(_SORTS),
+    default="id",
+    help="Sort key; the newest, largest or most come first.",
+)
+@click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N threads.")
+@click.option("--offset", type=Whole(0, 10**9), default=0, help="Skip this many threads first.")
+@click.option("--all", "everything", is_flag=True, help="At a terminal, show all threads instead of the first 100.")
 @with_placeholder_types
 def threads(
     context: CliContext,
-    directory: Directory,
-    status: Annotated[
-        list[Status] | None,
-        typer.Option("--status", help="Only threads with this status; repeatable."),
-    ] = None,
-    meta: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--meta",
-            "-m",
-            metavar="KEY=VALUE",
-            help="Only threads with this metadata; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    tag: Annotated[
-        str | None,
-        typer.Option("--tag", help="Only threads with a checkpoint that has this tag."),
-    ] = None,
-    newer: Annotated[
-        str | None,
-        typer.Option(
-            "--newer",
-            metavar="AGE",
-            help="Only threads changed within this time: 30min, 2d.",
-        ),
-    ] = None,
-    older: Annotated[
-        str | None,
-        typer.Option("--older", metavar="AGE", help="Only threads not changed within this time."),
-    ] = None,
-    sort: Annotated[
-        Sort,
-        typer.Option("--sort", help="Sort key; the newest, largest or most come first."),
-    ] = Sort.ID,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            min=1,
-            max=MOST_ROWS,
-            metavar="N",
-            help="Show at most N threads.",
-            show_default=False,
-        ),
-    ] = None,
-    offset: Annotated[int, typer.Option("--offset", min=0, max=MOST_ROWS, help="Skip this many threads first.")] = 0,
-    everything: Annotated[
-        bool,
-        typer.Option("--all", help="At a terminal, show all threads instead of the first 100."),
-    ] = False,
+    directory: str,
+    statuses: tuple[str, ...],
+    meta: tuple[str, ...],
+    tag: str | None,
+    newer: str | None,
+    older: str | None,
+    sort: str,
+    limit: int | None,
+    offset: int,
+    everything: bool,
 ) -> Table:
     """List the threads of a store: position, pending interrupts, size and age.
 
@@ -145,26 +92,41 @@ def threads(
     Example: graphkit threads runs --status interrupted --sort age
     """
     wanted = _Filter(
-        statuses=frozenset(map(str, status or ())),
-        metadata=parse_assignments(meta or (), "--meta"),
+        statuses=frozenset(statuses),
+        metadata=parse_assignments(meta, "--meta"),
         tag=tag,
         changed_since=_time_ago(context, newer),
         changed_before=_time_ago(context, older),
     )
+
     saver = open_store(directory)
-    if limit is None and context.is_pretty and not everything:
+    is_page = limit is None and context.is_pretty and not everything
+    if is_page:
         limit = _PAGE_SIZE
+
+    # Iterators as far as possible: a row costs the reading of a thread, and a terminal shows 100 of perhaps 100,000.
+    # The ids are sorted, so that only another order needs all rows.
     all_rows = (_thread_row(saver, thread_id) for thread_id in saver.threads())
     rows: Iterator[Row] = filter(wanted.matches, all_rows)
-    if sort is not Sort.ID:
-        rows = iter(sorted(rows, key=_SORT_KEYS[sort]))
-    stop = None if limit is None else offset + limit
-    page = list(islice(rows, offset, stop))
+    if sort != "id":
+        ordered = sorted(rows, key=lambda row: _sort_key(row, sort), reverse=True)
+        rows = iter(ordered)
+    rows = islice(rows, offset, None)
+    page = list(islice(rows, limit))
+
     note = ""
-    if limit == _PAGE_SIZE and next(rows, None) is not None:
+    if is_page and next(rows, None) is not None:
         note = f"only the first {len(page)} threads; --all or --limit shows more"
     empty = "no threads" if wanted.is_empty else "no matching threads"
     return Table(_COLUMNS, page, empty=empty, note=note)
+
+
+def _sort_key(row: Row, sort: str) -> float:
+    """Return how new or large a thread is, or how many checkpoints it has; 0 if that is unknown."""
+    if sort != "age":
+        return row[sort] or 0
+    updated: datetime | None = row["updated"]
+    return 0.0 if updated is None else updated.timestamp()
 
 
 def _time_ago(context: CliContext, age: str | None) -> datetime | None:
@@ -200,7 +162,7 @@ class _Filter:
 
     def _matches_metadata(self, row: Row) -> bool:
         metadata = row.get("metadata") or {}
-        return all(key in metadata and metadata[key] == value for key, value in self.metadata.items())
+        return all(metadata.get(key, _ABSENT) == value for key, value in self.metadata.items())
 
     def _matches_time(self, updated: datetime | None) -> bool:
         if self.changed_since is None and self.changed_before is None:
@@ -256,14 +218,6 @@ def _summarize_any_namespace(saver: BaseCheckpointSaver, thread_id: str) -> Hist
     return saver.summary(RunnableConfig(thread_id, checkpoint_ns=namespaces[0]))
 
 
-def size_of(saver: BaseCheckpointSaver, thread_id: str | None) -> int | None:
-    """Return the bytes of a thread, or of the store (None); None if the saver does not know."""
-    try:
-        return saver.size(thread_id)
-    except CheckpointerConfigurationError:
-        return None
-
-
 def _last_change(summary: HistorySummary) -> datetime:
     """Return the time of the latest checkpoint, or of an interrupt or a failure since."""
     latest = summary.latest.created_at
@@ -286,16 +240,11 @@ def _describe_waiting(saver: BaseCheckpointSaver, summary: HistorySummary) -> An
     if latest.status not in {"interrupted", "failed"}:
         return None
     if summary.failure is not None and not summary.waiting:
-        return _describe_failure(summary.failure)
+        return describe_failure(summary.failure)
     payloads = [_payload_of(interrupt) for interrupt in summary.waiting]
     if len(payloads) == 1:
         return payloads[0]
     return payloads
-
-
-def _describe_failure(failure: Mapping[str, Any]) -> str:
-    message = simplify_text(str(failure.get("message", "")))
-    return f"{failure.get('type')}: {message}"
 
 
 def _payload_of(interrupt: WaitingInterrupt) -> Any:
@@ -303,6 +252,3 @@ def _payload_of(interrupt: WaitingInterrupt) -> Any:
     if interrupt.payload is None:
         return f"{interrupt.when} {interrupt.node_id}"
     return interrupt.payload
-
-
-COMMANDS: Final = (threads,)

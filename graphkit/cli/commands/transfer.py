@@ -1,4 +1,4 @@
-"""Moves threads between stores: export, import."""
+"""Moves threads between stores: copy, export, import."""
 
 from __future__ import annotations
 
@@ -8,18 +8,162 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final, TextIO
+from typing import Any, Final, TextIO
 
-import typer
+import click
 
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._transfer.lines import LineReader
+from graphkit.cli import options
+from graphkit.cli.apps import load_app
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext, Progress
-from graphkit.cli.options import Directory, DryRun, MaybeApp
-from graphkit.cli.resolve import SECONDS_UNTIL_SYNC, find_thread, join_some, load_app, open_store
+from graphkit.cli.options import complete_thread
+from graphkit.cli.resolve import find_chosen, find_thread, join_some
+from graphkit.cli.rows import count_checkpoints
+from graphkit.cli.stores import SECONDS_UNTIL_SYNC, hide_passwords, open_store
 from graphkit.cli.values import UsageError, escape, pluralize
 from graphkit.cli.views import Message
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
+
+# copy
+
+_NAMES_WITHIN_STORE: Final = 2
+"""The thread, and the id of its copy."""
+
+
+@click.command("copy", cls=Command)
+@options.directory
+@click.argument(
+    "threads",
+    metavar="THREAD NEW",
+    nargs=-1,
+    help="The thread, and the id of its copy. With --to: only these threads; default: all.",
+    shell_complete=complete_thread,
+)
+@click.option(
+    "--to", metavar="STORE", help="Copy to this store, created if it is missing: a directory, or kind:argument."
+)
+@click.option("--versions/--no-versions", default=True, help="With --to: whether to copy released histories.")
+@click.option("--plaintext", is_flag=True, help="With --to: do not seal the copy, although the store is sealed.")
+@options.dry_run
+@options.maybe_app
+def copy(
+    context: CliContext,
+    directory: str,
+    threads: tuple[str, ...],
+    to: str | None,
+    versions: bool,
+    plaintext: bool,
+    dry_run: bool,
+    app: str | None,
+) -> Message:
+    """Copy threads to another store, or a thread's active history into a new thread.
+
+    With --to, the command copies everything that belongs to the threads, with their ids, reads it
+    back and compares it. An interrupted copy continues where it stopped when you run it again, and
+    later runs copy what is new. It never changes a thread that differs. States that contain types of
+    your own require --app.
+
+    Without --to, it copies the active history of one thread, including its ids, within the store.
+
+    Example: graphkit copy runs --to backup
+    """
+    names: Sequence[str] = threads
+    if to is not None:
+        return _copy_to(context, directory, names, to, versions=versions, plaintext=plaintext, dry_run=dry_run, app=app)
+    if plaintext or not versions or app is not None:
+        raise UsageError("--plaintext, --no-versions and --app are for a copy to another store: name it with --to")
+    # With GRAPHKIT_DIR the directory may be omitted, but nothing is missing for the parser then: it takes the thread
+    # for the directory.
+    default = context.environment.get("GRAPHKIT_DIR")
+    if default and len(names) < _NAMES_WITHIN_STORE:
+        names = [directory, *names]
+        directory = default
+    if len(names) != _NAMES_WITHIN_STORE:
+        raise UsageError("name the thread and the id of its copy, or another store with --to")
+    return _copy_within(directory, *names, dry_run=dry_run)
+
+
+def _copy_within(directory: str, thread: str, target: str, *, dry_run: bool) -> Message:
+    saver = open_store(directory)
+    source = find_thread(saver, thread)
+    count = count_checkpoints(saver, source)
+    checkpoints = pluralize(count, "checkpoint")
+    what = f"{checkpoints} of {escape(source)} to {escape(target)}"
+    data = {
+        "thread": target,
+        "from": source,
+        "checkpoints": count,
+        "dry_run": dry_run,
+    }
+    if not dry_run:
+        saver.copy(source, target)
+        return Message(f"copied {what}", data)
+    if saver.namespaces(target):
+        return Message(f"would refuse to copy {what}, which is not empty", data)
+    return Message(f"would copy {what}", data)
+
+
+def _copy_to(
+    context: CliContext,
+    directory: str,
+    names: Sequence[str],
+    to: str,
+    *,
+    versions: bool,
+    plaintext: bool,
+    dry_run: bool,
+    app: str | None,
+) -> Message:
+    from graphkit.transfer import copy_threads
+
+    source = open_store(directory)
+    types = _types_of(app)
+    source.register_types(*types)
+    chosen = find_chosen(source, names, released=versions)
+    place = hide_passwords(to)
+    if dry_run:
+        threads = chosen or source.threads(released=versions)
+        return _describe_dry_run("copy", threads, f" to {escape(place)}", to=place)
+
+    target = open_store(to, create=True, is_sealed=not plaintext, fsync=SECONDS_UNTIL_SYNC)
+    target.register_types(*types)
+    with context.progress("copying") as progress:
+        done = copy_threads(source, target, chosen, versions=versions, plaintext=plaintext, progress=progress)
+
+    copied = _describe(done.checkpoints, done.versions)
+    count = pluralize(len(done.threads), "thread")
+    text = f"copied {copied} of {count} to {escape(place)}, verified"
+    if done.skipped_checkpoints or done.skipped_versions:
+        skipped = _describe(done.skipped_checkpoints, done.skipped_versions)
+        text += f"; skipped {skipped} that were already there"
+    data: dict[str, Any] = {
+        "to": place,
+        "threads": list(done.threads),
+        "skipped_threads": list(done.skipped_threads),
+        "checkpoints": done.checkpoints,
+        "skipped_checkpoints": done.skipped_checkpoints,
+        "versions": done.versions,
+        "skipped_versions": done.skipped_versions,
+    }
+    return Message(text, data)
+
+
+def _describe(checkpoints: int, versions: int) -> str:
+    text = pluralize(checkpoints, "checkpoint")
+    if versions:
+        text += f" and {pluralize(versions, 'version')}"
+    return text
+
+
+def _describe_dry_run(verb: str, threads: Sequence[str], place: str = "", **data: Any) -> Message:
+    """Return the message about what a command would do with threads, and where."""
+    sentence = f"would {verb} {pluralize(len(threads), 'thread')}{place}: {join_some(threads)}"
+    return Message(sentence, {"threads": list(threads), **data, "dry_run": True})
+
+
+# export and import
 
 _STANDARD_STREAM: Final = "-"
 _THREAD_LINE: Final = '{"thread": '
@@ -28,34 +172,32 @@ _END_KEY: Final = '"end":'
 """Near the beginning of the line that ends a thread, in both forms."""
 
 
+@click.command("export", cls=Command)
+@options.directory
+@click.argument("threads", metavar="[THREAD]...", nargs=-1, help="Only these threads.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    default=_STANDARD_STREAM,
+    help="The file to write; - is standard output.",
+    show_default=False,
+)
+@click.option("--raw", is_flag=True, help="Write the log files unchanged instead of readable lines.")
+@click.option("--versions/--no-versions", default=True, help="Whether to include released histories.")
+@click.option("--plaintext", is_flag=True, help="Write readable lines although the store is sealed.")
+@options.dry_run
+@options.maybe_app
 def export(
     context: CliContext,
-    directory: Directory,
-    threads: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="THREAD", help="Only these threads.", show_default=False),
-    ] = None,
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="The file to write; - is standard output.",
-            show_default=False,
-        ),
-    ] = _STANDARD_STREAM,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Write the log files unchanged instead of readable lines."),
-    ] = False,
-    versions: Annotated[bool, typer.Option(help="Whether to include released histories.")] = True,
-    plaintext: Annotated[
-        bool,
-        typer.Option("--plaintext", help="Write readable lines although the store is sealed."),
-    ] = False,
-    dry_run: DryRun = False,
-    app: MaybeApp = None,
+    directory: str,
+    threads: tuple[str, ...],
+    output: str,
+    raw: bool,
+    versions: bool,
+    plaintext: bool,
+    dry_run: bool,
+    app: str | None,
 ) -> Message | None:
     """Write threads to a single file: readable JSON lines that keep every type, or the raw logs.
 
@@ -65,11 +207,14 @@ def export(
     Example: graphkit export runs order-17 --output order-17.jsonl
     """
     saver = open_store(directory)
-    types = types_of(app)
+    types = _types_of(app)
     saver.register_types(*types)
-    chosen = [find_thread(saver, thread, released=versions) for thread in threads or ()] or None
+    chosen = find_chosen(saver, threads, released=versions)
     if dry_run:
-        return _dry_export(chosen or saver.threads(released=versions), output)
+        place = escape(output)
+        if output == _STANDARD_STREAM:
+            place = "standard output"
+        return _describe_dry_run("export", chosen or saver.threads(released=versions), f" to {place}", file=output)
     with context.progress("exporting", is_wanted=output != _STANDARD_STREAM) as progress:
         from graphkit.transfer import export_threads
 
@@ -93,17 +238,11 @@ def export(
     )
 
 
-def _dry_export(threads: Sequence[str], output: str) -> Message:
-    target = "standard output" if output == _STANDARD_STREAM else escape(output)
-    return Message(
-        f"would export {pluralize(len(threads), 'thread')} to {target}: {join_some(threads)}",
-        {"threads": list(threads), "file": output, "dry_run": True},
-    )
-
-
-def types_of(app: str | None) -> tuple[type, ...]:
+def _types_of(app: str | None) -> tuple[type, ...]:
     """Return the application types of the graph of --app."""
-    return () if app is None else tuple(load_app(app).topology.schema.types)
+    if app is None:
+        return ()
+    return tuple(load_app(app).topology.schema.types)
 
 
 def _write_to_stream(context: CliContext, lines: Iterable[str]) -> None:
@@ -139,27 +278,19 @@ def _write_to_file(path: Path, lines: Iterable[str]) -> int:
     return count
 
 
+@click.command("import", cls=Command)
+@options.directory
+@click.argument("file", metavar="FILE", help="A file that `export` wrote, in either form; - is standard input.")
+@click.option("--as", "rename", metavar="NEW", help="The id of the imported thread; only for a file with one thread.")
+@options.dry_run
+@options.maybe_app
 def import_(
     context: CliContext,
-    directory: Directory,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A file that `export` wrote, in either form; - is standard input.",
-        ),
-    ],
-    rename: Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            metavar="NEW",
-            help="The id of the imported thread; only for a file with one thread.",
-            show_default=False,
-        ),
-    ] = None,
-    dry_run: DryRun = False,
-    app: MaybeApp = None,
+    directory: str,
+    file: str,
+    rename: str | None,
+    dry_run: bool,
+    app: str | None,
 ) -> Message:
     """Read threads from a file into a store.
 
@@ -178,11 +309,12 @@ def import_(
             raise UsageError("--as requires a file of readable lines: a raw log contains the id of its thread")
         lines: Iterator[str] = chain((header,), file_lines)
         if dry_run:
-            return _dry_import(lines)
+            found = [str(json.loads(line)["thread"]) for line in lines if line.startswith(_THREAD_LINE)]
+            return _describe_dry_run("import", found)
         if rename is not None:
             lines = _check_single(lines)
         saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
-        return _import_threads(saver, lines, rename, types_of(app), progress)
+        return _import_threads(saver, lines, rename, _types_of(app), progress)
 
 
 def _import_threads(
@@ -231,14 +363,6 @@ def _open_input(context: CliContext, file: str) -> Iterator[Iterator[str]]:
         raise CheckpointFormatError("the file", "not an export file of graphkit: it is not UTF-8") from error
 
 
-def _dry_import(lines: Iterable[str]) -> Message:
-    threads = [str(json.loads(line)["thread"]) for line in lines if line.startswith(_THREAD_LINE)]
-    return Message(
-        f"would import {pluralize(len(threads), 'thread')}: {join_some(threads)}",
-        {"threads": threads, "dry_run": True},
-    )
-
-
 def _check_single(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a file.
 
@@ -252,6 +376,3 @@ def _check_single(lines: Iterable[str]) -> Iterator[str]:
         if count > 1:
             raise UsageError("--as requires a file with one thread; this one has several")
         yield line
-
-
-COMMANDS: Final = (export, import_)

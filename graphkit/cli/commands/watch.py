@@ -7,34 +7,36 @@ import io
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import problem_with_interrupt
-from graphkit._wording import simplify_text
-from graphkit.cli.commands.inspect import describe_progress
+from graphkit.cli import options
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Directory, Interval, MaybeThread
+from graphkit.cli.options import Whole
 from graphkit.cli.render import show
-from graphkit.cli.resolve import find_checkpoint, find_thread, open_store
+from graphkit.cli.resolve import find_checkpoint, find_thread
+from graphkit.cli.rows import Row, describe_failure, describe_progress, format_event, status_of
+from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape
 from graphkit.cli.views import Column, Table, Text, View
 from graphkit.errors import CheckpointerError
-
-Row = dict[str, Any]
-"""A change as plain data."""
 
 _MAX_ROWS: Final = 20
 """Threads in the table that a terminal shows."""
 _REFRESH_SECONDS: Final = 1.0
 """The time between two refreshes of the ages in that table."""
 _TEXT_LIMIT: Final = 60
+_FAILURE_LIMIT: Final = 80
 _DESCRIPTIONS: Final = {
     "checkpoint": "",  # the nodes say enough
+    "answer": "continues",
+    "idle": "no process runs it now",
     "release": "released",
     "delete": "deleted",
 }
@@ -49,32 +51,24 @@ _COLUMNS: Final = (
 )
 
 
+@click.command("watch", cls=Command)
+@options.directory
+@options.maybe_thread
+@click.option(
+    "--checkpoint",
+    "-c",
+    metavar="ID",
+    help="The checkpoint after which to start, shortened to a unique beginning or end.",
+)
+@click.option("--limit", "-n", type=Whole(1), metavar="N", help="Stop after N changes.")
+@options.interval
 def watch(
     context: CliContext,
-    directory: Directory,
-    thread: MaybeThread = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            "-c",
-            metavar="ID",
-            help="The checkpoint after which to start, shortened to a unique beginning or end.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            "-n",
-            min=1,
-            metavar="N",
-            help="Stop after N changes.",
-            show_default=False,
-        ),
-    ] = None,
-    interval: Interval = 1.0,
+    directory: str,
+    thread: str | None,
+    checkpoint: str | None,
+    limit: int | None,
+    interval: float,
 ) -> Iterator[View]:
     """Follow runs live, whichever processes execute them.
 
@@ -147,41 +141,43 @@ class _ChangeRows:
         A thread becomes idle after each run and each `graphkit answer`. It is worth a line only if the
         run has not ended.
         """
-        if change.kind != "idle":
-            text = self._describe_progress(change) if change.kind == "progress" else _describe_change(change)
-            return self.make_plain(change, text)
-        row = self.make_plain(change, "its process has died" if change.value else "no process runs it now")
-        return row if row["status"] == "stalled" else None
+        if change.kind == "progress":
+            return self.make_plain(change, self._describe_progress(change))
+        row = self.make_plain(change, _describe_change(change))
+        if change.kind == "idle" and row["status"] != "stalled":
+            return None
+        return row
 
     def make_plain(self, change: Change, text: str) -> Row:
         """Return the row of a change with a description."""
-        info = change.checkpoint
-        if change.kind in {"answer", "idle"}:  # of a nested graph, too, which the thread's status depends on
-            status = self._find_status(change.thread_id)
-        else:
-            status = None if info is None else info.status
-        return {
+        row: Row = {
             "kind": change.kind,
             "thread": change.thread_id,
             "ns": change.checkpoint_ns,
-            "checkpoint": None if info is None else info.id,
-            "node": None if info is None else info.node_id,
-            "next": None if info is None else info.next_node_id,
-            "status": status or None,
-            "step": None if info is None else info.metadata.get("step"),
+            **dict.fromkeys(("checkpoint", "node", "next", "status", "step")),
             "time": _time_of(change) or self._context.now(),
             "id": change.id,
             "value": change.value,
             "told": text or None,
         }
 
+        info = change.checkpoint
+        if info is not None:
+            row["checkpoint"] = info.id
+            row["node"] = info.node_id
+            row["next"] = info.next_node_id
+            row["status"] = info.status or None
+            row["step"] = info.metadata.get("step")
+        if change.kind in {"answer", "idle"}:  # of a nested graph, too, which the thread's status depends on
+            row["status"] = self._find_status(change.thread_id)
+        return row
+
     def _find_status(self, thread_id: str) -> str | None:
         """Return the status of a thread now; None if it cannot be read, or is gone."""
         try:
-            latest = self._saver.recent(RunnableConfig(thread_id), limit=1)
+            return status_of(self._saver, thread_id)
         except CheckpointerError:  # reading its changes says why
             return None
-        return latest[0].status if latest else None
 
     def _describe_progress(self, change: Change) -> str:
         """Return how far each running map and fork is; None if none runs."""
@@ -192,10 +188,10 @@ class _ChangeRows:
             text = describe_progress(self._saver.get_writes(config))
         except CheckpointerError:  # a type that is not registered here
             text = None
-        if text is not None:
-            return text
         node_id = change.value["node_id"]
-        return "progress" if node_id is None else f"{escape(node_id)} done"
+        if text is None and node_id is not None:
+            text = f"{escape(node_id)} done"
+        return text or "progress"
 
 
 def _time_of(change: Change) -> datetime | None:
@@ -212,8 +208,10 @@ def _describe_change(change: Change) -> str:
         return _describe_interrupt(change.id, value)
     if change.kind == "failure":
         return _describe_failure(value)
-    if change.kind == "answer":
-        return "continues" if value is None else f"answered: {abbreviate(value, _TEXT_LIMIT)}"
+    if change.kind == "answer" and value is not None:
+        return f"answered: {abbreviate(value, _TEXT_LIMIT)}"
+    if change.kind == "idle" and value:
+        return "its process has died"
     return _DESCRIPTIONS[change.kind]
 
 
@@ -229,17 +227,15 @@ def _describe_interrupt(id: str | None, record: Any) -> str:
 def _describe_failure(failure: Any) -> str:
     if not isinstance(failure, Mapping):
         return "failed"
-    message = abbreviate(simplify_text(str(failure.get("message", ""))), _TEXT_LIMIT)
-    return f"failed in {escape(str(failure.get('node_id')))}: {failure.get('type')}: {message}"
+    return f"failed in {escape(str(failure.get('node_id')))}: {abbreviate(describe_failure(failure), _FAILURE_LIMIT)}"
 
 
 def _format_line(context: CliContext, row: Row) -> str:
-    when: datetime = row["time"]
     thread = escape(row["thread"])
     if row["ns"]:
         thread += f"[{escape(row['ns'])}]"
     text = row["told"] or f"{escape(row['node'])} -> {escape(row['next'] or '?')}"
-    return f"{context.to_local_time(when):%H:%M:%S}  {thread:24} {text}"
+    return format_event(context, row["time"], thread, text)
 
 
 class _Screen:
@@ -261,7 +257,7 @@ class _Screen:
         count = 0
         with live, self._context.redraw(write_above):
             while count != limit:
-                # Take all changes that are there, then redraw once.
+                # Take all changes that are there, then redraw once. Without changes redraw, too: the ages grow.
                 change = changes.get(_REFRESH_SECONDS)
                 while change is not None:
                     self._add(change)
@@ -282,11 +278,14 @@ class _Screen:
         row = self._changes.make(change)
         if row is None:
             return
+
+        # Put again at the end, which the table shows first.
         old = self._rows.pop(change.thread_id, {})
         if change.kind == "delete":
             return
         if change.checkpoint_ns or change.checkpoint is None:
-            # The position in the table is that of the thread's own graph.
+            # The position in the table is that of the thread's own graph, which a change in a nested graph, an
+            # interrupt or an answer does not move.
             for key in ("node", "next", "step"):
                 row[key] = old.get(key)
             if change.kind not in {"answer", "idle"}:
@@ -297,22 +296,11 @@ class _Screen:
         from rich.text import Text as RichText
 
         newest_first = list(reversed(self._rows.values()))
-        hidden = len(newest_first) - _MAX_ROWS
-        table = Table(
-            _COLUMNS,
-            newest_first[:_MAX_ROWS],
-            empty="nothing has happened yet",
-            note=f"and {hidden} more" if hidden > 0 else "",
-        )
+        note = ""
+        if len(newest_first) > _MAX_ROWS:
+            note = f"and {len(newest_first) - _MAX_ROWS} more"
+        table = Table(_COLUMNS, newest_first[:_MAX_ROWS], empty="nothing has happened yet", note=note)
         page = io.StringIO()
-        context = dataclasses.replace(
-            self._context,
-            out=page,
-            err=page,
-            writers_above=[],
-        )
+        context = dataclasses.replace(self._context, out=page, err=page, writers_above=[])
         show(context, table)
         return RichText.from_ansi(page.getvalue())
-
-
-COMMANDS: Final = (watch,)

@@ -1,4 +1,9 @@
-"""Resumes a run after a failure."""
+"""Recovery after a failure, even if the end of a history is damaged.
+
+    state = recover(app, "thread-1")
+
+A graph needs nothing else: each checkpoint names the next node, so finished nodes do not run again.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphkit._compiled import CompiledGraph
+from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume
@@ -17,6 +23,8 @@ from graphkit._saver.to_thread import run_in_thread
 from graphkit._saver.writes import well_formed_writes
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
+
+__all__ = ["arecover", "last_good", "recover"]
 
 
 def recover(
@@ -92,3 +100,6 @@ def _append_copy(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint:
         stored = saver.put(config, copy)
         if writes:
             saver.put_writes(stored, writes)
+
+
+set_public_module(globals(), __name__)

@@ -1,7 +1,5 @@
 """State and CheckpointStore: a saver viewed as one state per run.
 
-Ports go-agents-orchestration's classes.
-
     store = CheckpointStore("memory")
     state = State({"documents": []}).set_checkpoint_node("ingest")
     state.checkpoint(store)
@@ -33,8 +31,6 @@ from graphkit.errors import (
     CheckpointSerializationError,
 )
 from graphkit.registry import get_checkpoint_store
-
-__all__ = ["CheckpointStore", "State"]
 
 _SOURCE: Final = "store"
 """The `source` in the metadata of the checkpoints that a CheckpointStore saves."""
@@ -159,10 +155,13 @@ class State:
 
         Run id, node, timestamp and observer remain those of this State.
         """
-        data: Mapping[str, Any] = other if not isinstance(other, State) else other._data  # noqa: SLF001 - its own class
         secrets = dict(self._secrets)
+        data: Mapping[str, Any]
         if isinstance(other, State):
+            data = other._data  # noqa: SLF001 - its own class
             secrets.update(other._secrets)  # noqa: SLF001 - its own class
+        else:
+            data = other
         changed = self._with(data=freeze({**self._data, **data}), secrets=secrets)
         _emit(changed, "state.merge", keys=list(data))
         return changed
@@ -299,7 +298,9 @@ class CheckpointStore:
         Raises:
             CheckpointerConfigurationError: there is no store of this name, or this is not a saver.
         """
-        resolved: object = get_checkpoint_store(saver) if isinstance(saver, str) else saver
+        resolved: object = saver
+        if isinstance(saver, str):
+            resolved = get_checkpoint_store(saver)
         if not isinstance(resolved, BaseCheckpointSaver):
             raise CheckpointerConfigurationError(f"a CheckpointStore needs a saver or its name, not {saver!r}")
         self.saver = resolved
@@ -341,8 +342,10 @@ class CheckpointStore:
             CheckpointNotFoundError: there is no such run; the message names it.
             CheckpointCorruptionError: its bytes are damaged.
         """
+        checkpoint = None
         config = self._find_run(run_id)
-        checkpoint = None if config is None else self.saver.get(config)
+        if config is not None:
+            checkpoint = self.saver.get(config)
         if checkpoint is None:
             raise CheckpointNotFoundError(run_id, "a checkpoint", "list() names the runs that have one")
         return State._restore(  # noqa: SLF001 - the other class of this module

@@ -1,4 +1,7 @@
-"""CheckpointManager: the checkpoints of any loop. Ports hive's class."""
+"""hive's CheckpointManager: saves, restores, lists, compares and prunes the checkpoints of loops that are not graphs.
+
+A graph needs none of it: see `graphkit.recovery`.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,12 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.last_readable import last_good
 from graphkit.errors import CheckpointerError, CheckpointNotFoundError
 
-P = ParamSpec("P")
-T = TypeVar("T")
+__all__ = ["CheckpointManager", "CheckpointPolicy", "Comparison", "compare"]
 
-_LOGGER: Final = getLogger("graphkit.recovery")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_LOGGER: Final = getLogger(__name__)
 _MAX_LENGTH: Final = 500
 _KIND: Final = "source"
 _CLEAN: Final = "clean"
@@ -41,7 +46,7 @@ class CheckpointPolicy:
     max_age: timedelta | None = None
     """Older checkpoints are removed, but never the latest of a run; None: age does not matter."""
     on_error: Literal["raise", "warn"] = "raise"
-    """If the store fails: raise its error, or log a warning to `graphkit.recovery` and return no
+    """If the store fails: raise its error, or log a warning to `graphkit.compat.hive` and return no
     result."""
 
     def __post_init__(self) -> None:
@@ -100,12 +105,12 @@ def _shorten(value: Any) -> str:
     return f"{text[:_MAX_LENGTH]}... ({len(text)} characters)"
 
 
-def _warn_on_error(make_default: Callable[[], Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def _warn_on_error(make_default: Callable[[], Any]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """With on_error="warn", log an error of the store as a warning and return a default result."""
 
-    def decorate(method: Callable[P, T]) -> Callable[P, T]:
+    def decorate(method: Callable[_P, _T]) -> Callable[_P, _T]:
         @wraps(method)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
             try:
                 return method(*args, **kwargs)
             except (CheckpointerError, OSError) as error:
@@ -326,7 +331,9 @@ class CheckpointManager:
         """Delete a run with all its checkpoints; return how many there were."""
         summary = self.saver.summary(RunnableConfig(run_id))
         self.saver.delete(run_id)
-        return 0 if summary is None else summary.checkpoints
+        if summary is None:
+            return 0
+        return summary.checkpoints
 
     @_warn_on_error(lambda: 0)
     def prune(self, run_id: str | None = None) -> int:

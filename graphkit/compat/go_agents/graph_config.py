@@ -1,7 +1,5 @@
 """GraphConfig and CheckpointConfig: the options of a graph as JSON.
 
-Ports go-agents-orchestration's classes.
-
     options = GraphConfig.from_json(text).compile_options()
     app = graph.compile(**options)
 
@@ -23,8 +21,6 @@ from graphkit._wording import simplify_message
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import observers_of
 from graphkit.registry import get_checkpoint_store
-
-__all__ = ["CheckpointConfig", "GraphConfig"]
 
 _STRICT: Final = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -108,8 +104,9 @@ class CheckpointConfig(_Config):
             return None
         if not self.store:
             raise CheckpointerConfigurationError(f"interval={self.interval} needs a store; name one, such as 'memory'")
-        location = {} if self.path is None else {"path": self.path}
-        return get_checkpoint_store(self.store, **location, **self.options)
+        if self.path is None:
+            return get_checkpoint_store(self.store, **self.options)
+        return get_checkpoint_store(self.store, path=self.path, **self.options)
 
 
 class GraphConfig(_Config):

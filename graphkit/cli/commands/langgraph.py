@@ -1,42 +1,35 @@
-"""Imports threads of LangGraph: import-langgraph-sqlite, import-langgraph-postgres."""
+"""Copies threads of LangGraph: import-langgraph-sqlite, import-langgraph-postgres, export-langgraph-sqlite."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
+from graphkit._saver.capabilities import HasBaseDirectory
+from graphkit.cli import options
+from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.resolve import join_some, open_target
-from graphkit.cli.store_names import POSTGRES, SQLITE, strip_kind
+from graphkit.cli.resolve import find_chosen, join_some
+from graphkit.cli.stores import KEY_FILE, POSTGRES, SQLITE, open_store, open_target, strip_kind
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Message
 
+_target = click.argument(
+    "directory",
+    metavar="DIR",
+    help="The checkpoint directory, created if it is missing, or another store, also in the same database.",
+)
 _MAX_PROBLEMS: Final = 5
 """Problems that the message lists; JSON has all of them."""
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIR",
-        help="The checkpoint directory, created if it is missing, or another store, also in the same database.",
-    ),
-]
 
-
-def import_langgraph_sqlite(
-    context: CliContext,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="The database of a SqliteSaver; the command only reads its tables.",
-        ),
-    ],
-    directory: Target,
-) -> Message:
+@click.command("import-langgraph-sqlite", cls=Command)
+@click.argument("file", metavar="FILE", help="The database of a SqliteSaver; the command only reads its tables.")
+@_target
+def import_langgraph_sqlite(context: CliContext, file: str, directory: str) -> Message:
     """Copy LangGraph's threads from a SQLite file, with checkpoints, writes, metadata and ids.
 
     The command reads everything back and compares it. An interrupted import continues where it
@@ -54,17 +47,10 @@ def import_langgraph_sqlite(
     return view_report(report, "imported", directory)
 
 
-def import_langgraph_postgres(
-    context: CliContext,
-    dsn: Annotated[
-        str,
-        typer.Argument(
-            metavar="DSN",
-            help="The database of a PostgresSaver; the command only reads its tables.",
-        ),
-    ],
-    directory: Target,
-) -> Message:
+@click.command("import-langgraph-postgres", cls=Command)
+@click.argument("dsn", metavar="DSN", help="The database of a PostgresSaver; the command only reads its tables.")
+@_target
+def import_langgraph_postgres(context: CliContext, dsn: str, directory: str) -> Message:
     """Copy LangGraph's threads from PostgreSQL, as they are at this moment.
 
     Otherwise the command works like import-langgraph-sqlite.
@@ -117,4 +103,41 @@ def view_report(report: Any, verb: str, place: str, left_out: Sequence[str] | No
     return Message(sentence, data, 0 if report.ok else 1)
 
 
-COMMANDS: Final = (import_langgraph_sqlite, import_langgraph_postgres)
+@click.command("export-langgraph-sqlite", cls=Command)
+@options.directory
+@click.argument("database", metavar="DATABASE", help="The database of a SqliteSaver, created if it is missing.")
+@click.option("--thread", "threads", multiple=True, help="Only this thread; repeatable.")
+@click.option("--plaintext", is_flag=True, help="Write to the database although the store is sealed.")
+def export_langgraph_sqlite(
+    context: CliContext,
+    directory: str,
+    database: str,
+    threads: tuple[str, ...],
+    plaintext: bool,
+) -> Message:
+    """Copy LangGraph's threads to a SQLite file, with checkpoints, writes, metadata and ids.
+
+    The command reads everything back and compares it. It never replaces a checkpoint of the
+    database. An interrupted export continues where it stopped when you run it again. LangGraph's
+    database cannot be sealed: an export of a sealed store requires --plaintext.
+
+    Example: graphkit export-langgraph-sqlite runs checkpoints.sqlite --thread order-17
+    """
+    saver = open_store(directory)
+    source: object = saver
+    key_file = None
+    if isinstance(saver, HasBaseDirectory):
+        source = saver.base_directory
+        key_file = KEY_FILE.get()
+    chosen = find_chosen(saver, threads)
+    langgraph = load_langgraph()
+    with context.progress("exporting") as progress:
+        report = langgraph.export_langgraph_sqlite(
+            source,
+            strip_kind(database, SQLITE),
+            threads=chosen,
+            progress=progress,
+            cipher=key_file,
+            plaintext=plaintext,
+        )
+    return view_report(report, "exported", database, report.left_out)

@@ -1,0 +1,239 @@
+"""Command: parses a command line, runs the command, shows its result and prints its errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+
+from graphkit._wording import simplify_text
+from graphkit.cli.context import CliContext
+from graphkit.cli.render import show
+from graphkit.cli.stores import KEY_FILE, close_stores, find_passwords, hide_passwords
+from graphkit.cli.values import escape
+from graphkit.cli.views import Message
+from graphkit.errors import (
+    CheckpointKeyError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+    GraphKitError,
+)
+
+INTERRUPTED: Final = 130
+"""The exit code after Ctrl-C, as in a shell."""
+_UNEXPECTED_ERROR: Final = 70
+"""The exit code for a bug: EX_SOFTWARE of sysexits.h."""
+_EXAMPLE: Final = "Example:"
+
+
+class Command(click.Command):
+    """A command of graphkit.
+
+    Its callback takes a CliContext, and then its arguments and options by name. It returns a view, an
+    iterator of views, or None if it has written its output itself. Its docstring is the help of the
+    command and ends with an example.
+    """
+
+    allow_extra_args = True  # `parse_args` refuses them, in graphkit's words
+
+    def __init__(self, name: str | None, *, help: str, params: list[click.Parameter], **more: Any) -> None:
+        text, _, example = inspect.cleandoc(help).partition(_EXAMPLE)
+        words = example.split()
+        super().__init__(
+            name,
+            help=text.strip(),
+            params=[*params, *_make_common_options()],
+            epilog=" ".join([_EXAMPLE, *words]),
+            **more,
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments.
+
+        The argument DIR may be omitted if the environment or --app names the store. The parser cannot
+        know that: it takes the first word for DIR, and misses the last argument. Then the words are
+        parsed again, after the directory that stands for the omitted one.
+        """
+        typed = list(args)
+        directory = _find_default_directory(ctx.obj, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.MissingParameter:
+            takes_directory = any(param.name == "directory" for param in self.params)
+            if directory is None or not takes_directory:
+                raise
+            ctx.params.clear()
+            rest = super().parse_args(ctx, [directory, *typed])
+        except click.UsageError as error:
+            error.ctx = ctx  # which the parser leaves out of some
+            raise
+        if rest and not ctx.resilient_parsing:  # which completion uses
+            raise click.UsageError(f"unexpected argument: {escape(' '.join(rest))}", ctx)
+        return rest
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Call the command, show what it returns, and print its errors; return the exit code."""
+        arguments = dict(ctx.params)
+        as_json = arguments.pop("as_json")
+        debug = arguments.pop("debug")
+        key_file = arguments.pop("key_file")
+        if not key_file:
+            key_file = ctx.obj.environment.get("GRAPHKIT_KEYS") or None
+        typed = [value for value in arguments.values() if isinstance(value, str)]
+        passwords = frozenset(find_passwords(typed))
+        context = dataclasses.replace(ctx.obj, as_json=as_json, debug=debug, passwords=passwords)
+        callback = self.callback
+        assert callback is not None
+        token = KEY_FILE.set(key_file)
+        try:
+            return _run(context, lambda: callback(context, **arguments), arguments)
+        finally:
+            KEY_FILE.reset(token)
+
+
+def _make_common_options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["--json", "as_json"],
+            is_flag=True,
+            help="Print JSON: all fields, whole ids, times in UTC.",
+        ),
+        click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
+        click.Option(
+            ["--key-file"],
+            metavar="FILE",
+            help="The keys of a sealed store, a line `id base64` each. Default: the file that GRAPHKIT_KEYS names.",
+        ),
+    ]
+
+
+def _find_default_directory(context: CliContext | None, args: list[str]) -> str | None:
+    """Return what stands for an omitted DIR; None if it must not be omitted.
+
+    That is the directory of GRAPHKIT_DIR, or "" if --app is given, whose graph may have a saver.
+    """
+    if context is not None and context.environment.get("GRAPHKIT_DIR"):
+        return context.environment["GRAPHKIT_DIR"]
+    has_app = any(word.split("=")[0] == "--app" for word in args)
+    return "" if has_app else None
+
+
+def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, Any]) -> int:
+    """Call a command and show its views as they come; return the exit code.
+
+    An error is printed as one sentence, with advice that depends on the command's arguments.
+    """
+    try:
+        with _redirect_warnings(context), close_stores():
+            return _show_result(context, call())
+    except BrokenPipeError:  # `graphkit threads | head`
+        context.discard_output()
+        return 0
+    except (GraphKitError, OSError) as error:
+        if context.debug:
+            context.warn(_format_trace(error))
+        known = _to_graphkit_error(error)
+        context.warn(f"graphkit: {_describe_error(known, arguments)}")
+        return known.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        if context.debug and hide_passwords(trace, context.passwords) != trace:
+            context.warn(trace)
+        elif context.debug:
+            raise
+        context.warn(
+            f"graphkit: {type(error).__name__}: {simplify_text(str(error))}; "
+            f"unexpected error: rerun with --debug and please report it"
+        )
+        return _UNEXPECTED_ERROR
+
+
+def _show_result(context: CliContext, result: Any) -> int:
+    """Show what a command returned; return the exit code."""
+    code = 0
+    views = result if isinstance(result, Iterator) else [result]
+    for view in views:
+        if isinstance(view, Message):
+            code = view.exit_code
+        if view is not None:
+            show(context, view)
+    return code
+
+
+@contextmanager
+def _redirect_warnings(context: CliContext) -> Iterator[None]:
+    """Print log records of graphkit from WARNING on, and Python's warnings, one line each.
+
+    LangGraph warns of each type of the application that it reads as plain data, which is what the
+    commands ask it to do.
+    """
+    handler = _LogHandler(context)
+    logger = logging.getLogger("graphkit")
+    logger.addHandler(handler)
+    of_langgraph = logging.getLogger("langgraph")
+    level = of_langgraph.level
+    of_langgraph.setLevel(logging.ERROR)
+    original = warnings.showwarning
+    warnings.showwarning = lambda message, *_, **__: context.warn(f"graphkit: warning: {message}")
+    try:
+        yield
+    finally:
+        warnings.showwarning = original
+        logger.removeHandler(handler)
+        of_langgraph.setLevel(level)
+
+
+class _LogHandler(logging.Handler):
+    def __init__(self, context: CliContext) -> None:
+        super().__init__(logging.WARNING)
+        self._context = context
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record as one line."""
+        self._context.warn(f"graphkit: {record.levelname.lower()}: {record.getMessage()}")
+
+
+# Errors
+
+
+def _format_trace(error: Exception) -> str:
+    """Return the traceback of an error whose message follows as a sentence: the last line has only its type."""
+    trace = traceback.TracebackException.from_exception(error)
+    message, *notes = trace.format_exception_only()
+    lines = [*trace.format()][: -1 - len(notes)]
+    return "".join([*lines, message.partition(":")[0], "\n", *notes]).rstrip()
+
+
+def _to_graphkit_error(error: GraphKitError | OSError) -> GraphKitError:
+    """Return what a saver would have raised for an error of the file system that came before it was opened."""
+    if isinstance(error, GraphKitError):
+        return error
+    return CheckpointStorageError(error.filename or "a file", "read", error)
+
+
+def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:
+    """Return an error as a sentence, with advice that applies to the command line only."""
+    sentence = simplify_text(str(error))
+    if isinstance(error, CheckpointKeyError):
+        if not error.has_keys:
+            sentence = f"{error.path} is sealed with key {error.key_id!r}"
+        return f"{sentence}; here --key-file names the keys"
+    if not isinstance(error, CheckpointSerializationError) or error.raw is None:
+        return sentence
+
+    # A type is not registered.
+    if "app" not in arguments:
+        return sentence
+    app = arguments["app"]
+    if app is None:
+        return f"{sentence}; here --app MODULE:OBJECT registers the types in the annotations of that graph's state"
+    return f"{sentence}; here --app {app} has registered the types in the annotations of its state"

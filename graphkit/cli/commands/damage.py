@@ -1,0 +1,424 @@
+"""Finds and repairs damage: verify, repair."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
+from pathlib import Path
+from typing import Any, Final, final
+
+import click
+
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import HasBaseDirectory, SupportsExists, SupportsRepair, SupportsVerify
+from graphkit.cli import options
+from graphkit.cli.cells import format_bytes
+from graphkit.cli.command import Command
+from graphkit.cli.context import CliContext
+from graphkit.cli.resolve import find_only
+from graphkit.cli.rows import Row
+from graphkit.cli.stores import ENTRY_DIRECTORIES, open_store
+from graphkit.cli.values import escape, pluralize
+from graphkit.cli.views import Column, Message, Table
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+)
+
+_COLUMNS: Final = (
+    Column("path", "FILE"),
+    Column("state", "STATE"),
+    Column("offset", "AT BYTE", "number"),
+    Column("checkpoints", "READABLE", "number"),
+    Column("reason", "REASON"),
+)
+_PROBLEM: Final = ("path", "state", "offset", "reason")
+"""The fields of a report on a log that say what is wrong with it."""
+_ENTRY_KEYS: Final = {"item": "items", "cached value": "cached_values"}
+"""What the entries of LangGraph's store and cache are called, and their keys in JSON."""
+_ADVICE_FOR_DATABASES: Final = "restore a backup, or copy the other threads with graphkit copy --to"
+"""What to do in place of a repair, which no saver of a database has."""
+_ADVICE_FOR_REFUSED: Final = {
+    "foreign": "where a file is foreign, put the right one back, or let this user read it",
+    "newer": "update graphkit: a newer one wrote a file",
+    "sealed": "give the keys to check what is sealed: --key-file names them",
+}
+"""What to do about files that `repair` refuses, by their state."""
+_ADVICE_AFTER_LOSS: Final = (
+    "restore the lost histories from a backup; `graphkit delete` removes a thread with its copies"
+)
+_MAX_DETAILS: Final = 10
+"""The losses of a log that the report lists; JSON has all of them."""
+
+
+def missing_capability(saver: BaseCheckpointSaver, verb: str) -> CheckpointerConfigurationError:
+    """Return the error for a saver that does not support a command."""
+    advice = "a checkpoint directory can"
+    if verb == "repair" and isinstance(saver, SupportsExists):  # a database
+        advice = _ADVICE_FOR_DATABASES
+    return CheckpointerConfigurationError(f"{type(saver).__name__} cannot {verb}; {advice}")
+
+
+def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str | None:
+    """Return the thread that the user typed; None stands for all threads.
+
+    If none of its logs can be read, or it has only files that a repair set aside, the name of its
+    directory proves the id.
+
+    Raises:
+        CheckpointNotFoundError: there is no such thread, and no directory of it.
+        UsageError: several threads have the prefix.
+    """
+    try:
+        return find_only(saver, typed, released=True)
+    except CheckpointNotFoundError:
+        if isinstance(saver, SupportsVerify):
+            report: Any = saver.verify(typed)
+            if report.threads:
+                return typed
+        raise
+
+
+@click.command("verify", cls=Command)
+@options.directory
+@options.maybe_thread
+def verify(context: CliContext, directory: str, thread: str | None) -> Any:
+    """Read every byte and report problems.
+
+    The command changes nothing and blocks no other process. Without a THREAD, it also reads
+    LangGraph's items and cached values in the directory. It exits with 12 if it finds damage, and
+    with 21 if the store is sealed and a key is missing.
+
+    Example: graphkit verify runs
+    """
+    saver = open_store(directory)
+    if not isinstance(saver, SupportsVerify):
+        raise missing_capability(saver, "verify")
+    only = find_thread_or_files(saver, thread)
+    entry_logs: Mapping[str, Any] = {}
+    with context.progress("verifying") as progress:
+        report: Any = saver.verify(only, progress=progress)
+    directory_of_entries = _find_entries(saver)
+    if thread is None and directory_of_entries is not None:
+        entry_logs = _load_maintenance().verify_entries(directory_of_entries)
+
+    problems = list(_problem_rows(report, entry_logs))
+    data = _count_readable(report, entry_logs)
+    counts = [
+        pluralize(data["threads"], "thread"),
+        pluralize(data["checkpoints"], "checkpoint"),
+        *(pluralize(log.entries, noun) for noun, log in entry_logs.items()),
+        format_bytes(data["size"]),
+    ]
+    summary = ", ".join(counts)
+    data["ok"] = not problems
+    data["problems"] = problems
+    if not problems:
+        return Message(f"{summary}: no problems", data)
+
+    code, advice = _judge(saver, {row["state"] for row in problems})
+    found = pluralize(len(problems), "problem")
+    message = Message(f"{summary}: {found}; {advice}", data, code)
+    if context.as_json:
+        return message
+    return iter([Table(_COLUMNS, problems, empty=""), message])
+
+
+def _count_readable(report: Any, entry_logs: Mapping[str, Any]) -> Row:
+    """Return what `verify` could read, as in its JSON."""
+    counts: Row = {
+        "threads": len(report.threads),
+        "checkpoints": 0,
+        **dict.fromkeys(_ENTRY_KEYS.values(), 0),
+        "size": report.size,
+    }
+
+    for thread in report.threads:
+        counts["checkpoints"] += sum(file.checkpoints for file in thread.files)
+    for noun, log in entry_logs.items():
+        counts[_ENTRY_KEYS[noun]] = log.entries
+        counts["size"] += log.size
+    return counts
+
+
+def _judge(saver: BaseCheckpointSaver, states: AbstractSet[str]) -> tuple[int, str]:
+    """Return the exit code for logs in these states, and what to do about them."""
+    if states == {"torn"}:
+        return 0, "the next write, or `graphkit repair`, sets a torn end aside"
+    if states <= {"torn", "sealed"}:
+        advice = "the checksums are right; give the keys to check the rest: --key-file names them"
+        return CheckpointKeyError.exit_code, advice
+    code = CheckpointCorruptionError.exit_code
+    if not isinstance(saver, SupportsRepair):
+        return code, _ADVICE_FOR_DATABASES
+    advices = [text for state, text in _ADVICE_FOR_REFUSED.items() if state in states]
+    if not states <= {"torn", *_ADVICE_FOR_REFUSED}:
+        advices.insert(0, "see `graphkit repair`")
+    return code, "; ".join(advices)
+
+
+def _problem_rows(report: Any, entry_logs: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the problems as plain data: the marker, files, what a crash left unfinished, and LangGraph's logs."""
+    if report.marker is not None:
+        yield {"thread": None, "state": "damaged", **_pick(report.marker, "path", "reason")}
+    for thread in report.threads:
+        for file in thread.files:
+            if file.state != "ok":
+                yield {"thread": thread.thread_id, **_pick(file, *_PROBLEM, "size", "checkpoints")}
+
+    for thread in report.threads:
+        if thread.unfinished:
+            yield {
+                "thread": thread.thread_id,
+                "path": thread.directory,
+                "state": f"unfinished {thread.unfinished}",
+            }
+
+    for log in entry_logs.values():
+        if not log.ok:
+            yield {"thread": None, **_pick(log, *_PROBLEM, "size", "entries")}
+
+
+@click.command("repair", cls=Command)
+@options.directory
+@options.maybe_thread
+@options.dry_run
+def repair(context: CliContext, directory: str, thread: str | None, dry_run: bool) -> Message:
+    """Make damaged threads readable again, with every checkpoint that can still be rebuilt.
+
+    The command sets the old bytes aside. For each thread it reports what it kept, what is lost and
+    where the copy of the old bytes is; with --dry-run it reports this without changing anything. It
+    exits with 12 if it could not repair a damaged history, or could keep nothing of it. Without a
+    THREAD, it also repairs the logs of LangGraph's items and cached values in the directory.
+
+    Example: graphkit repair runs order-17 --dry-run
+    """
+    saver = open_store(directory)
+    if not isinstance(saver, SupportsRepair):
+        raise missing_capability(saver, "repair")
+    only = find_thread_or_files(saver, thread)
+    with context.progress("checking" if dry_run else "repairing") as progress:
+        report: Any = saver.repair(only, dry_run=dry_run, progress=progress)
+    entry_logs: Mapping[str, Any] = {}
+    directory_of_entries = _find_entries(saver)
+    if thread is None and directory_of_entries is not None:
+        entry_logs = _load_maintenance().repair_entries(directory_of_entries, dry_run=dry_run)
+
+    root = Path()
+    if isinstance(saver, HasBaseDirectory):
+        root = Path(saver.base_directory)
+    text = _RepairText(root, dry_run=dry_run)
+    lines: list[str] = []
+    if report.files or report.changed or not entry_logs:
+        lines += text.describe_store(report)
+    lines += text.describe_entries(entry_logs)
+    data = _report_data(report, entry_logs)
+    has_lost_entries = any(map(_is_total_loss, entry_logs.values()))
+    if report.ok and not report.total_losses and not has_lost_entries:
+        return Message("\n".join(lines), data)
+    return Message("\n".join(lines), data, CheckpointCorruptionError.exit_code)
+
+
+def _group_by_thread(files: Sequence[Any]) -> dict[str, list[Any]]:
+    """Group files by the directory of their thread, since the id may not be readable."""
+    threads: dict[str, list[Any]] = {}
+    for file in files:
+        directory = Path(file.before.path).parts[0]
+        threads.setdefault(directory, []).append(file)
+    return threads
+
+
+def _count_lost_records(files: Sequence[Any]) -> int:
+    """Return how many records are lost, at least; a loss of unknown size counts as one."""
+    known = [loss.records for file in files for loss in file.lost]
+    return sum(1 if records is None else records for records in known)
+
+
+def _describe_loss(files: Sequence[Any]) -> str:
+    count = _count_lost_records(files)
+    if not any(file.lost for file in files):
+        return "nothing"
+    records = pluralize(count, "record")
+    if any(loss.records is None for file in files for loss in file.lost):
+        return f"at least {records}"
+    return records
+
+
+@final
+class _RepairText:
+    """Describes a repair: what it did, or what it would do."""
+
+    def __init__(self, root: Path, *, dry_run: bool) -> None:
+        self._root = root
+        self._dry_run = dry_run
+
+    def _verb(self, conditional: str, past: str) -> str:
+        return f"would {conditional}" if self._dry_run else past
+
+    def describe_store(self, report: Any) -> Iterator[str]:
+        """Yield what was done to each thread and to the store, and what is left to do."""
+        threads = _group_by_thread(report.files)
+        for directory, files in threads.items():
+            yield from self._describe_thread(directory, files)
+
+        if report.finished:
+            names = ", ".join(map(escape, report.finished))
+            yield f"{self._verb('finish', 'finished')} the release or delete of {names}"
+        if report.marker is not None:
+            yield f"{self._verb('rewrite', 'rewrote')} the store's marker: {report.marker.reason}"
+        if report.removed:
+            leftovers = pluralize(len(report.removed), "leftover")
+            yield f"{self._verb('remove', 'removed')} {leftovers} of crashed processes"
+
+        if threads:
+            yield self._sum_up(threads)
+        elif not report.changed:
+            yield "nothing is damaged" if self._dry_run else "nothing was damaged"
+
+        if report.total_losses:
+            yield _ADVICE_AFTER_LOSS
+        refused = {file.before.state for file in report.files if file.refused}
+        for state, advice in sorted(_ADVICE_FOR_REFUSED.items()):
+            if state in refused:
+                yield advice
+
+    def describe_entries(self, repairs: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what was done to the logs of LangGraph's store and cache."""
+        for noun, log in repairs.items():
+            lost = "nothing"
+            if log.before.lost:
+                lost = pluralize(log.before.lost, "byte")
+            directory = Path(log.before.path).parts[0]
+            balance = self._balance(log.refused, pluralize(log.kept, noun), lost)
+            yield f"{directory}: {balance}"
+            yield _describe_problem(log.before)
+            if log.set_aside:
+                copy = self._root / log.set_aside
+                yield f"    the old bytes are in {escape(str(copy))}"
+            elif self._dry_run and not log.refused:
+                yield "    would copy the old bytes to a file beside it"
+
+    def _describe_thread(self, directory: str, files: Sequence[Any]) -> Iterator[str]:
+        name = directory
+        if files[0].thread_id is not None:
+            name = escape(files[0].thread_id)
+        attempted = [file for file in files if not file.refused]
+        kept = "nothing"
+        count = sum(file.kept for file in attempted)
+        if count:
+            kept = pluralize(count, "checkpoint")
+        balance = self._balance(not attempted, kept, _describe_loss(attempted))
+        yield f"{name}: {balance}"
+        for file in files:
+            yield from self._describe_file(file)
+
+    def _balance(self, is_refused: object, kept: str, lost: str) -> str:
+        if is_refused:
+            return self._verb("not be repaired", "not repaired")
+        return f"{self._verb('keep', 'kept')} {kept}, {self._verb('lose', 'lost')} {lost}"
+
+    def _describe_file(self, file: Any) -> Iterator[str]:
+        yield _describe_problem(file.before)
+        if file.refused and file.refused != file.before.reason:
+            yield f"    because {file.refused}"
+        if file.corrected:
+            verb = self._verb("correct", "corrected")
+            bits = pluralize(len(file.corrected), "flipped bit")
+            offsets = ", ".join(map(str, file.corrected[:_MAX_DETAILS]))
+            yield f"    {verb} {bits}, at byte {offsets}"
+
+        for loss in file.lost[:_MAX_DETAILS]:
+            where = f"byte {loss.offset}"
+            if loss.checkpoint_id is not None:
+                where = f"checkpoint {escape(loss.checkpoint_id)}, {where}"
+            yield f"    lost: {where}: {loss.reason}"
+        hidden = len(file.lost) - _MAX_DETAILS
+        if hidden > 0:
+            yield f"    lost: {hidden} more; --json lists all"
+
+        if file.set_aside:
+            verb = self._verb("copy the old bytes to", "the old bytes are in")
+            copy = self._root / file.set_aside
+            yield f"    {verb} {escape(str(copy))}"
+
+    def _sum_up(self, threads: Mapping[str, Sequence[Any]]) -> str:
+        """Return how many threads are readable again."""
+        repaired = 0
+        for files in threads.values():
+            has_failed = any(file.refused or file.is_total_loss for file in files)
+            if not has_failed:
+                repaired += 1
+        verb = self._verb("repair", "repaired")
+        if repaired == len(threads):
+            return f"{verb} {pluralize(repaired, 'thread')}"
+        if repaired:
+            return f"{verb} {repaired} of {len(threads)} threads"
+        return f"{verb} nothing"
+
+
+def _describe_problem(log: Any) -> str:
+    return f"  {escape(log.path)}: {log.state} at byte {log.offset}: {log.reason}"
+
+
+def _report_data(report: Any, entry_logs: Mapping[str, Any]) -> Row:
+    """Return a repair as plain data."""
+    threads: list[Row] = []
+    for directory, files in _group_by_thread(report.files).items():
+        thread = {
+            "thread": files[0].thread_id,
+            "directory": directory,
+            "kept": sum(file.kept for file in files),
+            "lost": _count_lost_records(files),
+            "files": [_file_data(file) for file in files],
+        }
+        threads.append(thread)
+    return {
+        "dry_run": report.dry_run,
+        "threads": threads,
+        "finished": list(report.finished),
+        "removed": list(report.removed),
+        "marker": None if report.marker is None else report.marker.reason,
+        "entry_logs": [
+            {
+                **_pick(log.before, *_PROBLEM),
+                "lost_bytes": log.before.lost,
+                **_pick(log, "kept", "set_aside", "refused"),
+            }
+            for log in entry_logs.values()
+        ],
+    }
+
+
+def _file_data(file: Any) -> Row:
+    lost = [{"checkpoint": loss.checkpoint_id, **_pick(loss, "offset", "reason", "records")} for loss in file.lost]
+    return {**_pick(file.before, *_PROBLEM), "lost": lost, **_pick(file, "kept", "set_aside", "refused")}
+
+
+def _pick(report: Any, *names: str) -> Row:
+    """Return some fields of a report as plain data."""
+    return {name: getattr(report, name) for name in names}
+
+
+# The logs of LangGraph's store and cache in a checkpoint directory
+
+
+def _find_entries(saver: object) -> Path | None:
+    """Return the directory of a saver if it has a store or a cache."""
+    if not isinstance(saver, HasBaseDirectory):
+        return None
+    directory = Path(saver.base_directory)
+    if any((directory / name).is_dir() for name in ENTRY_DIRECTORIES):
+        return directory
+    return None
+
+
+def _load_maintenance() -> Any:
+    # By name, since graphkit does not import savers.
+    return importlib.import_module("savers.langgraph.maintenance")
+
+
+def _is_total_loss(repaired: Any) -> bool:
+    """Return whether a log could not be repaired, or nothing of a damaged one could be kept."""
+    return bool(repaired.refused) or (repaired.before.state == "damaged" and not repaired.kept)

@@ -1,0 +1,406 @@
+"""Opens the stores that the user typed: a directory, `kind:argument`, or a PostgreSQL URL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import SupportsExists
+from graphkit._wording import suggest
+from graphkit.cli.values import UsageError, escape
+from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
+
+POSTGRES: Final = "postgres"
+SQLITE: Final = "sqlite"
+_URL_SCHEMES: Final = ("postgres://", "postgresql://")
+_HIDDEN: Final = "***"
+_URL_PASSWORD: Final = re.compile(r"(\bpostgres(?:ql)?://[^\s:/?#@]*:)\S+@")
+"""To the last @, since a password may contain one that should have been escaped."""
+_PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)", re.IGNORECASE)
+"""In a connection string of keywords, and among the options of a URL."""
+_SCHEMA: Final = "schema="
+"""Begins an option of a URL."""
+_KEYWORD: Final = re.compile(r"\s*(?P<name>\w+)\s*=\s*(?P<value>'(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)")
+"""One of a connection string of keywords."""
+_MIN_PASSWORD: Final = 4
+"""Shorter passwords are hidden only where they stand in a connection string: they occur in words."""
+
+
+class StoreName(NamedTuple):
+    """A store that is not a directory."""
+
+    kind: str
+    """The name of the saver."""
+    argument: str
+    """Its first argument: a path or a connection string."""
+    schema: str | None = None
+    """The schema that a connection string names; None: the default."""
+
+
+def parse_store_name(name: str, kinds: Collection[str]) -> StoreName | None:
+    """Return which saver a name stands for; None if it is a directory.
+
+    Args:
+        name: what the user typed.
+        kinds: the names of the savers that are installed.
+    """
+    if name.startswith(_URL_SCHEMES):
+        return StoreName(POSTGRES, *_split_schema(name))
+    kind, _, argument = name.partition(":")
+    if kind == name or kind not in kinds:
+        return None
+    if Path(name).exists():
+        return None
+    if kind == POSTGRES:
+        return StoreName(POSTGRES, *_split_schema(argument))
+    return StoreName(kind, argument)
+
+
+def strip_kind(name: str, kind: str) -> str:
+    """Return the name of a database that is no store of graphkit, without the kind before it.
+
+    Commands that expect such a name accept `sqlite:FILE` for FILE, too.
+
+    Args:
+        name: what the user typed.
+        kind: the only kind that may stand there.
+    """
+    if name.startswith(_URL_SCHEMES):
+        return name
+    if Path(name).exists():
+        return name
+    return name.removeprefix(f"{kind}:")
+
+
+def _split_schema(connection_string: str) -> tuple[str, str | None]:
+    """Return a connection string without `schema`, which PostgreSQL's client refuses, and the schema.
+
+    A string that is not understood is returned as it is: the client explains what is wrong with it.
+    """
+    if connection_string.startswith(_URL_SCHEMES):
+        return _split_schema_of_url(connection_string)
+    schema = None
+    rest: list[str] = []
+    for keyword in _split_keywords(connection_string):
+        if keyword["name"] == "schema":
+            schema = _unquote_value(keyword["value"])
+        else:
+            rest.append(keyword[0].strip())
+    if schema is None:
+        return connection_string, None
+    return " ".join(rest), schema
+
+
+def _split_schema_of_url(url: str) -> tuple[str, str | None]:
+    from urllib.parse import unquote
+
+    address, _, query = url.partition("?")
+    schema = None
+    rest: list[str] = []
+    for option in query.split("&"):
+        if option.startswith(_SCHEMA):
+            schema = unquote(option.removeprefix(_SCHEMA))
+        else:
+            rest.append(option)
+    if schema is None:
+        return url, None
+    if rest:
+        address = f"{address}?{'&'.join(rest)}"
+    return address, schema
+
+
+def _split_keywords(connection_string: str) -> list[re.Match[str]]:
+    """Return the keywords of a connection string, each with its value; none if it is something else."""
+    keywords: list[re.Match[str]] = []
+    end = 0
+    while end < len(connection_string):
+        keyword = _KEYWORD.match(connection_string, end)
+        if keyword is None:
+            return []
+        keywords.append(keyword)
+        end = keyword.end()
+    return keywords
+
+
+def _unquote_value(value: str) -> str:
+    """Return what a value in a connection string of keywords stands for."""
+    if value.startswith("'"):
+        value = value[1:-1]
+    return re.sub(r"\\(.)", r"\1", value)
+
+
+def find_passwords(names: Iterable[str]) -> set[str]:
+    """Return the passwords in names of stores, as they are typed and as they are meant."""
+    typed: set[str] = set()
+    for name in names:
+        for match in _PASSWORD_OPTION.finditer(name):
+            typed.add(match[2])
+            typed.add(_unquote_value(match[2]))
+        before, separator, _ = name.partition("://")
+        start = before.rfind("postgres")
+        if separator and start >= 0:
+            typed |= _find_passwords_of_url(name[start:])
+    if not typed:
+        return typed
+    from urllib.parse import unquote
+
+    found = typed | {unquote(password) for password in typed}
+    return {password for password in found if len(password) >= _MIN_PASSWORD}
+
+
+def _find_passwords_of_url(url: str) -> set[str]:
+    from urllib.parse import parse_qs, urlsplit
+
+    try:
+        parts = urlsplit(url)
+        return {parts.password or "", *parse_qs(parts.query).get("password", ())}
+    except ValueError:  # not a URL; hide_passwords hides what looks like a password
+        return set()
+
+
+def hide_passwords(text: str, passwords: Collection[str] = ()) -> str:
+    """Return a text without passwords of connection strings.
+
+    Args:
+        text: a name of a store, or a message.
+        passwords: passwords that are hidden wherever they stand.
+    """
+    # The longest first: one may contain another.
+    for password in sorted(passwords, key=len, reverse=True):
+        text = text.replace(password, _HIDDEN)
+    text = _URL_PASSWORD.sub(rf"\1{_HIDDEN}@", text)
+    return _PASSWORD_OPTION.sub(rf"\1{_HIDDEN}", text)
+
+
+# Stores
+
+KEY_FILE: Final[ContextVar[str | None]] = ContextVar("KEY_FILE", default=None)
+"""The path of the file with the keys of sealed stores."""
+PLACEHOLDER_TYPES: Final[ContextVar[tuple[type, ...]]] = ContextVar("PLACEHOLDER_TYPES", default=())
+"""Types to register with each store that is opened; see `graphkit.cli.placeholder_types`."""
+_OPENED: Final[ContextVar[ExitStack | None]] = ContextVar("_OPENED", default=None)
+"""Closes the stores that a command has opened."""
+
+SECONDS_UNTIL_SYNC: Final = 5.0
+"""For stores to which threads are copied: the copy brings each thread to the disk before it is complete."""
+_FILE_KINDS: Final = frozenset({"file", "disk", "filesystem"})
+"""The names of the saver in a directory."""
+_SEALED_KINDS: Final = _FILE_KINDS | {SQLITE, POSTGRES}
+"""The names of the savers that have keys."""
+_ARGUMENTS: Final = {SQLITE: "a file", POSTGRES: "a connection string"}
+"""What follows the name of a database."""
+
+# The layout of a checkpoint directory, as docs/format.md specifies it. Opening a FileSystemSaver on a directory that is
+# no store would make it one, so that the saver cannot be asked.
+_MARKER: Final = "graphkit.store"
+_LOCKS: Final = "locks"
+ENTRY_DIRECTORIES: Final = frozenset({"langgraph-store", "langgraph-cache"})
+"""The names of the directories of LangGraph's store and cache."""
+_THREAD_DIRECTORY: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
+
+_FILE_SIMILARITY: Final = 0.5
+"""How similar the name of a file or directory must be to one that does not exist."""
+_KIND_SIMILARITY: Final = 0.65
+"""The same for kinds of stores, which are short words."""
+
+
+def open_store(
+    name: str, *, create: bool = False, is_sealed: bool = True, fsync: float | None = None
+) -> BaseCheckpointSaver:
+    """Open a store: a directory, `kind:argument` for an installed saver, or a PostgreSQL URL.
+
+    Args:
+        name: what the user typed.
+        create: whether a directory or a database file may be missing or empty.
+        is_sealed: whether to use the keys of the key file.
+        fsync: how many seconds a put may wait for the disk, if the saver has the option; None is none.
+
+    Raises:
+        UsageError: the name is empty.
+        CheckpointerConfigurationError: the directory or the database file does not exist, or is a
+            file or a directory.
+        CheckpointFormatError: the directory or the database is not a store, or is one of a newer
+            version.
+    """
+    if not name:
+        raise UsageError("no checkpoint directory: pass it as the first argument, or set GRAPHKIT_DIR")
+    options: dict[str, Any] = {}
+    key_file = KEY_FILE.get()
+    if is_sealed and key_file is not None:
+        options["cipher"] = key_file
+    kinds = _list_kinds(name)
+    store = parse_store_name(name, kinds)
+    if store is None:
+        _check_directory(Path(name), kinds, create=create)
+        saver = _make_saver("file", {"path": name, **options}, fsync)
+    else:
+        _check_store(store, create=create, is_sealed="cipher" in options)
+        options["path"] = store.argument
+        if store.schema is not None:
+            options["schema"] = store.schema
+        saver = _make_saver(store.kind, options, fsync)
+        if not create and isinstance(saver, SupportsExists) and not saver.exists():
+            raise CheckpointFormatError(escape(hide_passwords(name)), _explain_no_tables(store))
+    saver.register_types(*PLACEHOLDER_TYPES.get())
+    return saver
+
+
+def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:
+    """Return where an import writes, and its options: the name of a directory with its keys, or a saver.
+
+    Creates no directory.
+    """
+    path = name
+    store = parse_store_name(name, _list_kinds(name))
+    if store is not None:
+        if store.kind not in _FILE_KINDS:
+            return open_store(name, create=True), {}
+        path = store.argument
+    options = {}
+    key_file = KEY_FILE.get()
+    if key_file is not None:
+        options["cipher"] = key_file
+    return path, options
+
+
+@contextmanager
+def close_stores() -> Iterator[None]:
+    """Close the stores that are opened during the block, at its end."""
+    with ExitStack() as opened:
+        token = _OPENED.set(opened)
+        try:
+            yield
+        finally:
+            _OPENED.reset(token)
+
+
+def _list_kinds(name: str) -> Sequence[str]:
+    """Return the kinds of stores that a name may begin with; they are not looked up for a name without a colon."""
+    if ":" not in name:
+        return ()
+    from graphkit import registry
+
+    return sorted({*registry.saver_names(), SQLITE, POSTGRES})
+
+
+def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> BaseCheckpointSaver:
+    """Make a saver, and close it when the command ends."""
+    from graphkit import registry
+
+    if fsync is not None and _has_fsync(kind, options, fsync):
+        options = {**options, "fsync": fsync}
+    saver = registry.get_saver(kind, **options)
+
+    opened = _OPENED.get()
+    close = getattr(saver, "close", None)
+    if opened is not None and close is not None:
+        opened.callback(close)
+    return saver
+
+
+def _has_fsync(kind: str, options: dict[str, Any], fsync: float) -> bool:
+    """Return whether a saver has the option; what else is wrong with the options is found when it is made."""
+    from graphkit import registry
+
+    try:
+        registry.check_saver_options(kind, **options, fsync=fsync)
+    except CheckpointerConfigurationError:
+        return False
+    return True
+
+
+def _explain_no_tables(store: StoreName) -> str:
+    where = "this database; check its name"
+    if store.kind == POSTGRES:
+        schema = escape(store.schema or "graphkit")
+        where = f"schema {schema} of this database; check both names (see `schema` in docs/cli.md)"
+    return f"there are no tables of graphkit in {where}, or create them with graphkit run or copy --to"
+
+
+def _check_store(store: StoreName, *, create: bool, is_sealed: bool) -> None:
+    """Check the kind of a store, and what the user typed after it.
+
+    Raises:
+        UsageError: there is nothing after it.
+        CheckpointerConfigurationError: a database file is missing and may not be created, or the kind has no keys.
+    """
+    if is_sealed and store.kind not in _SEALED_KINDS:
+        raise CheckpointerConfigurationError(
+            f"a store of {store.kind} cannot be sealed, and --key-file (or GRAPHKIT_KEYS) asks for it: leave it "
+            f"out, or use a directory or a database; to copy from a sealed store without sealing, add --plaintext"
+        )
+    what = _ARGUMENTS.get(store.kind)
+    if what is not None and not store.argument:
+        raise UsageError(f"{store.kind}: needs {what} after it")
+    if store.kind != SQLITE or create:
+        return
+    path = Path(store.argument)
+    name = escape(store.argument)
+    if not path.exists():
+        hint = _suggest_entry(path, are_files=True)
+        raise CheckpointerConfigurationError(f"there is no database file {name}{hint}")
+    if path.is_dir():
+        raise CheckpointerConfigurationError(f"{name} is a directory; name the database file, or leave out {SQLITE}:")
+
+
+def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
+    """Check the name of a directory, which is a misspelt kind if there is no such directory.
+
+    Raises:
+        CheckpointerConfigurationError: the directory is missing and may not be created, or it is a file.
+        CheckpointFormatError: it is not a store.
+    """
+    name = escape(hide_passwords(str(path)))
+    if not path.exists():
+        # `sqlit:runs.db` must not become a directory of this name.
+        kind_hint = _suggest_kind(str(path), kinds)
+        if create and not kind_hint:
+            return
+        if create:
+            raise CheckpointerConfigurationError(f"there is no kind of store for {name}{kind_hint}")
+        hint = _suggest_entry(path, are_files=False) or kind_hint
+        raise CheckpointerConfigurationError(f"there is no directory {name}{hint}")
+    if create:
+        return
+
+    if not path.is_dir():
+        hint = ""
+        if _is_sqlite(path):
+            hint = f"; for a database type {SQLITE}:{name}"
+        raise CheckpointerConfigurationError(f"{name} is a file; name the directory of the checkpoints{hint}")
+
+    # A store that lost its marker is still one, and so is a directory with nothing but LangGraph's store or cache.
+    known = {_MARKER, _LOCKS, *ENTRY_DIRECTORIES}
+    for entry in path.iterdir():
+        if entry.name in known or _THREAD_DIRECTORY.match(entry.name):
+            return
+    raise CheckpointFormatError(name, f"not a checkpoint directory: it has no {_MARKER}")
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
+    except OSError:
+        return False
+
+
+def _suggest_entry(path: Path, *, are_files: bool) -> str:
+    """Return the end of a message about a missing file or directory: those beside it that resemble it."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.is_file() == are_files]
+    except OSError:
+        return ""
+    return suggest(path.name, names, cutoff=_FILE_SIMILARITY, show=escape)
+
+
+def _suggest_kind(name: str, kinds: Sequence[str]) -> str:
+    """Return the end of a message about a name whose kind may be misspelt, such as `sqlit:runs.db`."""
+    kind, _, _ = name.partition(":")
+    return suggest(f"{kind}:", [f"{known}:" for known in kinds], cutoff=_KIND_SIMILARITY, show=escape)

@@ -34,7 +34,11 @@ from graphkit._saver.capabilities import (
     VerifyReport as VerifyReport,
 )
 from graphkit._saver.checkpoint_info import make_checkpoint_info as make_checkpoint_info
-from graphkit._saver.default_methods import check_limit as check_limit, copy_thread as copy_thread
+from graphkit._saver.default_methods import (
+    check_limit as check_limit,
+    copy_thread as copy_thread,
+    read_history as read_history,
+)
 from graphkit._saver.incomplete import (
     IncomingThread as IncomingThread,
     check_complete as check_complete,
@@ -123,6 +127,7 @@ __all__ = [
     "is_namespace_inside",
     "iter_changes",
     "make_checkpoint_info",
+    "read_history",
     "resolve_thread_id",
     "run_in_thread",
     "set_public_module",

@@ -20,7 +20,7 @@ def verify_entries(saver: BaseCheckpointSaver) -> Mapping[str, Any]:
     directory = _find_directory(saver)
     if directory is None:
         return {}
-    reports: Mapping[str, Any] = _load_maintenance().verify_entries(directory)
+    reports: Mapping[str, Any] = _load_entry_logs().verify_entries(directory)
     return reports
 
 
@@ -29,7 +29,7 @@ def repair_entries(saver: BaseCheckpointSaver, *, dry_run: bool) -> Mapping[str,
     directory = _find_directory(saver)
     if directory is None:
         return {}
-    repairs: Mapping[str, Any] = _load_maintenance().repair_entries(directory, dry_run=dry_run)
+    repairs: Mapping[str, Any] = _load_entry_logs().repair_entries(directory, dry_run=dry_run)
     return repairs
 
 
@@ -43,9 +43,9 @@ def _find_directory(saver: BaseCheckpointSaver) -> Path | None:
     return None
 
 
-def _load_maintenance() -> Any:
+def _load_entry_logs() -> Any:
     # By name, since graphkit does not import savers.
-    return importlib.import_module("savers.langgraph.maintenance")
+    return importlib.import_module("savers.langgraph._entries.log")
 
 
 def count_entries(reports: Mapping[str, Any]) -> dict[str, int]:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from langgraph.cache.base import BaseCache, FullKey, ValueT
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit.abc import run_in_thread
+from savers._filesystem.io import FileIO
 from savers.langgraph._entries.examine import CACHE, EntriesReport
 from savers.langgraph._entries.log import EntryLog, Fsync
-from savers.langgraph._entries.records import Clear, EntryChange, Namespace, Put
+from savers.langgraph._entries.records import Clear, EntryChange, EntryTable, Namespace, Put
 from savers.langgraph.opening import ContextMethods
 from savers.langgraph.serializer import Deserializer, make_refusal, make_serializer
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
-    from savers._filesystem.io import FileIO
-    from savers.langgraph._entries.table import EntryTable
 
 _SECOND: Final = 1_000_000
 

@@ -1,6 +1,6 @@
 """Decodes LangGraph's checkpoints from the states in which they are stored.
 
-`channels.py` specifies the keys of a state. Consecutive checkpoints of a history share most of their
+`encoding.py` specifies the keys of a state. Consecutive checkpoints of a history share most of their
 values, so each value is taken apart once. Taking a checkpoint apart runs no code of the application,
 and so may be done while its log is locked; restoring the values calls LangGraph's serializer.
 """
@@ -8,23 +8,19 @@ and so may be done while its log is locked; restoring the values calls LangGraph
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from langgraph.checkpoint.base import PendingWrite
 from msgpack import unpackb
 
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
 from savers._log.packed_history import GrowingValue
-from savers.langgraph.channels import CHANNEL, REST, SEEN, VALUE
-from savers.langgraph.writes import Write, sort_writes
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.base import PendingWrite
-
-    from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers.langgraph.histories import FoundCheckpoint
-    from savers.langgraph.serializer import Deserializer, TypedValue
+from savers._log.stored_checkpoint import StoredCheckpoint
+from savers.langgraph.encoding import CHANNEL, REST, SEEN, VALUE, Write, sort_writes
+from savers.langgraph.histories import FoundCheckpoint
+from savers.langgraph.serializer import Deserializer, TypedValue
 
 _MALFORMED: Final = (ValueError, TypeError, LookupError, AttributeError)
 """What values of other shapes raise. Msgpack's own errors are among them."""

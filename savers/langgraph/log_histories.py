@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 from graphkit import RunnableConfig
+from graphkit.values import FrozenDict
+from savers._log.catalogue import Head
+from savers._log.log import AnyLog
+from savers._log.log_saver import LogSaver
+from savers._log.stored_checkpoint import StoredCheckpoint
+from savers.langgraph.encoding import Successor, TaskWrites
 from savers.langgraph.histories import EARLY, FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
-
-if TYPE_CHECKING:
-    from graphkit.values import FrozenDict
-    from savers._log.catalogue import Head
-    from savers._log.log import AnyLog
-    from savers._log.log_saver import LogSaver
-    from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers.langgraph.channels import Successor
-    from savers.langgraph.writes import TaskWrites
 
 _NOTHING: Final = (0, 0)
 """What was seen of a history that does not exist."""

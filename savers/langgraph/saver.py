@@ -6,9 +6,18 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
+from langchain_core.runnables import RunnableConfig as LangGraphConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint as LangGraphCheckpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import RunnableConfig
 from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver as SaverOfGraphkit, check_complete, check_limit
@@ -17,33 +26,33 @@ from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
 from savers._log.log_saver import LogSaver
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers.langgraph.channels import (
+from savers.langgraph.async_methods import CallsOfLoops
+from savers.langgraph.contract_histories import ContractHistories
+from savers.langgraph.encoding import (
     Encoder,
     SerializedCheckpoint,
     Successor,
+    Write,
     compare_with_last,
     encode_successor,
+    encode_writes,
+    pack_writes,
 )
-from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
-from savers.langgraph.contract_histories import ContractHistories
-from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Result, Take
+from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Query, Result, Take, select
 from savers.langgraph.history_decoder import Ancestor, HistoryDecoder, Parts
 from savers.langgraph.log_histories import LogHistories
-from savers.langgraph.metadata import copy_as_lists, merge_metadata, pack_metadata, unpack_metadata
+from savers.langgraph.metadata import (
+    copy_as_lists,
+    get_checkpoint_id,
+    make_langgraph_config,
+    pack_metadata,
+    parse_config,
+    unpack_metadata,
+)
 from savers.langgraph.opening import ContextMethods, SetupMethod
-from savers.langgraph.pruning import DELTA_CHANNELS, PruningMethods
-from savers.langgraph.retention import TtlSweeper, parse_ttl
-from savers.langgraph.selection import Query, select
+from savers.langgraph.pruning import DELTA_CHANNELS, PruningMethods, start_sweeper
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node, list_changed_nodes
-from savers.langgraph.thread_calls import CallsOfLoops
-from savers.langgraph.writes import Write, encode_writes, pack_writes
-
-if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig as LangGraphConfig
-    from langgraph.checkpoint.base import ChannelVersions, Checkpoint as LangGraphCheckpoint, CheckpointMetadata
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
 
 _EMPTY: Final = FrozenDict()
 
@@ -112,7 +121,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         self.store = saver
         self._histories = LogHistories(saver) if isinstance(saver, LogSaver) else ContractHistories(saver)
         self._calls = CallsOfLoops()
-        self._sweeper = None if ttl is None else TtlSweeper(self._histories, ttl)
+        self._ttl = ttl
+        self._sweeper = None if ttl is None else start_sweeper(self._histories, ttl)
 
     def _close(self) -> None:
         """Stop the sweeper, and close the saver, if it can be closed. A later use no longer applies `ttl`."""
@@ -141,7 +151,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
         names = config["configurable"]
-        self.restore(config, checkpoint, merge_metadata(config, metadata), new_versions)
+        self.restore(config, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
         return make_langgraph_config(names["thread_id"], names.get("checkpoint_ns") or "", checkpoint["id"])
 
     def restore(
@@ -332,9 +342,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
         """Return the pending writes of a checkpoint as they are stored, in LangGraph's order."""
-        parts = self._read(
-            parse_config(config, get_checkpoint_id(config)), HistoryDecoder(self._deserializer).take_apart
-        )
+        named = parse_config(config, get_checkpoint_id(config))
+        parts = self._read(named, HistoryDecoder(self._deserializer).take_apart)
         return [] if parts is None else parts.writes
 
     @property
@@ -420,8 +429,10 @@ def check_options(
         CheckpointerConfigurationError: an option is invalid.
     """
     check_on_blocked_type(on_blocked_type)
-    if ttl is not None:
-        parse_ttl(ttl)
+    if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
+        raise CheckpointerConfigurationError(
+            f"ttl must be a timedelta above zero, such as timedelta(days=30), not {ttl!r}"
+        )
     return make_serializer(serde, types, is_plain=on_blocked_type == "plain")
 
 

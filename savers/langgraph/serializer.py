@@ -98,15 +98,7 @@ class Deserializer:
             CheckpointSerializationError: the serializer may not create a type; the error names it
                 and `path`, and has the plain data as `raw`.
         """
-        outer = READING.blocked  # not None if a type reads another checkpoint while it is created
-        blocked: list[Blocked] = []
-        READING.blocked = blocked
-        try:
-            value = self._serde.loads_typed((type_name, data))
-        finally:
-            READING.blocked = outer
-        if blocked and self._on_blocked_type != "plain":
-            raise _make_error(path, blocked, self._hint, value)
+        (value,) = self.deserialize_all([(type_name, data, path)])
         return value
 
     def deserialize_all(self, values: Sequence[TypedValue]) -> list[Any]:
@@ -116,7 +108,7 @@ class Deserializer:
             CheckpointSerializationError: as for `deserialize`, for the first such value.
         """
         load = self._serde.loads_typed
-        outer = READING.blocked
+        outer = READING.blocked  # not None if a type reads another checkpoint while it is created
         blocked: list[Blocked] = []
         READING.blocked = blocked
         try:
@@ -124,8 +116,10 @@ class Deserializer:
         finally:
             READING.blocked = outer
         if blocked and self._on_blocked_type != "plain":
-            # One by one, for the error that names the value.
-            return [self.deserialize(*value) for value in values]
+            if len(values) > 1:
+                # Once more, one by one, for the error that names the value.
+                return [self.deserialize(*value) for value in values]
+            raise _make_error(values[0][2], blocked, self._hint, restored[0])
         return restored
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import ormsgpack
 
 from graphkit import END, START
-from savers.langgraph.channels import SEEN
+from savers.langgraph.encoding import SEEN
 
 NEXT: Final = "langgraph:"
 """The prefix of the next node. No graph of graphkit has such a node, so none continues it."""

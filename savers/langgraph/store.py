@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from logging import getLogger
 from time import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from langgraph.store.base import (
     BaseStore,
@@ -27,24 +32,67 @@ from langgraph.store.base import (
 
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from savers._filesystem.io import FileIO
 from savers.langgraph._entries.examine import STORE, EntriesReport
-from savers.langgraph._entries.filters import check_filter, make_test, select_namespaces
+from savers.langgraph._entries.items import check_filter, make_test, pack_value, select_namespaces, unpack_value
 from savers.langgraph._entries.log import EntryLog, Fsync
-from savers.langgraph._entries.records import Delete, Entry, EntryChange, Namespace, Put, Touch
-from savers.langgraph._entries.sweeper import Sweeper
-from savers.langgraph._entries.tick_queue import TickQueue
-from savers.langgraph._entries.values import pack_value, unpack_value
+from savers.langgraph._entries.records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch
 from savers.langgraph._entries.vectors import Embedder, Text, pack_vectors, score_vectors, unpack_vectors
-from savers.langgraph.opening import ContextMethods, SetupMethod
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from savers._filesystem.io import FileIO
-    from savers.langgraph._entries.table import EntryTable
+from savers.langgraph.opening import ContextMethods, PeriodicSweep, SetupMethod
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = 60_000_000
+_LOGGER: Final = getLogger("graphkit")
+
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
+
+
+class TickQueue(Generic[RequestT, ResultT]):
+    """Collects requests until the event loop has run all tasks that are ready, and executes them in one thread.
+
+    A hundred puts that wait together then need one append, one sync and one change of threads.
+    """
+
+    def __init__(self, execute_all: Callable[[list[RequestT]], Sequence[ResultT | Exception]]) -> None:
+        """Make a queue.
+
+        Args:
+            execute_all: returns the result or the error of each request.
+        """
+        self._execute_all = execute_all
+        self._waiting: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, list[tuple[RequestT, asyncio.Future[ResultT]]]
+        ] = weakref.WeakKeyDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """The loop itself keeps only weak references to its tasks."""
+
+    async def execute(self, request: RequestT) -> ResultT:
+        """Execute a request together with others; return its result or raise its error."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[ResultT] = loop.create_future()
+        waiting = self._waiting.setdefault(loop, [])
+        waiting.append((request, future))
+        if len(waiting) == 1:
+            task = loop.create_task(self._execute_waiting(loop))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _execute_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting = self._waiting.pop(loop)
+        outcomes: Sequence[ResultT | Exception]
+        try:
+            outcomes = await run_in_thread(self._execute_all, [request for request, _ in waiting])
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            outcomes = [error] * len(waiting)
+        for (_, future), outcome in zip(waiting, outcomes, strict=True):
+            if future.done():
+                continue  # Its caller was cancelled.
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
 
 
 class _Plan(NamedTuple):
@@ -137,7 +185,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         self.embeddings = None if self._embedder is None else self._embedder.embeddings
         self._omits_expired = bool((ttl or {}).get("omit_expired"))
         self._log = EntryLog(base_directory, STORE, fsync=fsync, clock=clock, io=io)
-        self._sweeper = Sweeper(self)
+        self._sweeper = PeriodicSweep(self, _sweep, "graphkit-ttl-sweeper")
         self._queue: TickQueue[_Request, list[Result]] = TickQueue(self._execute_all)
 
     # Opening and closing, as with LangGraph's own stores
@@ -470,6 +518,12 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             CheckpointStorageError: the file system refused. Nothing was changed.
         """
         return self._log.repair().before.lost
+
+
+def _sweep(store: FileSystemStore, _stop: threading.Event) -> None:
+    swept = store.sweep_ttl()
+    if swept:
+        _LOGGER.info("%d expired items were swept", swept)
 
 
 def _check_key(namespace: Namespace, key: object) -> None:

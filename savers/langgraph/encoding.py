@@ -1,4 +1,4 @@
-"""A LangGraph checkpoint as a graphkit state, and back.
+"""Encodes LangGraph's checkpoints as graphkit's states, and its writes as pending writes.
 
 A state holds the version and the value of each channel. The value is the bytes that LangGraph's
 serializer returned; nothing here interprets them.
@@ -13,22 +13,26 @@ elements, the rest continues what is left of the old bytes. The file stores only
 | `value:<name>` | what follows the header |
 | `seen:<node>` | versions_seen of a node |
 | `checkpoint` | `[type, bytes]`: all other fields of the checkpoint |
+
+LangGraph may call `put_writes` before it puts the checkpoint, and from several threads. A log keeps
+such early writes until their checkpoint comes; a saver without a log keeps them in a namespace of
+their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, writes_sort_key
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from graphkit.abc import LANGGRAPH_WRITE as WRITE
+from graphkit.codec import Codec
 from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 from savers import _delta as delta
 from savers.langgraph.serializer import make_refusal
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.base import ChannelVersions
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
 
 CHANNEL: Final = "channel:"
 VALUE: Final = "value:"
@@ -41,6 +45,10 @@ _MAX_SHORT: Final = 64
 """Values of at most this many bytes are not cut."""
 _MAX_TYPES: Final = 64
 """How many names of types are remembered: serializers have about five."""
+_LONG: Final = 1 << 12
+"""Values from this many bytes on are not packed by a packer that keeps its buffer."""
+_CODEC: Final = Codec()
+"""Packs the fields of writes: strings, numbers and bytes, which need no registered types."""
 
 
 class SerializedCheckpoint(NamedTuple):
@@ -359,3 +367,75 @@ def compare_with_last(base: FrozenDict, new: Mapping[str, Any], changed_nodes: S
             dict.__setitem__(state, key, freeze(value))
     state.kind = PLAIN  # the state contains only bytes and versions
     return Successor(state, ops, None, changed_nodes)
+
+
+# Pending writes: what the tasks of LangGraph wrote, recorded with the checkpoint that they ran from.
+
+
+class Write(NamedTuple):
+    """One write, in the order of the fields in which it is stored."""
+
+    task_path: str
+    task_id: str
+    idx: int
+    """The position among the writes of its task; negative for the special writes of LangGraph."""
+    channel: str
+    type: str
+    data: bytes
+
+    @property
+    def key(self) -> str:
+        """The key that distinguishes it from the other writes of its checkpoint."""
+        return f"{WRITE}{self.idx}:{self.task_id}"
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the first write with this key stays.
+
+        Special writes (errors, interrupts, answers, schedules) replace earlier ones.
+        """
+        return self.idx >= 0
+
+
+class TaskWrites(NamedTuple):
+    """The writes of a task as they are stored."""
+
+    packed: dict[str, bytes]
+    """By key: the fields of a Write, packed as a list."""
+    keep: list[str]
+    """The keys whose recorded values stay, if there are any: those of ordinary writes."""
+
+    def unpack(self) -> dict[str, FrozenList]:
+        """Return the fields of each Write by key, for a saver that packs what it stores itself."""
+        return {key: _CODEC.unpack(packed) for key, packed in self.packed.items()}
+
+
+def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> TaskWrites:
+    """Return the writes of a task as they are stored.
+
+    Raises:
+        CheckpointSerializationError: a value cannot be stored. Nothing was changed.
+    """
+    # This is part of each step: no Write is made.
+    packed: dict[str, bytes] = {}
+    keep: list[str] = []
+    for position, (channel, value) in enumerate(writes):
+        type_name, data = encoder.serialize(value, channel)
+        idx = WRITES_IDX_MAP.get(channel, position)
+        key = f"{WRITE}{idx}:{task_id}"
+        fields = (task_path, task_id, idx, channel, type_name, data)
+        packed[key] = _CODEC.pack_flat(fields, key) if len(data) < _LONG else _CODEC.pack(FrozenList(fields), key)
+        if idx >= 0:
+            keep.append(key)
+    return TaskWrites(packed, keep)
+
+
+def pack_writes(writes: Sequence[Write]) -> TaskWrites:
+    """Return whole writes as they are stored."""
+    packed = {write.key: _CODEC.pack(FrozenList(write), write.key) for write in writes}
+    return TaskWrites(packed, [write.key for write in writes if write.is_ordinary])
+
+
+def sort_writes(writes: Iterable[Write]) -> list[Write]:
+    """Return the writes of a checkpoint in LangGraph's order."""
+    return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))

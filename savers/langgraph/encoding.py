@@ -394,7 +394,12 @@ class Write(NamedTuple):
 
         Special writes (errors, interrupts, answers, schedules) replace earlier ones.
         """
-        return self.idx >= 0
+        return is_ordinary(self.idx)
+
+
+def is_ordinary(idx: int) -> bool:
+    """Return whether a write at this position is no special one; see `Write.is_ordinary`."""
+    return idx >= 0
 
 
 class TaskWrites(NamedTuple):
@@ -425,7 +430,7 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
         key = f"{WRITE}{idx}:{task_id}"
         fields = (task_path, task_id, idx, channel, type_name, data)
         packed[key] = _CODEC.pack_flat(fields, key) if len(data) < _LONG else _CODEC.pack(FrozenList(fields), key)
-        if idx >= 0:
+        if is_ordinary(idx):
             keep.append(key)
     return TaskWrites(packed, keep)
 

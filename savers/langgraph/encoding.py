@@ -83,7 +83,7 @@ _make_successor: Final = tuple.__new__
 
 
 class Encoder:
-    """Encodes checkpoints as states, in any order.
+    """Encodes values.
 
     Args:
         serde: LangGraph's serializer.
@@ -91,46 +91,6 @@ class Encoder:
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
-
-    def encode(
-        self,
-        checkpoint: Mapping[str, Any],
-        new_versions: ChannelVersions,
-        serialized: SerializedCheckpoint,
-        iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
-    ) -> dict[str, Any]:
-        """Return the state of a checkpoint.
-
-        Args:
-            checkpoint: LangGraph's checkpoint.
-            serialized: what `serialize_checkpoint` made of it.
-            new_versions: the channels whose versions differ from those of the parent.
-            iter_earlier_states: returns the states of the parent and of the checkpoints before it,
-                in which unchanged channels are found.
-
-        Raises:
-            CheckpointSerializationError: a value cannot be stored; the error names its channel.
-        """
-        state: dict[str, Any] = {}
-        values = checkpoint["channel_values"]
-        for name, version in checkpoint["channel_versions"].items():
-            unchanged = None
-            if name not in new_versions:
-                is_given = name in values
-                unchanged = _find_unchanged(name, version, iter_earlier_states, is_given=is_given)
-            if unchanged is not None:
-                _copy_channel(unchanged, state, name)
-            elif name in values:
-                typed = serialized.values.get(name)
-                if typed is None:
-                    typed = self.serialize(values[name], name)
-                _encode_channel(state, name, version, typed)
-            else:
-                state[CHANNEL + name] = [version]
-        for node, seen in checkpoint["versions_seen"].items():
-            state[SEEN + node] = seen
-        state[REST] = list(serialized.rest)
-        return state
 
     def serialize_checkpoint(
         self, checkpoint: Mapping[str, Any], new_versions: ChannelVersions
@@ -174,12 +134,57 @@ class Encoder:
         except (TypeError, ValueError) as error:
             raise make_refusal(path, value, error) from error
 
+    def find_missing(
+        self,
+        checkpoint: Mapping[str, Any],
+        new_versions: ChannelVersions,
+        serialized: SerializedCheckpoint,
+        parent: Mapping[str, Any],
+        earlier_states: Iterable[Mapping[str, Any]],
+    ) -> tuple[ChannelVersions, SerializedCheckpoint]:
+        """Find the values of channels that should be unchanged, but that the parent does not have in this version.
 
-def _encode_channel(state: dict[str, Any], name: str, version: Any, typed: tuple[str, bytes]) -> None:
-    header, rest = _cut(typed[1])
-    state[CHANNEL + name] = [version, typed[0], header]
-    if rest:
-        state[VALUE + name] = rest
+        The checkpoint may have the value, as after an update of a state that was read elsewhere. If it
+        has none, an earlier checkpoint may have it, as when a graph goes on from a fork.
+
+        Args:
+            checkpoint: LangGraph's checkpoint.
+            new_versions: the channels whose versions differ from those of the parent.
+            serialized: what `serialize_checkpoint` made of it.
+            parent: the state of the parent.
+            earlier_states: the states in which values are searched for.
+
+        Returns:
+            The versions and the values that are new for the parent: the given ones and those found.
+
+        Raises:
+            CheckpointSerializationError: a value cannot be stored; the error names its channel.
+        """
+        all_versions = dict(new_versions)
+        values = dict(serialized.values)
+        given = checkpoint["channel_values"]
+        unknown: dict[str, Any] = {}
+        for name, version in checkpoint["channel_versions"].items():
+            if name in new_versions or _has_version(parent, name, version):
+                continue
+            all_versions[name] = version
+            if name in given:
+                values[name] = self.serialize(given[name], name)
+            else:
+                unknown[name] = version
+        if unknown:
+            for state in earlier_states:
+                for name in [name for name, version in unknown.items() if _has_version(state, name, version)]:
+                    del unknown[name]
+                    _, *typed = state[CHANNEL + name]
+                    if typed:
+                        type_name, header = typed
+                        values[name] = type_name, header + state.get(VALUE + name, b"")
+        return all_versions, SerializedCheckpoint(values, serialized.rest)
+
+
+def _has_version(state: Mapping[str, Any], name: str, version: Any) -> bool:
+    return bool(state.get(CHANNEL + name, (None,))[0] == version)
 
 
 def _cut(data: bytes) -> tuple[bytes, bytes]:
@@ -197,13 +202,13 @@ def encode_successor(  # noqa: C901, PLR0912, PLR0915 - the hot path
     serialized: SerializedCheckpoint,
     pack: Callable[[object, str], bytes],
 ) -> Successor | None:
-    """Return the state of a checkpoint whose parent is the one that was stored last.
+    """Return the state of a checkpoint by that of its parent.
 
     This is part of each step of a graph. Therefore it looks only at what `new_versions` names, and
     compares the other versions and the `versions_seen` of each node once.
 
     Args:
-        base: the state that was stored last.
+        base: the state of the parent.
         checkpoint: LangGraph's checkpoint.
         new_versions: the channels whose versions differ from those of the parent.
         serialized: what `serialize_checkpoint` made of it.
@@ -211,7 +216,7 @@ def encode_successor(  # noqa: C901, PLR0912, PLR0915 - the hot path
 
     Returns:
         The state with its keys in the order of `base`; None if the parent does not have a channel
-        that should be unchanged.
+        that should be unchanged (see `Encoder.find_missing`).
     """
     state = FrozenDict(base)
     set_key = dict.__setitem__  # A FrozenDict refuses assignments.
@@ -325,48 +330,24 @@ def _remove_others(
         dict.__delitem__(state, key)
 
 
-def _find_unchanged(
-    name: str,
-    version: Any,
-    iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
-    *,
-    is_given: bool,
-) -> Mapping[str, Any] | None:
-    """Return the state of an earlier checkpoint that has a channel in this version, or None.
+def compare_with_last(base: FrozenDict, successor: Successor) -> Successor:
+    """Compare a state that follows another one than `base`, the last, with that one.
 
-    If the new checkpoint has a value for the channel (`is_given`), only the parent is searched, and
-    None means that the value is to be encoded.
+    The result shares equal values with `base` and has its keys in the same order.
     """
-    for number, state in enumerate(iter_earlier_states()):
-        is_parent = number == 0
-        if is_given and not is_parent:
-            return None
-        if state.get(CHANNEL + name, (None,))[0] == version:
-            return state
-    return None
-
-
-def _copy_channel(source: Mapping[str, Any], target: dict[str, Any], name: str) -> None:
-    for key in (CHANNEL + name, VALUE + name):
-        if key in source:
-            target[key] = source[key]
-
-
-def compare_with_last(base: FrozenDict, new: Mapping[str, Any], changed_nodes: Sequence[str]) -> Successor:
-    """Freeze a state, and compare it with the state that was stored last.
-
-    The frozen state shares equal values with `base` and has its keys in the same order.
-    """
+    new = successor.state
     state = FrozenDict(base)
-    ops: dict[str, int] = {key: REMOVED for key in base if key not in new}
-    for key in ops:
-        dict.__delitem__(state, key)
+    ops: dict[str, int] = {}
+    for key in base:
+        if key not in new:
+            ops[key] = REMOVED
+            dict.__delitem__(state, key)
     for key, value in new.items():
         if base.get(key) != value:
             ops[key] = SET
-            dict.__setitem__(state, key, freeze(value))
+            dict.__setitem__(state, key, value)
     state.kind = PLAIN  # the state contains only bytes and versions
-    return Successor(state, ops, None, changed_nodes)
+    return Successor(state, ops, None, successor.changed_nodes)
 
 
 # Pending writes: what the tasks of LangGraph wrote, recorded with the checkpoint that they ran from.

@@ -30,8 +30,6 @@ from savers.langgraph.async_methods import CallsOfLoops
 from savers.langgraph.contract_histories import ContractHistories
 from savers.langgraph.encoding import (
     Encoder,
-    SerializedCheckpoint,
-    Successor,
     Write,
     compare_with_last,
     encode_successor,
@@ -52,7 +50,7 @@ from savers.langgraph.metadata import (
 from savers.langgraph.opening import ContextMethods, SetupMethod
 from savers.langgraph.pruning import DELTA_CHANNELS, PruningMethods, start_sweeper
 from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
-from savers.langgraph.steps import derive_next_node, derive_node, list_changed_nodes
+from savers.langgraph.steps import derive_next_node, derive_node
 
 _EMPTY: Final = FrozenDict()
 
@@ -175,7 +173,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         history = parse_config(config)
         parent_id = config["configurable"].get("checkpoint_id")
         # Before the log is locked, because it runs code of the application.
-        serialized = Encoder(self.serde).serialize_checkpoint(checkpoint, new_versions)
+        encoder = Encoder(self.serde)
+        serialized = encoder.serialize_checkpoint(checkpoint, new_versions)
         checkpoint_id = checkpoint["id"]
         next_node = derive_next_node(checkpoint)
         created_us = _parse_created_us(checkpoint)
@@ -183,42 +182,26 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
 
         def put_next(log: GrowingHistory) -> None:
             latest = _check_made_by(history, log.find(None))
-            successor = None
             base = _EMPTY if latest is None else log.load_state(latest)
+            parent = base
             is_next = parent_id == latest.id if latest is not None else not parent_id
-            if is_next:
-                successor = encode_successor(base, checkpoint, new_versions, serialized, log.pack)
+            if not is_next:
+                stored_parent = _check_made_by(history, log.find(parent_id) if parent_id else None)
+                parent = _EMPTY if stored_parent is None else log.load_state(stored_parent)
+            successor = encode_successor(parent, checkpoint, new_versions, serialized, log.pack)
             if successor is None:
-                parent = latest
-                if not is_next:
-                    parent = _check_made_by(history, log.find(parent_id) if parent_id else None)
-                successor = self._encode_other(log, parent, base, checkpoint, new_versions, serialized)
+                states = map(log.load_state, log.walk_back())
+                found = encoder.find_missing(checkpoint, new_versions, serialized, parent, states)
+                successor = encode_successor(parent, checkpoint, *found, log.pack)
+                assert successor is not None
+            if not is_next:
+                successor = compare_with_last(base, successor)
             node = derive_node(metadata, successor.changed_nodes)
             # By position, because this is part of every put.
             new = StoredCheckpoint(checkpoint_id, node, next_node, created_us, parent_id, packed_metadata)
             log.put(new, successor, base)
 
         self._histories.put_next(history, put_next)
-
-    def _encode_other(
-        self,
-        log: GrowingHistory,
-        parent: StoredCheckpoint | None,
-        base: FrozenDict,
-        checkpoint: LangGraphCheckpoint,
-        new_versions: ChannelVersions,
-        serialized: SerializedCheckpoint,
-    ) -> Successor:
-        """Return the state of a checkpoint with any parent, and how it differs from the last state."""
-        parent_state = _EMPTY if parent is None else log.load_state(parent)
-
-        def iter_earlier_states() -> Iterator[Mapping[str, Any]]:
-            yield parent_state
-            for earlier in log.walk_back():
-                yield log.load_state(earlier)
-
-        state = Encoder(self.serde).encode(checkpoint, new_versions, serialized, iter_earlier_states)
-        return compare_with_last(base, state, list_changed_nodes(checkpoint, parent_state))
 
     def restore_writes(self, config: LangGraphConfig, checkpoint_id: str, writes: Sequence[Write]) -> None:
         """Store the writes of a checkpoint that is restored next; used by imports."""

@@ -14,7 +14,6 @@ from typing import Any, Final
 import ormsgpack
 
 from graphkit import END, START
-from savers.langgraph.encoding import SEEN
 
 NEXT: Final = "langgraph:"
 """The prefix of the next node. No graph of graphkit has such a node, so none continues it."""
@@ -47,11 +46,6 @@ def derive_node(metadata: Mapping[str, Any], changed_nodes: Iterable[str]) -> st
 def _join_nodes(changed_nodes: tuple[str, ...]) -> str:
     names = [START if node == _INPUT else node for node in sorted(changed_nodes) if node not in _NO_NODES]
     return ", ".join(names) or UNKNOWN
-
-
-def list_changed_nodes(checkpoint: Mapping[str, Any], parent: Mapping[str, Any]) -> list[str]:
-    """Return the nodes whose `versions_seen` differ from those in the state of the parent."""
-    return [node for node, seen in checkpoint["versions_seen"].items() if parent.get(SEEN + node) != seen]
 
 
 def derive_next_node(checkpoint: Mapping[str, Any]) -> str:

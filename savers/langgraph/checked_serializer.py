@@ -70,7 +70,7 @@ _LOCAL: Final = "<locals>"
 """Part of the qualified name of a class that is defined in a function."""
 _MAX_CLASSES: Final = 1000
 """How many classes are remembered: an application may define classes again and again."""
-_MAX_STEPS: Final = 100
+_MAX_DEPTH: Final = 100
 """How deep an error looks for the value that cannot be stored: a list may contain itself."""
 
 K = TypeVar("K")
@@ -154,7 +154,7 @@ class CheckedSerializer(JsonPlusSerializer):
         try:
             return "msgpack", packb(obj, self._write, _WRITE_OPTIONS)
         except TypeError as error:
-            raise self._find_refused(obj, error) from error
+            raise self._find_refused(obj, str(error)) from error
 
     def _write(self, value: Any) -> Ext | str:
         """Return what stands for a value that msgpack lacks."""
@@ -204,23 +204,33 @@ class CheckedSerializer(JsonPlusSerializer):
         code, content = ext
         return code, unpackb(content, ext_hook=Ext, option=_READ_OPTIONS)
 
-    def _find_refused(self, value: Any, error: TypeError) -> RefusedValueError:
-        """Return the error for the innermost value that cannot be packed."""
-        path = ""
-        for _ in range(_MAX_STEPS):
+    def _find_refused(self, value: Any, reason: str, path: str = "", depth: int = 0) -> RefusedValueError:
+        """Return the error for the innermost value that cannot be packed.
+
+        The packer says only that something in the value is wrong. So each part of the value is packed
+        alone, and the first one that cannot be is searched in the same way.
+
+        Args:
+            value: cannot be packed.
+            reason: what the packer said of it.
+            path: where it is in the value that was to be stored.
+            depth: how many values it is in.
+        """
+        try:
+            content = self._get_content(value)
+        except RefusedValueError as refused:
+            return RefusedValueError(refused.type_name, refused.reason, path)
+        for step, part in _list_parts(content, are_fields=content is not value):
             try:
-                content = self._get_content(value)
-            except RefusedValueError as refused:
-                return RefusedValueError(refused.type_name, refused.reason, path)
-            step, part, inner = self._find_failing(content, are_fields=content is not value)
-            if inner is None:
-                break
-            path += step
-            error = inner
-            if isinstance(part, _DictKey):
-                return RefusedValueError(f"key of type {_name_class(type(part.key))}", str(error), path)
-            value = part
-        return RefusedValueError(_name_class(type(value)), str(error), path)
+                packb(part, self._write, _WRITE_OPTIONS)
+            except TypeError as error:
+                if isinstance(part, _Key):
+                    (key,) = part
+                    return RefusedValueError(f"key of type {_name_class(type(key))}", str(error), path + step)
+                if depth == _MAX_DEPTH:
+                    break
+                return self._find_refused(part, str(error), path + step, depth + 1)
+        return RefusedValueError(_name_class(type(value)), reason, path)
 
     def _get_content(self, value: Any) -> Any:
         """Return what is packed in place of a value; the value itself if msgpack has its type.
@@ -229,35 +239,19 @@ class CheckedSerializer(JsonPlusSerializer):
             RefusedValueError: it cannot be stored.
         """
         cls = type(value)
+        if cls in _MSGPACK_TYPES:
+            return value
         is_passed_through = isinstance(value, Enum) or hasattr(cls, "__dataclass_fields__")
-        if cls in _MSGPACK_TYPES or (issubclass(cls, (dict, list, str, int)) and not is_passed_through):
+        if issubclass(cls, (dict, list, str, int)) and not is_passed_through:
             return value
         form = _STANDARD_FORMS.get(cls) or self._forms.get(cls) or self._choose_form(cls)
         code, parts = form(value)
         if code == DELTA_SNAPSHOT:
             return parts
         if code == PYDANTIC_V2 and len(parts) == _PYDANTIC_PARTS:
-            return {**parts[2], **(parts[-1] or {})}
+            _, _, fields, _, _, private = parts
+            return fields | (private or {})
         return parts[2]
-
-    def _find_failing(self, content: Any, *, are_fields: bool) -> tuple[str, Any, TypeError | None]:
-        """Return the first part of a content that cannot be packed, with the step to it and the error."""
-        parts: Iterable[tuple[str, Any]] = ()
-        if isinstance(content, dict) and are_fields:
-            parts = ((f".{name}", part) for name, part in content.items())
-        elif isinstance(content, dict):
-            parts = _list_items(content)
-        elif isinstance(content, (list, tuple)):
-            parts = ((f"[{number}]", part) for number, part in enumerate(content))
-        elif are_fields:
-            parts = (("", content),)
-        for step, part in parts:
-            try:
-                packed = {part.key: None} if isinstance(part, _DictKey) else part
-                packb(packed, self._write, _WRITE_OPTIONS)
-            except TypeError as error:
-                return step, part, error
-        return "", None, None
 
     # Reading
 
@@ -296,7 +290,10 @@ class CheckedSerializer(JsonPlusSerializer):
         """
         key = (module, name)
         if code == METHOD:
-            return _call_safe_method((module, name, *more), content)
+            method = (module, name, *more)
+            if method not in SAFE_MSGPACK_METHODS:
+                raise _BlockedError(f"{method[-1]} may not be called; store the value in another form")
+            return getattr(_import_class(key), method[2])(content)
         if key in SAFE_MSGPACK_TYPES:
             return _construct(_import_class(key), code, content)
         if self._listed or self._is_plain:
@@ -408,12 +405,6 @@ def _name_class(cls: type) -> str:
 
 _IMPORTED: Final[dict[Key, Any]] = {}
 """The safe classes that were read."""
-
-
-def _call_safe_method(method: Key, content: Any) -> Any:
-    if method not in SAFE_MSGPACK_METHODS:
-        raise _BlockedError(f"{method[-1]} may not be called; store the value in another form")
-    return getattr(_import_class(method[:2]), method[2])(content)
 
 
 def _import_class(key: Key) -> Any:
@@ -600,26 +591,17 @@ _EXACT_PARTS: Final = {ARGUMENT: 1, PYDANTIC_V2: 3}
 def _choose_form_of_fields(application_type: ApplicationType) -> Form:
     cls: Any = application_type.cls
     module, name = get_module_name(cls), cls.__qualname__
-    if application_type.flavour == "enum":
 
-        def write_member(member: Any) -> tuple[int, Parts]:
-            return ARGUMENT, (module, name, member.value, _get_member_name(member))
+    def write_model(model: Any) -> tuple[int, Parts]:
+        fields = _get_fields(application_type, model) | (model.__pydantic_extra__ or {})
+        fields_set = sorted(model.__pydantic_fields_set__)
+        return PYDANTIC_V2, (module, name, fields, "model_validate_json", fields_set, model.__pydantic_private__)
 
-        return write_member
     if application_type.flavour == "pydantic":
-
-        def write_model(model: Any) -> tuple[int, Parts]:
-            fields = _get_fields(application_type, model) | (model.__pydantic_extra__ or {})
-            fields_set = sorted(model.__pydantic_fields_set__)
-            private = model.__pydantic_private__
-            return PYDANTIC_V2, (module, name, fields, "model_validate_json", fields_set, private)
-
         return write_model
-
-    def write_fields(value: Any) -> tuple[int, Parts]:
-        return KEYWORDS, (module, name, _get_fields(application_type, value))
-
-    return write_fields
+    if application_type.flavour == "enum":
+        return lambda member: (ARGUMENT, (module, name, member.value, _get_member_name(member)))
+    return _make_standard_form(KEYWORDS, (module, name), lambda value: _get_fields(application_type, value))
 
 
 def _get_fields(application_type: ApplicationType, value: Any) -> dict[str, Any]:
@@ -719,15 +701,25 @@ def _validate(cls: Any, content: Any) -> Any:
 _MSGPACK_TYPES: Final = frozenset({bool, bytes, bytearray, dict, float, int, list, memoryview, str, tuple, type(None)})
 
 
-class _DictKey(NamedTuple):
-    """A key of a dict, among its parts."""
-
-    key: Any
+class _Key(dict[Any, None]):
+    """A dict with only a key of a dict, which is packed to find out whether the key can be."""
 
 
-def _list_items(mapping: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of a dict, with the steps that lead to them."""
-    for key, value in mapping.items():
-        step = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.60}]"
-        yield step, _DictKey(key)
-        yield step, value
+def _list_parts(content: Any, *, are_fields: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of what is packed for a value, with the steps that lead to them.
+
+    Args:
+        content: what is packed.
+        are_fields: whether it has the fields of an object, and is not the value itself.
+    """
+    if isinstance(content, dict) and are_fields:
+        yield from ((f".{name}", part) for name, part in content.items())
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            step = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.60}]"
+            yield step, _Key({key: None})
+            yield step, value
+    elif isinstance(content, (list, tuple)):
+        yield from ((f"[{number}]", part) for number, part in enumerate(content))
+    elif are_fields:
+        yield "", content

@@ -108,22 +108,6 @@ class ThreadCalls:
                 return
 
 
-class CallsOfLoops:
-    """The calls of each event loop that uses a saver."""
-
-    def __init__(self) -> None:
-        self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadCalls] = WeakKeyDictionary()
-
-    def of_running_loop(self) -> ThreadCalls:
-        """Return the calls of the event loop in which the caller runs."""
-        loop = asyncio.get_running_loop()
-        calls = self._calls.get(loop)
-        if calls is None:
-            # Of each event loop, only one thread of execution comes here.
-            calls = self._calls[loop] = ThreadCalls()
-        return calls
-
-
 class AsyncMethods(BaseCheckpointSaver[str]):
     """The async methods of CheckpointSaver.
 
@@ -132,7 +116,8 @@ class AsyncMethods(BaseCheckpointSaver[str]):
 
     store: SaverOfGraphkit
     _histories: Histories
-    _calls: CallsOfLoops
+    _calls: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadCalls]
+    """Of each event loop, which only one OS thread runs."""
 
     async def aput(
         self,
@@ -161,11 +146,15 @@ class AsyncMethods(BaseCheckpointSaver[str]):
         try:
             returned = call_now()
         except InUseError:
-            returned = await self._calls.of_running_loop().call_when_free(call_now)
+            returned = await self._find_calls().call_when_free(call_now)
         if returned is None:
-            return await self._calls.of_running_loop().run(call)
+            return await self._find_calls().run(call)
         (result,) = returned
         return result
+
+    def _find_calls(self) -> ThreadCalls:
+        """Return the calls of the event loop in which the caller runs."""
+        return self._calls.setdefault(asyncio.get_running_loop(), ThreadCalls())
 
     async def alist(
         self,

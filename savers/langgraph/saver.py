@@ -6,7 +6,8 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, get_args
+from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig as LangGraphConfig
 from langgraph.checkpoint.base import (
@@ -26,7 +27,6 @@ from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
 from savers._log.log_saver import LogSaver
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers.langgraph.async_methods import CallsOfLoops
 from savers.langgraph.contract_histories import ContractHistories
 from savers.langgraph.encoding import (
     Encoder,
@@ -49,7 +49,7 @@ from savers.langgraph.metadata import (
 )
 from savers.langgraph.opening import ContextMethods, SetupMethod
 from savers.langgraph.pruning import DELTA_CHANNELS, PruningMethods, start_sweeper
-from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
+from savers.langgraph.serializer import Deserializer, OnBlockedType, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node
 
 _EMPTY: Final = FrozenDict()
@@ -118,7 +118,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = saver
         self._histories = LogHistories(saver) if isinstance(saver, LogSaver) else ContractHistories(saver)
-        self._calls = CallsOfLoops()
+        self._calls = WeakKeyDictionary()
         self._ttl = ttl
         self._sweeper = None if ttl is None else start_sweeper(self._histories, ttl)
 
@@ -411,7 +411,8 @@ def check_options(
     Raises:
         CheckpointerConfigurationError: an option is invalid.
     """
-    check_on_blocked_type(on_blocked_type)
+    if on_blocked_type not in get_args(OnBlockedType):
+        raise CheckpointerConfigurationError(f'on_blocked_type must be "raise" or "plain", not {on_blocked_type!r}')
     if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
         raise CheckpointerConfigurationError(
             f"ttl must be a timedelta above zero, such as timedelta(days=30), not {ttl!r}"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
+from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
 from savers.langgraph.checked_serializer import READING, Blocked, CheckedSerializer, RefusedValueError
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-    from langgraph.checkpoint.serde.event_hooks import SerdeEvent
 
 OnBlockedType = Literal["raise", "plain"]
 """What reading does with a type that the serializer may not create."""
@@ -69,12 +66,6 @@ def _allow(serde: SerializerProtocol, types: list[type]) -> SerializerProtocol:
     raise CheckpointerConfigurationError(
         f"types cannot be added to a {type(serde).__name__}; configure them in the serializer itself"
     )
-
-
-def check_on_blocked_type(value: object) -> None:
-    """Raise a CheckpointerConfigurationError if this is no value of the option."""
-    if value not in get_args(OnBlockedType):
-        raise CheckpointerConfigurationError(f'on_blocked_type must be "raise" or "plain", not {value!r}')
 
 
 class Deserializer:

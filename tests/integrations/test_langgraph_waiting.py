@@ -56,7 +56,7 @@ class Holder:
 
     def __init__(self, saver, lock):
         self._lock = lock
-        self._calls = saver._calls
+        self._saver = saver
         self._held, self._let_go, self._released, self._done = (threading.Event() for _ in range(4))
 
     def hold(self):
@@ -67,7 +67,7 @@ class Holder:
         self._done.wait()
 
     async def __aenter__(self):
-        self._task = asyncio.create_task(self._calls.of_running_loop().run(self.hold))
+        self._task = asyncio.create_task(self._saver._find_calls().run(self.hold))
         await asyncio.to_thread(self._held.wait)
         return self
 
@@ -246,7 +246,7 @@ def test_a_call_that_is_cancelled_while_it_waits_writes_nothing_and_lets_the_nex
             await holder.release()
             if is_woken:
                 # The next one goes on although the call in the thread has not ended.
-                saver._calls.of_running_loop()._wake_next()
+                saver._find_calls()._wake_next()
             cancelled.cancel()
             if not is_woken:
                 await holder.end()

@@ -316,18 +316,23 @@ def _remove_others(
     ops: dict[str, int],
 ) -> None:
     """Remove the keys of a state that the checkpoint does not have."""
-    kept = {REST, *(SEEN + node for node in checkpoint["versions_seen"])}
+    kept = {REST}
+    for node in checkpoint["versions_seen"]:
+        kept.add(SEEN + node)
     for name in checkpoint["channel_versions"]:
         kept.add(CHANNEL + name)
-        has_rest = name not in new_versions
         if name in serialized.values:
-            _, rest = _cut(serialized.values[name][1])
+            _, data = serialized.values[name]
+            _, rest = _cut(data)
             has_rest = bool(rest)
+        else:
+            has_rest = name not in new_versions
         if has_rest:
             kept.add(VALUE + name)
-    for key in [key for key in state if key not in kept]:
-        ops[key] = REMOVED
-        dict.__delitem__(state, key)
+    for key in list(state):
+        if key not in kept:
+            ops[key] = REMOVED
+            dict.__delitem__(state, key)
 
 
 def compare_with_last(base: FrozenDict, successor: Successor) -> Successor:
@@ -410,7 +415,10 @@ def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: 
         idx = WRITES_IDX_MAP.get(channel, position)
         key = f"{WRITE}{idx}:{task_id}"
         fields = (task_path, task_id, idx, channel, type_name, data)
-        packed[key] = _CODEC.pack_flat(fields, key) if len(data) < _LONG else _CODEC.pack(FrozenList(fields), key)
+        if len(data) < _LONG:
+            packed[key] = _CODEC.pack_flat(fields, key)
+        else:
+            packed[key] = _CODEC.pack(FrozenList(fields), key)
         if is_ordinary(idx):
             keep.append(key)
     return TaskWrites(packed, keep)

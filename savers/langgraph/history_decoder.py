@@ -159,26 +159,23 @@ class HistoryDecoder:
         Raises:
             CheckpointSerializationError: as for `CheckpointSaver.get_tuple`.
         """
-        missing = [*parts.missing, (*parts.rest, REST)]
-        channels = len(parts.missing)
-        writes: list[Any] = []
         scalars = self._scalars
-        for write in parts.writes:
-            value = scalars.get((write.type, write.data), _UNKNOWN)
+        known = [scalars.get((write.type, write.data), _UNKNOWN) for write in parts.writes]
+        missing = [*parts.missing, (*parts.rest, REST)]
+        for write, value in zip(parts.writes, known, strict=True):
             if value is _UNKNOWN:
                 missing.append((write.type, write.data, write.channel))
-            writes.append((write.task_id, write.channel, value))
-        restored = self._restore(missing)
+        # One call for all of them. The values come back in the order in which they were asked for.
+        restored = iter(self._restore(missing))
         values = parts.fields["channel_values"]
         for (_, _, name), value in zip(parts.missing, restored, strict=False):
             values[name] = value
-        if len(restored) > channels + 1:
-            following = iter(restored[channels + 1 :])
-            writes = [
-                (task_id, channel, next(following) if value is _UNKNOWN else value)
-                for task_id, channel, value in writes
-            ]
-        return {**restored[channels], **parts.fields}, writes
+        checkpoint = {**next(restored), **parts.fields}
+        writes: list[PendingWrite] = []
+        for write, known_value in zip(parts.writes, known, strict=True):
+            value = next(restored) if known_value is _UNKNOWN else known_value
+            writes.append((write.task_id, write.channel, value))
+        return checkpoint, writes
 
     def restore_value(self, typed: Typed, name: str) -> Any:
         """Return the value of a channel. Raises the same errors."""
@@ -277,12 +274,17 @@ def _join_tail(entry: _Entry, found: FoundCheckpoint) -> Typed:
     if tail is None:
         return entry.typed
     if isinstance(tail, GrowingValue):
-        if tail.kind != delta.BIN or tail.count != tail.length:
-            raise ValueError(tail.kind)
+        # Of a list that only grew, all states of a chain share the bytes: this copies them once.
+        _check_bytes(tail.kind, tail.count, tail.length)
         return type_name, tail.join_behind(header)
     if not found.is_packed:
         return type_name, header + tail
     kind, count, skip = delta.parse_header(tail, 0)
-    if kind != delta.BIN or count != len(tail) - skip:
-        raise ValueError(kind)
+    _check_bytes(kind, count, len(tail) - skip)
     return type_name, header + tail[skip:]
+
+
+def _check_bytes(kind: int, count: int, length: int) -> None:
+    """Raise a ValueError if a packed value is no bytes object, or has another length than it says."""
+    if kind != delta.BIN or count != length:
+        raise ValueError(kind)

@@ -107,11 +107,14 @@ class _GrowingLog:
         self.pack = log.pack
 
     def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:
-        writer = self._log.writer
-        is_present = not self._log.history.lacks(new.id)
-        if successor.packed is not None and base is writer.state and not is_present:
+        log = self._log
+        writer = log.writer
+        is_new = log.history.lacks(new.id)
+        if is_new and successor.packed is not None and base is writer.state:
             writer.put_packed(new, successor.state, successor.packed)
             return
         # The constructor would freeze the state again, and would not know what changed.
-        checkpoint = new.make_checkpoint(successor.state, successor.list_changes(base))
-        writer.put(checkpoint, new.id if is_present else None)
+        changes = successor.list_changes(base)
+        checkpoint = new.make_checkpoint(successor.state, changes)
+        target = None if is_new else new.id
+        writer.put(checkpoint, target)

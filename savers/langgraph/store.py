@@ -375,6 +375,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         """Return items by their best vector, the best first; items without a vector come last."""
         vectors: list[bytes] = []
         owners: list[_Found] = []
+        """The item of each vector."""
         rest: list[_Found] = []
         for found in candidates:
             entry = found.entry
@@ -385,11 +386,13 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             for vector in unpack_vectors(entry.about, data):
                 vectors.append(vector)
                 owners.append(found)
+        scores = score_vectors(query, vectors)
         best: dict[int, _Found] = {}
-        for number, found in zip(score_vectors(query, vectors), owners, strict=True):
-            earlier = best.get(id(found.entry))
-            if earlier is None or earlier.score is None or number > earlier.score:
-                best[id(found.entry)] = found._replace(score=number)
+        for score, found in zip(scores, owners, strict=True):
+            number = id(found.entry)
+            earlier = best.get(number)
+            if earlier is None or earlier.score is None or score > earlier.score:
+                best[number] = found._replace(score=score)
         ranked = sorted(best.values(), key=lambda found: found.score or 0.0, reverse=True)
         return ranked + rest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice, takewhile
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -303,10 +303,9 @@ class EntryTable:
             self._sorted = sorted(self._namespaces)
         if not prefix:
             return list(self._sorted)
-        start = end = bisect_left(self._sorted, prefix)
-        while end < len(self._sorted) and self._sorted[end][: len(prefix)] == prefix:
-            end += 1
-        return self._sorted[start:end]
+        start = bisect_left(self._sorted, prefix)
+        following = islice(self._sorted, start, None)
+        return list(takewhile(lambda namespace: namespace[: len(prefix)] == prefix, following))
 
     def entries_in(self, namespace: Namespace) -> Iterator[Entry]:
         """Return the entries of a namespace, newest first."""

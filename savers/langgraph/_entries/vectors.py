@@ -47,13 +47,16 @@ class Embedder:
         """Return the texts of an item that are embedded."""
         if op.value is None or op.index is False:
             return []
+        paths = self._fields if op.index is None else op.index
         texts: list[Text] = []
-        for path in self._fields if op.index is None else op.index:
-            found = get_text_at_path(op.value, path if path == "$" else tokenize_path(path))
+        for path in paths:
+            tokens = path if path == "$" else tokenize_path(path)
+            found = get_text_at_path(op.value, tokens)
             if len(found) == 1:
-                texts.append(Text(path=path, text=found[0]))
-            else:
-                texts += [Text(path=f"{path}.{number}", text=text) for number, text in enumerate(found)]
+                texts.append(Text(path, found[0]))
+                continue
+            for number, text in enumerate(found):
+                texts.append(Text(f"{path}.{number}", text))
         return texts
 
     def embed(self, texts: Iterable[str]) -> dict[str, Sequence[float]]:
@@ -86,9 +89,10 @@ class Embedder:
         if len(vectors) != len(texts):
             reason = f"the embedding function returned {len(vectors)} vectors for {len(texts)} texts"
             raise CheckpointerConfigurationError(reason)
+        dims = self.dims
         for vector in vectors:
-            if self.dims is not None and len(vector) != self.dims:
-                reason = f"the embedding function returned {len(vector)} dimensions; index has dims={self.dims}"
+            if dims is not None and len(vector) != dims:
+                reason = f"the embedding function returned {len(vector)} dimensions; index has dims={dims}"
                 raise CheckpointerConfigurationError(reason)
         return dict(zip(texts, vectors, strict=True))
 

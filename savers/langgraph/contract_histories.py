@@ -97,13 +97,15 @@ class _GrowingHistory:
     def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:  # noqa: ARG002 - the whole state is put
         saver = self._saver
         named = self._history.replace(checkpoint_id=new.id)
-        is_present = saver.get(named) is not None
-        if is_present:
+        target = self._history
+        if saver.get(named) is not None:
+            # It is replaced, and with its metadata, in which a saver keeps its pending writes by
+            # default. So they wait as early writes until the new one is there.
+            target = named
             writes = saver.get_writes(named)
             if writes:
-                # By default, a saver keeps them in the metadata that are replaced.
                 saver.put_writes(_place_early(saver, self._history, new.id), writes)
-        saver.put(named if is_present else self._history, new.make_checkpoint(successor.state))
+        saver.put(target, new.make_checkpoint(successor.state))
         early = saver.get_writes(_make_early_config(named))
         if early:
             saver.put_writes(named, _merge(early, saver.get_writes(named)))
@@ -136,7 +138,9 @@ class ContractHistories(Histories):
 
     def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
         found = self._read(config)
-        return None if found is None else take(found)
+        if found is None:
+            return None
+        return take(found)
 
     def _read(self, config: RunnableConfig) -> FoundCheckpoint | None:
         saver = self.saver

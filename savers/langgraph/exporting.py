@@ -167,16 +167,21 @@ def _list_checkpoints(
     """Return the ids of the checkpoints of each history, oldest first, and the threads to leave out."""
     plan: dict[HistoryKey, Sequence[str]] = {}
     left_out: list[str] = []
-    for thread_id in saver.store.threads() if threads is None else threads:
+    if threads is None:
+        for thread_id in saver.store.threads():
+            histories = _list_histories(saver, thread_id)
+            if histories is None:
+                left_out.append(thread_id)
+            else:
+                plan.update(histories)
+        return plan, left_out
+    for thread_id in threads:
         histories = _list_histories(saver, thread_id)
-        if histories is not None:
-            plan.update(histories)
-        elif threads is None:
-            left_out.append(thread_id)
-        else:
+        if histories is None:
             raise CheckpointConflictError(thread_id, "it holds a run of graphkit's own, which LangGraph cannot read")
-        if threads is not None and not histories:
+        if not histories:
             raise CheckpointNotFoundError(thread_id)
+        plan.update(histories)
     return plan, left_out
 
 

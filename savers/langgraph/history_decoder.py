@@ -235,8 +235,8 @@ class _Entry:
             self.value = None
             content = _unpack(value) if is_packed else value
             if prefix is CHANNEL:
-                self.version = content[0]
-                self.typed = None if len(content) == 1 else _check_typed(content[1:])
+                self.version, *typed = content
+                self.typed = _check_typed(typed) if typed else None
             elif prefix is SEEN:
                 self.seen = dict(content)
             else:
@@ -245,11 +245,13 @@ class _Entry:
 
 
 def _unpack(value: bytes | GrowingValue) -> Any:
-    packed = value if isinstance(value, bytes) else value.join_behind(delta.pack_header(value.kind, value.count))
+    packed = value
+    if isinstance(packed, GrowingValue):
+        packed = packed.join_behind(delta.pack_header(packed.kind, packed.count))
     try:
         return unpackb(packed, ext_hook=_refuse)
     except ValueError:
-        # A version may be of any type.
+        # Nearly all versions are text or numbers, but an application may use any type.
         return _CODEC.unpack(packed)
 
 

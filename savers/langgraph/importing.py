@@ -184,4 +184,6 @@ def _find_damage(saver: CheckpointSaver) -> list[str]:
     report = saver.store.verify()
     if isinstance(report, StoreReport):
         return [f"{file.path} is {file.state}" for file in report.problems]
-    return [] if report.ok else ["verify finds damage in the store"]
+    if report.ok:
+        return []
+    return ["verify finds damage in the store"]

@@ -41,11 +41,7 @@ class LogHistories(Histories):
         return self.saver.call_without_waiting(target, call, appends=appends)
 
     def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
-        def read(log: AnyLog) -> Result | None:
-            stored = log.find(config.checkpoint_id)
-            return None if stored is None else take(_read(log, stored))
-
-        return self.saver.read_log(config, read, None)
+        return self.saver.read_log(config, lambda log: _take(log, log.find(config.checkpoint_id), take), None)
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.saver.catalogue.list_heads(metadata, with_newest=with_newest)
@@ -64,15 +60,18 @@ class LogHistories(Histories):
             return choose(log.history.walk_back()), _see(log)
 
         found = self.saver.read_log(history, read, None)
-        return (choose(iter(())), _NOTHING) if found is None else found
+        if found is None:
+            return choose(iter(())), _NOTHING
+        return found
 
     def read_selected(
         self, history: RunnableConfig, stored: StoredCheckpoint, seen: Seen, take: Take[Result]
     ) -> Result | None:
         def read(log: AnyLog) -> Result | None:
+            if _see(log) == seen:
+                return _take(log, stored, take)
             # What was appended since may replace it, or add writes to it.
-            present = stored if _see(log) == seen else log.find(stored.id)
-            return None if present is None else take(_read(log, present))
+            return _take(log, log.find(stored.id), take)
 
         return self.saver.read_log(history, read, None)
 
@@ -90,9 +89,13 @@ def _see(log: AnyLog) -> Seen:
     return log.frames.fid, log.frames.end
 
 
-def _read(log: AnyLog, stored: StoredCheckpoint) -> FoundCheckpoint:
-    writes = log.history.read_packed_writes(stored) if stored.writes else {}
-    return FoundCheckpoint(stored, log.packed.read(stored), writes, is_packed=True, path=log.path)
+def _take(log: AnyLog, stored: StoredCheckpoint | None, take: Take[Result]) -> Result | None:
+    if stored is None:
+        return None
+    writes = {}
+    if stored.writes:
+        writes = log.history.read_packed_writes(stored)
+    return take(FoundCheckpoint(stored, log.packed.read(stored), writes, is_packed=True, path=log.path))
 
 
 @final

@@ -108,13 +108,16 @@ class PruningMethods(AsyncMethods):
         if not runs:
             return
         threads: dict[str, None] = {}  # a set that keeps its order
-        # An index finds the histories of one run.
-        metadata = {"run_id": run_ids[0]} if len(runs) == 1 else {}
+        metadata = {}
+        if len(runs) == 1:
+            # An index finds the histories of one run.
+            metadata["run_id"] = run_ids[0]
         for head in self._histories.list_heads(metadata):
             history = RunnableConfig(head.thread_id, checkpoint_ns=head.namespace)
             threads[history.thread] = None
             infos = self._list_history(history)
-            self._histories.remove(history, [info.id for info in infos if info.metadata.get("run_id") in runs])
+            removable = [info.id for info in infos if info.metadata.get("run_id") in runs]
+            self._histories.remove(history, removable)
         for thread in threads:
             if not self._histories.list_namespaces(thread):
                 self.store.delete(thread)

@@ -181,13 +181,19 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         packed_metadata = pack_metadata(metadata)
 
         def put_next(log: GrowingHistory) -> None:
-            latest = _check_made_by(history, log.find(None))
-            base = _EMPTY if latest is None else log.load_state(latest)
-            parent = base
-            is_next = parent_id == latest.id if latest is not None else not parent_id
+            base = parent = _EMPTY
+            latest = log.find(None)
+            is_next = latest is None and not parent_id
+            if latest is not None:
+                _check_made_by(history, latest)
+                base = parent = log.load_state(latest)
+                is_next = parent_id == latest.id
             if not is_next:
-                stored_parent = _check_made_by(history, log.find(parent_id) if parent_id else None)
-                parent = _EMPTY if stored_parent is None else log.load_state(stored_parent)
+                stored_parent = log.find(parent_id) if parent_id else None
+                parent = _EMPTY
+                if stored_parent is not None:
+                    _check_made_by(history, stored_parent)
+                    parent = log.load_state(stored_parent)
             successor = encode_successor(parent, checkpoint, new_versions, serialized, log.pack)
             if successor is None:
                 states = map(log.load_state, log.walk_back())
@@ -435,20 +441,17 @@ def _make_tuple(owner: tuple[Any, str], decoder: HistoryDecoder, parts: Parts) -
     return CheckpointTuple({"configurable": names}, checkpoint, metadata, parent_config, writes)
 
 
-def _check_made_by(history: RunnableConfig, checkpoint: StoredCheckpoint | None) -> StoredCheckpoint | None:
-    """Return a checkpoint of LangGraph.
+def _check_made_by(history: RunnableConfig, checkpoint: StoredCheckpoint) -> None:
+    """Check that a checkpoint is one of LangGraph.
 
     Raises:
-        CheckpointConflictError: the checkpoint is one of graphkit, or marks its thread as incomplete.
+        CheckpointConflictError: it is one of graphkit, or marks its thread as incomplete.
     """
-    if checkpoint is None:
-        return None
     check_complete(history.thread, checkpoint.metadata)
     if checkpoint.metadata.get(MADE_BY) != LANGGRAPH:
         raise CheckpointConflictError(
             history.thread, "it holds a run of graphkit's own; give LangGraph another thread id"
         )
-    return checkpoint
 
 
 def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:

@@ -44,7 +44,12 @@ def derive_node(metadata: Mapping[str, Any], changed_nodes: Iterable[str]) -> st
 
 @lru_cache(maxsize=_MAX_GROUPS)
 def _join_nodes(changed_nodes: tuple[str, ...]) -> str:
-    names = [START if node == _INPUT else node for node in sorted(changed_nodes) if node not in _NO_NODES]
+    names: list[str] = []
+    for node in sorted(changed_nodes):
+        if node == _INPUT:
+            names.append(START)
+        elif node not in _NO_NODES:
+            names.append(node)
     return ", ".join(names) or UNKNOWN
 
 

@@ -176,8 +176,11 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         super().__init__()
         self.ttl_config = ttl
         self.index_config = index
-        self._embedder = None if index is None else Embedder(index)
-        self.embeddings = None if self._embedder is None else self._embedder.embeddings
+        self._embedder = None
+        self.embeddings = None
+        if index is not None:
+            self._embedder = Embedder(index)
+            self.embeddings = self._embedder.embeddings
         self._omits_expired = bool((ttl or {}).get("omit_expired"))
         self._log = EntryLog(base_directory, STORE, fsync=fsync, clock=clock, io=io)
         self._sweeper = PeriodicSweep(self, _sweep, "graphkit-ttl-sweeper")
@@ -267,7 +270,9 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         to_put = [
             number for number, batch in enumerate(batches) if batch.puts and not isinstance(outcomes[number], Exception)
         ]
-        error = self._put_all([batches[number] for number in to_put]) if to_put else None
+        if not to_put:
+            return outcomes
+        error = self._put_all([batches[number] for number in to_put])
         if error is None:
             return outcomes
         for number in to_put:
@@ -419,15 +424,22 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
                 if earlier is not None:
                     yield Delete(namespace=namespace, key=key)
                 continue
+            created = now
+            ttl = expires = None
+            if earlier is not None:
+                created = earlier.created
+            if op.ttl is not None:
+                ttl = float(op.ttl)
+                expires = now + int(op.ttl * _MINUTE)
             texts = batch.texts.get(name, ())
             about, vector_data = pack_vectors({text.path: batch.text_vectors[text.text] for text in texts})
             yield Put(
                 namespace=namespace,
                 key=key,
-                created=now if earlier is None else earlier.created,
+                created=created,
                 updated=now,
-                expires=None if op.ttl is None else now + int(op.ttl * _MINUTE),
-                ttl=None if op.ttl is None else float(op.ttl),
+                expires=expires,
+                ttl=ttl,
                 about=about,
                 value=batch.values[name],
                 vectors=vector_data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,12 +63,16 @@ class Embedder:
     def embed(self, texts: Iterable[str]) -> dict[str, Sequence[float]]:
         """Return the vector of each text of an item."""
         unique = list(dict.fromkeys(texts))
-        return self._check(unique, self.embeddings.embed_documents(unique) if unique else [])
+        if not unique:
+            return {}
+        return self._check(unique, self.embeddings.embed_documents(unique))
 
     async def aembed(self, texts: Iterable[str]) -> dict[str, Sequence[float]]:
         """As `embed`."""
         unique = list(dict.fromkeys(texts))
-        return self._check(unique, await self.embeddings.aembed_documents(unique) if unique else [])
+        if not unique:
+            return {}
+        return self._check(unique, await self.embeddings.aembed_documents(unique))
 
     def embed_queries(self, queries: Iterable[str]) -> dict[str, Sequence[float]]:
         """Return the vector of each query."""
@@ -154,5 +159,7 @@ def _cosine(query: Sequence[float], query_norm: float, vector: bytes) -> float:
     values.frombytes(vector)
     _little_endian(values)
     norm = math.hypot(*values) * query_norm
-    product: Any = sum(map(lambda one, other: one * other, query, values))
-    return float(product / norm) if norm else 0.0
+    if not norm:
+        return 0.0
+    product: float = sum(map(operator.mul, query, values))
+    return product / norm

@@ -126,18 +126,18 @@ def export_langgraph_sqlite(
         raise MissingDependencyError("langgraph-checkpoint-sqlite", "langgraph-sqlite") from error
     if not isinstance(source, BaseCheckpointSaver) and not Path(source).is_dir():
         raise CheckpointerConfigurationError(f"there is no directory {os.fspath(source)!r}")
-    saver = open_checkpointer(source, passthrough, cipher, fsync="never")
-    if saver.store.seals_records and not plaintext:
-        raise CheckpointerConfigurationError(
-            "the store is sealed, and a database of SqliteSaver is not: ask for plaintext (plaintext=True,"
-            " --plaintext), or export the sealed logs of a directory (graphkit.rawlogs, `graphkit export --raw`)"
-        )
     with ExitStack() as opened:
-        if isinstance(saver, FileSystemCheckpointSaver):
-            opened.enter_context(saver.store)
+        saver = opened.enter_context(open_checkpointer(source, passthrough, cipher, fsync="never"))
+        if saver.store.seals_records and not plaintext:
+            raise CheckpointerConfigurationError(
+                "the store is sealed, and a database of SqliteSaver is not: ask for plaintext (plaintext=True,"
+                " --plaintext), or export the sealed logs of a directory (graphkit.rawlogs, `graphkit export --raw`)"
+            )
         plan, left_out = _list_checkpoints(saver, threads)
-        if not plan:
-            _check_is_store(saver)
+        if not plan and isinstance(saver, FileSystemCheckpointSaver):
+            directory = saver.store.base_directory
+            if not Path(directory, MARKER).exists():
+                raise CheckpointerConfigurationError(f"{directory!r} is not a checkpoint directory")
         target = opened.enter_context(_open_database(SqliteSaver, os.fspath(file), passthrough))
         export = _Export(saver, target, progress, total=sum(map(len, plan.values())))
         for history, ids in plan.items():
@@ -151,37 +151,24 @@ def export_langgraph_sqlite(
     )
 
 
-def _check_is_store(saver: CheckpointSaver) -> None:
-    """Check that a directory without threads is a store.
-
-    Raises:
-        CheckpointerConfigurationError: it is not.
-    """
-    if isinstance(saver, FileSystemCheckpointSaver) and not Path(saver.store.base_directory, MARKER).exists():
-        raise CheckpointerConfigurationError(f"{saver.store.base_directory!r} is not a checkpoint directory")
-
-
 def _list_checkpoints(
     saver: CheckpointSaver, threads: Sequence[str] | None
 ) -> tuple[Mapping[HistoryKey, Sequence[str]], Sequence[str]]:
     """Return the ids of the checkpoints of each history, oldest first, and the threads to leave out."""
     plan: dict[HistoryKey, Sequence[str]] = {}
     left_out: list[str] = []
-    if threads is None:
-        for thread_id in saver.store.threads():
-            histories = _list_histories(saver, thread_id)
-            if histories is None:
-                left_out.append(thread_id)
-            else:
-                plan.update(histories)
-        return plan, left_out
-    for thread_id in threads:
+    is_named = threads is not None
+    for thread_id in saver.store.threads() if threads is None else threads:
         histories = _list_histories(saver, thread_id)
-        if histories is None:
-            raise CheckpointConflictError(thread_id, "it holds a run of graphkit's own, which LangGraph cannot read")
-        if not histories:
+        if histories:
+            plan.update(histories)
+        elif histories is None and is_named:
+            reason = "it holds a run of graphkit's own, which LangGraph cannot read"
+            raise CheckpointConflictError(thread_id, reason)
+        elif histories is None:
+            left_out.append(thread_id)
+        elif is_named:
             raise CheckpointNotFoundError(thread_id)
-        plan.update(histories)
     return plan, left_out
 
 

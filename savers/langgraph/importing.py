@@ -18,7 +18,6 @@ from graphkit import BaseCheckpointSaver, RunnableConfig
 from graphkit.abc import Progress, SupportsVerify
 from savers._cipher import Cipher
 from savers._log.reports import StoreReport
-from savers.langgraph.file_saver import FileSystemCheckpointSaver
 from savers.langgraph.metadata import make_langgraph_config
 from savers.langgraph.saver import CheckpointSaver
 from savers.langgraph.sources import (
@@ -137,9 +136,7 @@ def _import(
     skipped = 0
     problems: list[str] = []
     with ExitStack() as opened:
-        saver = open_checkpointer(target, serde, cipher, fsync=_FSYNC_INTERVAL)
-        if isinstance(saver, FileSystemCheckpointSaver):
-            opened.enter_context(saver.store)
+        saver = opened.enter_context(open_checkpointer(target, serde, cipher, fsync=_FSYNC_INTERVAL))
         # The tables of a target in the same file must be there before the transaction that reads.
         saver.store.threads()
         source = opened.enter_context(open_source())

@@ -309,7 +309,11 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         )
         histories = self._histories
         if config:
-            heads: Iterable[Head] = self._list_heads(config)
+            thread_id = str(config["configurable"]["thread_id"])
+            namespace = config["configurable"].get("checkpoint_ns")
+            # The namespaces of a thread are listed by opening their logs. A named one needs no list.
+            names = [namespace] if namespace is not None else histories.list_namespaces(thread_id)
+            heads: Iterable[Head] = [Head(thread_id, name, None) for name in names]
         else:
             # Metadata without a key match None, and no index knows what is not there.
             required = {key: value for key, value in query.filter.items() if value is not None}
@@ -320,14 +324,6 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             parts = histories.read_selected(history, selected.stored, selected.seen, decoder.take_apart)
             if parts is not None:
                 yield _make_tuple((history.thread, history.checkpoint_ns), decoder, parts)
-
-    def _list_heads(self, config: LangGraphConfig) -> Sequence[Head]:
-        """Return the histories of a thread that a config names: one of them, or all."""
-        thread_id = str(config["configurable"]["thread_id"])
-        namespace = config["configurable"].get("checkpoint_ns")
-        # The namespaces of a thread are listed by opening their logs. A named one needs no list.
-        names = self._histories.list_namespaces(thread_id) if namespace is None else [namespace]
-        return [Head(thread_id, name, None) for name in names]
 
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
         """Return the pending writes of a checkpoint as they are stored, in LangGraph's order."""
@@ -372,7 +368,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         No checkpoint is yielded twice: parents in an imported history may form a cycle.
         """
         seen: set[str] = set()
-        parent_id = self._read(history.replace(checkpoint_id=checkpoint_id), _get_parent_id)
+        parent_id = self._read(history.replace(checkpoint_id=checkpoint_id), lambda found: found.stored.parent)
         while parent_id and parent_id not in seen:
             seen.add(parent_id)
             ancestor = self._read(
@@ -403,10 +399,6 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             needed.add(ancestor.stored.id)
             missing.difference_update(ancestor.values)
         return needed
-
-
-def _get_parent_id(found: FoundCheckpoint) -> str | None:
-    return found.stored.parent
 
 
 def check_options(

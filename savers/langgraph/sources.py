@@ -245,13 +245,16 @@ def open_postgres(dsn: str, serde: SerializerProtocol) -> Iterator[Source]:
         raise CheckpointStorageError("the database", "read", OSError(0, reason)) from error
 
 
+@contextmanager
 def open_checkpointer(
     store: str | os.PathLike[str] | BaseCheckpointSaver,
     serde: SerializerProtocol,
     cipher: Cipher | None,
     fsync: Literal["never"] | float,
-) -> CheckpointSaver:
+) -> Iterator[CheckpointSaver]:
     """Open the checkpointer of a directory or of a saver, which moves values without creating objects.
+
+    Closes the directory at the end. A saver stays open.
 
     Args:
         store: the directory, or the saver.
@@ -262,11 +265,14 @@ def open_checkpointer(
     Raises:
         CheckpointerConfigurationError: `cipher` with a saver, whose own keys seal it.
     """
-    if not isinstance(store, BaseCheckpointSaver):
-        return FileSystemCheckpointSaver(store, serde=serde, fsync=fsync, on_blocked_type="plain", cipher=cipher)
-    if cipher is not None:
-        raise CheckpointerConfigurationError("cipher is for a directory; give the keys to the saver")
-    return CheckpointSaver(store, serde=serde, on_blocked_type="plain")
+    if isinstance(store, BaseCheckpointSaver):
+        if cipher is not None:
+            raise CheckpointerConfigurationError("cipher is for a directory; give the keys to the saver")
+        yield CheckpointSaver(store, serde=serde, on_blocked_type="plain")
+        return
+    saver = FileSystemCheckpointSaver(store, serde=serde, fsync=fsync, on_blocked_type="plain", cipher=cipher)
+    with saver:
+        yield saver
 
 
 def read_stored(saver: CheckpointSaver, history: HistoryKey, checkpoint_id: str) -> SourceCheckpoint | None:

@@ -27,6 +27,7 @@ _MAX_NAMES: Final = 4096
 """How many names of channels are remembered."""
 _MAX_GROUPS: Final = 256
 """For how many groups of channels or nodes the names of nodes are remembered."""
+_UNPACK_OPTIONS: Final = ormsgpack.OPT_NON_STR_KEYS
 _NO_NODES: Final = frozenset({"__input__", "__interrupt__"})
 
 
@@ -127,12 +128,8 @@ def _get_send_node(send: Any) -> str | None:
         return getattr(send, "node", None)
     try:
         # An Ext does not show its content, but packing and unpacking it does.
-        _module, _name, (node, *_) = ormsgpack.unpackb(ormsgpack.packb(send), ext_hook=_unpack_fields)
+        fields = ormsgpack.unpackb(ormsgpack.packb(send), ext_hook=lambda _, data: data)
+        _module, _name, (node, *_) = ormsgpack.unpackb(fields, ext_hook=ormsgpack.Ext, option=_UNPACK_OPTIONS)
     except (TypeError, ValueError):
         return None
     return str(node)
-
-
-def _unpack_fields(_code: int, data: bytes) -> Any:
-    """Unpack the fields of a msgpack extension, but no extension in them."""
-    return ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)

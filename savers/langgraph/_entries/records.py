@@ -208,8 +208,11 @@ def _unpack_changes(payload: bytes, offset: int) -> list[ReadChange]:
             content = data[position : position + length]
             changes.append(Entry(row, data_offset + position, content))
             position += length
-        else:
-            changes.append(_read_other(*row))
+            continue
+        kind, namespace, *fields = row
+        if namespace is not None or kind != _CLEAR:
+            namespace = tuple(namespace)
+        changes.append(_OTHERS[kind](namespace, *fields))
     if not isinstance(data, bytes) or position != len(data):
         raise ValueError("its changes do not name the data that it holds")
     for change in changes:
@@ -217,12 +220,6 @@ def _unpack_changes(payload: bytes, offset: int) -> list[ReadChange]:
             if not isinstance(name, str):
                 raise TypeError(f"the name {name!r} is not text")
     return changes
-
-
-def _read_other(kind: int, namespace: Any, *fields: Any) -> ReadChange:
-    if namespace is not None or kind != _CLEAR:
-        namespace = tuple(namespace)
-    return _OTHERS[kind](namespace, *fields)
 
 
 _order: Final = attrgetter("order")
@@ -255,7 +252,12 @@ class EntryTable:
             if isinstance(change, Entry):
                 self._put(change)
             elif isinstance(change, Delete):
-                self._remove(change.namespace, change.key)
+                entries = self._namespaces.get(change.namespace)
+                if entries is None:
+                    continue
+                entries.pop(change.key, None)
+                if not entries:
+                    self._clear(change.namespace)
             elif isinstance(change, Clear):
                 self._clear(change.namespace)
             else:
@@ -276,14 +278,6 @@ class EntryTable:
         if key in group:
             del group[key]  # The new entry is the last one.
         group[key] = entry
-
-    def _remove(self, namespace: Namespace, key: str) -> None:
-        entries = self._namespaces.get(namespace)
-        if entries is None:
-            return
-        entries.pop(key, None)
-        if not entries:
-            self._clear(namespace)
 
     def _clear(self, namespace: Namespace | None) -> None:
         if namespace is None:

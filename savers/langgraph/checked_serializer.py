@@ -115,8 +115,11 @@ class _Reading(threading.local):
     """None while this thread reads no value."""
 
 
+# The unpacker, which is written in C, calls `_read_ext` for each ext in the data, and turns every exception of it into
+# an error of its own that does not say what went wrong where. So what is not made is noted here, plain data take its
+# place, and the reader looks here when the unpacker has returned. A type whose constructor reads another checkpoint
+# nests readings; `Deserializer` keeps the notes of the outer one.
 READING: Final = _Reading()
-"""Errors would not do: the unpacker in C hides them."""
 
 
 class CheckedSerializer(JsonPlusSerializer):
@@ -165,6 +168,8 @@ class CheckedSerializer(JsonPlusSerializer):
                 return repr(value)
             form = self._choose_form(cls)
             _remember(self._forms, cls, form)
+        # The parts are packed on their own, and come back as the bytes of the ext: the packer calls this method again
+        # for what is in them. So a class costs a look-up here, not a walk over the value before it is packed.
         code, parts = form(value)
         return Ext(code, packb(parts, self._write, _WRITE_OPTIONS))
 
@@ -178,6 +183,7 @@ class CheckedSerializer(JsonPlusSerializer):
             return lambda value: (DELTA_SNAPSHOT, value.value)
         if (cls.__module__, cls.__name__) == ("numpy", "ndarray"):
             return _write_array
+        # A class that its reader makes by its constructor has LangGraph's form, which names the arguments.
         key = (cls.__module__, cls.__name__)
         is_made_by_constructor = key in SAFE_MSGPACK_TYPES or key in self._listed or cls in self._listed_classes
         if is_made_by_constructor or self._is_plain:
@@ -197,6 +203,8 @@ class CheckedSerializer(JsonPlusSerializer):
 
     def _write_by_langgraph(self, value: Any) -> tuple[int, Parts]:
         """Return the form of a class for which only LangGraph's own serializer has one, if it does."""
+        # Its form is a function inside LangGraph, so the value is packed by it and taken apart again. What is in the
+        # value stays packed: the inner hook returns each ext as it is.
         _, data = super().dumps_typed(value)
         ext = unpackb(data, ext_hook=lambda *ext: ext)
         if not isinstance(ext, tuple):
@@ -288,6 +296,8 @@ class CheckedSerializer(JsonPlusSerializer):
         Raises:
             _BlockedError: it may not be made.
         """
+        # What the data name is compared with lists, and looked up among imported classes. Only LangGraph's own list of
+        # safe types, and a class that the caller has named, are ever imported: an import runs code.
         key = (module, name)
         if code == METHOD:
             method = (module, name, *more)
@@ -306,6 +316,8 @@ class CheckedSerializer(JsonPlusSerializer):
         listed = self._find_listed(key)
         if listed is None:
             return content  # LangGraph has listed a class that is defined in a function
+        # The number of parts shows who wrote the value. One that this serializer wrote by its fields is made of them:
+        # the parts that LangGraph's form lacks say what its constructor could not find out.
         application_type = ApplicationType.of(listed)
         if application_type is not None and len(more) >= _EXACT_PARTS.get(code, sys.maxsize):
             return _make_of_fields(application_type, code, content, more)
@@ -464,6 +476,9 @@ def _check_readable(application_type: ApplicationType) -> None:
 
 def _find_setter(application_type: ApplicationType) -> str | None:
     """Return what would run code of the class when its objects are made from their fields; None if nothing would."""
+    # An object is made without its constructor, by setting its attributes. Of a dataclass, an attribute of the class
+    # with the name of a field may be a descriptor that runs code when it is set, as a property does; the members of
+    # `__slots__` are descriptors, too, and harmless. The other kinds of types set no attribute of a class.
     cls: Any = application_type.cls
     if application_type.flavour == "dataclass":
         for name in application_type.fields:
@@ -627,6 +642,8 @@ def _get_member_name(member: Enum) -> str | None:
 
 def _combines_flags(cls: Any) -> bool:
     """Return whether a Flag combines its members without code of the application."""
+    # Flag(value) calls `_missing_` for a combination, which calls `__new_member__`. EnumType itself may be replaced by
+    # a metaclass of the application. If all three are those of the standard library, nothing else runs.
     return (
         type(cls) is EnumType
         and issubclass(cls, Flag)
@@ -669,6 +686,7 @@ def _find_member(cls: Any, value: Any, more: list[Any]) -> Any:
         if member is not None:
             return member
         raise _BlockedError(f"it has no member {more[0]!r} now")
+    # Not `cls(value)`, which calls `_missing_` of the application. True equals 1, so the types must be the same, too.
     for member in cls.__members__.values():
         if type(member._value_) is type(value) and member._value_ == value:
             return member

@@ -118,6 +118,12 @@ class ContractHistories(Histories):
     The threads of execution of this process exclude each other; processes do not.
     """
 
+    # The contract has no put that depends on what is stored. So each change reads and then puts under a
+    # lock of this process: of two runs in one process, neither loses the writes of the other. If the
+    # process dies in between, what it has put so far must be right by itself. Early writes are copied to
+    # their checkpoint after it was put, and stay in their own namespace, so `_read` merges both, whether
+    # the copy was finished or not.
+
     def put_next(self, history: RunnableConfig, put_next: Callable[[GrowingHistory], None]) -> None:
         with _lock_thread(self.saver, history):
             put_next(_GrowingHistory(self.saver, history))
@@ -213,6 +219,8 @@ class ContractHistories(Histories):
                 " that it wraps, or `prune` of the saver"
             )
         with _lock_thread(saver, history), saver.run_lock(history):
+            # `release` ends all namespaces of the thread, so all of them are put back. They are read
+            # before it. A crash in between loses the thread, as with `prune` of such a saver.
             root = RunnableConfig(history.thread)
             configs = [root.replace(checkpoint_ns=namespace) for namespace in saver.namespaces(history.thread)]
             found = [(config, stored) for config in configs for stored in read_history(saver, config)]

@@ -189,6 +189,9 @@ def _has_version(state: Mapping[str, Any], name: str, version: Any) -> bool:
 
 def _cut(data: bytes) -> tuple[bytes, bytes]:
     """Return the bytes under `channel:<name>` and those under `value:<name>`, if there are any."""
+    # The header of a list, a dict, a str or bytes says how long it is. Other values, as the exts of
+    # objects, have none here. Encrypted bytes may seem to begin with a header, which does no harm: a
+    # reader joins both parts again before it looks at them.
     if len(data) <= _MAX_SHORT:
         return data, b""
     _, _, header_length = delta.parse_header(data, 0)
@@ -218,6 +221,11 @@ def encode_successor(  # noqa: C901, PLR0912, PLR0915 - the hot path
         The state with its keys in the order of `base`; None if the parent does not have a channel
         that should be unchanged (see `Encoder.find_missing`).
     """
+    # The new state begins as a copy of the old one, in which what changes is set again: so its keys stay
+    # in their order, and unchanged values are the same objects, which no later step compares by content.
+    # What changes is packed at the same time. In the usual step no key comes or goes, and the packed
+    # values are all that the record needs. Whether that is so is found out by counting: `count` is the
+    # number of keys that the checkpoint has, and both states must have as many.
     state = FrozenDict(base)
     set_key = dict.__setitem__  # A FrozenDict refuses assignments.
     get_old = base.get

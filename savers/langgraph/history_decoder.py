@@ -132,6 +132,9 @@ class HistoryDecoder:
 
     def _read_entry(self, found: FoundCheckpoint, key: str) -> _Entry | None:
         """Return what a key of a state contains; None if the state does not have it."""
+        # States of one chain share the objects of values that did not change, and a listing reads them
+        # one after the other. So the same object means the same content: nothing is compared, and a
+        # step decodes what it has changed.
         value = found.state.get(key)
         if value is None:
             return None
@@ -188,6 +191,7 @@ class HistoryDecoder:
     def _restore(self, typed: list[TypedValue]) -> list[Any]:
         """Return the values of types and bytes, each with its path, and remember the short ones."""
         restored = self._deserializer.deserialize_all(typed)
+        # Only values that nobody can change: the same object goes to several checkpoints of a caller.
         scalars = self._scalars
         if len(scalars) > _MAX_SCALARS:
             scalars.clear()
@@ -232,6 +236,7 @@ class _Entry:
         """Take a value apart; raise one of _MALFORMED if it has another shape."""
         prefix = self.prefix
         if prefix is not VALUE:
+            # If this raises, the entry must not pass for one that has read its value.
             self.value = None
             content = _unpack(value) if is_packed else value
             if prefix is CHANNEL:

@@ -180,6 +180,7 @@ class EntryLog:
         """Read what other processes have written since; open the file if need be."""
         frames = self.frames
         medium = frames.bytes
+        # A writer of this process that was interrupted may have applied a part of its changes.
         if frames.in_doubt:
             self.close()
         if medium.is_open:
@@ -187,6 +188,9 @@ class EntryLog:
             if change is Change.NONE:
                 return
             if change is Change.REPLACED:
+                # Another process has rewritten the log, which is then read from its beginning. Or the
+                # file was removed by hand: then the entries are gone, and the caller must know it, for
+                # the next write would begin an empty log without a word.
                 was_removed = medium.has_vanished and self._io.stat(self.path) is None
                 self.close()
                 if was_removed:
@@ -236,6 +240,8 @@ class EntryLog:
                 sync, the changes may be stored.
         """
         with self._storage_errors("write"):
+            # The mutex comes before the write lock, as everywhere: a thread that waits for another
+            # process holds back only the threads that use the same log.
             with self.mutex, self._write_lock:
                 self._make_ready()
                 changes = list(decide(self._table))
@@ -249,6 +255,7 @@ class EntryLog:
                 if not is_lasting:
                     return
                 ticket = self._sync_mode.take_ticket(self, start, expects_put=False)
+            # Without the locks: others append meanwhile, and one sync serves all of them.
             self._sync_mode.settle(ticket, expects_put=False)
 
     def refresh_to_write(self) -> bool:

@@ -402,12 +402,17 @@ def _list_keys(types: Iterable[type | Key]) -> dict[Key, type | None]:
     """Return the classes of `types` by each name that data may have for them; None for one that is not imported."""
     listed: dict[Key, type | None] = {}
     for one in types:
-        cls = one if isinstance(one, type) else find_class(*one[:2])
-        if not isinstance(one, type):
+        if isinstance(one, type):
+            cls: type | None = one
+        else:
+            module, name, *_ = one
+            cls = find_class(module, name)
             listed.setdefault(one, cls)
-        if cls is not None:
-            for module in (cls.__module__, get_module_name(cls)):
-                listed[module, cls.__name__] = listed[module, cls.__qualname__] = cls
+        if cls is None:
+            continue
+        for module in (cls.__module__, get_module_name(cls)):
+            listed[module, cls.__name__] = cls
+            listed[module, cls.__qualname__] = cls
     return listed
 
 

@@ -268,29 +268,36 @@ class Selected(NamedTuple):
 
 def select(histories: Histories, heads: Iterable[Head], query: Query) -> list[Selected]:
     """Return the checkpoints that a query selects, from as few histories as possible if it has a limit."""
+    limit = query.limit
     numbered: Iterable[tuple[int, Head]] = enumerate(heads)
-    if query.limit is not None:
-        # The first checkpoint of a history has no greater rank than the id of its newest one.
+    if limit is not None:
+        # The first checkpoint of a history has no greater rank than the id of its newest one. So histories
+        # are visited in the order of these ids, until the next one cannot have a checkpoint among the
+        # first `limit`.
         numbered = sorted(numbered, key=lambda pair: _get_bound(pair[1]), reverse=True)
     selected: list[Selected] = []
     for number, head in numbered:
-        if query.limit is not None and len(selected) >= query.limit:
-            selected = _merge(selected, query)
-            if not selected or _get_bound(head) < selected[-1].rank:
+        if limit is not None and len(selected) >= limit:
+            selected = _merge(selected, limit)
+            if not selected:
+                break
+            last = selected[-1]
+            if _get_bound(head) < last.rank:
                 break
         history = RunnableConfig(head.thread_id, checkpoint_ns=head.namespace)
-        chosen, seen = histories.select(history, query.choose, query.limit)
-        selected += [Selected(rank, number, history, seen, stored) for rank, stored in chosen]
-    return _merge(selected, query)
+        chosen, seen = histories.select(history, query.choose, limit)
+        for rank, stored in chosen:
+            selected.append(Selected(rank, number, history, seen, stored))
+    return _merge(selected, limit)
 
 
 def _get_bound(head: Head) -> str:
     return head.newest_id or _LAST_ID
 
 
-def _merge(selected: list[Selected], query: Query) -> list[Selected]:
+def _merge(selected: list[Selected], limit: int | None) -> list[Selected]:
     """Return the checkpoints of several histories in one order, at most as many as are wanted."""
     # The ranks of a history fall, so sorting merges, ten times as fast as `heapq.merge`. It is stable.
     selected.sort(key=attrgetter("number"))
     selected.sort(key=attrgetter("rank"), reverse=True)
-    return selected[: query.limit]
+    return selected[:limit]

@@ -56,9 +56,11 @@ def read_on(frames: EntryFrames, table: EntryTable) -> None:
         medium.note_frames(run)
         for frame in run:
             if frame.type == WRITE:
-                table.apply(unpack_changes(frames.path, frame.offset, frame.payload))
+                changes = unpack_changes(frames.path, frame.offset, frame.payload)
+                table.apply(changes)
             elif frame.type != META and not frame.type & ANCILLARY:
-                raise CheckpointFormatError(frames.path, f"the record at byte {frame.offset} needs a newer graphkit")
+                reason = f"the record at byte {frame.offset} needs a newer graphkit"
+                raise CheckpointFormatError(frames.path, reason)
             frames.note_read(frame)
     medium.note_end(frames.end)
 

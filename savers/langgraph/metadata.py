@@ -90,9 +90,7 @@ def unpack_metadata(stored: Mapping[str, Any]) -> dict[str, Any]:
     metadata = dict(stored)
     metadata.pop(MADE_BY, None)
     for key, value in metadata.items():
-        if value.__class__ is FrozenDict and not value:
-            metadata[key] = {}  # nearly always the only value that is no scalar
-        elif value.__class__ not in _SCALARS:
+        if value.__class__ not in _SCALARS:
             metadata[key] = copy_as_lists(value)
     return metadata
 

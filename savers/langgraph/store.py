@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from logging import getLogger
 from time import time
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from langgraph.store.base import (
     BaseStore,
@@ -45,57 +45,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = 60_000_000
 _LOGGER: Final = getLogger("graphkit")
 
-RequestT = TypeVar("RequestT")
-ResultT = TypeVar("ResultT")
-
-
-class TickQueue(Generic[RequestT, ResultT]):
-    """Collects requests until the event loop has run all tasks that are ready, and executes them in one thread.
-
-    A hundred puts that wait together then need one append, one sync and one change of threads.
-    """
-
-    def __init__(self, execute_all: Callable[[list[RequestT]], Sequence[ResultT | Exception]]) -> None:
-        """Make a queue.
-
-        Args:
-            execute_all: returns the result or the error of each request.
-        """
-        self._execute_all = execute_all
-        self._waiting: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, list[tuple[RequestT, asyncio.Future[ResultT]]]
-        ] = weakref.WeakKeyDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()
-        """The loop itself keeps only weak references to its tasks."""
-
-    async def execute(self, request: RequestT) -> ResultT:
-        """Execute a request together with others; return its result or raise its error."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[ResultT] = loop.create_future()
-        waiting = self._waiting.setdefault(loop, [])
-        waiting.append((request, future))
-        if len(waiting) == 1:
-            task = loop.create_task(self._execute_waiting(loop))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return await future
-
-    async def _execute_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting = self._waiting.pop(loop)
-        outcomes: Sequence[ResultT | Exception]
-        try:
-            outcomes = await run_in_thread(self._execute_all, [request for request, _ in waiting])
-        except Exception as error:  # noqa: BLE001 - each caller raises it
-            outcomes = [error] * len(waiting)
-        for (_, future), outcome in zip(waiting, outcomes, strict=True):
-            if future.done():
-                continue  # Its caller was cancelled.
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-
 _Name = tuple[Namespace, str]
 """The namespace and the key of an item."""
 
@@ -119,6 +68,52 @@ class _Batch:
     def list_texts(self) -> list[str]:
         """Return the texts that are embedded."""
         return [text.text for texts in self.texts.values() for text in texts]
+
+
+_Outcome = list[Result] | Exception
+"""The results of a batch, one for each operation, or its error."""
+
+
+class _TickQueue:
+    """Collects batches until the event loop has run all tasks that are ready, and executes them in one thread.
+
+    A hundred puts that wait together then need one append, one sync and one change of threads.
+    """
+
+    def __init__(self, execute_all: Callable[[list[_Batch]], Sequence[_Outcome]]) -> None:
+        self._execute_all = execute_all
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[tuple[_Batch, asyncio.Future[list[Result]]]]]
+        self._waiting = WeakKeyDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """The loop itself keeps only weak references to its tasks."""
+
+    async def execute(self, batch: _Batch) -> list[Result]:
+        """Execute a batch together with others; return its results or raise its error."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Result]] = loop.create_future()
+        waiting = self._waiting.setdefault(loop, [])
+        waiting.append((batch, future))
+        if len(waiting) == 1:
+            task = loop.create_task(self._execute_waiting(loop))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _execute_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting = self._waiting.pop(loop)
+        batches = [batch for batch, _ in waiting]
+        outcomes: Sequence[_Outcome]
+        try:
+            outcomes = await run_in_thread(self._execute_all, batches)
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            outcomes = [error] * len(waiting)
+        for (_, future), outcome in zip(waiting, outcomes, strict=True):
+            if future.done():
+                continue  # Its caller was cancelled.
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
 
 
 class _Found(NamedTuple):
@@ -184,7 +179,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         self._omits_expired = bool((ttl or {}).get("omit_expired"))
         self._log = EntryLog(base_directory, STORE, fsync=fsync, clock=clock, io=io)
         self._sweeper = PeriodicSweep(self, _sweep, "graphkit-ttl-sweeper")
-        self._queue: TickQueue[_Batch, list[Result]] = TickQueue(self._execute_all)
+        self._queue = _TickQueue(self._execute_all)
 
     # Opening and closing, as with LangGraph's own stores
 
@@ -260,7 +255,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             texts = {name: self._embedder.find_texts(op) for name, op in puts.items()}
         return _Batch(operations, puts, values, texts, queries)
 
-    def _execute_all(self, batches: list[_Batch]) -> list[list[Result] | Exception]:
+    def _execute_all(self, batches: list[_Batch]) -> list[_Outcome]:
         """Execute batches: the reads of each, then the puts of all in one record.
 
         Returns:
@@ -284,7 +279,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
                 outcomes[number] = own_error
         return outcomes
 
-    def _read_all(self, batch: _Batch) -> list[Result] | Exception:
+    def _read_all(self, batch: _Batch) -> _Outcome:
         results: list[Result] = [None] * len(batch.operations)
         if len(batch.puts) == len(batch.operations):
             return results

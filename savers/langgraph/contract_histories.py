@@ -223,7 +223,12 @@ class ContractHistories(Histories):
             # before it. A crash in between loses the thread, as with `prune` of such a saver.
             root = RunnableConfig(history.thread)
             configs = [root.replace(checkpoint_ns=namespace) for namespace in saver.namespaces(history.thread)]
-            found = [(config, stored) for config in configs for stored in read_history(saver, config)]
+            found: list[tuple[RunnableConfig, Any]] = []
+            for config in configs:
+                for stored in read_history(saver, config):
+                    # A listing may load a state at its first use, which is too late after the release.
+                    loaded = stored.checkpoint.with_state(stored.checkpoint.state)
+                    found.append((config, stored._replace(checkpoint=loaded)))
             saver.release(root)
             for config, stored in found:
                 if config != history or stored.checkpoint.id not in ids:

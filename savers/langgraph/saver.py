@@ -423,14 +423,12 @@ def _make_tuple(owner: tuple[Any, str], decoder: HistoryDecoder, parts: Parts) -
     checkpoint, writes = decoder.restore(parts)
     thread_id, namespace = owner
     stored = parts.stored
-    # The configs are those of `make_langgraph_config`: a listing makes two for each checkpoint.
-    names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": stored.id}
-    parent_config: Any = None
+    config = make_langgraph_config(thread_id, namespace, stored.id)
+    parent_config = None
     if stored.parent:
-        parent_names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": stored.parent}
-        parent_config = {"configurable": parent_names}
+        parent_config = make_langgraph_config(thread_id, namespace, stored.parent)
     metadata: Any = unpack_metadata(stored.metadata)
-    return CheckpointTuple({"configurable": names}, checkpoint, metadata, parent_config, writes)
+    return CheckpointTuple(config, checkpoint, metadata, parent_config, writes)
 
 
 def _check_made_by(history: RunnableConfig, checkpoint: StoredCheckpoint) -> None:

@@ -140,7 +140,7 @@ class Encoder:
         new_versions: ChannelVersions,
         serialized: SerializedCheckpoint,
         parent: Mapping[str, Any],
-        earlier_states: Iterable[Mapping[str, Any]],
+        iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
     ) -> tuple[ChannelVersions, SerializedCheckpoint]:
         """Find the values of channels that should be unchanged, but that the parent does not have in this version.
 
@@ -152,7 +152,7 @@ class Encoder:
             new_versions: the channels whose versions differ from those of the parent.
             serialized: what `serialize_checkpoint` made of it.
             parent: the state of the parent.
-            earlier_states: the states in which values are searched for.
+            iter_earlier_states: returns the states in which values are searched for.
 
         Returns:
             The versions and the values that are new for the parent: the given ones and those found.
@@ -163,23 +163,20 @@ class Encoder:
         all_versions = dict(new_versions)
         values = dict(serialized.values)
         given = checkpoint["channel_values"]
-        unknown: dict[str, Any] = {}
         for name, version in checkpoint["channel_versions"].items():
             if name in new_versions or _has_version(parent, name, version):
                 continue
             all_versions[name] = version
             if name in given:
                 values[name] = self.serialize(given[name], name)
-            else:
-                unknown[name] = version
-        if unknown:
-            for state in earlier_states:
-                for name in [name for name, version in unknown.items() if _has_version(state, name, version)]:
-                    del unknown[name]
+                continue
+            for state in iter_earlier_states():
+                if _has_version(state, name, version):
                     _, *typed = state[CHANNEL + name]
                     if typed:
                         type_name, header = typed
                         values[name] = type_name, header + state.get(VALUE + name, b"")
+                    break
         return all_versions, SerializedCheckpoint(values, serialized.rest)
 
 

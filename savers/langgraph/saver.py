@@ -196,8 +196,9 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
                     parent = log.load_state(stored_parent)
             successor = encode_successor(parent, checkpoint, new_versions, serialized, log.pack)
             if successor is None:
-                states = map(log.load_state, log.walk_back())
-                found = encoder.find_missing(checkpoint, new_versions, serialized, parent, states)
+                found = encoder.find_missing(
+                    checkpoint, new_versions, serialized, parent, lambda: map(log.load_state, log.walk_back())
+                )
                 successor = encode_successor(parent, checkpoint, *found, log.pack)
                 assert successor is not None
             if not is_next:

@@ -43,6 +43,7 @@ from graphkit._saver.incomplete import (
     check_complete as check_complete,
     check_copy as check_copy,
     copy_thread as copy_thread,
+    read_history as read_history,
 )
 from graphkit._saver.langgraph_writes import (
     LANGGRAPH as LANGGRAPH,
@@ -128,6 +129,7 @@ __all__ = [
     "is_namespace_inside",
     "iter_changes",
     "make_checkpoint_info",
+    "read_history",
     "resolve_thread_id",
     "run_in_thread",
     "set_public_module",

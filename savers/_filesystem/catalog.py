@@ -233,7 +233,7 @@ def iter_live_logs(store: Store) -> Iterator[tuple[str, str, str]]:
             continue
         directory = layout.join(store.root, name)
         # Nearly all threads have no namespace but the root.
-        if any(map(layout.is_namespace, store.io.listdir(directory))):
+        if any(map(layout.is_namespace, store.io.listdir_unchecked(directory))):
             namespaces = list_namespaces(store, thread_id)
         else:
             namespaces = [""]

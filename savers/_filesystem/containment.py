@@ -138,6 +138,10 @@ class DirectoryGuard(FileIO):
         self._check_whole(path)
         return self._with_room(lambda: self._io.listdir(path))
 
+    def listdir_unchecked(self, path: str) -> list[str]:
+        """Like `listdir`, for a directory that `entries` has just returned."""
+        return self._with_room(lambda: self._io.listdir(path))
+
     def entries(self, path: str) -> list[tuple[str, bool]]:
         self._check_whole(path)
         if hasattr(self._io, "entries"):

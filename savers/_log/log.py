@@ -72,12 +72,13 @@ class Log(Generic[Medium]):
         self.thread_id, self.namespace = identity.owner
         self.mutex = threading.RLock()
         self.frames: FrameLog[Medium, ThreadIdentity] = FrameLog(bytes, identity)
-        self.tables = TableReader(self.frames, codec.unpack)
-        self.chains = Chains(self.frames, codec.unpack)
-        self.history = History(self.frames, self.chains, codec.unpack)
-        self.packed = PackedHistory(self.chains, self.tables)
+        # One object for all parts: a listing keeps thousands of logs, and the garbage collector visits each object.
+        self.unpack = unpack = codec.unpack
         self.pack = codec.pack
-        self.unpack = codec.unpack
+        self.tables = TableReader(self.frames, unpack)
+        self.chains = Chains(self.frames, unpack)
+        self.history = History(self.frames, self.chains, unpack)
+        self.packed = PackedHistory(self.chains, self.tables)
         self._codec = codec
         self._serializer = serializer
         self._decoder = self.new_decoder()

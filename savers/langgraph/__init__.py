@@ -82,7 +82,7 @@ async def checkpointer() -> AsyncIterator[FileSystemCheckpointSaver]:
         import langgraph.checkpoint.base  # noqa: F401 - checks that the package is installed
     except ImportError as error:
         raise MissingDependencyError("langgraph", "langgraph") from error
-    from savers.langgraph.agent_server import open_from_environment
+    from savers.langgraph.file_saver import open_from_environment
 
     async with await run_in_thread(open_from_environment, os.environ) as saver:
         yield saver

@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from langgraph.cache.base import BaseCache, FullKey, ValueT
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit.abc import run_in_thread
+from savers._filesystem.io import FileIO
 from savers.langgraph._entries.examine import CACHE, EntriesReport
 from savers.langgraph._entries.log import EntryLog, Fsync
-from savers.langgraph._entries.records import Clear, EntryChange, Namespace, Put
+from savers.langgraph._entries.records import Clear, EntryChange, EntryTable, Namespace, Put
 from savers.langgraph.opening import ContextMethods
-from savers.langgraph.serializer import Deserializer, make_refusal, make_serializer
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
-    from savers._filesystem.io import FileIO
-    from savers.langgraph._entries.table import EntryTable
+from savers.langgraph.serializer import Deserializer, TypedValue, make_refusal, make_serializer
 
 _SECOND: Final = 1_000_000
 
@@ -84,19 +80,20 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
             CheckpointCorruptionError: the stored data are damaged; see `repair`.
             CheckpointStorageError: the file system refused.
         """
-        found: dict[FullKey, tuple[str, bytes]] = {}
         if not keys:
             return {}
+        found: dict[FullKey, TypedValue] = {}
         with self._log.reading() as table:
             now = self._log.now()
-            for namespace, key in keys:
-                entry = table.get(tuple(namespace), key)
-                if entry is not None and not entry.has_expired(now):
-                    found[tuple(namespace), key] = (entry.about, self._log.read_content(entry))
-        return {name: self._load(name, *typed) for name, typed in found.items()}
-
-    def _load(self, name: FullKey, type_name: str, data: bytes) -> Any:
-        return self._deserializer.deserialize(type_name, data, _describe(name))
+            for labels, key in keys:
+                namespace = tuple(labels)
+                entry = table.get(namespace, key)
+                if entry is None or entry.has_expired(now):
+                    continue
+                name = namespace, key
+                found[name] = (entry.about, self._log.read_content(entry), _describe(name))
+        values = self._deserializer.deserialize_all(list(found.values()))
+        return dict(zip(found, values, strict=True))
 
     async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
         """As `get`, in a worker thread."""
@@ -115,28 +112,25 @@ class FileSystemCache(ContextMethods, BaseCache[ValueT]):
         """
         now = self._log.now()
         changes: list[EntryChange] = []
-        for (namespace, key), (value, ttl) in pairs.items():
-            type_name, data = self._dump((tuple(namespace), key), value)
-            changes.append(
-                Put(
-                    namespace=tuple(namespace),
-                    key=key,
-                    created=now,
-                    updated=now,
-                    expires=None if ttl is None else now + int(ttl * _SECOND),
-                    ttl=None,
-                    about=type_name,
-                    value=data,
-                )
+        for (labels, key), (value, ttl) in pairs.items():
+            namespace = tuple(labels)
+            try:
+                type_name, data = self.serde.dumps_typed(value)
+            except (TypeError, ValueError) as error:
+                raise make_refusal(_describe((namespace, key)), value, error) from error
+            put = Put(
+                namespace=namespace,
+                key=key,
+                created=now,
+                updated=now,
+                expires=None if ttl is None else now + int(ttl * _SECOND),
+                ttl=None,
+                about=type_name,
+                value=data,
             )
+            changes.append(put)
         if changes:
             self._log.append(lambda _: changes)
-
-    def _dump(self, name: FullKey, value: Any) -> tuple[str, bytes]:
-        try:
-            return self.serde.dumps_typed(value)
-        except (TypeError, ValueError) as error:
-            raise make_refusal(_describe(name), value, error) from error
 
     async def aset(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
         """As `set`, in a worker thread."""

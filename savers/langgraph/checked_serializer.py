@@ -70,7 +70,7 @@ _LOCAL: Final = "<locals>"
 """Part of the qualified name of a class that is defined in a function."""
 _MAX_CLASSES: Final = 1000
 """How many classes are remembered: an application may define classes again and again."""
-_MAX_STEPS: Final = 100
+_MAX_DEPTH: Final = 100
 """How deep an error looks for the value that cannot be stored: a list may contain itself."""
 
 K = TypeVar("K")
@@ -115,8 +115,11 @@ class _Reading(threading.local):
     """None while this thread reads no value."""
 
 
+# The unpacker, which is written in C, calls `_read_ext` for each ext in the data, and turns every exception of it into
+# an error of its own that does not say what went wrong where. So what is not made is noted here, plain data take its
+# place, and the reader looks here when the unpacker has returned. A type whose constructor reads another checkpoint
+# nests readings; `Deserializer` keeps the notes of the outer one.
 READING: Final = _Reading()
-"""Errors would not do: the unpacker in C hides them."""
 
 
 class CheckedSerializer(JsonPlusSerializer):
@@ -154,7 +157,7 @@ class CheckedSerializer(JsonPlusSerializer):
         try:
             return "msgpack", packb(obj, self._write, _WRITE_OPTIONS)
         except TypeError as error:
-            raise self._find_refused(obj, error) from error
+            raise self._find_refused(obj, str(error)) from error
 
     def _write(self, value: Any) -> Ext | str:
         """Return what stands for a value that msgpack lacks."""
@@ -165,6 +168,8 @@ class CheckedSerializer(JsonPlusSerializer):
                 return repr(value)
             form = self._choose_form(cls)
             _remember(self._forms, cls, form)
+        # The parts are packed on their own, and come back as the bytes of the ext: the packer calls this method again
+        # for what is in them. So a class costs a look-up here, not a walk over the value before it is packed.
         code, parts = form(value)
         return Ext(code, packb(parts, self._write, _WRITE_OPTIONS))
 
@@ -178,6 +183,7 @@ class CheckedSerializer(JsonPlusSerializer):
             return lambda value: (DELTA_SNAPSHOT, value.value)
         if (cls.__module__, cls.__name__) == ("numpy", "ndarray"):
             return _write_array
+        # A class that its reader makes by its constructor has LangGraph's form, which names the arguments.
         key = (cls.__module__, cls.__name__)
         is_made_by_constructor = key in SAFE_MSGPACK_TYPES or key in self._listed or cls in self._listed_classes
         if is_made_by_constructor or self._is_plain:
@@ -197,6 +203,8 @@ class CheckedSerializer(JsonPlusSerializer):
 
     def _write_by_langgraph(self, value: Any) -> tuple[int, Parts]:
         """Return the form of a class for which only LangGraph's own serializer has one, if it does."""
+        # Its form is a function inside LangGraph, so the value is packed by it and taken apart again. What is in the
+        # value stays packed: the inner hook returns each ext as it is.
         _, data = super().dumps_typed(value)
         ext = unpackb(data, ext_hook=lambda *ext: ext)
         if not isinstance(ext, tuple):
@@ -204,23 +212,33 @@ class CheckedSerializer(JsonPlusSerializer):
         code, content = ext
         return code, unpackb(content, ext_hook=Ext, option=_READ_OPTIONS)
 
-    def _find_refused(self, value: Any, error: TypeError) -> RefusedValueError:
-        """Return the error for the innermost value that cannot be packed."""
-        path = ""
-        for _ in range(_MAX_STEPS):
+    def _find_refused(self, value: Any, reason: str, path: str = "", depth: int = 0) -> RefusedValueError:
+        """Return the error for the innermost value that cannot be packed.
+
+        The packer says only that something in the value is wrong. So each part of the value is packed
+        alone, and the first one that cannot be is searched in the same way.
+
+        Args:
+            value: cannot be packed.
+            reason: what the packer said of it.
+            path: where it is in the value that was to be stored.
+            depth: how many values it is in.
+        """
+        try:
+            content = self._get_content(value)
+        except RefusedValueError as refused:
+            return RefusedValueError(refused.type_name, refused.reason, path)
+        for step, part in _list_parts(content, are_fields=content is not value):
             try:
-                content = self._get_content(value)
-            except RefusedValueError as refused:
-                return RefusedValueError(refused.type_name, refused.reason, path)
-            step, part, inner = self._find_failing(content, are_fields=content is not value)
-            if inner is None:
-                break
-            path += step
-            error = inner
-            if isinstance(part, _DictKey):
-                return RefusedValueError(f"key of type {_name_class(type(part.key))}", str(error), path)
-            value = part
-        return RefusedValueError(_name_class(type(value)), str(error), path)
+                packb(part, self._write, _WRITE_OPTIONS)
+            except TypeError as error:
+                if isinstance(part, _Key):
+                    (key,) = part
+                    return RefusedValueError(f"key of type {_name_class(type(key))}", str(error), path + step)
+                if depth == _MAX_DEPTH:
+                    break
+                return self._find_refused(part, str(error), path + step, depth + 1)
+        return RefusedValueError(_name_class(type(value)), reason, path)
 
     def _get_content(self, value: Any) -> Any:
         """Return what is packed in place of a value; the value itself if msgpack has its type.
@@ -229,35 +247,19 @@ class CheckedSerializer(JsonPlusSerializer):
             RefusedValueError: it cannot be stored.
         """
         cls = type(value)
+        if cls in _MSGPACK_TYPES:
+            return value
         is_passed_through = isinstance(value, Enum) or hasattr(cls, "__dataclass_fields__")
-        if cls in _MSGPACK_TYPES or (issubclass(cls, (dict, list, str, int)) and not is_passed_through):
+        if issubclass(cls, (dict, list, str, int)) and not is_passed_through:
             return value
         form = _STANDARD_FORMS.get(cls) or self._forms.get(cls) or self._choose_form(cls)
         code, parts = form(value)
         if code == DELTA_SNAPSHOT:
             return parts
         if code == PYDANTIC_V2 and len(parts) == _PYDANTIC_PARTS:
-            return {**parts[2], **(parts[-1] or {})}
+            _, _, fields, _, _, private = parts
+            return fields | (private or {})
         return parts[2]
-
-    def _find_failing(self, content: Any, *, are_fields: bool) -> tuple[str, Any, TypeError | None]:
-        """Return the first part of a content that cannot be packed, with the step to it and the error."""
-        parts: Iterable[tuple[str, Any]] = ()
-        if isinstance(content, dict) and are_fields:
-            parts = ((f".{name}", part) for name, part in content.items())
-        elif isinstance(content, dict):
-            parts = _list_items(content)
-        elif isinstance(content, (list, tuple)):
-            parts = ((f"[{number}]", part) for number, part in enumerate(content))
-        elif are_fields:
-            parts = (("", content),)
-        for step, part in parts:
-            try:
-                packed = {part.key: None} if isinstance(part, _DictKey) else part
-                packb(packed, self._write, _WRITE_OPTIONS)
-            except TypeError as error:
-                return step, part, error
-        return "", None, None
 
     # Reading
 
@@ -294,9 +296,14 @@ class CheckedSerializer(JsonPlusSerializer):
         Raises:
             _BlockedError: it may not be made.
         """
+        # What the data name is compared with lists, and looked up among imported classes. Only LangGraph's own list of
+        # safe types, and a class that the caller has named, are ever imported: an import runs code.
         key = (module, name)
         if code == METHOD:
-            return _call_safe_method((module, name, *more), content)
+            method = (module, name, *more)
+            if method not in SAFE_MSGPACK_METHODS:
+                raise _BlockedError(f"{method[-1]} may not be called; store the value in another form")
+            return getattr(_import_class(key), method[2])(content)
         if key in SAFE_MSGPACK_TYPES:
             return _construct(_import_class(key), code, content)
         if self._listed or self._is_plain:
@@ -309,6 +316,8 @@ class CheckedSerializer(JsonPlusSerializer):
         listed = self._find_listed(key)
         if listed is None:
             return content  # LangGraph has listed a class that is defined in a function
+        # The number of parts shows who wrote the value. One that this serializer wrote by its fields is made of them:
+        # the parts that LangGraph's form lacks say what its constructor could not find out.
         application_type = ApplicationType.of(listed)
         if application_type is not None and len(more) >= _EXACT_PARTS.get(code, sys.maxsize):
             return _make_of_fields(application_type, code, content, more)
@@ -393,12 +402,17 @@ def _list_keys(types: Iterable[type | Key]) -> dict[Key, type | None]:
     """Return the classes of `types` by each name that data may have for them; None for one that is not imported."""
     listed: dict[Key, type | None] = {}
     for one in types:
-        cls = one if isinstance(one, type) else find_class(*one[:2])
-        if not isinstance(one, type):
+        if isinstance(one, type):
+            cls: type | None = one
+        else:
+            module, name, *_ = one
+            cls = find_class(module, name)
             listed.setdefault(one, cls)
-        if cls is not None:
-            for module in (cls.__module__, get_module_name(cls)):
-                listed[module, cls.__name__] = listed[module, cls.__qualname__] = cls
+        if cls is None:
+            continue
+        for module in (cls.__module__, get_module_name(cls)):
+            listed[module, cls.__name__] = cls
+            listed[module, cls.__qualname__] = cls
     return listed
 
 
@@ -408,12 +422,6 @@ def _name_class(cls: type) -> str:
 
 _IMPORTED: Final[dict[Key, Any]] = {}
 """The safe classes that were read."""
-
-
-def _call_safe_method(method: Key, content: Any) -> Any:
-    if method not in SAFE_MSGPACK_METHODS:
-        raise _BlockedError(f"{method[-1]} may not be called; store the value in another form")
-    return getattr(_import_class(method[:2]), method[2])(content)
 
 
 def _import_class(key: Key) -> Any:
@@ -473,6 +481,9 @@ def _check_readable(application_type: ApplicationType) -> None:
 
 def _find_setter(application_type: ApplicationType) -> str | None:
     """Return what would run code of the class when its objects are made from their fields; None if nothing would."""
+    # An object is made without its constructor, by setting its attributes. Of a dataclass, an attribute of the class
+    # with the name of a field may be a descriptor that runs code when it is set, as a property does; the members of
+    # `__slots__` are descriptors, too, and harmless. The other kinds of types set no attribute of a class.
     cls: Any = application_type.cls
     if application_type.flavour == "dataclass":
         for name in application_type.fields:
@@ -600,26 +611,17 @@ _EXACT_PARTS: Final = {ARGUMENT: 1, PYDANTIC_V2: 3}
 def _choose_form_of_fields(application_type: ApplicationType) -> Form:
     cls: Any = application_type.cls
     module, name = get_module_name(cls), cls.__qualname__
-    if application_type.flavour == "enum":
 
-        def write_member(member: Any) -> tuple[int, Parts]:
-            return ARGUMENT, (module, name, member.value, _get_member_name(member))
+    def write_model(model: Any) -> tuple[int, Parts]:
+        fields = _get_fields(application_type, model) | (model.__pydantic_extra__ or {})
+        fields_set = sorted(model.__pydantic_fields_set__)
+        return PYDANTIC_V2, (module, name, fields, "model_validate_json", fields_set, model.__pydantic_private__)
 
-        return write_member
     if application_type.flavour == "pydantic":
-
-        def write_model(model: Any) -> tuple[int, Parts]:
-            fields = _get_fields(application_type, model) | (model.__pydantic_extra__ or {})
-            fields_set = sorted(model.__pydantic_fields_set__)
-            private = model.__pydantic_private__
-            return PYDANTIC_V2, (module, name, fields, "model_validate_json", fields_set, private)
-
         return write_model
-
-    def write_fields(value: Any) -> tuple[int, Parts]:
-        return KEYWORDS, (module, name, _get_fields(application_type, value))
-
-    return write_fields
+    if application_type.flavour == "enum":
+        return lambda member: (ARGUMENT, (module, name, member.value, _get_member_name(member)))
+    return _make_standard_form(KEYWORDS, (module, name), lambda value: _get_fields(application_type, value))
 
 
 def _get_fields(application_type: ApplicationType, value: Any) -> dict[str, Any]:
@@ -645,6 +647,8 @@ def _get_member_name(member: Enum) -> str | None:
 
 def _combines_flags(cls: Any) -> bool:
     """Return whether a Flag combines its members without code of the application."""
+    # Flag(value) calls `_missing_` for a combination, which calls `__new_member__`. EnumType itself may be replaced by
+    # a metaclass of the application. If all three are those of the standard library, nothing else runs.
     return (
         type(cls) is EnumType
         and issubclass(cls, Flag)
@@ -687,6 +691,7 @@ def _find_member(cls: Any, value: Any, more: list[Any]) -> Any:
         if member is not None:
             return member
         raise _BlockedError(f"it has no member {more[0]!r} now")
+    # Not `cls(value)`, which calls `_missing_` of the application. True equals 1, so the types must be the same, too.
     for member in cls.__members__.values():
         if type(member._value_) is type(value) and member._value_ == value:
             return member
@@ -719,15 +724,25 @@ def _validate(cls: Any, content: Any) -> Any:
 _MSGPACK_TYPES: Final = frozenset({bool, bytes, bytearray, dict, float, int, list, memoryview, str, tuple, type(None)})
 
 
-class _DictKey(NamedTuple):
-    """A key of a dict, among its parts."""
-
-    key: Any
+class _Key(dict[Any, None]):
+    """A dict with only a key of a dict, which is packed to find out whether the key can be."""
 
 
-def _list_items(mapping: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of a dict, with the steps that lead to them."""
-    for key, value in mapping.items():
-        step = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.60}]"
-        yield step, _DictKey(key)
-        yield step, value
+def _list_parts(content: Any, *, are_fields: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of what is packed for a value, with the steps that lead to them.
+
+    Args:
+        content: what is packed.
+        are_fields: whether it has the fields of an object, and is not the value itself.
+    """
+    if isinstance(content, dict) and are_fields:
+        yield from ((f".{name}", part) for name, part in content.items())
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            step = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{key!r:.60}]"
+            yield step, _Key({key: None})
+            yield step, value
+    elif isinstance(content, (list, tuple)):
+        yield from ((f"[{number}]", part) for number, part in enumerate(content))
+    elif are_fields:
+        yield "", content

@@ -13,31 +13,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+from typing import Any, Final, final
 from weakref import WeakValueDictionary
 
 from graphkit import END, Checkpoint, CheckpointInfo, RunnableConfig
-from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver, HasVersions, make_checkpoint_info
+from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver, HasVersions, make_checkpoint_info, read_history
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.values import FrozenDict, freeze
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers.langgraph.histories import (
-    EARLY,
-    FoundCheckpoint,
-    GrowingHistory,
-    Histories,
-    Result,
-    Seen,
-    Take,
-    is_made_before,
-)
+from savers.langgraph.encoding import Successor, TaskWrites, Write
+from savers.langgraph.histories import EARLY, FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
 from savers.langgraph.steps import UNKNOWN
-from savers.langgraph.writes import Write
-
-if TYPE_CHECKING:
-    from savers.langgraph.channels import Successor
-    from savers.langgraph.writes import TaskWrites
 
 _MIN_READ: Final = 16
 """The fewest infos that are read at first."""
@@ -110,13 +97,15 @@ class _GrowingHistory:
     def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:  # noqa: ARG002 - the whole state is put
         saver = self._saver
         named = self._history.replace(checkpoint_id=new.id)
-        is_present = saver.get(named) is not None
-        if is_present:
+        target = self._history
+        if saver.get(named) is not None:
+            # It is replaced, and with its metadata, in which a saver keeps its pending writes by
+            # default. So they wait as early writes until the new one is there.
+            target = named
             writes = saver.get_writes(named)
             if writes:
-                # By default, a saver keeps them in the metadata that are replaced.
                 saver.put_writes(_place_early(saver, self._history, new.id), writes)
-        saver.put(named if is_present else self._history, new.make_checkpoint(successor.state))
+        saver.put(target, new.make_checkpoint(successor.state))
         early = saver.get_writes(_make_early_config(named))
         if early:
             saver.put_writes(named, _merge(early, saver.get_writes(named)))
@@ -128,6 +117,12 @@ class ContractHistories(Histories):
 
     The threads of execution of this process exclude each other; processes do not.
     """
+
+    # The contract has no put that depends on what is stored. So each change reads and then puts under a
+    # lock of this process: of two runs in one process, neither loses the writes of the other. If the
+    # process dies in between, what it has put so far must be right by itself. Early writes are copied to
+    # their checkpoint after it was put, and stay in their own namespace, so `_read` merges both, whether
+    # the copy was finished or not.
 
     def put_next(self, history: RunnableConfig, put_next: Callable[[GrowingHistory], None]) -> None:
         with _lock_thread(self.saver, history):
@@ -149,7 +144,9 @@ class ContractHistories(Histories):
 
     def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
         found = self._read(config)
-        return None if found is None else take(found)
+        if found is None:
+            return None
+        return take(found)
 
     def _read(self, config: RunnableConfig) -> FoundCheckpoint | None:
         saver = self.saver
@@ -222,54 +219,29 @@ class ContractHistories(Histories):
                 " that it wraps, or `prune` of the saver"
             )
         with _lock_thread(saver, history), saver.run_lock(history):
-            kept = [
-                stored
-                for namespace in saver.namespaces(history.thread)
-                for stored in self._read_history(RunnableConfig(history.thread, checkpoint_ns=namespace))
-                if stored.config.checkpoint_ns != history.checkpoint_ns or stored.checkpoint.id not in ids
-            ]
-            saver.release(RunnableConfig(history.thread))
-            for stored in kept:
-                stored.put(saver)
-
-    def _read_history(self, history: RunnableConfig) -> list[_Kept]:
-        """Return the checkpoints of a history, oldest first."""
-        saver = self.saver
-        kept: list[_Kept] = []
-        for info in reversed(saver.history(history)):
-            named = history.replace(checkpoint_id=info.id)
-            checkpoint = saver.get(named)
-            if checkpoint is not None:
-                writes = saver.get_writes(named)
-                metadata = freeze(make_checkpoint_info(history, checkpoint, writes, ()).metadata)
-                # The state is read now: it is gone after the release.
-                whole = checkpoint.with_metadata(metadata).with_state(checkpoint.state)
-                kept.append(_Kept(history, whole, writes, info.tags))
-        return kept
+            # `release` ends all namespaces of the thread, so all of them are put back. They are read
+            # before it. A crash in between loses the thread, as with `prune` of such a saver.
+            root = RunnableConfig(history.thread)
+            configs = [root.replace(checkpoint_ns=namespace) for namespace in saver.namespaces(history.thread)]
+            found: list[tuple[RunnableConfig, Any]] = []
+            for config in configs:
+                for stored in read_history(saver, config):
+                    # A listing may load a state at its first use, which is too late after the release.
+                    loaded = stored.checkpoint.with_state(stored.checkpoint.state)
+                    found.append((config, stored._replace(checkpoint=loaded)))
+            saver.release(root)
+            for config, stored in found:
+                if config != history or stored.checkpoint.id not in ids:
+                    stored.put(saver, config)
 
     def delete_idle(self, thread_id: str, *, idle_since: datetime, dry_run: bool = False) -> bool:
         """As in Histories. The times of the latest checkpoints decide: a saver does not say when it wrote."""
         with _lock_thread(self.saver, RunnableConfig(thread_id)):
-            if not is_made_before(self.saver, thread_id, idle_since):
-                return False
+            for namespace in self.saver.namespaces(thread_id):
+                for info in self.saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1):
+                    if info.created_at >= idle_since:
+                        return False
             return dry_run or self.saver.delete(thread_id)
-
-
-class _Kept(NamedTuple):
-    """A checkpoint that is put back."""
-
-    config: RunnableConfig
-    checkpoint: Checkpoint
-    writes: Mapping[str, Any]
-    tags: Sequence[str]
-
-    def put(self, saver: BaseCheckpointSaver) -> None:
-        """Put it with its pending writes and tags."""
-        stored = saver.put(self.config, self.checkpoint)
-        if self.writes:
-            saver.put_writes(stored, self.writes)
-        if self.tags:
-            saver.add_tags(stored, *self.tags)
 
 
 def _place_early(saver: BaseCheckpointSaver, history: RunnableConfig, checkpoint_id: str) -> RunnableConfig:

@@ -10,13 +10,15 @@ import dataclasses
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
 from graphkit import BaseCheckpointSaver, RunnableConfig
-from graphkit.abc import LANGGRAPH, MADE_BY
+from graphkit.abc import LANGGRAPH, MADE_BY, Progress
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -24,28 +26,25 @@ from graphkit.errors import (
     CheckpointStorageError,
     MissingDependencyError,
 )
+from savers._cipher import Cipher
 from savers._filesystem.layout import MARKER
-from savers.langgraph.comparison import list_differences
-from savers.langgraph.configs import make_langgraph_config
+from savers.langgraph.encoding import Write
 from savers.langgraph.file_saver import FileSystemCheckpointSaver
 from savers.langgraph.histories import EARLY
+from savers.langgraph.metadata import make_langgraph_config
 from savers.langgraph.saver import CheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,
     SourceCheckpoint,
     SqliteSource,
+    list_differences,
     make_passthrough_serializer,
+    open_checkpointer,
+    read_stored,
 )
-from savers.langgraph.writes import Write
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
     from langgraph.checkpoint.sqlite import SqliteSaver
-
-    from savers._cipher import Cipher
-
-Progress = Callable[[int, int, str], object]
-"""Called with the number of checkpoints done, the number of all checkpoints, and the thread."""
 
 _INSERT_WRITE: Final = (
     "INSERT INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_path, task_id, idx, channel, type, value)"
@@ -121,23 +120,28 @@ def export_langgraph_sqlite(
     if isinstance(threads, (str, bytes)):
         raise TypeError(f"threads must be a list of ids, not one id; pass [{threads!r}]")
     passthrough = make_passthrough_serializer(serde)
-    saver_class = _import_sqlite_saver()
-    saver = _open_source(source, passthrough, cipher)
-    if saver.store.seals_records and not plaintext:
-        raise CheckpointerConfigurationError(
-            "the store is sealed, and a database of SqliteSaver is not: ask for plaintext (plaintext=True,"
-            " --plaintext), or export the sealed logs of a directory (format='logs', `graphkit export --raw`)"
-        )
+    try:
+        from langgraph.checkpoint.sqlite import SqliteSaver
+    except ImportError as error:
+        raise MissingDependencyError("langgraph-checkpoint-sqlite", "langgraph-sqlite") from error
+    if not isinstance(source, BaseCheckpointSaver) and not Path(source).is_dir():
+        raise CheckpointerConfigurationError(f"there is no directory {os.fspath(source)!r}")
     with ExitStack() as opened:
-        if isinstance(saver, FileSystemCheckpointSaver):
-            opened.enter_context(saver.store)
+        saver = opened.enter_context(open_checkpointer(source, passthrough, cipher, fsync="never"))
+        if saver.store.seals_records and not plaintext:
+            raise CheckpointerConfigurationError(
+                "the store is sealed, and a database of SqliteSaver is not: ask for plaintext (plaintext=True,"
+                " --plaintext), or export the sealed logs of a directory (format='logs', `graphkit export --raw`)"
+            )
         plan, left_out = _list_checkpoints(saver, threads)
-        if not plan:
-            _check_is_store(saver)
-        with _open_database(saver_class, os.fspath(file), passthrough) as target:
-            export = _Export(saver, target, progress, total=sum(map(len, plan.values())))
-            for history, ids in plan.items():
-                export.export_history(history, ids)
+        if not plan and isinstance(saver, FileSystemCheckpointSaver):
+            directory = saver.store.base_directory
+            if not Path(directory, MARKER).exists():
+                raise CheckpointerConfigurationError(f"{directory!r} is not a checkpoint directory")
+        target = opened.enter_context(_open_database(SqliteSaver, os.fspath(file), passthrough))
+        export = _Export(saver, target, progress, total=sum(map(len, plan.values())))
+        for history, ids in plan.items():
+            export.export_history(history, ids)
     return ExportReport(
         threads=len({history.thread_id for history in plan}),
         checkpoints=export.written,
@@ -147,56 +151,23 @@ def export_langgraph_sqlite(
     )
 
 
-def _import_sqlite_saver() -> type[SqliteSaver]:
-    """Import LangGraph's SqliteSaver, which is a package of its own.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
-    try:
-        from langgraph.checkpoint.sqlite import SqliteSaver
-    except ImportError as error:
-        raise MissingDependencyError("langgraph-checkpoint-sqlite", "langgraph-sqlite") from error
-    return SqliteSaver
-
-
-def _open_source(
-    source: str | os.PathLike[str] | BaseCheckpointSaver, serde: SerializerProtocol, cipher: Cipher | None
-) -> CheckpointSaver:
-    if isinstance(source, BaseCheckpointSaver):
-        if cipher is not None:
-            raise CheckpointerConfigurationError("cipher is for a directory; give the keys to the saver")
-        return CheckpointSaver(source, serde=serde, on_blocked_type="plain")
-    if not Path(source).is_dir():
-        raise CheckpointerConfigurationError(f"there is no directory {os.fspath(source)!r}")
-    return FileSystemCheckpointSaver(source, serde=serde, fsync="never", on_blocked_type="plain", cipher=cipher)
-
-
-def _check_is_store(saver: CheckpointSaver) -> None:
-    """Check that a directory without threads is a store.
-
-    Raises:
-        CheckpointerConfigurationError: it is not.
-    """
-    if isinstance(saver, FileSystemCheckpointSaver) and not Path(saver.store.base_directory, MARKER).exists():
-        raise CheckpointerConfigurationError(f"{saver.store.base_directory!r} is not a checkpoint directory")
-
-
 def _list_checkpoints(
     saver: CheckpointSaver, threads: Sequence[str] | None
 ) -> tuple[Mapping[HistoryKey, Sequence[str]], Sequence[str]]:
     """Return the ids of the checkpoints of each history, oldest first, and the threads to leave out."""
     plan: dict[HistoryKey, Sequence[str]] = {}
     left_out: list[str] = []
+    is_named = threads is not None
     for thread_id in saver.store.threads() if threads is None else threads:
         histories = _list_histories(saver, thread_id)
-        if histories is not None:
+        if histories:
             plan.update(histories)
-        elif threads is None:
+        elif histories is None and is_named:
+            reason = "it holds a run of graphkit's own, which LangGraph cannot read"
+            raise CheckpointConflictError(thread_id, reason)
+        elif histories is None:
             left_out.append(thread_id)
-        else:
-            raise CheckpointConflictError(thread_id, "it holds a run of graphkit's own, which LangGraph cannot read")
-        if threads is not None and not histories:
+        elif is_named:
             raise CheckpointNotFoundError(thread_id)
     return plan, left_out
 
@@ -215,16 +186,8 @@ def _list_histories(saver: CheckpointSaver, thread_id: str) -> dict[HistoryKey, 
     return histories
 
 
-@dataclasses.dataclass(frozen=True)
-class _Target:
-    """The database: LangGraph's saver, which writes checkpoints, and a reader of its rows."""
-
-    saver: SqliteSaver
-    source: SqliteSource
-
-
 @contextmanager
-def _open_database(saver_class: type[SqliteSaver], file: str, serde: SerializerProtocol) -> Iterator[_Target]:
+def _open_database(saver_class: type[SqliteSaver], file: str, serde: SerializerProtocol) -> Iterator[SqliteSaver]:
     """Open a database of LangGraph's SqliteSaver; create it if it is missing.
 
     Raises:
@@ -236,7 +199,7 @@ def _open_database(saver_class: type[SqliteSaver], file: str, serde: SerializerP
             saver.setup()
             # Each checkpoint is a transaction. After a power loss, the export is run again.
             connection.execute("PRAGMA synchronous = NORMAL")
-            yield _Target(saver, SqliteSource(connection, serde))
+            yield saver
     except sqlite3.Error as error:
         raise CheckpointStorageError(file, "write", OSError(0, str(error))) from error
 
@@ -244,9 +207,11 @@ def _open_database(saver_class: type[SqliteSaver], file: str, serde: SerializerP
 class _Export:
     """An export to a database that is open."""
 
-    def __init__(self, saver: CheckpointSaver, target: _Target, progress: Progress | None, *, total: int) -> None:
+    def __init__(self, saver: CheckpointSaver, target: SqliteSaver, progress: Progress | None, *, total: int) -> None:
         self._saver = saver
         self._target = target
+        self._database = SqliteSource(target.conn, target.serde)
+        """Reads the rows of the target."""
         self._progress = progress
         self._total = total
         self._done = 0
@@ -261,88 +226,61 @@ class _Export:
             history: names the thread and the namespace.
             ids: the ids of the checkpoints, oldest first.
         """
-        if not _is_encodable(history):
-            self.problems.append(f"{_describe(history)}: SQLite cannot store this id, which is not Unicode text")
+        try:
+            "".join(history).encode()
+        except UnicodeEncodeError:  # a lone surrogate
+            self.problems.append(f"{history.describe()}: SQLite cannot store this id, which is not Unicode text")
             return
-        existing_ids = set(self._target.source.list_ids(history))
+        existing_ids = set(self._database.list_ids(history))
         for checkpoint_id in ids:
-            original = self._read(history, checkpoint_id)
-            if original is not None:
+            with _explain_unknown_types("store", history):
+                original = read_stored(self._saver, history, checkpoint_id)
+            if original is not None:  # it may have been removed meanwhile
                 self._export(history, checkpoint_id, original, is_new=checkpoint_id not in existing_ids)
             self._done += 1
             if self._progress is not None:
                 self._progress(self._done, self._total, history.thread_id)
         if list(ids) != sorted(ids):
             self.problems.append(
-                f"{_describe(history)}: SqliteSaver sorts checkpoints by id, and this history has another order:"
+                f"{history.describe()}: SqliteSaver sorts checkpoints by id, and this history has another order:"
                 f" its latest checkpoint is {ids[-1]}, and SqliteSaver's is {max(ids)}"
             )
 
-    def _read(self, history: HistoryKey, checkpoint_id: str) -> SourceCheckpoint | None:
-        """Read a checkpoint of the store; return None if it was removed meanwhile."""
-        config = make_langgraph_config(*history, checkpoint_id)
-        with _explain_unknown_types("store", history):
-            found = self._saver.get_tuple(config)
-        if found is None:
-            return None
-        parent_id = None
-        if found.parent_config is not None:
-            parent_id = found.parent_config["configurable"]["checkpoint_id"]
-        return SourceCheckpoint(
-            parent_id=parent_id,
-            checkpoint=found.checkpoint,
-            metadata=found.metadata,
-            writes=self._saver.writes_of(config),
-        )
-
     def _export(self, history: HistoryKey, checkpoint_id: str, original: SourceCheckpoint, *, is_new: bool) -> None:
-        where = f"{_describe(history)}, checkpoint {checkpoint_id}"
+        where = f"{history.describe()}, checkpoint {checkpoint_id}"
         try:
             json.dumps(original.metadata)
         except (TypeError, ValueError) as error:
             self.problems.append(f"{where}: SqliteSaver cannot store its metadata: {error}")
             return
-        if not is_new:
+        if is_new:
+            # The writes come first: a checkpoint in the database is one whose writes are there.
+            existing_writes = self._database.read_writes(history, checkpoint_id)
+            if _has_conflict(existing_writes, original.writes):
+                self.problems.append(f"{where}: the database has other writes of it; nothing was overwritten")
+                return
+            self._put_writes(history, checkpoint_id, existing_writes, original.writes)
+            config = make_langgraph_config(*history, original.parent_id)
+            versions = original.checkpoint["channel_versions"]
+            self._target.put(config, original.checkpoint, original.metadata, versions)
+            self.written += 1
+        else:
             self.skipped += 1
             with _explain_unknown_types("database", history):
-                existing = self._target.source.read(history, checkpoint_id)
-            different = self._list_conflicts(existing, original)
+                existing = self._database.read(history, checkpoint_id)
+            different = list_differences(self._saver.serde, existing, original)
+            if "writes" in different and not _has_conflict(existing.writes, original.writes):
+                # The thread has gone on since an earlier export.
+                different.remove("writes")
             if different:
                 self.problems.append(
                     f"{where}: the database has it with another {' and '.join(different)}; nothing was overwritten"
                 )
                 return
             self._put_writes(history, checkpoint_id, existing.writes, original.writes)
-        else:
-            # The writes come first: a checkpoint in the database is one whose writes are there.
-            existing_writes = self._target.source.read_writes(history, checkpoint_id)
-            if _has_conflict(existing_writes, original.writes):
-                self.problems.append(f"{where}: the database has other writes of it; nothing was overwritten")
-                return
-            self._put_writes(history, checkpoint_id, existing_writes, original.writes)
-            self._put_checkpoint(history, original)
-            self.written += 1
-        stored = self._target.source.read(history, checkpoint_id)
+        stored = self._database.read(history, checkpoint_id)
         for part in list_differences(self._saver.serde, stored, original):
             self.problems.append(f"{where}: its {part} differs")
-
-    def _list_conflicts(self, existing: SourceCheckpoint, original: SourceCheckpoint) -> list[str]:
-        """Return the parts of a checkpoint of the database that differ from those of the store.
-
-        Writes that only the store has are no conflict: the thread has gone on since an earlier export.
-        """
-        different = list_differences(self._saver.serde, existing, original)
-        if "writes" in different and not _has_conflict(existing.writes, original.writes):
-            different.remove("writes")
-        return different
-
-    def _put_checkpoint(self, history: HistoryKey, original: SourceCheckpoint) -> None:
-        self._target.saver.put(
-            make_langgraph_config(*history, original.parent_id),
-            original.checkpoint,
-            original.metadata,
-            original.checkpoint["channel_versions"],
-        )
 
     def _put_writes(
         self, history: HistoryKey, checkpoint_id: str, existing: Sequence[Write], writes: Sequence[Write]
@@ -354,17 +292,8 @@ class _Export:
         known = {write.key for write in existing}
         rows = [(*history, checkpoint_id, *write) for write in writes if write.key not in known]
         if rows:
-            with self._target.saver.cursor() as cursor:
+            with self._target.cursor() as cursor:
                 cursor.executemany(_INSERT_WRITE, rows)
-
-
-def _is_encodable(history: HistoryKey) -> bool:
-    """Return whether SQLite can store the names of a history: they contain no lone surrogate."""
-    try:
-        "".join(history).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _has_conflict(existing: Sequence[Write], writes: Sequence[Write]) -> bool:
@@ -384,10 +313,6 @@ def _explain_unknown_types(place: str, history: HistoryKey) -> Iterator[None]:
         yield
     except NotImplementedError as error:
         raise CheckpointerConfigurationError(
-            f"{_describe(history)} of the {place}: {error}; if the values are encrypted, pass the serializer of the"
+            f"{history.describe()} of the {place}: {error}; if the values are encrypted, pass the serializer of the"
             " store to export_langgraph_sqlite(serde=...)"
         ) from error
-
-
-def _describe(history: HistoryKey) -> str:
-    return f"thread {history.thread_id!r}, namespace {history.namespace!r}"

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Final, Literal
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
+from graphkit.registry import saver_names
+from savers._cipher import Cipher
+from savers._compression import Compression
 from savers._filesystem import FileSystemSaver
 from savers.langgraph.saver import CheckpointSaver, check_options
+from savers.langgraph.serializer import OnBlockedType
 
-if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
-    from savers._cipher import Cipher
-    from savers._compression import Compression
-    from savers.langgraph.serializer import OnBlockedType
+VARIABLE: Final = "GRAPHKIT_DIR"
+"""The environment variable that names the directory for LangGraph's Agent Server, as for the command line."""
 
 
 class FileSystemCheckpointSaver(CheckpointSaver):
@@ -83,3 +87,27 @@ class FileSystemCheckpointSaver(CheckpointSaver):
         saver = FileSystemSaver(base_directory, fsync=fsync, compression=compression, cipher=cipher)
         super().__init__(saver, serde=serde, on_blocked_type=on_blocked_type, ttl=ttl)
         self.store: FileSystemSaver = saver
+
+
+def open_from_environment(environment: Mapping[str, str]) -> FileSystemCheckpointSaver:
+    """Open the directory that GRAPHKIT_DIR names; create it if it is missing.
+
+    Raises:
+        CheckpointerConfigurationError: the variable is missing or empty, or what it names cannot be
+            used. The error names the variable.
+    """
+    directory = environment.get(VARIABLE, "")
+    if not directory:
+        raise CheckpointerConfigurationError(
+            f"{VARIABLE} is not set: name the directory of the checkpoints, for example in langgraph.json: "
+            f'"env": {{"{VARIABLE}": "./checkpoints"}}'
+        )
+    kind, colon, _ = directory.partition(":")
+    if colon and kind in saver_names() and not Path(directory).exists():
+        raise CheckpointerConfigurationError(
+            f"{VARIABLE}={directory!r} names another kind of store; LangGraph's checkpointer needs a directory"
+        )
+    try:
+        return FileSystemCheckpointSaver(directory)
+    except CheckpointerError as error:
+        raise CheckpointerConfigurationError(f"{VARIABLE}={directory!r} cannot be used: {error}") from error

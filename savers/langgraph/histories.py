@@ -3,27 +3,28 @@
 LangGraph puts writes before their checkpoint, puts a checkpoint that depends on the one before it,
 and lists checkpoints of a whole store. The contract of graphkit's savers has no methods for these.
 There are two implementations: on logs (`log_histories.py`), and on the contract alone
-(`contract_histories.py`).
+(`contract_histories.py`). `select` chooses checkpoints for `list`, and merges those of several
+histories.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from graphkit import RunnableConfig
-from graphkit.abc import BaseCheckpointSaver
+from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
+from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
-
-if TYPE_CHECKING:
-    from graphkit.values import FrozenDict
-    from savers._log.packed_history import PackedState
-    from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers.langgraph.channels import Successor
-    from savers.langgraph.writes import TaskWrites
+from savers._log.packed_history import PackedState
+from savers._log.stored_checkpoint import StoredCheckpoint
+from savers.langgraph.encoding import Successor, TaskWrites
+from savers.langgraph.metadata import matches
 
 EARLY: Final = "#early:"
 """The prefix of the namespace in which a saver without a log keeps the early writes of another one."""
@@ -193,10 +194,110 @@ class Histories(ABC):
         return type(self.saver).__name__
 
 
-def is_made_before(saver: BaseCheckpointSaver, thread_id: str, moment: datetime) -> bool:
-    """Return whether the latest checkpoints of all histories of a thread were made before a moment."""
-    return all(
-        info.created_at < moment
-        for namespace in saver.namespaces(thread_id)
-        for info in saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1)
-    )
+_LAST_ID: Final = "\U0010ffff" * 8
+"""Comes after every id that a checkpoint has in practice."""
+Ranked = tuple[str, StoredCheckpoint]
+"""A checkpoint, and its place among the histories: the greatest comes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Which checkpoints `list` yields."""
+
+    filter: Mapping[str, Any]
+    """Metadata keys and the values that they must have, with lists instead of tuples."""
+    before: str | None
+    """Only checkpoints that were written before the one with this id."""
+    checkpoint_id: str | None
+    """Only the checkpoint with this id."""
+    limit: int | None
+    """The most checkpoints to yield."""
+
+    def choose(self, checkpoints: Iterator[StoredCheckpoint]) -> list[Ranked]:
+        """Return the checkpoints of one history that are wanted, newest first.
+
+        Histories are merged by the id of their next checkpoint, as LangGraph's SQL savers sort: its
+        ids begin with the time. Then the query applies. Clocks go back, and not all ids are
+        LangGraph's, so a checkpoint may have a greater id than one that was written after it, for
+        which it then has to wait. Therefore its rank is the lowest id from the newest checkpoint of
+        the log to it, whether the query accepts those in between or not.
+
+        Args:
+            checkpoints: all checkpoints of the history, newest first.
+        """
+        chosen: list[Ranked] = []
+        newer: list[Ranked] = []
+        """Those that were passed before `before` was found."""
+        has_passed = self.before is None
+        rank = _LAST_ID
+        for stored in checkpoints:
+            if stored.id < rank:  # noqa: PLR1730 - min() takes three times as long
+                rank = stored.id
+            if stored.metadata.get(MADE_BY) != LANGGRAPH:
+                continue
+            if not has_passed:
+                has_passed = stored.id == self.before
+                newer.append((rank, stored))
+                continue
+            if self._accepts(stored):
+                chosen.append((rank, stored))
+                if len(chosen) == self.limit:
+                    break
+        if not has_passed and self.before is not None:
+            # The history does not contain that checkpoint. Its id decides: LangGraph's ids sort by time.
+            before = self.before
+            chosen = [pair for pair in newer if pair[1].id < before and self._accepts(pair[1])][: self.limit]
+        return chosen
+
+    def _accepts(self, stored: StoredCheckpoint) -> bool:
+        if self.checkpoint_id is not None and self.checkpoint_id != stored.id:
+            return False
+        return not self.filter or matches(stored.metadata, self.filter)
+
+
+class Selected(NamedTuple):
+    """A checkpoint that `list` yields."""
+
+    rank: str
+    number: int
+    """The place of its history; the order of checkpoints that have equal ranks."""
+    history: RunnableConfig
+    seen: Seen
+    stored: StoredCheckpoint
+
+
+def select(histories: Histories, heads: Iterable[Head], query: Query) -> list[Selected]:
+    """Return the checkpoints that a query selects, from as few histories as possible if it has a limit."""
+    limit = query.limit
+    numbered: Iterable[tuple[int, Head]] = enumerate(heads)
+    if limit is not None:
+        # The first checkpoint of a history has no greater rank than the id of its newest one. So histories
+        # are visited in the order of these ids, until the next one cannot have a checkpoint among the
+        # first `limit`.
+        numbered = sorted(numbered, key=lambda pair: _get_bound(pair[1]), reverse=True)
+    selected: list[Selected] = []
+    for number, head in numbered:
+        if limit is not None and len(selected) >= limit:
+            selected = _merge(selected, limit)
+            if not selected:
+                break
+            last = selected[-1]
+            if _get_bound(head) < last.rank:
+                break
+        history = RunnableConfig(head.thread_id, checkpoint_ns=head.namespace)
+        chosen, seen = histories.select(history, query.choose, limit)
+        for rank, stored in chosen:
+            selected.append(Selected(rank, number, history, seen, stored))
+    return _merge(selected, limit)
+
+
+def _get_bound(head: Head) -> str:
+    return head.newest_id or _LAST_ID
+
+
+def _merge(selected: list[Selected], limit: int | None) -> list[Selected]:
+    """Return the checkpoints of several histories in one order, at most as many as are wanted."""
+    # The ranks of a history fall, so sorting merges, ten times as fast as `heapq.merge`. It is stable.
+    selected.sort(key=attrgetter("number"))
+    selected.sort(key=attrgetter("rank"), reverse=True)
+    return selected[:limit]

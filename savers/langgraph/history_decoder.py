@@ -1,6 +1,6 @@
 """Decodes LangGraph's checkpoints from the states in which they are stored.
 
-`channels.py` specifies the keys of a state. Consecutive checkpoints of a history share most of their
+`encoding.py` specifies the keys of a state. Consecutive checkpoints of a history share most of their
 values, so each value is taken apart once. Taking a checkpoint apart runs no code of the application,
 and so may be done while its log is locked; restoring the values calls LangGraph's serializer.
 """
@@ -8,23 +8,19 @@ and so may be done while its log is locked; restoring the values calls LangGraph
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from langgraph.checkpoint.base import PendingWrite
 from msgpack import unpackb
 
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
 from savers._log.packed_history import GrowingValue
-from savers.langgraph.channels import CHANNEL, REST, SEEN, VALUE
-from savers.langgraph.writes import Write, sort_writes
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.base import PendingWrite
-
-    from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers.langgraph.histories import FoundCheckpoint
-    from savers.langgraph.serializer import Deserializer, TypedValue
+from savers._log.stored_checkpoint import StoredCheckpoint
+from savers.langgraph.encoding import CHANNEL, REST, SEEN, VALUE, Write, sort_writes
+from savers.langgraph.histories import FoundCheckpoint
+from savers.langgraph.serializer import Deserializer, TypedValue
 
 _MALFORMED: Final = (ValueError, TypeError, LookupError, AttributeError)
 """What values of other shapes raise. Msgpack's own errors are among them."""
@@ -136,6 +132,9 @@ class HistoryDecoder:
 
     def _read_entry(self, found: FoundCheckpoint, key: str) -> _Entry | None:
         """Return what a key of a state contains; None if the state does not have it."""
+        # States of one chain share the objects of values that did not change, and a listing reads them
+        # one after the other. So the same object means the same content: nothing is compared, and a
+        # step decodes what it has changed.
         value = found.state.get(key)
         if value is None:
             return None
@@ -163,26 +162,23 @@ class HistoryDecoder:
         Raises:
             CheckpointSerializationError: as for `CheckpointSaver.get_tuple`.
         """
-        missing = [*parts.missing, (*parts.rest, REST)]
-        channels = len(parts.missing)
-        writes: list[Any] = []
         scalars = self._scalars
-        for write in parts.writes:
-            value = scalars.get((write.type, write.data), _UNKNOWN)
+        known = [scalars.get((write.type, write.data), _UNKNOWN) for write in parts.writes]
+        missing = [*parts.missing, (*parts.rest, REST)]
+        for write, value in zip(parts.writes, known, strict=True):
             if value is _UNKNOWN:
                 missing.append((write.type, write.data, write.channel))
-            writes.append((write.task_id, write.channel, value))
-        restored = self._restore(missing)
+        # One call for all of them. The values come back in the order in which they were asked for.
+        restored = iter(self._restore(missing))
         values = parts.fields["channel_values"]
         for (_, _, name), value in zip(parts.missing, restored, strict=False):
             values[name] = value
-        if len(restored) > channels + 1:
-            following = iter(restored[channels + 1 :])
-            writes = [
-                (task_id, channel, next(following) if value is _UNKNOWN else value)
-                for task_id, channel, value in writes
-            ]
-        return {**restored[channels], **parts.fields}, writes
+        checkpoint = {**next(restored), **parts.fields}
+        writes: list[PendingWrite] = []
+        for write, known_value in zip(parts.writes, known, strict=True):
+            value = next(restored) if known_value is _UNKNOWN else known_value
+            writes.append((write.task_id, write.channel, value))
+        return checkpoint, writes
 
     def restore_value(self, typed: Typed, name: str) -> Any:
         """Return the value of a channel. Raises the same errors."""
@@ -195,6 +191,7 @@ class HistoryDecoder:
     def _restore(self, typed: list[TypedValue]) -> list[Any]:
         """Return the values of types and bytes, each with its path, and remember the short ones."""
         restored = self._deserializer.deserialize_all(typed)
+        # Only values that nobody can change: the same object goes to several checkpoints of a caller.
         scalars = self._scalars
         if len(scalars) > _MAX_SCALARS:
             scalars.clear()
@@ -239,11 +236,12 @@ class _Entry:
         """Take a value apart; raise one of _MALFORMED if it has another shape."""
         prefix = self.prefix
         if prefix is not VALUE:
+            # If this raises, the entry must not pass for one that has read its value.
             self.value = None
             content = _unpack(value) if is_packed else value
             if prefix is CHANNEL:
-                self.version = content[0]
-                self.typed = None if len(content) == 1 else _check_typed(content[1:])
+                self.version, *typed = content
+                self.typed = _check_typed(typed) if typed else None
             elif prefix is SEEN:
                 self.seen = dict(content)
             else:
@@ -252,11 +250,13 @@ class _Entry:
 
 
 def _unpack(value: bytes | GrowingValue) -> Any:
-    packed = value if isinstance(value, bytes) else value.join_behind(delta.pack_header(value.kind, value.count))
+    packed = value
+    if isinstance(packed, GrowingValue):
+        packed = packed.join_behind(delta.pack_header(packed.kind, packed.count))
     try:
         return unpackb(packed, ext_hook=_refuse)
     except ValueError:
-        # A version may be of any type.
+        # Nearly all versions are text or numbers, but an application may use any type.
         return _CODEC.unpack(packed)
 
 
@@ -281,12 +281,17 @@ def _join_tail(entry: _Entry, found: FoundCheckpoint) -> Typed:
     if tail is None:
         return entry.typed
     if isinstance(tail, GrowingValue):
-        if tail.kind != delta.BIN or tail.count != tail.length:
-            raise ValueError(tail.kind)
+        # Of a list that only grew, all states of a chain share the bytes: this copies them once.
+        _check_bytes(tail.kind, tail.count, tail.length)
         return type_name, tail.join_behind(header)
     if not found.is_packed:
         return type_name, header + tail
     kind, count, skip = delta.parse_header(tail, 0)
-    if kind != delta.BIN or count != len(tail) - skip:
-        raise ValueError(kind)
+    _check_bytes(kind, count, len(tail) - skip)
     return type_name, header + tail[skip:]
+
+
+def _check_bytes(kind: int, count: int, length: int) -> None:
+    """Raise a ValueError if a packed value is no bytes object, or has another length than it says."""
+    if kind != delta.BIN or count != length:
+        raise ValueError(kind)

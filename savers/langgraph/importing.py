@@ -7,37 +7,32 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Final
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import BaseCheckpointSaver, RunnableConfig
-from graphkit.abc import SupportsVerify
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit.abc import Progress, SupportsVerify
+from savers._cipher import Cipher
 from savers._log.reports import StoreReport
-from savers.langgraph.comparison import list_differences
-from savers.langgraph.configs import make_langgraph_config
-from savers.langgraph.file_saver import FileSystemCheckpointSaver
+from savers.langgraph.metadata import make_langgraph_config
 from savers.langgraph.saver import CheckpointSaver
 from savers.langgraph.sources import (
     HistoryKey,
     Source,
     SourceCheckpoint,
+    list_differences,
     make_passthrough_serializer,
+    open_checkpointer,
     open_postgres,
     open_sqlite,
+    read_stored,
 )
 
-if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
-    from savers._cipher import Cipher
-
-Progress = Callable[[int, int, str], object]
-"""Called with the number of checkpoints done, the number of all checkpoints, and the thread."""
-
-_FSYNC_INTERVAL = 1.0
+_FSYNC_INTERVAL: Final = 1.0
 """Seconds between two syncs of what was imported. After a power loss the import is run again."""
 
 
@@ -141,21 +136,24 @@ def _import(
     skipped = 0
     problems: list[str] = []
     with ExitStack() as opened:
-        saver = _open_target(target, serde, cipher, opened)
+        saver = opened.enter_context(open_checkpointer(target, serde, cipher, fsync=_FSYNC_INTERVAL))
         # The tables of a target in the same file must be there before the transaction that reads.
         saver.store.threads()
         source = opened.enter_context(open_source())
         counts = source.count_checkpoints()
         total = sum(counts.values())
         for history in counts:
-            stored_ids = {info.id for info in saver.store.history(_history_config(history))}
+            config = RunnableConfig(history.thread_id, checkpoint_ns=history.namespace)
+            stored_ids = {info.id for info in saver.store.history(config)}
             for checkpoint_id in source.list_ids(history):
                 original = source.read(history, checkpoint_id)
                 if checkpoint_id in stored_ids:
                     skipped += 1
                 else:
                     _restore(saver, history, original)
-                problems += _iter_problems(saver, history, checkpoint_id, original)
+                stored = read_stored(saver, history, checkpoint_id)
+                where = f"{history.describe()}, checkpoint {checkpoint_id}"
+                problems += [f"{where}: its {part} differs" for part in list_differences(saver.serde, stored, original)]
                 done += 1
                 if progress is not None:
                     progress(done, total, history.thread_id)
@@ -168,67 +166,13 @@ def _import(
     )
 
 
-def _open_target(
-    target: str | os.PathLike[str] | BaseCheckpointSaver,
-    serde: SerializerProtocol,
-    cipher: Cipher | None,
-    opened: ExitStack,
-) -> CheckpointSaver:
-    if not isinstance(target, BaseCheckpointSaver):
-        saver = FileSystemCheckpointSaver(
-            target,
-            serde=serde,
-            fsync=_FSYNC_INTERVAL,
-            on_blocked_type="plain",
-            cipher=cipher,
-        )
-        opened.enter_context(saver.store)
-        return saver
-    if cipher is not None:
-        raise CheckpointerConfigurationError("cipher is for a directory; give the keys to the saver")
-    return CheckpointSaver(target, serde=serde, on_blocked_type="plain")
-
-
-def _history_config(history: HistoryKey) -> RunnableConfig:
-    return RunnableConfig(history.thread_id, checkpoint_ns=history.namespace)
-
-
 def _restore(saver: CheckpointSaver, history: HistoryKey, original: SourceCheckpoint) -> None:
     config = make_langgraph_config(*history, original.parent_id)
     if original.writes:
         # Before their checkpoint: if the import is interrupted, it is not taken for complete.
         saver.restore_writes(config, original.checkpoint["id"], original.writes)
-    saver.restore(
-        config,
-        original.checkpoint,
-        original.metadata,
-        new_versions=original.checkpoint["channel_versions"],
-    )
-
-
-def _iter_problems(
-    saver: CheckpointSaver, history: HistoryKey, checkpoint_id: str, original: SourceCheckpoint
-) -> Iterator[str]:
-    """Read a checkpoint back and yield a message for each part that differs from the database."""
-    stored = _read_back(saver, make_langgraph_config(*history, checkpoint_id))
-    where = f"thread {history.thread_id!r}, namespace {history.namespace!r}, checkpoint {checkpoint_id}"
-    for part in list_differences(saver.serde, stored, original):
-        yield f"{where}: its {part} differs"
-
-
-def _read_back(saver: CheckpointSaver, config: Any) -> SourceCheckpoint | None:
-    stored = saver.get_tuple(config)
-    if stored is None:
-        return None
-    parent_id = None
-    if stored.parent_config is not None:
-        parent_id = stored.parent_config["configurable"]["checkpoint_id"]
-    return SourceCheckpoint(
-        parent_id=parent_id,
-        checkpoint=stored.checkpoint,
-        metadata=stored.metadata,
-        writes=saver.writes_of(config),
-    )
+    new_versions = original.checkpoint["channel_versions"]
+    saver.restore(config, original.checkpoint, original.metadata, new_versions)
 
 
 def _find_damage(saver: CheckpointSaver) -> list[str]:
@@ -237,4 +181,6 @@ def _find_damage(saver: CheckpointSaver) -> list[str]:
     report = saver.store.verify()
     if isinstance(report, StoreReport):
         return [f"{file.path} is {file.state}" for file in report.problems]
-    return [] if report.ok else ["verify finds damage in the store"]
+    if report.ok:
+        return []
+    return ["verify finds damage in the store"]

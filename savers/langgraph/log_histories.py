@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 from graphkit import RunnableConfig
+from graphkit.values import FrozenDict
+from savers._log.catalogue import Head
+from savers._log.log import AnyLog
+from savers._log.log_saver import LogSaver
+from savers._log.stored_checkpoint import StoredCheckpoint
+from savers.langgraph.encoding import Successor, TaskWrites
 from savers.langgraph.histories import EARLY, FoundCheckpoint, GrowingHistory, Histories, Result, Seen, Take
-
-if TYPE_CHECKING:
-    from graphkit.values import FrozenDict
-    from savers._log.catalogue import Head
-    from savers._log.log import AnyLog
-    from savers._log.log_saver import LogSaver
-    from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers.langgraph.channels import Successor
-    from savers.langgraph.writes import TaskWrites
 
 _NOTHING: Final = (0, 0)
 """What was seen of a history that does not exist."""
@@ -44,11 +41,7 @@ class LogHistories(Histories):
         return self.saver.call_without_waiting(target, call, appends=appends)
 
     def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
-        def read(log: AnyLog) -> Result | None:
-            stored = log.find(config.checkpoint_id)
-            return None if stored is None else take(_read(log, stored))
-
-        return self.saver.read_log(config, read, None)
+        return self.saver.read_log(config, lambda log: _take(log, log.find(config.checkpoint_id), take), None)
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.saver.catalogue.list_heads(metadata, with_newest=with_newest)
@@ -67,15 +60,18 @@ class LogHistories(Histories):
             return choose(log.history.walk_back()), _see(log)
 
         found = self.saver.read_log(history, read, None)
-        return (choose(iter(())), _NOTHING) if found is None else found
+        if found is None:
+            return choose(iter(())), _NOTHING
+        return found
 
     def read_selected(
         self, history: RunnableConfig, stored: StoredCheckpoint, seen: Seen, take: Take[Result]
     ) -> Result | None:
         def read(log: AnyLog) -> Result | None:
+            if _see(log) == seen:
+                return _take(log, stored, take)
             # What was appended since may replace it, or add writes to it.
-            present = stored if _see(log) == seen else log.find(stored.id)
-            return None if present is None else take(_read(log, present))
+            return _take(log, log.find(stored.id), take)
 
         return self.saver.read_log(history, read, None)
 
@@ -93,9 +89,13 @@ def _see(log: AnyLog) -> Seen:
     return log.frames.fid, log.frames.end
 
 
-def _read(log: AnyLog, stored: StoredCheckpoint) -> FoundCheckpoint:
-    writes = log.history.read_packed_writes(stored) if stored.writes else {}
-    return FoundCheckpoint(stored, log.packed.read(stored), writes, is_packed=True, path=log.path)
+def _take(log: AnyLog, stored: StoredCheckpoint | None, take: Take[Result]) -> Result | None:
+    if stored is None:
+        return None
+    writes = {}
+    if stored.writes:
+        writes = log.history.read_packed_writes(stored)
+    return take(FoundCheckpoint(stored, log.packed.read(stored), writes, is_packed=True, path=log.path))
 
 
 @final
@@ -110,11 +110,14 @@ class _GrowingLog:
         self.pack = log.pack
 
     def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:
-        writer = self._log.writer
-        is_present = not self._log.history.lacks(new.id)
-        if successor.packed is not None and base is writer.state and not is_present:
+        log = self._log
+        writer = log.writer
+        is_new = log.history.lacks(new.id)
+        if is_new and successor.packed is not None and base is writer.state:
             writer.put_packed(new, successor.state, successor.packed)
             return
         # The constructor would freeze the state again, and would not know what changed.
-        checkpoint = new.make_checkpoint(successor.state, successor.list_changes(base))
-        writer.put(checkpoint, new.id if is_present else None)
+        changes = successor.list_changes(base)
+        checkpoint = new.make_checkpoint(successor.state, changes)
+        target = None if is_new else new.id
+        writer.put(checkpoint, target)

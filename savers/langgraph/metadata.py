@@ -1,58 +1,52 @@
-"""The metadata of a LangGraph checkpoint, as LangGraph's savers return them: like JSON, without tuples."""
+"""LangGraph's configs as graphkit's, and the metadata of its checkpoints.
+
+LangGraph's savers return metadata as JSON does: without tuples.
+"""
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final
 
-from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
+from langchain_core.runnables import RunnableConfig as LangGraphConfig
 
+from graphkit import RunnableConfig
 from graphkit.abc import LANGGRAPH, MADE_BY
 from graphkit.values import PLAIN, FrozenDict, freeze
 
-if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig as LangGraphConfig
-    from langgraph.checkpoint.base import CheckpointMetadata
-
 _EMPTY: Final = FrozenDict()
-_MAX_GROUPS: Final = 256
-"""For how many groups of keys is remembered which of them are copied."""
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
+_MAX_HISTORIES: Final = 1024
+"""How many configs of histories are kept: each step of a graph needs one."""
 
 
-def merge_metadata(config: LangGraphConfig, metadata: CheckpointMetadata) -> CheckpointMetadata:
-    """Return the metadata of a checkpoint with those of its config, as LangGraph's own savers do."""
-    # `get_checkpoint_metadata` of LangGraph does the same in 2.0 us where this takes 1.2. It is part of each
-    # step, and the keys of a config are those of the step before.
-    merged: dict[str, Any] = {
-        key: value.replace("\0", "") if isinstance(value, str) else value for key, value in metadata.items()
-    }
-    given: Mapping[str, Any] = config.get("metadata") or _EMPTY
-    if isinstance(given, ChainMap):
-        # LangGraph passes one. Reading its items takes longer than all of the rest.
-        flat: dict[str, Any] = {}
-        for mapping in reversed(given.maps):
-            flat.update(mapping)
-        given = flat
-    for part in (given, config.get("configurable") or _EMPTY):
-        for key in _list_copied(tuple(part)):
-            if key in merged:
-                continue
-            value = part[key]
-            if isinstance(value, str):
-                merged[key] = value.replace("\0", "")
-            elif isinstance(value, (int, float)):
-                merged[key] = value
-    return cast("CheckpointMetadata", merged)
+def parse_config(config: LangGraphConfig, checkpoint_id: str | None = None) -> RunnableConfig:
+    """Return graphkit's config for the history that LangGraph's config names."""
+    names = config["configurable"]
+    if checkpoint_id is None:
+        return _make_history(str(names["thread_id"]), names.get("checkpoint_ns") or "")
+    return RunnableConfig(
+        str(names["thread_id"]), checkpoint_ns=names.get("checkpoint_ns") or "", checkpoint_id=checkpoint_id
+    )
 
 
-@lru_cache(maxsize=_MAX_GROUPS)
-def _list_copied(keys: tuple[str, ...]) -> list[str]:
-    """Return those of the keys of a config that the metadata of its checkpoints get, too."""
-    return [key for key in keys if key not in EXCLUDED_METADATA_KEYS and not key.startswith("__")]
+@lru_cache(maxsize=_MAX_HISTORIES)
+def _make_history(thread_id: str, namespace: str) -> RunnableConfig:
+    return RunnableConfig(thread_id, checkpoint_ns=namespace)
+
+
+def make_langgraph_config(thread_id: Any, namespace: str, checkpoint_id: str | None) -> LangGraphConfig:
+    """Return LangGraph's config of a checkpoint; of a history without one (None)."""
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": checkpoint_id}}
+
+
+def get_checkpoint_id(config: LangGraphConfig | None) -> str | None:
+    """Return the checkpoint id of LangGraph's config; None if there is none."""
+    if not config:
+        return None
+    return config.get("configurable", {}).get("checkpoint_id") or None
 
 
 def pack_metadata(metadata: Mapping[str, Any]) -> FrozenDict:
@@ -97,7 +91,7 @@ def unpack_metadata(stored: Mapping[str, Any]) -> dict[str, Any]:
     metadata.pop(MADE_BY, None)
     for key, value in metadata.items():
         if value.__class__ not in _SCALARS:
-            metadata[key] = copy_as_lists(value) if value or value.__class__ is not FrozenDict else {}
+            metadata[key] = copy_as_lists(value)
     return metadata
 
 

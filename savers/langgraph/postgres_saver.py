@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from savers._cipher import Cipher
+from savers._compression import Compression
 from savers._sql.postgres_saver import PostgresSaver
 from savers.langgraph.saver import CheckpointSaver, check_options
+from savers.langgraph.serializer import OnBlockedType
 
 if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
     from psycopg import Connection
     from psycopg_pool import ConnectionPool
-
-    from savers._cipher import Cipher
-    from savers._compression import Compression
-    from savers.langgraph.serializer import OnBlockedType
 
 
 class PostgresCheckpointSaver(CheckpointSaver):

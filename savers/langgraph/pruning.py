@@ -1,15 +1,24 @@
-"""The methods of CheckpointSaver that remove or copy: whole threads, runs, old checkpoints."""
+"""The methods of CheckpointSaver that remove or copy: whole threads, runs, old checkpoints.
+
+With the option `ttl`, a background thread deletes LangGraph's threads that no process has written to
+for longer than their time to live.
+"""
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from logging import getLogger
 from typing import Final
 
 from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import LANGGRAPH, MADE_BY, run_in_thread
+from savers._log.failed_threads import FailedThreads
 from savers.langgraph.async_methods import AsyncMethods
-from savers.langgraph.retention import TtlSweeper
+from savers.langgraph.histories import Histories
+from savers.langgraph.opening import PeriodicSweep
 
 DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
 """The metadata key that names the channels whose values depend on the writes of ancestors."""
@@ -17,12 +26,64 @@ _DELETE: Final = frozenset({"delete", "delete_all"})
 """LangGraph's word for the strategy that removes everything, and that of its Agent Server."""
 _TASK_SEPARATOR: Final = ":"
 """What separates a node and the id of its task in the namespace of a subgraph call."""
+_SWEEPS_PER_TTL: Final = 10
+_MIN_INTERVAL: Final = timedelta(minutes=1)
+_MAX_INTERVAL: Final = timedelta(hours=1)
+_LOGGER: Final = getLogger("graphkit")
+
+
+def start_sweeper(histories: Histories, ttl: timedelta) -> PeriodicSweep[Histories]:
+    """Sweep a store in a background thread: at once, and then at an interval that follows from the ttl."""
+
+    def sweep_now(histories: Histories, stop: threading.Event) -> None:
+        deleted = sweep(histories, datetime.now(UTC) - ttl, stop)
+        if deleted:
+            _LOGGER.info("%s: deleted %d threads whose ttl was over", histories.describe(), deleted)
+
+    sweeper = PeriodicSweep(histories, sweep_now, "graphkit-ttl")
+    interval = min(max(ttl / _SWEEPS_PER_TTL, _MIN_INTERVAL), _MAX_INTERVAL)
+    sweeper.start(interval.total_seconds(), begins_now=True)
+    return sweeper
+
+
+def sweep(histories: Histories, idle_since: datetime, stop: threading.Event) -> int:
+    """Delete LangGraph's threads that no process has written to since a moment; return how many.
+
+    Args:
+        histories: the histories of the threads. Runs of graphkit's own stay.
+        idle_since: threads that were written to at this time or later stay.
+        stop: ends the sweep early.
+
+    Raises:
+        CheckpointerError: a thread could not be read or deleted. All others are done, and the error
+            names those that failed.
+    """
+    failed = FailedThreads("delete")
+    deleted = 0
+    for thread_id in histories.saver.threads():
+        if stop.is_set():
+            break
+        with failed.catch(thread_id):
+            is_idle = histories.delete_idle(thread_id, idle_since=idle_since, dry_run=True)
+            if is_idle and _is_of_langgraph(histories, thread_id):
+                deleted += histories.delete_idle(thread_id, idle_since=idle_since)
+    failed.raise_if_any()
+    return deleted
+
+
+def _is_of_langgraph(histories: Histories, thread_id: str) -> bool:
+    """Return whether a thread holds no run of graphkit's own."""
+    return all(
+        info.metadata.get(MADE_BY) == LANGGRAPH
+        for namespace in histories.list_namespaces(thread_id)
+        for info in histories.saver.recent(RunnableConfig(thread_id, checkpoint_ns=namespace), limit=1)
+    )
 
 
 class PruningMethods(AsyncMethods):
     """What removes or copies threads and checkpoints."""
 
-    _sweeper: TtlSweeper | None
+    _ttl: timedelta | None
 
     @abstractmethod
     def _find_needed(self, history: RunnableConfig) -> set[str]:
@@ -47,13 +108,16 @@ class PruningMethods(AsyncMethods):
         if not runs:
             return
         threads: dict[str, None] = {}  # a set that keeps its order
-        # An index finds the histories of one run.
-        metadata = {"run_id": run_ids[0]} if len(runs) == 1 else {}
+        metadata = {}
+        if len(runs) == 1:
+            # An index finds the histories of one run.
+            metadata["run_id"] = run_ids[0]
         for head in self._histories.list_heads(metadata):
             history = RunnableConfig(head.thread_id, checkpoint_ns=head.namespace)
             threads[history.thread] = None
             infos = self._list_history(history)
-            self._histories.remove(history, [info.id for info in infos if info.metadata.get("run_id") in runs])
+            removable = [info.id for info in infos if info.metadata.get("run_id") in runs]
+            self._histories.remove(history, removable)
         for thread in threads:
             if not self._histories.list_namespaces(thread):
                 self.store.delete(thread)
@@ -101,7 +165,9 @@ class PruningMethods(AsyncMethods):
             CheckpointerError: a thread could not be read or deleted. All others are done, and the
                 error names those that failed.
         """
-        return 0 if self._sweeper is None else self._sweeper.sweep()
+        if self._ttl is None:
+            return 0
+        return sweep(self._histories, datetime.now(UTC) - self._ttl, threading.Event())
 
     async def asweep_ttl(self) -> int:
         """As `sweep_ttl`, in a worker thread."""
@@ -111,11 +177,13 @@ class PruningMethods(AsyncMethods):
         root = RunnableConfig(thread)
         removable = self._list_removable(root)
         removed_roots = frozenset(removable)
-        for history in self._iter_histories(thread):
-            if history == root:
+        for namespace in self._histories.list_namespaces(thread):
+            if not namespace:
                 continue
+            history = RunnableConfig(thread, checkpoint_ns=namespace)
             infos = self._list_history(history)
-            if _is_call(history) and _get_root_id(infos) in removed_roots:
+            is_call = _TASK_SEPARATOR in namespace
+            if is_call and _get_root_id(infos) in removed_roots:
                 self._histories.remove(history, [info.id for info in infos])
             else:
                 self._histories.remove(history, self._list_removable(history))
@@ -129,11 +197,6 @@ class PruningMethods(AsyncMethods):
         needed = self._find_needed(history)
         return [id_ for id_ in ids if id_ not in needed]
 
-    def _iter_histories(self, thread: str) -> Iterator[RunnableConfig]:
-        """Yield a config for each namespace of a thread, except those of early writes."""
-        for namespace in self._histories.list_namespaces(thread):
-            yield RunnableConfig(thread, checkpoint_ns=namespace)
-
     def _list_history(self, history: RunnableConfig) -> Sequence[CheckpointInfo]:
         """Return the infos of LangGraph's checkpoints of a history, newest first."""
         return [info for info in self.store.history(history) if info.metadata.get(MADE_BY) == LANGGRAPH]
@@ -145,12 +208,9 @@ def _check_ids(name: str, ids: object) -> None:
         raise TypeError(f"{name} must be a list of ids, not one id; pass [{ids!r}]")
 
 
-def _is_call(history: RunnableConfig) -> bool:
-    """Return whether a namespace belongs to one call of a subgraph: it contains the id of a task."""
-    return _TASK_SEPARATOR in history.checkpoint_ns
-
-
 def _get_root_id(infos: Sequence[CheckpointInfo]) -> str | None:
     """Return the checkpoint of the root graph from which a subgraph was called last."""
-    parents = infos[0].metadata.get("parents") if infos else None
+    if not infos:
+        return None
+    parents = infos[0].metadata.get("parents")
     return parents.get("") if isinstance(parents, dict) else None

@@ -6,9 +6,19 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, get_args
+from weakref import WeakKeyDictionary
 
-from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
+from langchain_core.runnables import RunnableConfig as LangGraphConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint as LangGraphCheckpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import RunnableConfig
 from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver as SaverOfGraphkit, check_complete, check_limit
@@ -17,33 +27,30 @@ from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
 from savers._log.log_saver import LogSaver
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers.langgraph.channels import (
+from savers.langgraph.contract_histories import ContractHistories
+from savers.langgraph.encoding import (
     Encoder,
-    SerializedCheckpoint,
-    Successor,
+    Write,
     compare_with_last,
     encode_successor,
+    encode_writes,
+    pack_writes,
 )
-from savers.langgraph.configs import get_checkpoint_id, make_langgraph_config, parse_config
-from savers.langgraph.contract_histories import ContractHistories
-from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Result, Take
+from savers.langgraph.histories import FoundCheckpoint, GrowingHistory, Query, Result, Take, select
 from savers.langgraph.history_decoder import Ancestor, HistoryDecoder, Parts
 from savers.langgraph.log_histories import LogHistories
-from savers.langgraph.metadata import copy_as_lists, merge_metadata, pack_metadata, unpack_metadata
+from savers.langgraph.metadata import (
+    copy_as_lists,
+    get_checkpoint_id,
+    make_langgraph_config,
+    pack_metadata,
+    parse_config,
+    unpack_metadata,
+)
 from savers.langgraph.opening import ContextMethods, SetupMethod
-from savers.langgraph.pruning import DELTA_CHANNELS, PruningMethods
-from savers.langgraph.retention import TtlSweeper, parse_ttl
-from savers.langgraph.selection import Query, select
-from savers.langgraph.serializer import Deserializer, OnBlockedType, check_on_blocked_type, make_serializer
-from savers.langgraph.steps import derive_next_node, derive_node, list_changed_nodes
-from savers.langgraph.thread_calls import CallsOfLoops
-from savers.langgraph.writes import Write, encode_writes, pack_writes
-
-if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig as LangGraphConfig
-    from langgraph.checkpoint.base import ChannelVersions, Checkpoint as LangGraphCheckpoint, CheckpointMetadata
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
+from savers.langgraph.pruning import DELTA_CHANNELS, PruningMethods, start_sweeper
+from savers.langgraph.serializer import Deserializer, OnBlockedType, make_serializer
+from savers.langgraph.steps import derive_next_node, derive_node
 
 _EMPTY: Final = FrozenDict()
 
@@ -111,8 +118,9 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = saver
         self._histories = LogHistories(saver) if isinstance(saver, LogSaver) else ContractHistories(saver)
-        self._calls = CallsOfLoops()
-        self._sweeper = None if ttl is None else TtlSweeper(self._histories, ttl)
+        self._calls = WeakKeyDictionary()
+        self._ttl = ttl
+        self._sweeper = None if ttl is None else start_sweeper(self._histories, ttl)
 
     def _close(self) -> None:
         """Stop the sweeper, and close the saver, if it can be closed. A later use no longer applies `ttl`."""
@@ -141,7 +149,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             CheckpointStorageError: the file system refused. The earlier content is unchanged.
         """
         names = config["configurable"]
-        self.restore(config, checkpoint, merge_metadata(config, metadata), new_versions)
+        self.restore(config, checkpoint, get_checkpoint_metadata(config, metadata), new_versions)
         return make_langgraph_config(names["thread_id"], names.get("checkpoint_ns") or "", checkpoint["id"])
 
     def restore(
@@ -165,50 +173,42 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         history = parse_config(config)
         parent_id = config["configurable"].get("checkpoint_id")
         # Before the log is locked, because it runs code of the application.
-        serialized = Encoder(self.serde).serialize_checkpoint(checkpoint, new_versions)
+        encoder = Encoder(self.serde)
+        serialized = encoder.serialize_checkpoint(checkpoint, new_versions)
         checkpoint_id = checkpoint["id"]
         next_node = derive_next_node(checkpoint)
         created_us = _parse_created_us(checkpoint)
         packed_metadata = pack_metadata(metadata)
 
         def put_next(log: GrowingHistory) -> None:
-            latest = _check_made_by(history, log.find(None))
-            successor = None
-            base = _EMPTY if latest is None else log.load_state(latest)
-            is_next = parent_id == latest.id if latest is not None else not parent_id
-            if is_next:
-                successor = encode_successor(base, checkpoint, new_versions, serialized, log.pack)
+            base = parent = _EMPTY
+            latest = log.find(None)
+            is_next = latest is None and not parent_id
+            if latest is not None:
+                _check_made_by(history, latest)
+                base = parent = log.load_state(latest)
+                is_next = parent_id == latest.id
+            if not is_next:
+                stored_parent = log.find(parent_id) if parent_id else None
+                parent = _EMPTY
+                if stored_parent is not None:
+                    _check_made_by(history, stored_parent)
+                    parent = log.load_state(stored_parent)
+            successor = encode_successor(parent, checkpoint, new_versions, serialized, log.pack)
             if successor is None:
-                parent = latest
-                if not is_next:
-                    parent = _check_made_by(history, log.find(parent_id) if parent_id else None)
-                successor = self._encode_other(log, parent, base, checkpoint, new_versions, serialized)
+                found = encoder.find_missing(
+                    checkpoint, new_versions, serialized, parent, lambda: map(log.load_state, log.walk_back())
+                )
+                successor = encode_successor(parent, checkpoint, *found, log.pack)
+                assert successor is not None
+            if not is_next:
+                successor = compare_with_last(base, successor)
             node = derive_node(metadata, successor.changed_nodes)
             # By position, because this is part of every put.
             new = StoredCheckpoint(checkpoint_id, node, next_node, created_us, parent_id, packed_metadata)
             log.put(new, successor, base)
 
         self._histories.put_next(history, put_next)
-
-    def _encode_other(
-        self,
-        log: GrowingHistory,
-        parent: StoredCheckpoint | None,
-        base: FrozenDict,
-        checkpoint: LangGraphCheckpoint,
-        new_versions: ChannelVersions,
-        serialized: SerializedCheckpoint,
-    ) -> Successor:
-        """Return the state of a checkpoint with any parent, and how it differs from the last state."""
-        parent_state = _EMPTY if parent is None else log.load_state(parent)
-
-        def iter_earlier_states() -> Iterator[Mapping[str, Any]]:
-            yield parent_state
-            for earlier in log.walk_back():
-                yield log.load_state(earlier)
-
-        state = Encoder(self.serde).encode(checkpoint, new_versions, serialized, iter_earlier_states)
-        return compare_with_last(base, state, list_changed_nodes(checkpoint, parent_state))
 
     def restore_writes(self, config: LangGraphConfig, checkpoint_id: str, writes: Sequence[Write]) -> None:
         """Store the writes of a checkpoint that is restored next; used by imports."""
@@ -310,7 +310,11 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         )
         histories = self._histories
         if config:
-            heads: Iterable[Head] = self._list_heads(config)
+            thread_id = str(config["configurable"]["thread_id"])
+            namespace = config["configurable"].get("checkpoint_ns")
+            # The namespaces of a thread are listed by opening their logs. A named one needs no list.
+            names = [namespace] if namespace is not None else histories.list_namespaces(thread_id)
+            heads: Iterable[Head] = [Head(thread_id, name, None) for name in names]
         else:
             # Metadata without a key match None, and no index knows what is not there.
             required = {key: value for key, value in query.filter.items() if value is not None}
@@ -322,19 +326,10 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             if parts is not None:
                 yield _make_tuple((history.thread, history.checkpoint_ns), decoder, parts)
 
-    def _list_heads(self, config: LangGraphConfig) -> Sequence[Head]:
-        """Return the histories of a thread that a config names: one of them, or all."""
-        thread_id = str(config["configurable"]["thread_id"])
-        namespace = config["configurable"].get("checkpoint_ns")
-        # The namespaces of a thread are listed by opening their logs. A named one needs no list.
-        names = self._histories.list_namespaces(thread_id) if namespace is None else [namespace]
-        return [Head(thread_id, name, None) for name in names]
-
     def writes_of(self, config: LangGraphConfig) -> Sequence[Write]:
         """Return the pending writes of a checkpoint as they are stored, in LangGraph's order."""
-        parts = self._read(
-            parse_config(config, get_checkpoint_id(config)), HistoryDecoder(self._deserializer).take_apart
-        )
+        named = parse_config(config, get_checkpoint_id(config))
+        parts = self._read(named, HistoryDecoder(self._deserializer).take_apart)
         return [] if parts is None else parts.writes
 
     @property
@@ -374,7 +369,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         No checkpoint is yielded twice: parents in an imported history may form a cycle.
         """
         seen: set[str] = set()
-        parent_id = self._read(history.replace(checkpoint_id=checkpoint_id), _get_parent_id)
+        parent_id = self._read(history.replace(checkpoint_id=checkpoint_id), lambda found: found.stored.parent)
         while parent_id and parent_id not in seen:
             seen.add(parent_id)
             ancestor = self._read(
@@ -407,10 +402,6 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         return needed
 
 
-def _get_parent_id(found: FoundCheckpoint) -> str | None:
-    return found.stored.parent
-
-
 def check_options(
     serde: SerializerProtocol | None, types: Iterable[type], on_blocked_type: object, ttl: object
 ) -> SerializerProtocol:
@@ -419,9 +410,12 @@ def check_options(
     Raises:
         CheckpointerConfigurationError: an option is invalid.
     """
-    check_on_blocked_type(on_blocked_type)
-    if ttl is not None:
-        parse_ttl(ttl)
+    if on_blocked_type not in get_args(OnBlockedType):
+        raise CheckpointerConfigurationError(f'on_blocked_type must be "raise" or "plain", not {on_blocked_type!r}')
+    if ttl is not None and (not isinstance(ttl, timedelta) or ttl <= timedelta(0)):
+        raise CheckpointerConfigurationError(
+            f"ttl must be a timedelta above zero, such as timedelta(days=30), not {ttl!r}"
+        )
     return make_serializer(serde, types, is_plain=on_blocked_type == "plain")
 
 
@@ -430,30 +424,25 @@ def _make_tuple(owner: tuple[Any, str], decoder: HistoryDecoder, parts: Parts) -
     checkpoint, writes = decoder.restore(parts)
     thread_id, namespace = owner
     stored = parts.stored
-    # The configs are those of `make_langgraph_config`: a listing makes two for each checkpoint.
-    names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": stored.id}
-    parent_config: Any = None
+    config = make_langgraph_config(thread_id, namespace, stored.id)
+    parent_config = None
     if stored.parent:
-        parent_names = {"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": stored.parent}
-        parent_config = {"configurable": parent_names}
+        parent_config = make_langgraph_config(thread_id, namespace, stored.parent)
     metadata: Any = unpack_metadata(stored.metadata)
-    return CheckpointTuple({"configurable": names}, checkpoint, metadata, parent_config, writes)
+    return CheckpointTuple(config, checkpoint, metadata, parent_config, writes)
 
 
-def _check_made_by(history: RunnableConfig, checkpoint: StoredCheckpoint | None) -> StoredCheckpoint | None:
-    """Return a checkpoint of LangGraph.
+def _check_made_by(history: RunnableConfig, checkpoint: StoredCheckpoint) -> None:
+    """Check that a checkpoint is one of LangGraph.
 
     Raises:
-        CheckpointConflictError: the checkpoint is one of graphkit, or marks its thread as incomplete.
+        CheckpointConflictError: it is one of graphkit, or marks its thread as incomplete.
     """
-    if checkpoint is None:
-        return None
     check_complete(history.thread, checkpoint.metadata)
     if checkpoint.metadata.get(MADE_BY) != LANGGRAPH:
         raise CheckpointConflictError(
             history.thread, "it holds a run of graphkit's own; give LangGraph another thread id"
         )
-    return checkpoint
 
 
 def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:

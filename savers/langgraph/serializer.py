@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
+from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
 from savers.langgraph.checked_serializer import READING, Blocked, CheckedSerializer, RefusedValueError
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-    from langgraph.checkpoint.serde.event_hooks import SerdeEvent
 
 OnBlockedType = Literal["raise", "plain"]
 """What reading does with a type that the serializer may not create."""
@@ -71,12 +68,6 @@ def _allow(serde: SerializerProtocol, types: list[type]) -> SerializerProtocol:
     )
 
 
-def check_on_blocked_type(value: object) -> None:
-    """Raise a CheckpointerConfigurationError if this is no value of the option."""
-    if value not in get_args(OnBlockedType):
-        raise CheckpointerConfigurationError(f'on_blocked_type must be "raise" or "plain", not {value!r}')
-
-
 class Deserializer:
     """Restores values from the bytes that LangGraph's serializer returned.
 
@@ -98,15 +89,7 @@ class Deserializer:
             CheckpointSerializationError: the serializer may not create a type; the error names it
                 and `path`, and has the plain data as `raw`.
         """
-        outer = READING.blocked  # not None if a type reads another checkpoint while it is created
-        blocked: list[Blocked] = []
-        READING.blocked = blocked
-        try:
-            value = self._serde.loads_typed((type_name, data))
-        finally:
-            READING.blocked = outer
-        if blocked and self._on_blocked_type != "plain":
-            raise _make_error(path, blocked, self._hint, value)
+        (value,) = self.deserialize_all([(type_name, data, path)])
         return value
 
     def deserialize_all(self, values: Sequence[TypedValue]) -> list[Any]:
@@ -116,7 +99,7 @@ class Deserializer:
             CheckpointSerializationError: as for `deserialize`, for the first such value.
         """
         load = self._serde.loads_typed
-        outer = READING.blocked
+        outer = READING.blocked  # not None if a type reads another checkpoint while it is created
         blocked: list[Blocked] = []
         READING.blocked = blocked
         try:
@@ -124,8 +107,10 @@ class Deserializer:
         finally:
             READING.blocked = outer
         if blocked and self._on_blocked_type != "plain":
-            # One by one, for the error that names the value.
-            return [self.deserialize(*value) for value in values]
+            if len(values) > 1:
+                # Once more, one by one, for the error that names the value.
+                return [self.deserialize(*value) for value in values]
+            raise _make_error(values[0][2], blocked, self._hint, restored[0])
         return restored
 
 

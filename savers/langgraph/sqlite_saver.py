@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from savers._cipher import Cipher
+from savers._compression import Compression
 from savers._sql.sqlite_saver import SqliteSaver
 from savers.langgraph.saver import CheckpointSaver, check_options
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
-    from savers._cipher import Cipher
-    from savers._compression import Compression
-    from savers.langgraph.serializer import OnBlockedType
+from savers.langgraph.serializer import OnBlockedType
 
 
 class SqliteCheckpointSaver(CheckpointSaver):

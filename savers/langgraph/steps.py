@@ -14,7 +14,6 @@ from typing import Any, Final
 import ormsgpack
 
 from graphkit import END, START
-from savers.langgraph.channels import SEEN
 
 NEXT: Final = "langgraph:"
 """The prefix of the next node. No graph of graphkit has such a node, so none continues it."""
@@ -28,6 +27,7 @@ _MAX_NAMES: Final = 4096
 """How many names of channels are remembered."""
 _MAX_GROUPS: Final = 256
 """For how many groups of channels or nodes the names of nodes are remembered."""
+_UNPACK_OPTIONS: Final = ormsgpack.OPT_NON_STR_KEYS
 _NO_NODES: Final = frozenset({"__input__", "__interrupt__"})
 
 
@@ -45,13 +45,13 @@ def derive_node(metadata: Mapping[str, Any], changed_nodes: Iterable[str]) -> st
 
 @lru_cache(maxsize=_MAX_GROUPS)
 def _join_nodes(changed_nodes: tuple[str, ...]) -> str:
-    names = [START if node == _INPUT else node for node in sorted(changed_nodes) if node not in _NO_NODES]
+    names: list[str] = []
+    for node in sorted(changed_nodes):
+        if node == _INPUT:
+            names.append(START)
+        elif node not in _NO_NODES:
+            names.append(node)
     return ", ".join(names) or UNKNOWN
-
-
-def list_changed_nodes(checkpoint: Mapping[str, Any], parent: Mapping[str, Any]) -> list[str]:
-    """Return the nodes whose `versions_seen` differ from those in the state of the parent."""
-    return [node for node, seen in checkpoint["versions_seen"].items() if parent.get(SEEN + node) != seen]
 
 
 def derive_next_node(checkpoint: Mapping[str, Any]) -> str:
@@ -128,12 +128,8 @@ def _get_send_node(send: Any) -> str | None:
         return getattr(send, "node", None)
     try:
         # An Ext does not show its content, but packing and unpacking it does.
-        _module, _name, (node, *_) = ormsgpack.unpackb(ormsgpack.packb(send), ext_hook=_unpack_fields)
+        fields = ormsgpack.unpackb(ormsgpack.packb(send), ext_hook=lambda _, data: data)
+        _module, _name, (node, *_) = ormsgpack.unpackb(fields, ext_hook=ormsgpack.Ext, option=_UNPACK_OPTIONS)
     except (TypeError, ValueError):
         return None
     return str(node)
-
-
-def _unpack_fields(_code: int, data: bytes) -> Any:
-    """Unpack the fields of a msgpack extension, but no extension in them."""
-    return ormsgpack.unpackb(data, ext_hook=ormsgpack.Ext, option=ormsgpack.OPT_NON_STR_KEYS)

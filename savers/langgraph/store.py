@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from logging import getLogger
 from time import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from langgraph.store.base import (
     BaseStore,
@@ -27,52 +33,87 @@ from langgraph.store.base import (
 
 from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from savers._filesystem.io import FileIO
 from savers.langgraph._entries.examine import STORE, EntriesReport
-from savers.langgraph._entries.filters import check_filter, make_test, select_namespaces
+from savers.langgraph._entries.items import check_filter, make_test, pack_value, select_namespaces, unpack_value
 from savers.langgraph._entries.log import EntryLog, Fsync
-from savers.langgraph._entries.records import Delete, Entry, EntryChange, Namespace, Put, Touch
-from savers.langgraph._entries.sweeper import Sweeper
-from savers.langgraph._entries.tick_queue import TickQueue
-from savers.langgraph._entries.values import pack_value, unpack_value
+from savers.langgraph._entries.records import Delete, Entry, EntryChange, EntryTable, Namespace, Put, Touch
 from savers.langgraph._entries.vectors import Embedder, Text, pack_vectors, score_vectors, unpack_vectors
-from savers.langgraph.opening import ContextMethods, SetupMethod
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from savers._filesystem.io import FileIO
-    from savers.langgraph._entries.table import EntryTable
+from savers.langgraph.opening import ContextMethods, PeriodicSweep, SetupMethod
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = 60_000_000
+_LOGGER: Final = getLogger("graphkit")
+
+_Name = tuple[Namespace, str]
+"""The namespace and the key of an item."""
 
 
-class _Plan(NamedTuple):
-    """The operations of a batch, checked."""
+@dataclass
+class _Batch:
+    """Operations that are executed together, checked."""
 
     operations: list[Op]
-    puts: dict[tuple[Namespace, str], PutOp]
+    puts: dict[_Name, PutOp]
     """The last put of each item."""
-    values: dict[tuple[Namespace, str], bytes]
+    values: dict[_Name, bytes]
     """The packed value of each item that is put."""
-    texts: dict[tuple[Namespace, str], list[Text]]
+    texts: dict[_Name, list[Text]]
     """The texts of each item that is put and embedded."""
     queries: list[str]
     """The queries that are embedded."""
+    text_vectors: dict[str, Sequence[float]] = field(default_factory=dict)
+    query_vectors: dict[str, Sequence[float]] = field(default_factory=dict)
+
+    def list_texts(self) -> list[str]:
+        """Return the texts that are embedded."""
+        return [text.text for texts in self.texts.values() for text in texts]
 
 
-class _Embedded(NamedTuple):
-    """The vectors that a batch needs, by text."""
-
-    texts: dict[str, Sequence[float]]
-    queries: dict[str, Sequence[float]]
+_Outcome = list[Result] | Exception
+"""The results of a batch, one for each operation, or its error."""
 
 
-class _Request(NamedTuple):
-    """A batch that is ready to be executed."""
+class _TickQueue:
+    """Collects batches until the event loop has run all tasks that are ready, and executes them in one thread.
 
-    plan: _Plan
-    embedded: _Embedded
+    A hundred puts that wait together then need one append, one sync and one change of threads.
+    """
+
+    def __init__(self, execute_all: Callable[[list[_Batch]], Sequence[_Outcome]]) -> None:
+        self._execute_all = execute_all
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, list[tuple[_Batch, asyncio.Future[list[Result]]]]]
+        self._waiting = WeakKeyDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """The loop itself keeps only weak references to its tasks."""
+
+    async def execute(self, batch: _Batch) -> list[Result]:
+        """Execute a batch together with others; return its results or raise its error."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Result]] = loop.create_future()
+        waiting = self._waiting.setdefault(loop, [])
+        waiting.append((batch, future))
+        if len(waiting) == 1:
+            task = loop.create_task(self._execute_waiting(loop))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    async def _execute_waiting(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting = self._waiting.pop(loop)
+        batches = [batch for batch, _ in waiting]
+        outcomes: Sequence[_Outcome]
+        try:
+            outcomes = await run_in_thread(self._execute_all, batches)
+        except Exception as error:  # noqa: BLE001 - each caller raises it
+            outcomes = [error] * len(waiting)
+        for (_, future), outcome in zip(waiting, outcomes, strict=True):
+            if future.done():
+                continue  # Its caller was cancelled.
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
 
 
 class _Found(NamedTuple):
@@ -81,9 +122,6 @@ class _Found(NamedTuple):
     entry: Entry
     value: dict[str, Any]
     score: float | None
-
-
-_NOTHING_EMBEDDED: Final = _Embedded(texts={}, queries={})
 
 
 class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
@@ -133,12 +171,15 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         super().__init__()
         self.ttl_config = ttl
         self.index_config = index
-        self._embedder = None if index is None else Embedder(index)
-        self.embeddings = None if self._embedder is None else self._embedder.embeddings
+        self._embedder = None
+        self.embeddings = None
+        if index is not None:
+            self._embedder = Embedder(index)
+            self.embeddings = self._embedder.embeddings
         self._omits_expired = bool((ttl or {}).get("omit_expired"))
         self._log = EntryLog(base_directory, STORE, fsync=fsync, clock=clock, io=io)
-        self._sweeper = Sweeper(self)
-        self._queue: TickQueue[_Request, list[Result]] = TickQueue(self._execute_all)
+        self._sweeper = PeriodicSweep(self, _sweep, "graphkit-ttl-sweeper")
+        self._queue = _TickQueue(self._execute_all)
 
     # Opening and closing, as with LangGraph's own stores
 
@@ -167,14 +208,11 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             CheckpointCorruptionError: the stored data are damaged; see `repair`.
             CheckpointStorageError: the file system refused.
         """
-        plan = self._plan(ops)
-        embedded = _NOTHING_EMBEDDED
+        batch = self._check(ops)
         if self._embedder is not None:
-            embedded = _Embedded(
-                texts=self._embedder.embed(_texts_of(plan)),
-                queries=self._embedder.embed_queries(plan.queries),
-            )
-        (outcome,) = self._execute_all([_Request(plan=plan, embedded=embedded)])
+            batch.text_vectors = self._embedder.embed(batch.list_texts())
+            batch.query_vectors = self._embedder.embed_queries(batch.queries)
+        (outcome,) = self._execute_all([batch])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -184,26 +222,26 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
 
         Batches of the same tick of the event loop are stored together.
         """
-        plan = self._plan(ops)
-        embedded = _NOTHING_EMBEDDED
+        batch = self._check(ops)
         if self._embedder is not None:
-            embedded = _Embedded(
-                texts=await self._embedder.aembed(_texts_of(plan)),
-                queries=await self._embedder.aembed_queries(plan.queries),
-            )
-        return await self._queue.execute(_Request(plan=plan, embedded=embedded))
+            batch.text_vectors = await self._embedder.aembed(batch.list_texts())
+            batch.query_vectors = await self._embedder.aembed_queries(batch.queries)
+        return await self._queue.execute(batch)
 
-    def _plan(self, ops: Iterable[Op]) -> _Plan:
+    def _check(self, ops: Iterable[Op]) -> _Batch:
         """Check operations, and pack the values to store."""
         operations = list(ops)
-        puts: dict[tuple[Namespace, str], PutOp] = {}
+        puts: dict[_Name, PutOp] = {}
         queries: list[str] = []
         for op in operations:
             validate_op_namespace(op)
-            if isinstance(op, (SearchOp, ListNamespacesOp)) and (op.limit < 0 or op.offset < 0):
+            if isinstance(op, (SearchOp, ListNamespacesOp)) and min(op.limit, op.offset) < 0:
                 raise ValueError("limit and offset must not be negative")
             if isinstance(op, PutOp):
-                _check_key(op.namespace, op.key)
+                key: object = op.key
+                if not isinstance(key, str):
+                    where = f"the key {key!r} of {op.namespace!r}"
+                    raise CheckpointSerializationError(where, type(key).__name__, "a key must be a str")
                 puts[tuple(op.namespace), op.key] = op
             elif isinstance(op, SearchOp):
                 check_filter(op.filter)
@@ -212,72 +250,66 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             elif not isinstance(op, (GetOp, ListNamespacesOp)):
                 raise ValueError(f"Unknown operation type: {type(op)}")  # noqa: TRY004 - as LangGraph's own stores
         values = {name: pack_value(op.value) for name, op in puts.items() if op.value is not None}
-        texts: dict[tuple[Namespace, str], list[Text]] = {}
+        texts: dict[_Name, list[Text]] = {}
         if self._embedder is not None:
             texts = {name: self._embedder.find_texts(op) for name, op in puts.items()}
-        return _Plan(operations=operations, puts=puts, values=values, texts=texts, queries=queries)
+        return _Batch(operations, puts, values, texts, queries)
 
-    def _execute_all(self, requests: list[_Request]) -> list[list[Result] | Exception]:
+    def _execute_all(self, batches: list[_Batch]) -> list[_Outcome]:
         """Execute batches: the reads of each, then the puts of all in one record.
 
         Returns:
             The results or the error of each batch.
         """
-        outcomes = [self._read_all(request) for request in requests]
-        puts = [number for number, request in enumerate(requests) if request.plan.puts]
-        puts = [number for number in puts if not isinstance(outcomes[number], Exception)]
-        if not puts:
+        outcomes = [self._read_all(batch) for batch in batches]
+        to_put = [
+            number for number, batch in enumerate(batches) if batch.puts and not isinstance(outcomes[number], Exception)
+        ]
+        if not to_put:
             return outcomes
-        error = self._put_all([requests[number] for number in puts])
-        for number in puts:
-            if isinstance(error, CheckpointSerializationError) and len(puts) > 1:
+        error = self._put_all([batches[number] for number in to_put])
+        if error is None:
+            return outcomes
+        for number in to_put:
+            own_error: Exception | None = error
+            if isinstance(error, CheckpointSerializationError) and len(to_put) > 1:
                 # One batch must not make the others fail.
-                outcomes[number] = self._put_all([requests[number]]) or outcomes[number]
-            else:
-                outcomes[number] = error or outcomes[number]
+                own_error = self._put_all([batches[number]])
+            if own_error is not None:
+                outcomes[number] = own_error
         return outcomes
 
-    def _read_all(self, request: _Request) -> list[Result] | Exception:
-        plan, embedded = request
-        results: list[Result] = [None] * len(plan.operations)
-        if len(plan.puts) == len(plan.operations):
+    def _read_all(self, batch: _Batch) -> _Outcome:
+        results: list[Result] = [None] * len(batch.operations)
+        if len(batch.puts) == len(batch.operations):
             return results
-        touched: dict[tuple[Namespace, str], None] = {}
+        touched: dict[_Name, None] = {}
         try:
             with self._log.reading() as table:
-                for number, op in enumerate(plan.operations):
-                    if not isinstance(op, PutOp):
-                        results[number] = self._read(table, op, embedded, touched)
+                for number, op in enumerate(batch.operations):
+                    if isinstance(op, GetOp):
+                        results[number] = self._get(table, op, touched)
+                    elif isinstance(op, SearchOp):
+                        results[number] = self._search(table, op, batch.query_vectors, touched)
+                    elif isinstance(op, ListNamespacesOp):
+                        results[number] = self._list_namespaces(table, op)
             if touched:
                 self._log.append(lambda table: self._touch(table, touched), is_lasting=False)
         except (CheckpointerError, ValueError) as error:
             return error
         return results
 
-    def _put_all(self, requests: list[_Request]) -> Exception | None:
+    def _put_all(self, batches: list[_Batch]) -> Exception | None:
         """Store the puts of batches in one record; return the error if that fails."""
         try:
-            self._log.append(lambda table: (change for one in requests for change in self._put(table, *one)))
+            self._log.append(lambda table: (change for batch in batches for change in self._put(table, batch)))
         except CheckpointerError as error:
             return error
         return None
 
     # Reading
 
-    def _read(
-        self,
-        table: EntryTable,
-        op: GetOp | SearchOp | ListNamespacesOp,
-        embedded: _Embedded,
-        touched: dict[tuple[Namespace, str], None],
-    ) -> Result:
-        if isinstance(op, GetOp):
-            return self._get(table, op, touched)
-        if isinstance(op, SearchOp):
-            return self._search(table, op, embedded, touched)
-        return self._list_namespaces(table, op)
-
-    def _get(self, table: EntryTable, op: GetOp, touched: dict[tuple[Namespace, str], None]) -> Item | None:
+    def _get(self, table: EntryTable, op: GetOp, touched: dict[_Name, None]) -> Item | None:
         entry = table.get(tuple(op.namespace), op.key)
         if entry is None or self._is_omitted(entry, self._log.now()):
             return None
@@ -298,18 +330,20 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         self,
         table: EntryTable,
         op: SearchOp,
-        embedded: _Embedded,
-        touched: dict[tuple[Namespace, str], None],
+        query_vectors: Mapping[str, Sequence[float]],
+        touched: dict[_Name, None],
     ) -> list[SearchItem]:
-        query = embedded.queries.get(op.query) if op.query else None
         candidates = self._find(table, op)
-        if query is None:
-            first, end = (min(number, sys.maxsize) for number in (op.offset, op.offset + op.limit))
-            found = list(islice(candidates, first, end))
-        else:
-            found = self._rank(candidates, query)[op.offset : op.offset + op.limit]
+        query = query_vectors.get(op.query) if op.query else None
+        if query is not None:
+            candidates = iter(self._rank(candidates, query))
+        first = min(op.offset, sys.maxsize)
+        end = min(op.offset + op.limit, sys.maxsize)
+        found = list(islice(candidates, first, end))
         if op.refresh_ttl:
-            touched.update({(one.entry.namespace, one.entry.key): None for one in found if one.entry.ttl is not None})
+            for entry, _, _ in found:
+                if entry.ttl is not None:
+                    touched[entry.namespace, entry.key] = None
         return [
             SearchItem(
                 namespace=entry.namespace,
@@ -341,6 +375,7 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         """Return items by their best vector, the best first; items without a vector come last."""
         vectors: list[bytes] = []
         owners: list[_Found] = []
+        """The item of each vector."""
         rest: list[_Found] = []
         for found in candidates:
             entry = found.entry
@@ -351,11 +386,13 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
             for vector in unpack_vectors(entry.about, data):
                 vectors.append(vector)
                 owners.append(found)
+        scores = score_vectors(query, vectors)
         best: dict[int, _Found] = {}
-        for number, found in zip(score_vectors(query, vectors), owners, strict=True):
-            earlier = best.get(id(found.entry))
-            if earlier is None or earlier.score is None or number > earlier.score:
-                best[id(found.entry)] = found._replace(score=number)
+        for score, found in zip(scores, owners, strict=True):
+            number = id(found.entry)
+            earlier = best.get(number)
+            if earlier is None or earlier.score is None or score > earlier.score:
+                best[number] = found._replace(score=score)
         ranked = sorted(best.values(), key=lambda found: found.score or 0.0, reverse=True)
         return ranked + rest
 
@@ -372,36 +409,38 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
 
     # Writing
 
-    def _put(self, table: EntryTable, plan: _Plan, embedded: _Embedded) -> list[EntryChange]:
-        """Return the changes that store the puts of a batch."""
+    def _put(self, table: EntryTable, batch: _Batch) -> Iterator[EntryChange]:
+        """Yield the changes that store the puts of a batch."""
         now = self._log.now()
-        changes: list[EntryChange] = []
-        for (namespace, key), op in plan.puts.items():
+        for name, op in batch.puts.items():
+            namespace, key = name
             earlier = table.get(namespace, key)
             if op.value is None:
                 if earlier is not None:
-                    changes.append(Delete(namespace=namespace, key=key))
+                    yield Delete(namespace=namespace, key=key)
                 continue
-            about, vector_data = None, b""
-            if plan.texts:
-                texts = plan.texts[namespace, key]
-                about, vector_data = pack_vectors({text.path: embedded.texts[text.text] for text in texts})
-            changes.append(
-                Put(
-                    namespace=namespace,
-                    key=key,
-                    created=now if earlier is None else earlier.created,
-                    updated=now,
-                    expires=None if op.ttl is None else now + int(op.ttl * _MINUTE),
-                    ttl=None if op.ttl is None else float(op.ttl),
-                    about=about,
-                    value=plan.values[namespace, key],
-                    vectors=vector_data,
-                )
+            created = now
+            ttl = expires = None
+            if earlier is not None:
+                created = earlier.created
+            if op.ttl is not None:
+                ttl = float(op.ttl)
+                expires = now + int(op.ttl * _MINUTE)
+            texts = batch.texts.get(name, ())
+            about, vector_data = pack_vectors({text.path: batch.text_vectors[text.text] for text in texts})
+            yield Put(
+                namespace=namespace,
+                key=key,
+                created=created,
+                updated=now,
+                expires=expires,
+                ttl=ttl,
+                about=about,
+                value=batch.values[name],
+                vectors=vector_data,
             )
-        return changes
 
-    def _touch(self, table: EntryTable, names: Iterable[tuple[Namespace, str]]) -> Iterator[EntryChange]:
+    def _touch(self, table: EntryTable, names: Iterable[_Name]) -> Iterator[EntryChange]:
         """Yield the changes that postpone the expiry of items that were read."""
         now = self._log.now()
         for namespace, key in names:
@@ -415,17 +454,15 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         """Delete the items that have expired; return how many there were."""
         with self._log.reading() as table:
             if not table.find_expired(self._log.now()):
-                return 0
-        swept = 0
+                return 0  # without the lock of the writers
+        changes: list[EntryChange] = []
 
-        def delete_expired(table: EntryTable) -> Iterator[EntryChange]:
-            nonlocal swept
-            for entry in table.find_expired(self._log.now()):
-                swept += 1
-                yield Delete(namespace=entry.namespace, key=entry.key)
+        def delete_expired(table: EntryTable) -> list[EntryChange]:
+            changes.extend(Delete(entry.namespace, entry.key) for entry in table.find_expired(self._log.now()))
+            return changes
 
         self._log.append(delete_expired)
-        return swept
+        return len(changes)
 
     async def asweep_ttl(self) -> int:
         """As `sweep_ttl`, in a worker thread."""
@@ -472,14 +509,10 @@ class FileSystemStore(ContextMethods, SetupMethod, BaseStore):
         return self._log.repair().before.lost
 
 
-def _check_key(namespace: Namespace, key: object) -> None:
-    if not isinstance(key, str):
-        where = f"the key {key!r} of {namespace!r}"
-        raise CheckpointSerializationError(where, type(key).__name__, "a key must be a str")
-
-
-def _texts_of(plan: _Plan) -> Iterator[str]:
-    return (text.text for texts in plan.texts.values() for text in texts)
+def _sweep(store: FileSystemStore, _stop: threading.Event) -> None:
+    swept = store.sweep_ttl()
+    if swept:
+        _LOGGER.info("%d expired items were swept", swept)
 
 
 def _to_datetime(microseconds: int) -> datetime:

@@ -500,8 +500,7 @@ def langgraph_steps(run):
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
     from savers.langgraph import file_saver as adapters
-    from savers.langgraph.channels import Encoder
-    from savers.langgraph.writes import encode_writes
+    from savers.langgraph.encoding import Encoder, encode_writes
 
     def adapt(store):
         with mock.patch.object(adapters, "FileSystemSaver", return_value=store):

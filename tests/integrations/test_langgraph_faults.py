@@ -11,7 +11,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
 
 from graphkit import CheckpointNotFoundError
-from savers.langgraph import FileSystemCheckpointSaver, writes
+from savers.langgraph import FileSystemCheckpointSaver, encoding
 from tests.integrations.langgraph_graphs import three_questions
 
 
@@ -236,8 +236,8 @@ def test_the_saver_does_not_have_the_fault(check, tmp_path):
 @pytest.mark.parametrize(("check", "altered"), CASES, ids=[altered.__name__ for _, altered in CASES])
 def test_the_check_sees_the_fault(check, altered, tmp_path, monkeypatch):
     if hasattr(altered, "stays"):
-        monkeypatch.setattr(writes, "is_ordinary", lambda _: altered.stays)
+        monkeypatch.setattr(encoding, "is_ordinary", lambda _: altered.stays)
     if hasattr(altered, "places"):
-        monkeypatch.setattr(writes, "WRITES_IDX_MAP", altered.places)
+        monkeypatch.setattr(encoding, "WRITES_IDX_MAP", altered.places)
     with pytest.raises((AssertionError, TypeError, CheckpointNotFoundError)):
         check(altered(tmp_path, fsync="never"))

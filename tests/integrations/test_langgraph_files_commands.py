@@ -10,7 +10,7 @@ from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
 from savers._log.frame import MAJOR, Header
 from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
-from savers.langgraph.maintenance import repair_entries, verify_entries
+from savers.langgraph._entries.log import repair_entries, verify_entries
 from tests.cli.terminal import graphkit
 
 KINDS = {"langgraph-store": "item", "langgraph-cache": "cached value"}
@@ -203,7 +203,7 @@ def test_a_store_that_was_never_used_is_whole(tmp_path):
 def test_the_commands_need_no_langgraph(runs):
     damage(runs, "langgraph-cache")
     program = (
-        "import sys; sys.modules['langgraph'] = None; from savers.langgraph.maintenance import *;"
+        "import sys; sys.modules['langgraph'] = None; from savers.langgraph._entries.log import *;"
         "print({kind: str(report.state) for kind, report in verify_entries(sys.argv[1]).items()});"
         "print([repair.kept for repair in repair_entries(sys.argv[1]).values()])"
     )

@@ -15,8 +15,7 @@ from savers._log import damage
 from savers._log.records import Records
 from savers.langgraph import FileSystemStore
 from savers.langgraph._entries import log as entry_log
-from savers.langgraph._entries.examine import EntriesReport
-from savers.langgraph._entries.frames import EntriesIdentity
+from savers.langgraph._entries.examine import EntriesIdentity, EntriesReport
 from tests.disk.simfs import SimFS
 from tests.integrations import test_langgraph_files_commands as commands, test_langgraph_files_faults as faults
 from tests.sweeps import Sweep

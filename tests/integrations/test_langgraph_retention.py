@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from langgraph.types import Command
@@ -27,7 +29,8 @@ from savers import FileSystemSaver, MemorySaver
 from savers._filesystem import layout
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
-from savers.langgraph.retention import sweep_periodically
+from savers.langgraph.opening import PeriodicSweep
+from savers.langgraph.pruning import start_sweeper
 from tests.cli.terminal import graphkit
 from tests.integrations import langgraph_graphs as graphs
 
@@ -175,7 +178,7 @@ def fill(directory):
 def without_background_thread():
     """Leaves the sweeps to the test."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("savers.langgraph.retention.sweep_periodically", lambda *_: None)
+        patch.setattr(PeriodicSweep, "start", lambda *_, **__: None)
         yield
 
 
@@ -243,7 +246,7 @@ def test_opening_starts_a_sweep_in_the_background(tmp_path, monkeypatch):
 
 
 class Stop(threading.Event):
-    """Notes how long the thread would wait, and ends it after some rounds."""
+    """Notes how long the thread would wait before each round, and ends it after some rounds."""
 
     def __init__(self, rounds):
         super().__init__()
@@ -252,7 +255,18 @@ class Stop(threading.Event):
 
     def wait(self, timeout=None):
         self.waits.append(timeout)
-        return len(self.waits) >= self.rounds
+        return len(self.waits) > self.rounds
+
+
+def sweep_periodically(histories, ttl, stop):
+    """Do what the background thread does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            PeriodicSweep,
+            "start",
+            lambda sweeper, seconds, begins_now: sweeper._sweep_periodically(stop, Future(), seconds, begins_now),
+        )
+        start_sweeper(histories, ttl)
 
 
 @pytest.mark.parametrize(
@@ -262,11 +276,11 @@ class Stop(threading.Event):
 def test_the_interval_follows_from_the_ttl(tmp_path, ttl, seconds):
     stop = Stop(rounds=3)
     histories = LogHistories(FileSystemSaver(tmp_path))
-    sweep_periodically(lambda: histories, ttl, stop)
-    assert stop.waits == [seconds] * 3
+    sweep_periodically(histories, ttl, stop)
+    assert stop.waits == [0, seconds, seconds, seconds]
 
 
-def test_each_round_goes_by_the_clock(tmp_path):
+def test_each_round_goes_by_the_clock(tmp_path, monkeypatch):
     """With a clock that moves on by three days in each round."""
     store = fill(tmp_path).store
     histories = LogHistories(store)
@@ -278,8 +292,9 @@ def test_each_round_goes_by_the_clock(tmp_path):
             return super().wait(timeout)
 
     times = iter([datetime.now(UTC) + days * DAY for days in (0, 3, 6)])
-    sweep_periodically(lambda: histories, 4 * DAY, Note(rounds=3), lambda: next(times))
-    assert left == [["old", "own", "recent", "waiting"], ["own", "recent"], ["own"]]
+    monkeypatch.setattr("savers.langgraph.pruning.datetime", SimpleNamespace(now=lambda _: next(times)))
+    sweep_periodically(histories, 4 * DAY, Note(rounds=3))
+    assert left[1:] == [["old", "own", "recent", "waiting"], ["own", "recent"], ["own"]]
 
 
 def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch, caplog):
@@ -295,10 +310,10 @@ def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch
 
     monkeypatch.setattr(FileSystemSaver, "delete_idle", fail_once)
     with caplog.at_level(logging.INFO, logger="graphkit"):
-        sweep_periodically(lambda: histories, DAY, Stop(rounds=1))
+        sweep_periodically(histories, DAY, Stop(rounds=1))
         assert store.threads() == ["old", "own", "recent"]  # all others are done
         assert "['old']" in caplog.text
-        sweep_periodically(lambda: histories, DAY, Stop(rounds=1))
+        sweep_periodically(histories, DAY, Stop(rounds=1))
     assert store.threads() == ["own", "recent"]
 
 

@@ -16,13 +16,15 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from graphkit import (
+    Checkpoint,
     CheckpointConflictError,
     CheckpointCorruptionError,
     GraphRunnerError,
+    RunnableConfig,
     StateGraph,
 )
-from savers import FileSystemSaver
-from savers.langgraph import FileSystemCheckpointSaver
+from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.integrations import langgraph_graphs as graphs
 
 CONFIG = {"configurable": {"thread_id": "t"}}
@@ -330,6 +332,35 @@ def test_removing_runs_removes_their_early_writes_and_threads_without_checkpoint
     assert values(again(saver).get_tuple(last)) == {"a": [1] * 101}
     assert list(saver.store.threads()) == ["kept"]
     saver.delete_for_runs([])
+
+
+class LoadsLater(SaverWrapper):
+    """Loads the states of a listing at their first use, from what the thread has then; has no `remove`."""
+
+    def list(self, config=None):
+        return [self._outline(RunnableConfig.of(config), checkpoint) for checkpoint in self.delegate.list(config)]
+
+    def _outline(self, config, checkpoint):
+        named = config.replace(checkpoint_id=checkpoint.id)
+        return Checkpoint.from_stored(
+            id=checkpoint.id,
+            node_id=checkpoint.node_id,
+            next_node_id=checkpoint.next_node_id,
+            parent_id=checkpoint.parent_id,
+            created_us=checkpoint.created_us,
+            metadata=checkpoint.metadata,
+            state=None,
+            load=lambda: self.delegate.get(named).state,
+        )
+
+
+def test_a_saver_that_cannot_remove_gets_back_the_states_that_it_would_load_later():
+    saver = CheckpointSaver(LoadsLater(MemorySaver()))
+    first = put(saver, thread(), {"run_id": "r"}, a=1)
+    last = put(saver, first, {"run_id": "s"}, a=2)
+    saver.delete_for_runs(["r"])
+    assert [one.config for one in saver.list(thread())] == [last]
+    assert values(saver.get_tuple(last)) == {"a": 2}
 
 
 def test_deleting_frees_the_disk_at_once(saver):

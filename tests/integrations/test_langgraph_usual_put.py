@@ -1,14 +1,13 @@
 """The short way of a usual put of LangGraph writes the same bytes as the general way."""
 
 import random
-from collections import ChainMap
 from unittest import mock
 
 import pytest
 
 pytest.importorskip("langgraph")
 
-from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS, empty_checkpoint, get_checkpoint_metadata
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.types import Send
 
 from graphkit import END
@@ -16,8 +15,7 @@ from graphkit.errors import CheckpointStorageError
 from graphkit.values import SET
 from savers._log.writer import LogWriter
 from savers.langgraph import FileSystemCheckpointSaver, saver as module
-from savers.langgraph.channels import encode_successor
-from savers.langgraph.metadata import merge_metadata
+from savers.langgraph.encoding import encode_successor
 from savers.langgraph.steps import derive_next_node
 from tests.disk.conftest import log_of
 from tests.disk.crashes import fixed
@@ -244,31 +242,6 @@ def test_a_put_that_the_disk_refuses_changes_nothing_on_the_short_way(tmp_path):
     assert saver.get_tuple(CONFIG).checkpoint["channel_values"]["n"] == refused[0]["channel_values"]["n"]
     assert saver.store.verify().ok
     saver.store.close()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        None,
-        {},
-        {"a": "x\0y", "step": 9, "list": [1]},
-        ChainMap({"thread_id": "t", "user": "u\0"}, {"user": "other", "more": 1.5, "__x": 1}),
-        ChainMap(),
-        dict.fromkeys(EXCLUDED_METADATA_KEYS, "x"),
-    ],
-)
-def test_metadata_are_merged_as_langgraph_does(given):
-    config = {
-        "configurable": {"thread_id": "t", "own": True, "step": 7, "user": 3, "__pregel_x": 1, "object": object()}
-    }
-    if given is not None:
-        config["metadata"] = given
-    for metadata in ({"source": "lo\0op", "step": 1, "parents": {}, "list": ["\0"]}, {}):
-        expected = get_checkpoint_metadata(config, metadata)
-        merged = merge_metadata(config, metadata)
-        assert merged == expected
-        assert list(merged) == list(expected)
-    assert merge_metadata({"configurable": {}}, {"step": 1}) == {"step": 1}
 
 
 @pytest.mark.parametrize(

@@ -416,7 +416,7 @@ def _find_entries(saver: object) -> Path | None:
 
 def _load_maintenance() -> Any:
     # By name, since graphkit does not import savers.
-    return importlib.import_module("savers.langgraph.maintenance")
+    return importlib.import_module("savers.langgraph._entries.log")
 
 
 def _is_total_loss(repaired: Any) -> bool:

@@ -1,27 +1,92 @@
-"""Examines a log of entries: which damage it has, and what a repair keeps. Changes nothing."""
+"""Reads a log of entries: into a table, or to report its damage and what a repair keeps. Changes nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, final
+from logging import getLogger
+from typing import Any, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers._filesystem import layout
+from savers._filesystem.io import FileIO
 from savers._filesystem.log_bytes import FileLogBytes
-from savers._log.frame import HEADER_SIZE, IncompleteLog, is_newer
+from savers._log.frame import ANCILLARY, HEADER_SIZE, META, WRITE, IncompleteLog, digest_thread, is_newer
+from savers._log.frame_log import FrameLog, Identity
 from savers._log.log_bytes import Change
-from savers.langgraph._entries.frames import EntriesIdentity, EntryFrames, read_good_entries, read_on
-from savers.langgraph._entries.table import EntryTable
-
-if TYPE_CHECKING:
-    from savers._filesystem.io import FileIO
+from savers._log.records import Records
+from savers.langgraph._entries.records import EntryTable, unpack_changes
 
 STORE: Final = "langgraph-store"
 """The name of the directory of the store, and the kind of its log."""
 CACHE: Final = "langgraph-cache"
 """The same of the cache."""
-_MOST_ATTEMPTS: Final = 3
+_META_KEY: Final = "entries"
+_MAX_ATTEMPTS: Final = 3
+_LOGGER: Final = getLogger("graphkit")
+
+
+class EntriesIdentity(Identity):
+    """The identity of a log of entries: its kind, which is also the name of its directory."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.digest = digest_thread(kind)
+
+    def make_meta(self) -> dict[str, Any]:
+        return {_META_KEY: self.kind}
+
+    def check_meta(self, path: str, meta: Any) -> None:
+        if not isinstance(meta, dict) or meta.get(_META_KEY) != self.kind:
+            raise CheckpointFormatError(path, f"it is not a log of {self.kind}; put the file back where it came from")
+
+
+EntryFrames = FrameLog[FileLogBytes, EntriesIdentity]
+
+
+def read_on(frames: EntryFrames, table: EntryTable) -> None:
+    """Apply the records behind the known end of a log to a table.
+
+    Raises:
+        CheckpointCorruptionError: the log is damaged. The table has a part of the changes.
+        CheckpointFormatError: it needs a newer graphkit. Likewise.
+    """
+    medium = frames.bytes
+    for run in frames.records.scan_runs(frames.end, medium.size, frames.seq):
+        medium.note_frames(run)
+        for frame in run:
+            if frame.type == WRITE:
+                changes = unpack_changes(frames.path, frame.offset, frame.payload)
+                table.apply(changes)
+            elif frame.type != META and not frame.type & ANCILLARY:
+                reason = f"the record at byte {frame.offset} needs a newer graphkit"
+                raise CheckpointFormatError(frames.path, reason)
+            frames.note_read(frame)
+    medium.note_end(frames.end)
+
+
+class GoodEntries(NamedTuple):
+    """What is good of a damaged log."""
+
+    table: EntryTable
+    lost: int
+    """How many bytes do not belong to a good record."""
+
+
+def read_good_entries(frames: EntryFrames) -> GoodEntries:
+    """Read all records of an open log that prove themselves, whatever is between them."""
+    table = EntryTable()
+    size = frames.bytes.size
+    lost = max(0, size - HEADER_SIZE)
+    for frame in Records(frames.bytes, None).search(0, size):
+        lost -= frame.end - frame.offset
+        if frame.type != WRITE:
+            continue
+        try:
+            table.apply(unpack_changes(frames.path, frame.offset, frame.payload))
+        except CheckpointCorruptionError as error:
+            _LOGGER.warning("%s; the record was left out", error)
+    return GoodEntries(table, lost)
 
 
 class EntriesState(StrEnum):
@@ -94,7 +159,7 @@ def examine(io: FileIO, path: str, kind: str) -> EntriesReport:
     medium = FileLogBytes(io, [path])
     frames = EntryFrames(medium, EntriesIdentity(kind))
     report = EntriesReport(path=layout.join(kind, layout.LOG))
-    for _ in range(_MOST_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         try:
             if not medium.open():
                 break

@@ -6,6 +6,8 @@ Theory of operation. All entries are in one log, so that one append and one sync
 and one look at the size of the file shows whether another process has written. Each process keeps
 the table of all entries in memory, without long contents. The log is rewritten when half of it is of
 no use any more.
+
+LangGraph need not be installed: graphkit's commands verify and repair these logs, too.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from logging import getLogger
-from time import time_ns
+from pathlib import Path
+from time import time, time_ns
 from typing import Final, Literal
 from zlib import crc32
 
@@ -40,12 +43,24 @@ from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import WRITE
 from savers._log.frame_log import new_header
 from savers._log.log_bytes import Change
-from savers.langgraph._entries.examine import EntriesRepair, EntriesReport, examine
-from savers.langgraph._entries.frames import EntriesIdentity, EntryFrames, read_good_entries, read_on
-from savers.langgraph._entries.records import Entry, EntryChange, make_batches, pack_changes, unpack_changes
-from savers.langgraph._entries.table import EntryTable
+from savers.langgraph._entries.examine import (
+    CACHE,
+    STORE,
+    EntriesIdentity,
+    EntriesRepair,
+    EntriesReport,
+    EntriesState,
+    EntryFrames,
+    examine,
+    read_good_entries,
+    read_on,
+)
+from savers.langgraph._entries.records import Entry, EntryChange, EntryTable, make_batches, pack_changes, unpack_changes
 
 Fsync = Literal["always", "never"]
+Noun = Literal["item", "cached value"]
+_NOUNS: Final[dict[str, Noun]] = {STORE: "item", CACHE: "cached value"}
+"""What the entries of each log are called."""
 
 _LOCK: Final = "lock"
 _LOCK_TIMEOUT: Final = 10.0
@@ -165,6 +180,7 @@ class EntryLog:
         """Read what other processes have written since; open the file if need be."""
         frames = self.frames
         medium = frames.bytes
+        # A writer of this process that was interrupted may have applied a part of its changes.
         if frames.in_doubt:
             self.close()
         if medium.is_open:
@@ -172,6 +188,9 @@ class EntryLog:
             if change is Change.NONE:
                 return
             if change is Change.REPLACED:
+                # Another process has rewritten the log, which is then read from its beginning. Or the
+                # file was removed by hand: then the entries are gone, and the caller must know it, for
+                # the next write would begin an empty log without a word.
                 was_removed = medium.has_vanished and self._io.stat(self.path) is None
                 self.close()
                 if was_removed:
@@ -221,6 +240,8 @@ class EntryLog:
                 sync, the changes may be stored.
         """
         with self._storage_errors("write"):
+            # The mutex comes before the write lock, as everywhere: a thread that waits for another
+            # process holds back only the threads that use the same log.
             with self.mutex, self._write_lock:
                 self._make_ready()
                 changes = list(decide(self._table))
@@ -234,6 +255,7 @@ class EntryLog:
                 if not is_lasting:
                     return
                 ticket = self._sync_mode.take_ticket(self, start, expects_put=False)
+            # Without the locks: others append meanwhile, and one sync serves all of them.
             self._sync_mode.settle(ticket, expects_put=False)
 
     def refresh_to_write(self) -> bool:
@@ -337,3 +359,52 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def verify_entries(directory: str | os.PathLike[str]) -> dict[Noun, EntriesReport]:
+    """Read every byte of the logs of a FileSystemStore and a FileSystemCache, and report damage.
+
+    Returns:
+        The report of each log that the directory has, by what its entries are called.
+
+    Raises:
+        CheckpointStorageError: the file system refused.
+    """
+    return {noun: entry_log.verify() for noun, entry_log in _open_logs(directory)}
+
+
+def repair_entries(directory: str | os.PathLike[str], *, dry_run: bool = False) -> dict[Noun, EntriesRepair]:
+    """Repair these logs, as `repair` of the store and of the cache does.
+
+    Args:
+        directory: the directory.
+        dry_run: change nothing, and report what a repair would do.
+
+    Returns:
+        What was done to each log that has a problem, by what its entries are called.
+
+    Raises:
+        CheckpointStorageError: the file system refused. What was repaired before stays repaired.
+    """
+    repairs: dict[Noun, EntriesRepair] = {}
+    for noun, entry_log in _open_logs(directory):
+        before = entry_log.verify()
+        if before.ok:
+            continue
+        if before.state in {EntriesState.NEWER, EntriesState.FOREIGN}:
+            repairs[noun] = EntriesRepair(before=before, refused=before.reason)
+        elif dry_run:
+            repairs[noun] = EntriesRepair(before=before)
+        else:
+            repairs[noun] = entry_log.repair()
+    return repairs
+
+
+def _open_logs(directory: str | os.PathLike[str]) -> Iterator[tuple[Noun, EntryLog]]:
+    for kind, noun in _NOUNS.items():
+        if Path(directory, kind, layout.LOG).exists():
+            entry_log = EntryLog(directory, kind, fsync="always", clock=time, io=None)
+            try:
+                yield noun, entry_log
+            finally:
+                entry_log.close_files()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,24 +48,31 @@ class Embedder:
         """Return the texts of an item that are embedded."""
         if op.value is None or op.index is False:
             return []
+        paths = self._fields if op.index is None else op.index
         texts: list[Text] = []
-        for path in self._fields if op.index is None else op.index:
-            found = get_text_at_path(op.value, path if path == "$" else tokenize_path(path))
+        for path in paths:
+            tokens = path if path == "$" else tokenize_path(path)
+            found = get_text_at_path(op.value, tokens)
             if len(found) == 1:
-                texts.append(Text(path=path, text=found[0]))
-            else:
-                texts += [Text(path=f"{path}.{number}", text=text) for number, text in enumerate(found)]
+                texts.append(Text(path, found[0]))
+                continue
+            for number, text in enumerate(found):
+                texts.append(Text(f"{path}.{number}", text))
         return texts
 
     def embed(self, texts: Iterable[str]) -> dict[str, Sequence[float]]:
         """Return the vector of each text of an item."""
         unique = list(dict.fromkeys(texts))
-        return self._check(unique, self.embeddings.embed_documents(unique) if unique else [])
+        if not unique:
+            return {}
+        return self._check(unique, self.embeddings.embed_documents(unique))
 
     async def aembed(self, texts: Iterable[str]) -> dict[str, Sequence[float]]:
         """As `embed`."""
         unique = list(dict.fromkeys(texts))
-        return self._check(unique, await self.embeddings.aembed_documents(unique) if unique else [])
+        if not unique:
+            return {}
+        return self._check(unique, await self.embeddings.aembed_documents(unique))
 
     def embed_queries(self, queries: Iterable[str]) -> dict[str, Sequence[float]]:
         """Return the vector of each query."""
@@ -86,9 +94,10 @@ class Embedder:
         if len(vectors) != len(texts):
             reason = f"the embedding function returned {len(vectors)} vectors for {len(texts)} texts"
             raise CheckpointerConfigurationError(reason)
+        dims = self.dims
         for vector in vectors:
-            if self.dims is not None and len(vector) != self.dims:
-                reason = f"the embedding function returned {len(vector)} dimensions; index has dims={self.dims}"
+            if dims is not None and len(vector) != dims:
+                reason = f"the embedding function returned {len(vector)} dimensions; index has dims={dims}"
                 raise CheckpointerConfigurationError(reason)
         return dict(zip(texts, vectors, strict=True))
 
@@ -150,5 +159,7 @@ def _cosine(query: Sequence[float], query_norm: float, vector: bytes) -> float:
     values.frombytes(vector)
     _little_endian(values)
     norm = math.hypot(*values) * query_norm
-    product: Any = sum(map(lambda one, other: one * other, query, values))
-    return float(product / norm) if norm else 0.0
+    if not norm:
+        return 0.0
+    product: float = sum(map(operator.mul, query, values))
+    return product / norm

@@ -1,4 +1,4 @@
-"""Decides which items a search returns, and which namespaces a listing returns.
+"""The values of items in LangGraph's store: their bytes, and which of them a search or a listing returns.
 
 Filters have the meaning that they have in LangGraph's InMemoryStore, with two additions. Two values
 that have no order do not match, where that store raises an error. A key may be a path with dots, as
@@ -9,12 +9,26 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, Final
 
+import ormsgpack
 from langgraph.store.base import ListNamespacesOp, MatchCondition
 
+from graphkit.errors import CheckpointSerializationError
 from savers.langgraph._entries.records import Namespace
 
+_OPTIONS: Final = (
+    ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
+"""Otherwise the packer would store other types as text, and a reader would get text."""
+_PLAIN_TYPES: Final = (dict, list, str, int, float, bool, bytes, type(None))
+_HINT: Final = "an item holds dicts with str keys, lists, str, int, float, bool, None and bytes; convert it first"
 _ORDERINGS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
@@ -22,6 +36,75 @@ _ORDERINGS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "$lte": operator.le,
 }
 _ANY_LABEL: Final = "*"
+
+
+def pack_value(value: Mapping[str, Any]) -> bytes:
+    """Return the bytes of an item's value. Tuples become lists, and other mappings dicts.
+
+    Raises:
+        CheckpointSerializationError: the value has something else in it. The error names its path.
+    """
+    if not isinstance(value, Mapping):
+        raise CheckpointSerializationError("", type(value).__name__, "the value of an item must be a mapping")
+    try:
+        return ormsgpack.packb(value, _convert, _OPTIONS)
+    except TypeError as error:
+        raise _find_error(value, "", str(error)) from error
+
+
+def _convert(value: Any) -> Any:
+    """Convert a value that is not of a plain type to one that is.
+
+    Raises:
+        TypeError: the value cannot be converted without loss.
+    """
+    if isinstance(value, Enum):
+        raise TypeError(_HINT)
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return list(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, list):
+        return list(value)
+    # The type's own methods return an exact str, int or float, whatever the subclass overrides.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    raise TypeError(_HINT)
+
+
+def _find_error(value: Any, path: str, reason: str) -> CheckpointSerializationError:
+    """Return the error for the innermost value that cannot be packed."""
+    converted = value
+    if type(value) not in _PLAIN_TYPES:
+        try:
+            converted = _convert(value)
+        except TypeError:
+            return CheckpointSerializationError(path, type(value).__name__, _HINT)
+    if isinstance(converted, dict):
+        parts = [(f"{path}.{key}" if path else f"{key}", key, part) for key, part in converted.items()]
+    elif isinstance(converted, list):
+        parts = [(f"{path}[{number}]", "", part) for number, part in enumerate(converted)]
+    else:
+        return CheckpointSerializationError(path, type(value).__name__, reason)
+    for part_path, key, part in parts:
+        for wrong in ({key: None}, [part]):
+            try:
+                ormsgpack.packb(wrong, _convert, _OPTIONS)
+            except TypeError as error:
+                if wrong == [part]:
+                    return _find_error(part, part_path, str(error))
+                return CheckpointSerializationError(part_path, f"key of type {type(key).__name__}", str(error))
+    return CheckpointSerializationError(path, type(value).__name__, reason)
+
+
+def unpack_value(data: bytes) -> dict[str, Any]:
+    """Return the value of an item from its bytes."""
+    value: dict[str, Any] = ormsgpack.unpackb(data)
+    return value
 
 
 def check_filter(filter: Mapping[str, Any] | None) -> None:

@@ -1,4 +1,4 @@
-"""A LangGraph checkpoint as a graphkit state, and back.
+"""Encodes LangGraph's checkpoints as graphkit's states, and its writes as pending writes.
 
 A state holds the version and the value of each channel. The value is the bytes that LangGraph's
 serializer returned; nothing here interprets them.
@@ -13,22 +13,26 @@ elements, the rest continues what is left of the old bytes. The file stores only
 | `value:<name>` | what follows the header |
 | `seen:<node>` | versions_seen of a node |
 | `checkpoint` | `[type, bytes]`: all other fields of the checkpoint |
+
+LangGraph may call `put_writes` before it puts the checkpoint, and from several threads. A log keeps
+such early writes until their checkpoint comes; a saver without a log keeps them in a namespace of
+their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, writes_sort_key
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from graphkit.abc import LANGGRAPH_WRITE as WRITE
+from graphkit.codec import Codec
 from graphkit.values import PLAIN, REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 from savers import _delta as delta
 from savers.langgraph.serializer import make_refusal
-
-if TYPE_CHECKING:
-    from langgraph.checkpoint.base import ChannelVersions
-    from langgraph.checkpoint.serde.base import SerializerProtocol
-
 
 CHANNEL: Final = "channel:"
 VALUE: Final = "value:"
@@ -41,6 +45,10 @@ _MAX_SHORT: Final = 64
 """Values of at most this many bytes are not cut."""
 _MAX_TYPES: Final = 64
 """How many names of types are remembered: serializers have about five."""
+_LONG: Final = 1 << 12
+"""Values from this many bytes on are not packed by a packer that keeps its buffer."""
+_CODEC: Final = Codec()
+"""Packs the fields of writes: strings, numbers and bytes, which need no registered types."""
 
 
 class SerializedCheckpoint(NamedTuple):
@@ -75,7 +83,7 @@ _make_successor: Final = tuple.__new__
 
 
 class Encoder:
-    """Encodes checkpoints as states, in any order.
+    """Encodes values.
 
     Args:
         serde: LangGraph's serializer.
@@ -83,46 +91,6 @@ class Encoder:
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
-
-    def encode(
-        self,
-        checkpoint: Mapping[str, Any],
-        new_versions: ChannelVersions,
-        serialized: SerializedCheckpoint,
-        iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
-    ) -> dict[str, Any]:
-        """Return the state of a checkpoint.
-
-        Args:
-            checkpoint: LangGraph's checkpoint.
-            serialized: what `serialize_checkpoint` made of it.
-            new_versions: the channels whose versions differ from those of the parent.
-            iter_earlier_states: returns the states of the parent and of the checkpoints before it,
-                in which unchanged channels are found.
-
-        Raises:
-            CheckpointSerializationError: a value cannot be stored; the error names its channel.
-        """
-        state: dict[str, Any] = {}
-        values = checkpoint["channel_values"]
-        for name, version in checkpoint["channel_versions"].items():
-            unchanged = None
-            if name not in new_versions:
-                is_given = name in values
-                unchanged = _find_unchanged(name, version, iter_earlier_states, is_given=is_given)
-            if unchanged is not None:
-                _copy_channel(unchanged, state, name)
-            elif name in values:
-                typed = serialized.values.get(name)
-                if typed is None:
-                    typed = self.serialize(values[name], name)
-                _encode_channel(state, name, version, typed)
-            else:
-                state[CHANNEL + name] = [version]
-        for node, seen in checkpoint["versions_seen"].items():
-            state[SEEN + node] = seen
-        state[REST] = list(serialized.rest)
-        return state
 
     def serialize_checkpoint(
         self, checkpoint: Mapping[str, Any], new_versions: ChannelVersions
@@ -166,16 +134,61 @@ class Encoder:
         except (TypeError, ValueError) as error:
             raise make_refusal(path, value, error) from error
 
+    def find_missing(
+        self,
+        checkpoint: Mapping[str, Any],
+        new_versions: ChannelVersions,
+        serialized: SerializedCheckpoint,
+        parent: Mapping[str, Any],
+        iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
+    ) -> tuple[ChannelVersions, SerializedCheckpoint]:
+        """Find the values of channels that should be unchanged, but that the parent does not have in this version.
 
-def _encode_channel(state: dict[str, Any], name: str, version: Any, typed: tuple[str, bytes]) -> None:
-    header, rest = _cut(typed[1])
-    state[CHANNEL + name] = [version, typed[0], header]
-    if rest:
-        state[VALUE + name] = rest
+        The checkpoint may have the value, as after an update of a state that was read elsewhere. If it
+        has none, an earlier checkpoint may have it, as when a graph goes on from a fork.
+
+        Args:
+            checkpoint: LangGraph's checkpoint.
+            new_versions: the channels whose versions differ from those of the parent.
+            serialized: what `serialize_checkpoint` made of it.
+            parent: the state of the parent.
+            iter_earlier_states: returns the states in which values are searched for.
+
+        Returns:
+            The versions and the values that are new for the parent: the given ones and those found.
+
+        Raises:
+            CheckpointSerializationError: a value cannot be stored; the error names its channel.
+        """
+        all_versions = dict(new_versions)
+        values = dict(serialized.values)
+        given = checkpoint["channel_values"]
+        for name, version in checkpoint["channel_versions"].items():
+            if name in new_versions or _has_version(parent, name, version):
+                continue
+            all_versions[name] = version
+            if name in given:
+                values[name] = self.serialize(given[name], name)
+                continue
+            for state in iter_earlier_states():
+                if _has_version(state, name, version):
+                    _, *typed = state[CHANNEL + name]
+                    if typed:
+                        type_name, header = typed
+                        values[name] = type_name, header + state.get(VALUE + name, b"")
+                    break
+        return all_versions, SerializedCheckpoint(values, serialized.rest)
+
+
+def _has_version(state: Mapping[str, Any], name: str, version: Any) -> bool:
+    return bool(state.get(CHANNEL + name, (None,))[0] == version)
 
 
 def _cut(data: bytes) -> tuple[bytes, bytes]:
     """Return the bytes under `channel:<name>` and those under `value:<name>`, if there are any."""
+    # The header of a list, a dict, a str or bytes says how long it is. Other values, as the exts of
+    # objects, have none here. Encrypted bytes may seem to begin with a header, which does no harm: a
+    # reader joins both parts again before it looks at them.
     if len(data) <= _MAX_SHORT:
         return data, b""
     _, _, header_length = delta.parse_header(data, 0)
@@ -189,13 +202,13 @@ def encode_successor(  # noqa: C901, PLR0912, PLR0915 - the hot path
     serialized: SerializedCheckpoint,
     pack: Callable[[object, str], bytes],
 ) -> Successor | None:
-    """Return the state of a checkpoint whose parent is the one that was stored last.
+    """Return the state of a checkpoint by that of its parent.
 
     This is part of each step of a graph. Therefore it looks only at what `new_versions` names, and
     compares the other versions and the `versions_seen` of each node once.
 
     Args:
-        base: the state that was stored last.
+        base: the state of the parent.
         checkpoint: LangGraph's checkpoint.
         new_versions: the channels whose versions differ from those of the parent.
         serialized: what `serialize_checkpoint` made of it.
@@ -203,8 +216,13 @@ def encode_successor(  # noqa: C901, PLR0912, PLR0915 - the hot path
 
     Returns:
         The state with its keys in the order of `base`; None if the parent does not have a channel
-        that should be unchanged.
+        that should be unchanged (see `Encoder.find_missing`).
     """
+    # The new state begins as a copy of the old one, in which what changes is set again: so its keys stay
+    # in their order, and unchanged values are the same objects, which no later step compares by content.
+    # What changes is packed at the same time. In the usual step no key comes or goes, and the packed
+    # values are all that the record needs. Whether that is so is found out by counting: `count` is the
+    # number of keys that the checkpoint has, and both states must have as many.
     state = FrozenDict(base)
     set_key = dict.__setitem__  # A FrozenDict refuses assignments.
     get_old = base.get
@@ -303,59 +321,120 @@ def _remove_others(
     ops: dict[str, int],
 ) -> None:
     """Remove the keys of a state that the checkpoint does not have."""
-    kept = {REST, *(SEEN + node for node in checkpoint["versions_seen"])}
+    kept = {REST}
+    for node in checkpoint["versions_seen"]:
+        kept.add(SEEN + node)
     for name in checkpoint["channel_versions"]:
         kept.add(CHANNEL + name)
-        has_rest = name not in new_versions
         if name in serialized.values:
-            _, rest = _cut(serialized.values[name][1])
+            _, data = serialized.values[name]
+            _, rest = _cut(data)
             has_rest = bool(rest)
+        else:
+            has_rest = name not in new_versions
         if has_rest:
             kept.add(VALUE + name)
-    for key in [key for key in state if key not in kept]:
-        ops[key] = REMOVED
-        dict.__delitem__(state, key)
+    for key in list(state):
+        if key not in kept:
+            ops[key] = REMOVED
+            dict.__delitem__(state, key)
 
 
-def _find_unchanged(
-    name: str,
-    version: Any,
-    iter_earlier_states: Callable[[], Iterable[Mapping[str, Any]]],
-    *,
-    is_given: bool,
-) -> Mapping[str, Any] | None:
-    """Return the state of an earlier checkpoint that has a channel in this version, or None.
+def compare_with_last(base: FrozenDict, successor: Successor) -> Successor:
+    """Compare a state that follows another one than `base`, the last, with that one.
 
-    If the new checkpoint has a value for the channel (`is_given`), only the parent is searched, and
-    None means that the value is to be encoded.
+    The result shares equal values with `base` and has its keys in the same order.
     """
-    for number, state in enumerate(iter_earlier_states()):
-        is_parent = number == 0
-        if is_given and not is_parent:
-            return None
-        if state.get(CHANNEL + name, (None,))[0] == version:
-            return state
-    return None
-
-
-def _copy_channel(source: Mapping[str, Any], target: dict[str, Any], name: str) -> None:
-    for key in (CHANNEL + name, VALUE + name):
-        if key in source:
-            target[key] = source[key]
-
-
-def compare_with_last(base: FrozenDict, new: Mapping[str, Any], changed_nodes: Sequence[str]) -> Successor:
-    """Freeze a state, and compare it with the state that was stored last.
-
-    The frozen state shares equal values with `base` and has its keys in the same order.
-    """
+    new = successor.state
     state = FrozenDict(base)
-    ops: dict[str, int] = {key: REMOVED for key in base if key not in new}
-    for key in ops:
-        dict.__delitem__(state, key)
+    ops: dict[str, int] = {}
+    for key in base:
+        if key not in new:
+            ops[key] = REMOVED
+            dict.__delitem__(state, key)
     for key, value in new.items():
         if base.get(key) != value:
             ops[key] = SET
-            dict.__setitem__(state, key, freeze(value))
+            dict.__setitem__(state, key, value)
     state.kind = PLAIN  # the state contains only bytes and versions
-    return Successor(state, ops, None, changed_nodes)
+    return Successor(state, ops, None, successor.changed_nodes)
+
+
+# Pending writes: what the tasks of LangGraph wrote, recorded with the checkpoint that they ran from.
+
+
+class Write(NamedTuple):
+    """One write, in the order of the fields in which it is stored."""
+
+    task_path: str
+    task_id: str
+    idx: int
+    """The position among the writes of its task; negative for the special writes of LangGraph."""
+    channel: str
+    type: str
+    data: bytes
+
+    @property
+    def key(self) -> str:
+        """The key that distinguishes it from the other writes of its checkpoint."""
+        return f"{WRITE}{self.idx}:{self.task_id}"
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the first write with this key stays.
+
+        Special writes (errors, interrupts, answers, schedules) replace earlier ones.
+        """
+        return is_ordinary(self.idx)
+
+
+def is_ordinary(idx: int) -> bool:
+    """Return whether a write at this position is no special one; see `Write.is_ordinary`."""
+    return idx >= 0
+
+
+class TaskWrites(NamedTuple):
+    """The writes of a task as they are stored."""
+
+    packed: dict[str, bytes]
+    """By key: the fields of a Write, packed as a list."""
+    keep: list[str]
+    """The keys whose recorded values stay, if there are any: those of ordinary writes."""
+
+    def unpack(self) -> dict[str, FrozenList]:
+        """Return the fields of each Write by key, for a saver that packs what it stores itself."""
+        return {key: _CODEC.unpack(packed) for key, packed in self.packed.items()}
+
+
+def encode_writes(encoder: Encoder, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> TaskWrites:
+    """Return the writes of a task as they are stored.
+
+    Raises:
+        CheckpointSerializationError: a value cannot be stored. Nothing was changed.
+    """
+    # This is part of each step: no Write is made.
+    packed: dict[str, bytes] = {}
+    keep: list[str] = []
+    for position, (channel, value) in enumerate(writes):
+        type_name, data = encoder.serialize(value, channel)
+        idx = WRITES_IDX_MAP.get(channel, position)
+        key = f"{WRITE}{idx}:{task_id}"
+        fields = (task_path, task_id, idx, channel, type_name, data)
+        if len(data) < _LONG:
+            packed[key] = _CODEC.pack_flat(fields, key)
+        else:
+            packed[key] = _CODEC.pack(FrozenList(fields), key)
+        if is_ordinary(idx):
+            keep.append(key)
+    return TaskWrites(packed, keep)
+
+
+def pack_writes(writes: Sequence[Write]) -> TaskWrites:
+    """Return whole writes as they are stored."""
+    packed = {write.key: _CODEC.pack(FrozenList(write), write.key) for write in writes}
+    return TaskWrites(packed, [write.key for write in writes if write.is_ordinary])
+
+
+def sort_writes(writes: Iterable[Write]) -> list[Write]:
+    """Return the writes of a checkpoint in LangGraph's order."""
+    return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Final
 
 from savers._log.payloads import id_bytes, id_text
-from savers._sql.database_errors import DatabaseDamagedError
+from savers._sql.database import DatabaseDamagedError
 
 _ESCAPE: Final = "\x1a"
 """The control character "substitute"; four hexadecimal digits of a code point follow."""
@@ -42,12 +42,6 @@ def encode_text(text: str) -> str:
     digest = blake2b(encoded.encode(), digest_size=32).hexdigest()
     beginning = _TO_ESCAPE.sub("", text[:_KEPT])
     return f"{beginning}{_CUT}{digest}"
-
-
-def hash_text(text: str) -> int:
-    """Return 64 bits that stand for a text in an index; two texts may have the same. Takes 1 us."""
-    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
 
 
 def encode_id(id: str) -> bytes:

@@ -16,7 +16,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from logging import getLogger
 from time import monotonic, sleep
 from typing import Final
@@ -24,8 +24,7 @@ from typing import Final
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from savers._sql.database import Row
 from savers._sql.encoded_text import encode_text
-from savers._sql.postgres_errors import BUSY, get_state
-from savers._sql.postgres_session import LostError, PostgresError, PostgresSession
+from savers._sql.postgres_session import BUSY, LostError, PostgresError, PostgresSession, get_state
 from savers._sql.run_locks import FIRST_WAIT, HeldLocks, RunLocks, next_wait
 
 _LOGGER: Final = getLogger("graphkit")
@@ -98,8 +97,8 @@ class PostgresRunLocks(RunLocks):
         self._lock_again = f"SELECT token, pg_try_advisory_lock(? + token) FROM {table} WHERE token = ANY(?)"
         self._delete = f"DELETE FROM {table} WHERE thread = ? AND token = ?"
         self._unlock = "SELECT pg_advisory_unlock(? + ?)"
-        self._select_holder = f"SELECT holder FROM {table} WHERE thread = ?"
-        self._select_token = f"SELECT token FROM {table} WHERE thread = ?"
+        self._select_holder = f"SELECT coalesce(max(holder), 'another process') FROM {table} WHERE thread = ?"
+        self._select_token = f"SELECT max(token) FROM {table} WHERE thread = ?"
         # A holder that is only paused has lost its lease, but still has its advisory lock.
         self._select_abandoned = f"""
             SELECT 1 FROM {table} WHERE thread = ? AND token = ?
@@ -164,8 +163,8 @@ class PostgresRunLocks(RunLocks):
 
     def read_mark(self, thread_id: str) -> int | None:
         """Return the token of the lock, whose row goes when its holder lets it go."""
-        rows = self._read(self._select_token, (encode_text(thread_id),))
-        return rows[0][0] if rows else None
+        token: int | None = self._read(self._select_token, (encode_text(thread_id),))[0][0]
+        return token
 
     def is_abandoned(self, thread_id: str, mark: object) -> bool:
         return bool(self._read(self._select_abandoned, (encode_text(thread_id), mark, self._key)))
@@ -207,8 +206,7 @@ class PostgresRunLocks(RunLocks):
             pause = next_wait(pause)
 
     def describe_holder(self, thread_id: str) -> str:
-        rows = self._read(self._select_holder, (encode_text(thread_id),))
-        return rows[0][0] if rows else "another process"
+        return str(self._read(self._select_holder, (encode_text(thread_id),))[0][0])
 
     def _give_up(self, thread_id: str, token: int | None) -> None:
         """Release the advisory lock of a token that no row has."""
@@ -360,9 +358,8 @@ class PostgresRunLocks(RunLocks):
     def close_after_fork(self) -> PostgresSession | None:
         """Forget the locks of the parent, in the child; return its connection, which must stay open."""
         session = self._session
-        for fd in (self._wake_reader, self._wake_writer):
-            if self._thread is not None:
-                with suppress(OSError):
-                    os.close(fd)
+        if self._thread is not None:
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
         self._reset()
         return session

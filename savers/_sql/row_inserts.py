@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit.errors import CheckpointStorageError
+from graphkit.errors import CheckpointKeyError, CheckpointStorageError
 from savers._log.log_bytes import StaleLogError
-from savers._sql.database_errors import OutcomeUnknownError, PositionTakenError
-from savers._sql.encoded_text import encode_long, encode_text
+from savers._sql.database import OutcomeUnknownError, PositionTakenError
+from savers._sql.encoded_text import decode_text, encode_long, encode_text, is_cut
+from savers._sql.statements import SEAL_MARK
 
 if TYPE_CHECKING:
+    from savers._cipher import KeyRing
     from savers._sql.database import Database, Parameters, Transaction
-    from savers._sql.seal_mark import SealMark
     from savers._sql.statements import Statements
 
 NEW: Final = 0
@@ -82,6 +83,57 @@ class Commit:
     def is_short(self) -> bool:
         """Whether one statement can insert all records."""
         return len(self.rows) <= _MOST_COMBINED and self.size < _MOST_COMBINED_SIZE
+
+
+@final
+class SealMark:
+    """The mark of a sealed store, and the keys of a saver on it.
+
+    The mark is a row of the table `meta` whose name has the id of a key. A saver with keys sets it before it
+    begins a history. From then on, a saver without keys begins none: the statement that inserts a history has
+    that condition, so it costs no round trip.
+    """
+
+    def __init__(self, database: Database, statements: Statements, key_ring: KeyRing | None) -> None:
+        self._database = database
+        self._statements = statements
+        self.key_ring = key_ring
+        """What seals the records of the saver; None stores them in plain."""
+        self._marked: int | None = None
+        """The generation of the database that is known to have the mark."""
+
+    def set(self) -> None:
+        """Mark the store if the saver has keys, before it begins a history. Not during a transaction.
+
+        Raises:
+            CheckpointKeyError: the function that provides the keys failed.
+            CheckpointerError: the database refused.
+        """
+        database = self._database
+        if self.key_ring is None or self._marked == database.generation:
+            return
+        if self._find() is None:
+            key_id, _ = self.key_ring.get_current(database.path)
+            database.write(self._statements.insert_mark, (f"{SEAL_MARK}{encode_text(key_id)}",))
+        self._marked = database.generation
+
+    def check_may_begin(self) -> None:
+        """Explain why no history was inserted.
+
+        Raises:
+            CheckpointKeyError: the store is sealed, and the saver has no keys.
+        """
+        key_id = self._find() if self.key_ring is None else None
+        if key_id is not None:
+            raise CheckpointKeyError(self._database.path, key_id, "open the store with `cipher`", has_keys=False)
+
+    def _find(self) -> str | None:
+        """Return the id of the key in the mark; None if there is no mark."""
+        rows = self._database.read(self._statements.select_mark)
+        if not rows:
+            return None
+        encoded: str = rows[0][0].removeprefix(SEAL_MARK)
+        return encoded if is_cut(encoded) else decode_text(encoded)
 
 
 class RowInserter:
@@ -234,7 +286,7 @@ class RowInserter:
             ((history,),) = inserted
         else:
             notify = self._database.notify_parameters(self.key[0])
-            transaction.execute(statements.update_history_and_notify, (*self._list_changes(commit), *notify))
+            transaction.execute(statements.update_history, (*self._list_changes(commit), *notify))
             if not transaction.row_count:
                 raise StaleLogError
         rows = [(*self._list_values(row), history) for row in commit.rows]

@@ -12,6 +12,7 @@ cases the writer reads what is new and makes its record again.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.abc import derive_status
@@ -19,19 +20,16 @@ from graphkit.errors import CheckpointCorruptionError
 from savers._log.frame import KEY
 from savers._log.log_bytes import Change, LogBytes, StaleLogError
 from savers._log.stored_checkpoint import outline_writes
-from savers._sql.database_errors import HistoryGoneError, PositionTakenError
-from savers._sql.encoded_text import encode_id, encode_text
-from savers._sql.known_rows import KnownRows
-from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter
+from savers._sql.database import HistoryGoneError, PositionTakenError
+from savers._sql.encoded_text import encode_id
+from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter, SealMark
 from savers._sql.terms import SEALED_TERM, KnownTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._sql.database import Database, Transaction
-    from savers._sql.known_rows import Rows
-    from savers._sql.seal_mark import SealMark
+    from savers._sql.database import Database, Row, Transaction
     from savers._sql.statements import Statements
 
 _LONG_ROW: Final = 4 << 20
@@ -42,6 +40,141 @@ _MAX_RANGES: Final = 64
 between powers of two are not used."""
 _BACK: Final = 1 << 16
 """How many bytes a reader from the end gets at first."""
+_MAX_LAST: Final = 1 << 16
+"""How many bytes of the last rows are kept. The records since a keyframe, which readers want together,
+take 5 to 60 KB as a rule."""
+_MAX_READ: Final = 5 << 20
+"""How many bytes of the rows that were read are kept: those of a history of usual length. A keyframe has up to 4 MB."""
+
+
+@final
+class Rows:
+    """Rows of one history in the order of their positions; some may be missing between them."""
+
+    def __init__(self) -> None:
+        self._positions: list[int] = []
+        self._frames: dict[int, bytes] = {}
+        self.size = 0
+        """How many bytes the rows have."""
+
+    @property
+    def start(self) -> int:
+        """Where the first row begins."""
+        return self._positions[0] if self._positions else 0
+
+    def append(self, position: int, frame: bytes) -> None:
+        """Add a row behind the last one."""
+        self._positions.append(position)
+        self._frames[position] = frame
+        self.size += len(frame)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add the position and the bytes of some rows, which may be there already."""
+        frames = self._frames
+        for position, frame in rows:
+            if position not in frames:
+                self.append(position, frame)
+        # They come in a few runs that are in order, which takes a sort little time.
+        self._positions.sort()
+
+    def drop_before(self, offset: int) -> None:
+        """Drop the rows that begin before an offset."""
+        positions = self._positions
+        first = bisect_left(positions, offset)
+        for position in positions[:first]:
+            self.size -= len(self._frames.pop(position))
+        del positions[:first]
+
+    def find(self, position: int) -> bytes | None:
+        """Return the row at a position; None if it is not here."""
+        return self._frames.get(position)
+
+    def read_at(self, offset: int, length: int) -> bytes | None:
+        """Return the bytes from an offset; None if not all of them are here."""
+        positions = self._positions
+        first = bisect_right(positions, offset) - 1
+        if first < 0:
+            return None
+        skip = offset - positions[first]
+        frame = self._frames[positions[first]]
+        if skip + length <= len(frame):
+            return frame[skip : skip + length]
+        wanted = positions[first : bisect_left(positions, offset + length)]
+        joined = b"".join([self._frames[position] for position in wanted])
+        has_gap = wanted[-1] + len(self._frames[wanted[-1]]) != wanted[0] + len(joined)
+        if has_gap or skip + length > len(joined):
+            return None
+        return joined[skip : skip + length]
+
+    def find_missing(self, offset: int) -> int:
+        """Return where the first byte is missing from an offset on."""
+        first = max(0, bisect_right(self._positions, offset) - 1)
+        for position in self._positions[first:]:
+            if position > offset:
+                break
+            offset = max(offset, position + len(self._frames[position]))
+        return offset
+
+
+@final
+class KnownRows:
+    """Rows of one history. They never change, so they stay right as long as the history is open."""
+
+    def __init__(self) -> None:
+        self._last = Rows()
+        """The last rows, without a gap."""
+        self._end = 0
+        """Where these end."""
+        self._read = Rows()
+        """Rows that were read."""
+
+    @property
+    def start(self) -> int:
+        """Where the last rows begin."""
+        return self._last.start
+
+    @property
+    def size(self) -> int:
+        """How many bytes are in memory."""
+        return self._last.size + self._read.size
+
+    def append(self, position: int, frame: bytes) -> None:
+        """Add a row behind the last one; forget the others if it does not follow it."""
+        if position != self._end:
+            self._last = Rows()
+        self._last.append(position, frame)
+        self._end = position + len(frame)
+
+    def trim(self) -> None:
+        """Forget earlier ones of the last rows, if there are many."""
+        if self._last.size > _MAX_LAST:
+            # In large steps: each moves what remains.
+            self._last.drop_before(self._end - _MAX_LAST // 2)
+
+    def keep(self, rows: Iterable[Row]) -> Rows:
+        """Keep rows that were read; if that are too many, forget those that were read before.
+
+        Returns:
+            Rows among which they are.
+        """
+        self._read.add(rows)
+        kept = self._read
+        if kept.size > _MAX_READ:
+            self._read = Rows()
+            # The caller still has them.
+        return kept
+
+    def find(self, position: int) -> bytes | None:
+        """Return the row at a position; None if it is not in memory."""
+        frame = self._last.find(position)
+        return self._read.find(position) if frame is None else frame
+
+    def read_at(self, offset: int, length: int) -> bytes | None:
+        """Return the bytes from an offset; None if not all of them are in memory."""
+        if not length:
+            return b""
+        data = self._last.read_at(offset, length)
+        return self._read.read_at(offset, length) if data is None else data
 
 
 class _Row(NamedTuple):
@@ -95,9 +228,8 @@ class RowLogBytes(LogBytes):
         self._is_sealed = mark.key_ring is not None
         """Whether what is appended is sealed."""
         self._inserter = RowInserter(database, statements, *owner, version, mark)
-        self._thread_id, namespace = owner
-        self.key: Final = (encode_text(self._thread_id), encode_text(namespace), version)
-        """The thread, the namespace and the version in the row of the history."""
+        self._thread_id = owner[0]
+        self.key: Final = self._inserter.key
         self._number = number
         self.transaction: Transaction | None = None
         self._last_history = NEW
@@ -359,7 +491,7 @@ class RowLogBytes(LogBytes):
             has_new_status=status != self._status,
             last_row=self._last_row,
             absent=None if self._absent is None else encode_id(self._absent),
-            token=None if self.transaction is not None else self._database.token_of(self._thread_id),
+            token=None if self.transaction is not None else self._database.run_locks.token_of(self._thread_id),
         )
         try:
             if self.transaction is None:

@@ -9,8 +9,8 @@ from savers._log.frame import digest_thread
 from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
 from savers._sql.encoded_text import decode_id, decode_row, encode_text
+from savers._sql.row_inserts import SealMark
 from savers._sql.row_log_bytes import RowLogBytes
-from savers._sql.seal_mark import SealMark
 from savers._sql.statements import Statements
 from savers._sql.terms import SEALED_TERM, list_search_terms
 
@@ -60,7 +60,7 @@ class RowStore(LogCatalogue[RowLogBytes]):
         super().__init__()
         self.database = database
         self.statements = Statements(database)
-        self.mark = SealMark(database, key_ring)
+        self.mark = SealMark(database, self.statements, key_ring)
         self._codec = codec
         self._compression = compression
 

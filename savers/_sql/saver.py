@@ -17,19 +17,20 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
+from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._log.frame import MARK
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver, select_all
 from savers._log.rewriter import Rewriter, replay_states
 from savers._mutex import hold_if_free
-from savers._sql.database_errors import DatabaseDamagedError, PositionTakenError
+from savers._sql.database import DatabaseDamagedError, PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
 from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
 from savers._waiting import InUseError, WouldWaitError, refuse_waiting
 
 if TYPE_CHECKING:
-    from savers._cipher import Cipher, KeyRing
+    from savers._cipher import KeyRing
     from savers._compression import Compression
     from savers._log.reports import Progress, RotationReport, StoreReport
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -70,23 +71,27 @@ class SqlSaver(LogSaver[RowLogBytes]):
         types: Sequence[type],
         compression: Compression | None,
         lock_timeout: float,
-        key_ring: KeyRing | None,
+        cipher: Cipher | None,
     ) -> None:
         self.lock_timeout = lock_timeout
+        key_ring = parse_cipher(cipher)
+        # As `opener` passes them on.
+        self._compression = compression
+        self._cipher: Cipher | None = None if key_ring is None else key_ring.cipher
         codec = Codec(types)
         self._database = database
         self._store = RowStore(database, codec, compression, key_ring)
         super().__init__(self._store, codec)
 
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
     @property
     def seals_records(self) -> bool:
         return self._store.mark.key_ring is not None
-
-    @property
-    def _cipher(self) -> Cipher | None:
-        """What the saver was opened with, as `opener` passes it on."""
-        key_ring = self._store.mark.key_ring
-        return None if key_ring is None else key_ring.cipher
 
     def exists(self) -> bool:
         """Return whether the database has the tables of the saver. Creates nothing."""
@@ -105,7 +110,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def _check_run_lock(self, thread_id: str) -> None:
         """As in LogSaver. It may be lost if this process was paused for longer than the lease."""
-        token = self._database.token_of(thread_id)
+        token = self._database.run_locks.token_of(thread_id)
         if token is None:
             return
         row = (encode_text(thread_id), token)
@@ -118,7 +123,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         Raises:
             ThreadBusyError: another run has it.
         """
-        token = self._database.token_of(thread_id)
+        token = self._database.run_locks.token_of(thread_id)
         if token is None:
             return
         row = (encode_text(thread_id), token)
@@ -466,13 +471,13 @@ class SqlSaver(LogSaver[RowLogBytes]):
         return RunLockKey(type(self).__name__, self._database.identity, RunnableConfig.of(config).thread)
 
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
-        return self._database.run_lock(config.thread, self.lock_timeout if timeout is None else timeout)
+        return self._database.run_locks.hold(config.thread, self.lock_timeout if timeout is None else timeout)
 
     def _holds_run_lock(self, thread_id: str) -> bool:
         return self._database.run_locks.is_mine(thread_id)
 
     def _is_run_locked(self, config: RunnableConfig) -> bool:
-        return self._database.is_held(config.thread)
+        return self._database.run_locks.is_held(config.thread)
 
     # Closing
 
@@ -484,6 +489,8 @@ class SqlSaver(LogSaver[RowLogBytes]):
         """Flush, and close the connections. A later use opens them again."""
         self._store.logs.close()
         self._database.close()
+
+    checkOptions = check_options
 
 
 def _rewrite(

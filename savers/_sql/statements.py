@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from savers._delta import MAX_DEPTH
 from savers._log.frame import FRAME_SIZE
-from savers._sql.seal_mark import is_unmarked
 
 if TYPE_CHECKING:
     from savers._sql.database import Database
@@ -15,6 +14,9 @@ _LONGEST_KEYFRAME: Final = 1 << 15
 """Longer ones are not read before they are wanted. That lists all pieces of a value: 11 KB for a list of
 1,000 messages."""
 _LAST_POSITION: Final = (1 << 63) - 1
+SEAL_MARK: Final = "sealed:"
+"""The beginning of the name of the row which says that a store is sealed."""
+_IS_MARK: Final = "name >= 'sealed:' AND name < 'sealed;'"
 
 
 class Statements:
@@ -101,7 +103,7 @@ class Statements:
 
         # Appending to one history
 
-        notify = database.notify_clause()
+        notify = database.notify_clause
         # The last row that the writer knows must be there, with the same checkpoint: after a server
         # has lost what it had acknowledged, a row behind a gap would damage the history.
         known = "p.history = h.history AND p.position = ? AND p.checkpoint IS NOT DISTINCT FROM ?"
@@ -131,16 +133,19 @@ class Statements:
         )
         self.insert_history = f"{insert_history} VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING history"
         self._insert_history_if = f"{insert_history} SELECT {dialect.history_values}"
-        self._is_unmarked = is_unmarked(names)
+        marks = f"FROM {names.meta} WHERE {_IS_MARK}"
+        self._is_unmarked = f"NOT EXISTS (SELECT 1 {marks})"
+        self.select_mark = f"SELECT name {marks} ORDER BY name LIMIT 1"
+        self.insert_mark = f"INSERT INTO {names.meta} (name, value) VALUES (?, 1) ON CONFLICT (name) DO NOTHING"
         self.begin_plain_history = f"{self._insert_history_if} WHERE {self._is_unmarked} RETURNING history"
         """Inserts the row of a plain history, unless the store is sealed."""
-        self.update_history = (
+        self._update_history = (
             f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version <= 0 AND EXISTS"
             f" (SELECT 1 FROM {records} AS p WHERE p.history = ? AND p.position = ?"
             " AND p.checkpoint IS NOT DISTINCT FROM ?)"
             f" AND NOT EXISTS (SELECT 1 FROM {records} AS q WHERE q.history = ? AND q.checkpoint = ?)"
         )
-        self.update_history_and_notify = f"{self.update_history}{notify}"
+        self.update_history = f"{self._update_history}{notify}"
         self.replace_version = f"UPDATE {histories} SET version = ?, released = ?, created = 0 WHERE history = ?"
         """Puts a rewritten history in the place of a released one. `created` shows a watch that it is no release."""
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"
@@ -265,25 +270,22 @@ class Statements:
             is_new: whether the history is inserted.
             is_plain: whether it is not inserted if the store is sealed.
             is_held: whether the caller holds the run lock.
-            notification: the expression that notifies; empty if there is nothing to notify.
+            notification: the expression that notifies.
         """
         parts: list[str] = []
-        conditions: list[str] = []
+        conditions = ["true"]
         if is_held:
             parts.append(f"l AS MATERIALIZED ({self.lock_token})")
             conditions.append("EXISTS (SELECT 1 FROM l)")
+        if is_new and is_plain:
+            conditions.append(self._is_unmarked)
+        write_history = f"{self._update_history} AND"
         if is_new:
-            if is_plain:
-                conditions.append(self._is_unmarked)
-            where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-            parts.append(f"h AS ({self._insert_history_if}{where} RETURNING history)")
-        else:
-            where = "".join(f" AND {condition}" for condition in conditions)
-            parts.append(f"h AS ({self.update_history}{where} RETURNING history)")
+            write_history = f"{self._insert_history_if} WHERE"
+        parts.append(f"h AS ({write_history} {' AND '.join(conditions)} RETURNING history)")
         values = ", ".join([f"({self._database.dialect.record_values})"] * row_count)
         parts.append(f"r AS ({self._insert_records} SELECT v.*, h.history FROM h, (VALUES {values}) AS v)")
-        result = f", {notification}" if notification else ""
-        return f"WITH {', '.join(parts)} SELECT history{result} FROM h"
+        return f"WITH {', '.join(parts)} SELECT history, {notification} FROM h"
 
     def select_ranges(self, count: int) -> str:
         """Return the statement that selects the rows of so many ranges, in any order.

@@ -20,7 +20,7 @@ from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
 from savers._log.log_checker import LogChecker, explain_missing_key
 from savers._log.reports import FileReport, FileState, StoreReport, ThreadReport
 from savers._log.stored_checkpoint import outline_writes
-from savers._sql.database_errors import ForeignDatabaseError
+from savers._sql.database import ForeignDatabaseError
 from savers._sql.encoded_text import encode_id, encode_text
 from savers._sql.row_store import HistoryRow, read_history_row
 

@@ -49,8 +49,7 @@ class Connections(ABC):
     def give_back(self, session: PostgresSession) -> None:
         """Take back a connection that is in no transaction, or that was lost."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - those of the application stay open
         """Close the connections that are not lent, if they are our own."""
 
 
@@ -182,9 +181,6 @@ class GuestConnections(Connections):
         session.restore_mode()
         self._pool.putconn(session.connection)
 
-    def close(self) -> None:
-        pass
-
 
 class GuestConnection(Connections):
     """Borrows the only connection that the application has passed in, for one statement or transaction at a time."""
@@ -234,9 +230,6 @@ class GuestConnection(Connections):
             session.restore_mode()
         finally:
             self._free.release()
-
-    def close(self) -> None:
-        pass
 
 
 # Poolers

@@ -326,14 +326,14 @@ def name_database(parameters: Mapping[str, Any]) -> tuple[str, str, str]:
     for option in psycopg.pq.Conninfo.get_defaults():
         if option.val is not None:
             options[option.keyword.decode()] = option.val.decode()
-    options |= {name: str(value) for name, value in parameters.items() if value}
+    for name, value in parameters.items():
+        if value:
+            options[name] = str(value)
     user = options.get("user", "")
-    hosts = (options.get("host") or options.get("hostaddr") or "localhost").split(",")
+    hosts = options.get("host") or options.get("hostaddr") or "localhost"
     ports = options["port"].split(",")
-    if len(ports) == 1:
-        ports *= len(hosts)
-    servers = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
-    return user, servers, options.get("dbname") or user
+    servers = [f"{host}:{port}" for host, port in zip(hosts.split(","), itertools.cycle(ports), strict=False)]
+    return user, ",".join(servers), options.get("dbname") or user
 
 
 def connect(parameters: Mapping[str, Any]) -> PostgresSession:

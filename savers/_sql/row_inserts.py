@@ -286,7 +286,7 @@ class RowInserter:
             ((history,),) = inserted
         else:
             notify = self._database.notify_parameters(self.key[0])
-            transaction.execute(statements.update_history, (*self._list_changes(commit), *notify))
+            transaction.execute(statements.update_history_and_notify, (*self._list_changes(commit), *notify))
             if not transaction.row_count:
                 raise StaleLogError
         rows = [(*self._list_values(row), history) for row in commit.rows]

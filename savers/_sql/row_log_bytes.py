@@ -38,6 +38,7 @@ moves what it has not sent yet with each part that it sends: 100 MB take 2 s in 
 _MAX_RANGES: Final = 64
 """Ranges that one statement reads. A database prepares each number of them separately, so numbers
 between powers of two are not used."""
+_LAST_POSITION: Final = (1 << 63) - 1
 _BACK: Final = 1 << 16
 """How many bytes a reader from the end gets at first."""
 _MAX_LAST: Final = 1 << 16
@@ -49,48 +50,72 @@ _MAX_READ: Final = 5 << 20
 
 @final
 class Rows:
-    """Rows of one history in the order of their positions; some may be missing between them."""
+    """The rows of one history that are in memory: the last ones, without a gap, and those that were read.
+
+    Rows never change, so they stay right as long as the history is open.
+    """
 
     def __init__(self) -> None:
         self._positions: list[int] = []
+        """In order; rows may be missing between them."""
         self._frames: dict[int, bytes] = {}
         self.size = 0
-        """How many bytes the rows have."""
-
-    @property
-    def start(self) -> int:
-        """Where the first row begins."""
-        return self._positions[0] if self._positions else 0
+        """How many bytes are in memory."""
+        self.start = _LAST_POSITION
+        """Where the last rows begin;"""
+        self._end = _LAST_POSITION
+        """and where they end."""
 
     def append(self, position: int, frame: bytes) -> None:
-        """Add a row behind the last one."""
-        self._positions.append(position)
-        self._frames[position] = frame
-        self.size += len(frame)
+        """Add a row behind the last one, or again as a reader does that goes back."""
+        if position != self._end:
+            self.start = position
+        self._add(position, frame)
+        self._end = position + len(frame)
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Add the position and the bytes of some rows, which may be there already."""
-        frames = self._frames
+    def _add(self, position: int, frame: bytes) -> None:
+        if position not in self._frames:
+            self._positions.append(position)
+            self._frames[position] = frame
+            self.size += len(frame)
+
+    def trim(self) -> None:
+        """Forget earlier ones of the last rows, if there are many."""
+        if self._end - self.start > _MAX_LAST:
+            # In large steps: each moves what remains.
+            first = bisect_left(self._positions, self._end - _MAX_LAST // 2)
+            kept = self._positions[first:]
+            self._forget(self.start, self._end - _MAX_LAST // 2)
+            self.start = kept[0] if kept else self._end
+
+    def keep(self, rows: Iterable[Row]) -> None:
+        """Add the position and the bytes of rows that were read, which may be there already."""
         for position, frame in rows:
-            if position not in frames:
-                self.append(position, frame)
+            self._add(position, frame)
         # They come in a few runs that are in order, which takes a sort little time.
         self._positions.sort()
 
-    def drop_before(self, offset: int) -> None:
-        """Drop the rows that begin before an offset."""
-        positions = self._positions
-        first = bisect_left(positions, offset)
-        for position in positions[:first]:
+    def forget_read(self) -> None:
+        """Forget the rows that were read, if there are too many; their caller has them."""
+        if self.size - (self._end - self.start) > _MAX_READ:
+            self._forget(0, self.start)
+
+    def _forget(self, start: int, end: int) -> None:
+        """Forget the rows that begin between two offsets."""
+        first = bisect_left(self._positions, start)
+        last = bisect_left(self._positions, end)
+        for position in self._positions[first:last]:
             self.size -= len(self._frames.pop(position))
-        del positions[:first]
+        del self._positions[first:last]
 
     def find(self, position: int) -> bytes | None:
-        """Return the row at a position; None if it is not here."""
+        """Return the row at a position; None if it is not in memory."""
         return self._frames.get(position)
 
     def read_at(self, offset: int, length: int) -> bytes | None:
-        """Return the bytes from an offset; None if not all of them are here."""
+        """Return the bytes from an offset; None if not all of them are in memory."""
+        if not length:
+            return b""
         positions = self._positions
         first = bisect_right(positions, offset) - 1
         if first < 0:
@@ -114,67 +139,6 @@ class Rows:
                 break
             offset = max(offset, position + len(self._frames[position]))
         return offset
-
-
-@final
-class KnownRows:
-    """Rows of one history. They never change, so they stay right as long as the history is open."""
-
-    def __init__(self) -> None:
-        self._last = Rows()
-        """The last rows, without a gap."""
-        self._end = 0
-        """Where these end."""
-        self._read = Rows()
-        """Rows that were read."""
-
-    @property
-    def start(self) -> int:
-        """Where the last rows begin."""
-        return self._last.start
-
-    @property
-    def size(self) -> int:
-        """How many bytes are in memory."""
-        return self._last.size + self._read.size
-
-    def append(self, position: int, frame: bytes) -> None:
-        """Add a row behind the last one; forget the others if it does not follow it."""
-        if position != self._end:
-            self._last = Rows()
-        self._last.append(position, frame)
-        self._end = position + len(frame)
-
-    def trim(self) -> None:
-        """Forget earlier ones of the last rows, if there are many."""
-        if self._last.size > _MAX_LAST:
-            # In large steps: each moves what remains.
-            self._last.drop_before(self._end - _MAX_LAST // 2)
-
-    def keep(self, rows: Iterable[Row]) -> Rows:
-        """Keep rows that were read; if that are too many, forget those that were read before.
-
-        Returns:
-            Rows among which they are.
-        """
-        self._read.add(rows)
-        kept = self._read
-        if kept.size > _MAX_READ:
-            self._read = Rows()
-            # The caller still has them.
-        return kept
-
-    def find(self, position: int) -> bytes | None:
-        """Return the row at a position; None if it is not in memory."""
-        frame = self._last.find(position)
-        return self._read.find(position) if frame is None else frame
-
-    def read_at(self, offset: int, length: int) -> bytes | None:
-        """Return the bytes from an offset; None if not all of them are in memory."""
-        if not length:
-            return b""
-        data = self._last.read_at(offset, length)
-        return self._read.read_at(offset, length) if data is None else data
 
 
 class _Row(NamedTuple):
@@ -245,7 +209,7 @@ class RowLogBytes(LogBytes):
         self.size = 0
         self._beginning = b""
         """The first row."""
-        self._rows = KnownRows()
+        self._rows = Rows()
         self._pending: list[NewRow] = []
         self._status: str | None = None
         """The status in the row of the history."""
@@ -371,20 +335,20 @@ class RowLogBytes(LogBytes):
         Raises:
             CheckpointCorruptionError: a row is missing.
         """
+        # A power of two: the others are ranges without bytes.
         count = 1 << (len(ranges) - 1).bit_length()
         parameters: list[int] = []
-        for start, end in ranges:
+        for start, end in [*ranges, *[(0, 0)] * (count - len(ranges))]:
             parameters += (self.history, self.history, start, end)
-        parameters += [self.history, self.history, 0, 0] * (count - len(ranges))
-        rows = self._database.read(self._statements.select_ranges(count), parameters)
-        kept = self._rows.keep([*rows, *[(row.position, row.frame) for row in self._pending]])
-        return [self._cut(kept, start, end) for start, end in ranges]
-
-    def _cut(self, rows: Rows, start: int, end: int) -> bytes:
-        data = rows.read_at(start, end - start)
-        if data is None:
-            raise CheckpointCorruptionError(self.path, rows.find_missing(start), "a record is missing")
-        return data
+        self._rows.keep(self._database.read(self._statements.select_ranges(count), parameters))
+        read: list[bytes] = []
+        for start, end in ranges:
+            data = self._rows.read_at(start, end - start)
+            if data is None:
+                raise CheckpointCorruptionError(self.path, self._rows.find_missing(start), "a record is missing")
+            read.append(data)
+        self._rows.forget_read()
+        return read
 
     def read_record(self, offset: int, length: int) -> bytes:
         frame = self._rows.find(offset)
@@ -393,7 +357,7 @@ class RowLogBytes(LogBytes):
     def expect_keyframes(self, offset: int) -> None:
         if 0 <= offset < self.size and self._rows.find(offset) is None:
             parameters = (self.history, offset, offset)
-            self._rows.keep(self._database.read(self._statements.select_keyframes, parameters))
+            self._keep(self._database.read(self._statements.select_keyframes, parameters))
 
     def read_back(self, end: int, length: int) -> tuple[int, bytes]:
         start = self._rows.start
@@ -401,10 +365,13 @@ class RowLogBytes(LogBytes):
             data = self._rows.read_at(start, end - start)
             if data is not None:
                 return start, data
-        # A reader that goes on gets more and more at once.
-        goes_on = end <= self._back_start
-        self._back_length = min(2 * self._back_length, self._database.read_size) if goes_on else _BACK
-        self._back_start = start = max(0, end - max(length, self._back_length))
+        if end <= self._back_start:
+            # A reader that goes on gets more and more at once.
+            self._back_length = min(2 * self._back_length, self._database.read_size)
+        else:
+            self._back_length = _BACK
+        start = max(0, end - max(length, self._back_length))
+        self._back_start = start
         return start, self.read_at(start, end - start)
 
     @property
@@ -419,8 +386,14 @@ class RowLogBytes(LogBytes):
         rows = self._database.read(self._statements.select_around, (self.history, encoded, self.size))
         if not rows:
             return ()
-        self._rows.keep([row[:2] for row in rows])
+        # Not those that another writer has added meanwhile: what this one appends may take their place.
+        self._keep([row[:2] for row in rows if row[0] < self.size])
         return (int(rows[0][2]),)
+
+    def _keep(self, rows: Iterable[Row]) -> None:
+        """Keep rows for the reads that follow."""
+        self._rows.keep(rows)
+        self._rows.forget_read()
 
     @property
     def kept_size(self) -> int:
@@ -428,7 +401,7 @@ class RowLogBytes(LogBytes):
 
     def drop_caches(self) -> None:
         if not self._pending:
-            self._rows = KnownRows()
+            self._rows = Rows()
 
     # Appending
 
@@ -445,7 +418,10 @@ class RowLogBytes(LogBytes):
 
     def begin(self, beginning: bytes) -> None:
         self._beginning = beginning
-        self._pending.append(NewRow(0, beginning, terms=(SEALED_TERM,) if self._is_sealed else ()))
+        terms: Sequence[int] = ()
+        if self._is_sealed:
+            terms = (SEALED_TERM,)
+        self._pending.append(NewRow(0, beginning, terms=terms))
         self._rows.append(0, beginning)
         self.size = len(beginning)
 
@@ -478,10 +454,20 @@ class RowLogBytes(LogBytes):
         if not rows:
             self._absent = None
             return
-        keyframe = next((row.position for row in reversed(rows) if row.is_keyframe), self._keyframe)
+        keyframe = self._keyframe
+        for row in rows:
+            if row.is_keyframe:
+                keyframe = row.position
         status = None
         if latest is not None:
             status = derive_status(latest.next, outline_writes(latest.writes, latest.cleared), latest.metadata)
+        absent = None
+        if self._absent is not None:
+            absent = encode_id(self._absent)
+        # A transaction has locked the run lock already.
+        token = None
+        if self.transaction is None:
+            token = self._database.run_locks.token_of(self._thread_id)
         commit = Commit(
             history=self.history,
             rows=rows,
@@ -490,8 +476,8 @@ class RowLogBytes(LogBytes):
             has_new_keyframe=keyframe != self._keyframe,
             has_new_status=status != self._status,
             last_row=self._last_row,
-            absent=None if self._absent is None else encode_id(self._absent),
-            token=None if self.transaction is not None else self._database.run_locks.token_of(self._thread_id),
+            absent=absent,
+            token=token,
         )
         try:
             if self.transaction is None:

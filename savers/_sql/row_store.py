@@ -82,7 +82,7 @@ class RowStore(LogCatalogue[RowLogBytes]):
 
     def find_newest_history(self) -> int:
         """Return the highest number of a history; 0 if there is none."""
-        ((number,),) = self._read(self.statements.select_newest_history)
+        ((number,),) = self.database.read(self.statements.select_newest_history)
         return number or 0
 
     def list_ends(self, thread: str | None, newest: int) -> list[Row]:
@@ -119,10 +119,14 @@ class RowStore(LogCatalogue[RowLogBytes]):
         # sealed ones, whose metadata no index knows.
         pairs = list_search_terms(metadata)[:_MAX_PAIRS]
         sql = self.statements.select_heads(len(pairs), with_newest=with_newest)
+        terms: list[int] = []
+        for own_term, term_of_key in pairs:
+            terms += (own_term, term_of_key, SEALED_TERM)
         heads: list[Head] = []
-        for *owner, newest in self._read_of_all(sql, [term for pair in pairs for term in (*pair, SEALED_TERM)]):
-            thread, long_thread, namespace, long_namespace = owner
-            newest_id = None if newest is None else decode_id(newest)
+        for thread, long_thread, namespace, long_namespace, newest in self._read_of_all(sql, terms):
+            newest_id = None
+            if newest is not None:
+                newest_id = decode_id(newest)
             heads.append(Head(decode_row(thread, long_thread), decode_row(namespace, long_namespace), newest_id))
         return heads
 
@@ -144,23 +148,20 @@ class RowStore(LogCatalogue[RowLogBytes]):
             order of the threads, namespaces and versions.
         """
         if thread_id is None:
-            return self._read(self.statements.select_histories)
+            return self.database.read(self.statements.select_histories)
         return self._read_of_thread(self.statements.select_histories_of, thread_id)
 
     def _read_of_all(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        rows = self._read(sql, parameters)
+        rows = self.database.read(sql, parameters)
         self.database.check_absence(None)
         return rows
 
     def _read_of_thread(self, sql: str, thread_id: str, *parameters: object) -> list[Row]:
         thread = encode_text(thread_id)
-        rows = self._read(sql, (thread, *parameters))
+        rows = self.database.read(sql, (thread, *parameters))
         if not rows:
             self.database.check_absence(thread)
         return rows
-
-    def _read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        return self.database.read(sql, parameters)
 
 
 def _decode_rows(rows: Sequence[Row]) -> list[str]:

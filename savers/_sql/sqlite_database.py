@@ -137,6 +137,9 @@ class SqliteDatabase(Database):
     # Statements
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        return self._read(sql, parameters)
+
+    def _read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         # While another thread of execution opens the main connection, there may be no tables yet.
         own = self._main
         if self._main_lock.is_mine():
@@ -261,13 +264,13 @@ class SqliteDatabase(Database):
 
     def _make_directories(self) -> None:
         """Create the directories of the file, and bring their names to the disk."""
-        directory = os.path.dirname(self.path)
-        if os.path.isdir(directory):
-            return
         missing = []
+        directory = os.path.dirname(self.path)
         while not os.path.isdir(directory):
             missing.append(directory)
             directory = os.path.dirname(directory)
+        if not missing:
+            return
         try:
             os.makedirs(missing[0], exist_ok=True)
             if self._fsync != "never":
@@ -318,18 +321,18 @@ class SqliteDatabase(Database):
     def check_absence(self, thread: str | None) -> None:
         # Pages have no checksums. If one holds what belongs to another, what it had is missing without an error.
         if thread is None:
-            ((found, in_table),) = self.read(self._count_threads)
+            ((found, in_table),) = self._read(self._count_threads)
             is_right = found == in_table
         else:
             # Then the entries before and behind the thread are not those of the table, or no search finds them.
-            ((found, in_table, in_index, has_rows),) = self.read(self._select_neighbours, (thread, thread))
+            ((found, in_table, in_index, has_rows),) = self._read(self._select_neighbours, (thread, thread))
             is_right = found == in_table == in_index and (found > 0 or not has_rows)
         if not is_right:
             raise make_index_error(self.path)
 
     def check_end(self, history: int, position: int) -> None:
         # A search for rows ends at the first entry of another history. A damaged entry may seem to be one.
-        if self.read(self._select_wrong_end, (history, position)):
+        if self._read(self._select_wrong_end, (history, position)):
             raise make_index_error(self.path)
 
     def check(self) -> Sequence[str]:

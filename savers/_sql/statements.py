@@ -145,7 +145,7 @@ class Statements:
             " AND p.checkpoint IS NOT DISTINCT FROM ?)"
             f" AND NOT EXISTS (SELECT 1 FROM {records} AS q WHERE q.history = ? AND q.checkpoint = ?)"
         )
-        self.update_history = f"{self._update_history}{notify}"
+        self.update_history_and_notify = f"{self._update_history}{notify}"
         self.replace_version = f"UPDATE {histories} SET version = ?, released = ?, created = 0 WHERE history = ?"
         """Puts a rewritten history in the place of a released one. `created` shows a watch that it is no release."""
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"

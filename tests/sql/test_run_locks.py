@@ -64,11 +64,11 @@ def start_holder(request, launcher, tmp_path, database):
 
 def test_a_lock_is_held_until_the_end_of_its_block(database, open_database):
     other = open_database()
-    assert not other.is_held("t")
+    assert not other.run_locks.is_held("t")
     with database.run_locks.hold("t", 1):
         for each in (database, other):
-            assert each.is_held("t")
-            assert not each.is_held("u")
+            assert each.run_locks.is_held("t")
+            assert not each.run_locks.is_held("u")
         assert database.run_locks.is_mine("t")
         assert not database.run_locks.is_mine("u")
     assert not database.run_locks.is_held("t")
@@ -86,23 +86,23 @@ def test_it_is_released_by_an_exception(database):
 def test_a_second_holder_waits_and_then_gives_up(database, open_database):
     with database.run_locks.hold("t", 1):
         for each in (database, open_database()):
-            with pytest.raises(ThreadBusyError) as caught, each.run_lock("t", 0.05):
+            with pytest.raises(ThreadBusyError) as caught, each.run_locks.hold("t", 0.05):
                 pass
             assert caught.value.thread_id == "t"
             assert f"process {os.getpid()} on host" in caught.value.holder
             assert 0 < caught.value.waited < SOON
         with database.run_locks.hold("u", 0):
             assert database.run_locks.is_held("u")
-    with open_database().run_lock("t", 0):
+    with open_database().run_locks.hold("t", 0):
         assert database.run_locks.is_held("t")
 
 
 @pytest.mark.parametrize("thread_id", ["", "a\0b", "\ud800", "x" * 10_000])
 def test_any_string_is_a_thread_id(database, open_database, thread_id):
     other = open_database()
-    with database.run_locks.hold(thread_id, 0), pytest.raises(ThreadBusyError), other.run_lock(thread_id, 0):
+    with database.run_locks.hold(thread_id, 0), pytest.raises(ThreadBusyError), other.run_locks.hold(thread_id, 0):
         pass
-    with other.run_lock(thread_id, 0):
+    with other.run_locks.hold(thread_id, 0):
         assert database.run_locks.is_held(thread_id)
 
 
@@ -113,7 +113,7 @@ def test_one_of_many_threads_of_execution_holds_it(database, open_database):
 
     def run(number):
         nonlocal count
-        with databases[number % 2].run_lock("t", SOON):
+        with databases[number % 2].run_locks.hold("t", SOON):
             inside.append(number)
             assert inside == [number]
             before = count
@@ -181,7 +181,7 @@ def test_a_forked_child_holds_nothing(database):
 def test_a_closed_database_keeps_its_locks(database, open_database):
     with database.run_locks.hold("t", 0):
         database.close()
-        assert open_database().is_held("t")
+        assert open_database().run_locks.is_held("t")
         database.close()
     assert not database.run_locks.is_held("t")
 
@@ -197,12 +197,12 @@ def test_a_copy_of_the_directory_releases_nothing(open_sqlite, launcher, tmp_pat
 
 def test_a_lock_file_that_is_removed_is_made_again(open_sqlite, tmp_path):
     first, second = open_sqlite(), open_sqlite()
-    with first.run_lock("t", 0):
+    with first.run_locks.hold("t", 0):
         (tmp_path / "test.db-lock").unlink()
-        with second.run_lock("u", 0):
-            assert first.is_held("u")
-    with second.run_lock("t", 0):
-        assert first.is_held("t")
+        with second.run_locks.hold("u", 0):
+            assert first.run_locks.is_held("u")
+    with second.run_locks.hold("t", 0):
+        assert first.run_locks.is_held("t")
     first.close()
     second.close()
 
@@ -244,7 +244,7 @@ def test_a_lease_is_renewed_while_the_lock_is_held(opened):
         for _ in range(2):
             then = expires(database), expires(database, "u")
             wait_until(lambda then=then: expires(database) > then[0] and expires(database, "u") > then[1])
-        with pytest.raises(ThreadBusyError), other.run_lock("t", 0):
+        with pytest.raises(ThreadBusyError), other.run_locks.hold("t", 0):
             pass
     assert expires(database) is None
 
@@ -299,13 +299,13 @@ def test_a_holder_whose_connection_is_lost_locks_its_token_again(opened):
         token = database.run_locks.token_of("t")
         for position in range(3):
             end_connections(other)
-            wait_until(lambda: other.is_held("t"))
-            with pytest.raises(ThreadBusyError), other.run_lock("t", 0):
+            wait_until(lambda: other.run_locks.is_held("t"))
+            with pytest.raises(ThreadBusyError), other.run_locks.hold("t", 0):
                 pass
             assert database.run_locks.token_of("t") == token
             assert fenced_put(database, "t", history, position) == 1
-    with other.run_lock("t", 0):
-        assert other.is_held("t")
+    with other.run_locks.hold("t", 0):
+        assert other.run_locks.is_held("t")
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
@@ -313,7 +313,7 @@ def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how)
     databases = [PostgresDatabase(own_server.connection_string, lease=3600, lock_timeout=60) for _ in range(2)]
     database, other = databases
     history = add_history(database)
-    assert not other.is_held("t")
+    assert not other.run_locks.is_held("t")
     with database.run_locks.hold("t", 0):
         with ThreadPoolExecutor(1) as executor:
             waiting = executor.submit(wait_for_lock, other)
@@ -322,8 +322,8 @@ def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how)
             assert fenced_put(database, "t", history, 0) == 1
             assert not waiting.result()
         assert fenced_put(database, "t", history, 1) == 1
-    with other.run_lock("t", 0):
-        assert other.is_held("t")
+    with other.run_locks.hold("t", 0):
+        assert other.run_locks.is_held("t")
     for each in databases:
         each.close()
 
@@ -359,8 +359,8 @@ def test_tokens_rise_and_are_unique(opened):
     databases = [opened(), opened()]
     seen = []
     for number in range(6):
-        with databases[number % 2].run_lock("t", 0):
-            seen.append(databases[number % 2].token_of("t"))
+        with databases[number % 2].run_locks.hold("t", 0):
+            seen.append(databases[number % 2].run_locks.token_of("t"))
     assert seen == sorted(set(seen))
 
 

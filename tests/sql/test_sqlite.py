@@ -355,3 +355,26 @@ def test_a_removed_write_ahead_log_is_noticed_and_costs_nothing(tmp_path, how):
     with SqliteSaver(path) as saver:
         assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [2, 0]
         assert saver.verify().ok
+
+
+@pytest.mark.parametrize("name", ["x.db", "x.db-wal"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_one_look_notices_that_a_file_was_removed_or_replaced(tmp_path, monkeypatch, name, is_replaced):
+    looks = []
+    stat = os.stat
+    with SqliteSaver(tmp_path / "x.db", fsync="never") as saver:
+        put_state(saver, {"n": 0})
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", lambda *args, **options: looks.append(args) or stat(*args, **options))
+            # Until the creation of the files is so long ago that a later change would show.
+            while len(looks) != 1:
+                looks.clear()
+                assert saver.get(RunnableConfig("t")).state["n"] == 0
+        (tmp_path / name).rename(tmp_path / "moved")
+        if is_replaced:
+            (tmp_path / name).write_bytes(b"")
+        if name == "x.db":
+            assert saver.get(RunnableConfig("t")) is None
+        else:
+            with pytest.raises(CheckpointStorageError, match="removed or replaced"):
+                saver.get(RunnableConfig("t"))

@@ -208,6 +208,7 @@ class PostgresDatabase(Database):
         try:
             return self._run_on_session(run, "write")
         except LostError as error:
+            # It is not executed again here: the server may have committed it before the connection was lost.
             raise OutcomeUnknownError(self.path, "write", f"the connection was lost ({error})") from error
 
     @contextmanager
@@ -217,7 +218,8 @@ class PostgresDatabase(Database):
             raise RuntimeError("a transaction of this thread of execution is open")
         with self._borrow() as session:
             try:
-                # Inside, because it may fail or be interrupted when BEGIN has been executed.
+                # BEGIN is inside, because it may be interrupted when the server has executed it. Whatever ends the
+                # block must leave the session without a transaction: what it executes next would become part of it.
                 with self.explained("write"):
                     session.run(_BEGIN)
                     if self._guest is not None:
@@ -231,7 +233,10 @@ class PostgresDatabase(Database):
                 self._commit(session)
             finally:
                 self._in_transaction.pop(ident, None)
-                self._roll_back(session)
+                # A lost connection is in no transaction any more, on the server.
+                with suppress(LostError, PostgresError):
+                    if session.is_in_transaction:
+                        session.run("ROLLBACK")
 
     def borrow_tokens(self, tokens: Mapping[str, int]) -> None:
         """Fence what this object writes with the run locks of other processes; see `PostgresRunLocks.borrow`."""
@@ -259,15 +264,9 @@ class PostgresDatabase(Database):
         except PostgresError as error:
             raise self.translate(error, "commit to") from error
         if not is_committed:
-            raise CheckpointStorageError(
-                self.path, "commit to", "the transaction had failed before; nothing was changed"
-            )
-
-    def _roll_back(self, session: PostgresSession) -> None:
-        # A lost connection is in no transaction any more, on the server.
-        with suppress(LostError, PostgresError):
-            if session.is_in_transaction:
-                session.run("ROLLBACK")
+            # After an error that the caller has not passed on, the server answers COMMIT with a rollback.
+            reason = "the transaction had failed before; nothing was changed"
+            raise CheckpointStorageError(self.path, "commit to", reason)
 
     @contextmanager
     def explained(self, operation: str) -> Iterator[None]:

@@ -17,6 +17,7 @@ import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from logging import getLogger
 from time import monotonic, sleep
 from typing import Final
@@ -37,6 +38,15 @@ _RETRY_WAIT: Final = 0.1
 """Seconds before a renewal that failed is tried again."""
 _ROW_TIMEOUT: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 """A row that another transaction keeps must not delay the renewal of other leases."""
+
+
+@dataclass(slots=True)
+class _HeldLock:
+    token: int
+    is_lost: bool = False
+    """Whether another process has taken it over."""
+    must_lock: bool = False
+    """Whether its advisory lock went with a connection, and is to be taken again."""
 
 
 class PostgresRunLocks(RunLocks):
@@ -115,14 +125,10 @@ class PostgresRunLocks(RunLocks):
     def _reset(self) -> None:
         """Begin without connection and locks."""
         self._held = HeldLocks()
-        self._tokens: dict[str, int] = {}
-        """The tokens that this object holds, by thread."""
-        self._lost: set[int] = set()
-        """Those that another process has taken over from."""
-        self._to_lock: set[int] = set()
-        """Those whose advisory lock went with a connection."""
+        self._locks: dict[str, _HeldLock] = {}
+        """What this object holds, by thread."""
         self._mutex = threading.Lock()
-        """Held while the connection is used."""
+        """Held while the connection is used, and while the locks change."""
         self._session: PostgresSession | None = None
         self._thread: threading.Thread | None = None
         self._wake_reader = self._wake_writer = -1
@@ -144,8 +150,10 @@ class PostgresRunLocks(RunLocks):
                     self._release(thread_id, token)
 
     def token_of(self, thread_id: str) -> int | None:
-        token = self._tokens.get(thread_id)
-        return self._lent.get(thread_id) if token is None else token
+        lock = self._locks.get(thread_id)
+        if lock is None:
+            return self._lent.get(thread_id)
+        return lock.token
 
     def borrow(self, tokens: Mapping[str, int]) -> None:
         """Fence what this object writes with the locks of runs in other processes.
@@ -185,7 +193,7 @@ class PostgresRunLocks(RunLocks):
                         (encode_text(thread_id), token, self._microseconds, holder, self._key),
                     )[0]
                     if rows:
-                        self._tokens[thread_id] = token
+                        self._locks[thread_id] = _HeldLock(token)
                         self._start_thread()
                         return int(rows[0][0])
             except (LostError, CheckpointStorageError) as error:
@@ -215,9 +223,7 @@ class PostgresRunLocks(RunLocks):
 
     def _release(self, thread_id: str, token: int) -> None:
         with self._mutex:
-            self._tokens.pop(thread_id, None)
-            self._lost.discard(token)
-            self._to_lock.discard(token)
+            self._locks.pop(thread_id, None)
 
         def delete(session: PostgresSession) -> None:
             # Nobody can take it before its row is gone, and there is no row without advisory lock.
@@ -261,7 +267,9 @@ class PostgresRunLocks(RunLocks):
         if session is not None:
             session.close()
             self._session = None
-        self._to_lock = set(self._tokens.values()) - self._lost
+        # The server has released all advisory locks with the session. The new one has none of them.
+        for lock in self._locks.values():
+            lock.must_lock = not lock.is_lost
         session = self._connect()
         try:
             session.run(_ROW_TIMEOUT)
@@ -289,7 +297,7 @@ class PostgresRunLocks(RunLocks):
         while True:
             self._wait(wake_reader, due)
             with self._mutex:
-                if not self._tokens:
+                if not self._locks:
                     self._thread = None
                     os.close(self._wake_reader)
                     os.close(self._wake_writer)
@@ -316,34 +324,39 @@ class PostgresRunLocks(RunLocks):
         with self._mutex:
             if self._session is not None and self._session.is_usable():
                 poller.register(self._session.fileno(), select.POLLIN)
-            if self._to_lock or self._session is None:
+            if self._session is None or any(lock.must_lock for lock in self._locks.values()):
                 due = min(due, monotonic() + _RETRY_WAIT)
         poller.poll(max(0.0, due - monotonic()) * 1000)
 
     def _lock_tokens_again(self, session: PostgresSession) -> None:
         """Take the advisory locks that went with the last connection, where the row still has the token."""
-        if not self._to_lock:
+        waiting = {lock.token: lock for lock in self._locks.values() if lock.must_lock}
+        if not waiting:
             return
-        rows = session.run(self._lock_again, (self._key, list(self._to_lock)))[0]
-        # Those that are missing were taken over; renewing finds out. Another one may look at a
-        # token in this moment, or the server may not have noticed the end of the old connection.
-        self._to_lock = {token for token, is_locked in rows if not is_locked}
+        rows = session.run(self._lock_again, (self._key, list(waiting)))[0]
+        # Those without a row were taken over, which renewing finds out. Others may be refused for a moment: another
+        # process looks at the token, or the server has not noticed the end of the old connection yet.
+        for lock in waiting.values():
+            lock.must_lock = False
+        for token, is_locked in rows:
+            waiting[token].must_lock = not is_locked
 
     def _renew_leases(self, session: PostgresSession) -> None:
-        tokens = [token for token in self._tokens.values() if token not in self._lost]
+        tokens = [lock.token for lock in self._locks.values() if not lock.is_lost]
         if not tokens:
             return
-        renewed = {token for (token,) in session.run(self._renew, (self._microseconds, tokens))[0]}
-        for thread_id, token in self._tokens.items():
-            if token in tokens and token not in renewed:
-                self._lost.add(token)
-                _LOGGER.warning("another process has taken the run lock of thread %.80r in %s", thread_id, self._path)
+        renewed = set(session.run(self._renew, (self._microseconds, tokens))[0])
+        for thread_id, lock in self._locks.items():
+            if lock.is_lost or (lock.token,) in renewed:
+                continue
+            lock.is_lost = True
+            _LOGGER.warning("another process has taken the run lock of thread %.80r in %s", thread_id, self._path)
 
     # Closing
 
     def close(self) -> None:
         with self._mutex:
-            if self._tokens:
+            if self._locks:
                 return
             thread = self._thread
             if thread is not None:
@@ -351,7 +364,7 @@ class PostgresRunLocks(RunLocks):
         if thread is not None:
             thread.join()
         with self._mutex:
-            if self._session is not None and not self._tokens:
+            if self._session is not None and not self._locks:
                 self._session.close()
                 self._session = None
 

@@ -170,9 +170,13 @@ class PostgresSession:
             uses = self._uses[sql] = self._uses.get(sql, 0) + 1
             if threshold is None or uses <= threshold:
                 return self.run(sql, parameters)[1]
-            name = self._prepare(sql)
         pgconn = self.connection.pgconn
         try:
+            if name is None:
+                name = f"graphkit_{next(_NUMBERS)}".encode()
+                pgconn.send_prepare(name, number_placeholders(sql).encode())
+                self._wait_for_result()
+                self._names[sql] = name
             values = self._transformer.dump_sequence(parameters, [PyFormat.BINARY] * len(parameters))
             pgconn.send_query_prepared(name, values, self._transformer.formats, Format.BINARY)
             return self._wait_for_result().command_tuples or 0
@@ -180,20 +184,10 @@ class PostgresSession:
             self._raise_if_lost(error)
             if error.sqlstate != _UNKNOWN_STATEMENT:
                 raise
-        # After a rollback, psycopg drops all prepared statements of its connection.
+        # After a rollback of a transaction that failed, psycopg drops all prepared statements of its connection, ours
+        # too. Nothing was executed, so the statement is sent again.
         self._names.clear()
         return self.run(sql, parameters)[1]
-
-    def _prepare(self, sql: str) -> bytes:
-        name = f"graphkit_{next(_NUMBERS)}".encode()
-        try:
-            self.connection.pgconn.send_prepare(name, number_placeholders(sql).encode())
-            self._wait_for_result()
-        except psycopg.Error as error:
-            self._raise_if_lost(error)
-            raise
-        self._names[sql] = name
-        return name
 
     def _wait_for_result(self) -> PGresult:
         """Wait for the result of what was sent; an interrupt from the keyboard cancels it.

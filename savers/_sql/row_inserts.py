@@ -123,7 +123,9 @@ class SealMark:
         Raises:
             CheckpointKeyError: the store is sealed, and the saver has no keys.
         """
-        key_id = self._find() if self.key_ring is None else None
+        if self.key_ring is not None:
+            return
+        key_id = self._find()
         if key_id is not None:
             raise CheckpointKeyError(self._database.path, key_id, "open the store with `cipher`", has_keys=False)
 
@@ -133,7 +135,10 @@ class SealMark:
         if not rows:
             return None
         encoded: str = rows[0][0].removeprefix(SEAL_MARK)
-        return encoded if is_cut(encoded) else decode_text(encoded)
+        # Of an id that was cut, this is what people can recognise.
+        if is_cut(encoded):
+            return encoded
+        return decode_text(encoded)
 
 
 class RowInserter:
@@ -176,28 +181,39 @@ class RowInserter:
         try:
             return self._insert(commit)
         except OutcomeUnknownError as unknown:
-            history = self._ask_for_inserted(commit, unknown)
+            # The statement was sent and no answer came. Either the server has committed it, which its rows show, or it
+            # never will, or it has not executed it yet: it may still work for a client that is gone. So trying again
+            # is safe, because only one of the two can take the position, and losing against oneself is success.
+            history = self._find_inserted(commit, unknown)
             if history is not None:
                 return history
             try:
                 return self._insert(commit)
             except (PositionTakenError, StaleLogError):
-                # Perhaps the server has executed the first one only now.
-                history = self._ask_for_inserted(commit, unknown)
+                history = self._find_inserted(commit, unknown)
                 if history is None:
                     raise
                 return history
 
-    def _ask_for_inserted(self, commit: Commit, unknown: OutcomeUnknownError) -> int | None:
+    def _find_inserted(self, commit: Commit, unknown: OutcomeUnknownError) -> int | None:
+        """Return the history in which the records are, after a commit whose outcome is unknown; None if in none.
+
+        The last one tells it for all: a commit inserts all or none.
+        """
+        last = commit.rows[-1]
         try:
-            return self._find_inserted(commit.rows)
+            found = self._database.read(self._statements.select_row, (*self.key, last.position))
         except CheckpointStorageError as error:
             raise unknown from error
+        for history, position, frame in found:
+            if position == last.position and frame == last.frame:
+                return int(history)
+        return None
 
     def _insert(self, commit: Commit) -> int:
         combines_writes = self._database.dialect.combines_writes
         if commit.is_usual and (combines_writes or not commit.rows[0].terms):
-            # Nearly every put.
+            # Nearly every put: one record behind the last one, with all conditions in its statement.
             if not self._database.write(*self._make_insert(commit)):
                 raise StaleLogError
             return commit.history
@@ -229,7 +245,9 @@ class RowInserter:
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
         values = (row.position, row.checkpoint, row.is_keyframe, row.frame, time_ns() // 1000)
-        return (*values, list(row.terms) or None) if self._database.dialect.combines_writes else values
+        if self._database.dialect.combines_writes:
+            return (*values, list(row.terms) or None)
+        return values
 
     def _insert_combined(self, commit: Commit) -> int:
         """Insert records and change the row of their history in one statement, in one round trip."""
@@ -293,6 +311,7 @@ class RowInserter:
         if commit.size < _MOST_COMBINED_SIZE:
             transaction.execute_many(statements.insert_records, rows)
         else:
+            # One at a time: the client would keep all of them in memory until the last one is sent.
             for values in rows:
                 transaction.execute(statements.insert_records, values)
         self._insert_terms(transaction, commit, history)
@@ -307,11 +326,3 @@ class RowInserter:
         terms = [(term, history) for row in commit.rows for term in row.terms]
         if terms:
             transaction.execute_many(self._statements.insert_terms, terms)
-
-    def _find_inserted(self, rows: Sequence[NewRow]) -> int | None:
-        """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""
-        last = rows[-1]
-        for history, position, frame in self._database.read(self._statements.select_row, (*self.key, last.position)):
-            if position == last.position and frame == last.frame:
-                return int(history)
-        return None

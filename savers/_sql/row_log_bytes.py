@@ -81,12 +81,15 @@ class Rows:
 
     def trim(self) -> None:
         """Forget earlier ones of the last rows, if there are many."""
-        if self._end - self.start > _MAX_LAST:
-            # In large steps: each moves what remains.
-            first = bisect_left(self._positions, self._end - _MAX_LAST // 2)
-            kept = self._positions[first:]
-            self._forget(self.start, self._end - _MAX_LAST // 2)
-            self.start = kept[0] if kept else self._end
+        if self._end - self.start <= _MAX_LAST:
+            return
+        # In large steps, because each moves what remains. A last row that is longer than a step goes, too.
+        limit = self._end - _MAX_LAST // 2
+        self._forget(self.start, limit)
+        self.start = self._end
+        first = bisect_left(self._positions, limit)
+        if first < len(self._positions):
+            self.start = self._positions[first]
 
     def keep(self, rows: Iterable[Row]) -> None:
         """Add the position and the bytes of rows that were read, which may be there already."""
@@ -120,16 +123,16 @@ class Rows:
         first = bisect_right(positions, offset) - 1
         if first < 0:
             return None
-        skip = offset - positions[first]
-        frame = self._frames[positions[first]]
-        if skip + length <= len(frame):
-            return frame[skip : skip + length]
-        wanted = positions[first : bisect_left(positions, offset + length)]
-        joined = b"".join([self._frames[position] for position in wanted])
-        has_gap = wanted[-1] + len(self._frames[wanted[-1]]) != wanted[0] + len(joined)
-        if has_gap or skip + length > len(joined):
-            return None
-        return joined[skip : skip + length]
+        start = positions[first]
+        data = self._frames[start]
+        if offset + length > start + len(data):
+            # Several rows. If one is missing between them, they have fewer bytes than from the first to the last.
+            wanted = positions[first : bisect_left(positions, offset + length)]
+            data = b"".join([self._frames[position] for position in wanted])
+            end = wanted[-1] + len(self._frames[wanted[-1]])
+            if end != start + len(data) or end < offset + length:
+                return None
+        return data[offset - start : offset - start + length]
 
     def find_missing(self, offset: int) -> int:
         """Return where the first byte is missing from an offset on."""
@@ -137,7 +140,8 @@ class Rows:
         for position in self._positions[first:]:
             if position > offset:
                 break
-            offset = max(offset, position + len(self._frames[position]))
+            end = position + len(self._frames[position])
+            offset = max(offset, end)
         return offset
 
 
@@ -195,6 +199,8 @@ class RowLogBytes(LogBytes):
         self._thread_id = owner[0]
         self.key: Final = self._inserter.key
         self._number = number
+        self._version = version if number is None else None
+        """The version that the history must keep; None if any will do."""
         self.transaction: Transaction | None = None
         self._last_history = NEW
         """The number of the history that was open last."""
@@ -266,12 +272,9 @@ class RowLogBytes(LogBytes):
     def refresh(self, end: int) -> Change:
         database = self._database
         if database.generation != self._generation:
+            # The numbers of histories of another database mean nothing in this one.
             return Change.REPLACED
-        statements = self._statements
-        if self._number is None:
-            found = database.read(statements.select_new, (self.size, self.history, self.key[-1]))
-        else:
-            found = database.read(statements.select_new_of, (self.size, self.history))
+        found = database.read(self._statements.select_new, (self.size, self.history, self._version))
         if not found or database.generation != self._generation:
             return Change.REPLACED
         rows = [_Row(*row) for row in found]
@@ -280,7 +283,9 @@ class RowLogBytes(LogBytes):
                 if row.position != self.size:
                     raise CheckpointCorruptionError(self.path, self.size, "a record is missing")
                 self._take(row)
-        return Change.NONE if self.size == end else Change.GREW
+        if self.size == end:
+            return Change.NONE
+        return Change.GREW
 
     def _take(self, row: _Row) -> None:
         """Take in a row that follows those that are known, or the row of the last keyframe."""
@@ -305,8 +310,9 @@ class RowLogBytes(LogBytes):
     def is_gone(self) -> bool:
         if self._database.generation != self._generation:
             return True
-        history = self._last_history
-        return history != NEW and not self._database.read(self._statements.select_status, (history,))
+        if self._last_history == NEW:
+            return False
+        return not self._database.read(self._statements.select_status, (self._last_history,))
 
     # Reading
 
@@ -314,20 +320,27 @@ class RowLogBytes(LogBytes):
         return self._beginning or super().read_beginning()
 
     def read_at(self, offset: int, length: int) -> bytes:
-        length = min(length, self.size - offset)
-        if length <= 0:
+        end = min(offset + length, self.size)
+        if offset >= end:
             return b""
-        data = self._rows.read_at(offset, length)
-        return self._read_ranges([(offset, offset + length)])[0] if data is None else data
+        data = self._rows.read_at(offset, end - offset)
+        if data is None:
+            (data,) = self._read_ranges([(offset, end)])
+        return data
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        found = [self._rows.read_at(start, end - start) for start, end in ranges]
-        missing = [pair for pair, data in zip(ranges, found, strict=True) if data is None]
-        read: list[bytes] = []
+        found: dict[tuple[int, int], bytes] = {}
+        missing: list[tuple[int, int]] = []
+        for start, end in ranges:
+            data = self._rows.read_at(start, end - start)
+            if data is None:
+                missing.append((start, end))
+            else:
+                found[start, end] = data
         for first in range(0, len(missing), _MAX_RANGES):
-            read += self._read_ranges(missing[first : first + _MAX_RANGES])
-        following = iter(read)
-        return [next(following) if data is None else data for data in found]
+            wanted = missing[first : first + _MAX_RANGES]
+            found.update(zip(wanted, self._read_ranges(wanted), strict=True))
+        return [found[pair] for pair in ranges]
 
     def _read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of a few ranges with one statement, and keep their rows for later reads.
@@ -352,7 +365,9 @@ class RowLogBytes(LogBytes):
 
     def read_record(self, offset: int, length: int) -> bytes:
         frame = self._rows.find(offset)
-        return self.read_at(offset, length) if frame is None else frame
+        if frame is None:
+            return self.read_at(offset, length)
+        return frame
 
     def expect_keyframes(self, offset: int) -> None:
         if 0 <= offset < self.size and self._rows.find(offset) is None:
@@ -380,9 +395,9 @@ class RowLogBytes(LogBytes):
 
     def locate(self, id: str) -> Sequence[int] | None:
         encoded = encode_id(id)
-        pending = [row.position for row in self._pending if row.checkpoint == encoded]
+        pending = [row.position for row in reversed(self._pending) if row.checkpoint == encoded]
         if pending:
-            return pending[::-1]
+            return pending
         rows = self._database.read(self._statements.select_around, (self.history, encoded, self.size))
         if not rows:
             return ()
@@ -432,7 +447,8 @@ class RowLogBytes(LogBytes):
             encoded = encode_id(checkpoint.id)
             if checkpoint.metadata and not self._is_sealed:
                 terms = self._terms.take_new(checkpoint.metadata)
-        self._pending.append(NewRow(offset, data, bool(flags & KEY) or None, encoded, terms))
+        is_keyframe = bool(flags & KEY)
+        self._pending.append(NewRow(offset, data, is_keyframe or None, encoded, terms))
         self._rows.append(offset, data)
         self.size = offset + len(data)
 
@@ -485,7 +501,8 @@ class RowLogBytes(LogBytes):
             else:
                 history = self._inserter.insert_in(self.transaction, commit)
         except (PositionTakenError, HistoryGoneError, StaleLogError):
-            # Perhaps because the id is there.
+            # One statement has all conditions, so it does not say which one failed. Perhaps the id is there: the
+            # caller, who reads what is new and tries again, looks for it this time.
             self._doubted = self._absent
             raise StaleLogError from None
         self.history = self._last_history = history

@@ -78,6 +78,16 @@ class RowStore(LogCatalogue[RowLogBytes]):
         identity = ThreadIdentity(owner, digest_thread(owner[0]), self.mark.key_ring, is_opaque=False)
         return Log(medium, identity, self._codec, None, self._compression)
 
+    def measure(self, thread_id: str | None) -> int:
+        """Return the bytes of the records of one thread, or of all threads (None)."""
+        sql = self.statements.measure
+        parameters: tuple[str, ...] = ()
+        if thread_id is not None:
+            sql = self.statements.measure_thread
+            parameters = (encode_text(thread_id),)
+        ((total,),) = self.database.read(sql, parameters)
+        return int(total)
+
     # For watches
 
     def find_newest_history(self) -> int:

@@ -246,6 +246,8 @@ class SqliteConnection:
             cursor = self._raw.execute(sql, parameters)
             rows = cursor.fetchall()
         if rows:
+            # Pages have no checksums, and SQLite lets any column have any type: what a damaged page returns must not
+            # reach code that expects a number. Which results are columns of ours is found once for each statement.
             columns = self._columns.get(sql)
             if columns is None:
                 columns = self._columns[sql] = _find_columns(cursor.description)

@@ -140,7 +140,9 @@ class SqliteDatabase(Database):
         return self._read(sql, parameters)
 
     def _read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        # While another thread of execution opens the main connection, there may be no tables yet.
+        # The main connection reads what it has written from its cache. While another thread of execution uses it, as a
+        # put does that waits for the disk, a read takes a connection of its own. But while another one opens the main
+        # connection, there may be no tables yet, so that the read waits.
         own = self._main
         if self._main_lock.is_mine():
             # A rewrite reads rows that its transaction has inserted, which no other connection sees.
@@ -204,6 +206,9 @@ class SqliteDatabase(Database):
 
     def _use_main(self) -> SqliteConnection:
         """Return the main connection, opened if necessary; the caller holds its lock."""
+        # SQLite keeps using a file that was removed or replaced, so that what it commits is lost without an error. A
+        # new file gets a new connection; histories that are open in memory see it by the generation. Without its log
+        # a database lacks what was committed last, so that going on would lose it: that is an error.
         connection = self._main
         if connection is not None and connection.has_files():
             return connection

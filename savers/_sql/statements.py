@@ -51,14 +51,12 @@ class Statements:
         """The first row of a history and those from its last keyframe on. The parameters are the owner, twice."""
         self.select_first_of = select_first("h.history = ?")
         """The same of a history with a number, which is given twice."""
-        new = (
+        self.select_new = (
             f"SELECT {columns} FROM {histories} AS h LEFT JOIN {records} AS r ON r.history = h.history"
-            " AND r.position >= ? WHERE h.history = ?"
+            " AND r.position >= ? WHERE h.history = ? AND h.version = coalesce(?, h.version) ORDER BY 4"
         )
-        self.select_new_of = f"{new} ORDER BY 4"
-        """What is new behind a position of a known history; without a row if it is gone."""
-        self.select_new = f"{new} AND h.version = ? ORDER BY 4"
-        """The same; without a row if it has another version by now."""
+        """What is new behind a position of a known history; without a row if it is gone or has another version. The
+        parameters are the position, the history and its version, NULL for any."""
         # The pluses keep SQLite from walking through the history by its primary key instead of looking
         # into the index of the checkpoints. With max() and min(), PostgreSQL plans for longer.
         self.select_around = (

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphkit.abc import get_held_run_locks
-from savers._cipher import Cipher
+from savers._cipher import Cipher, check_cipher
 from savers._compression import Compression, parse_compression
 from savers._options import parse_lease, parse_lock_timeout
 from savers._sql.saver import RunLockKey, SqlSaver
@@ -79,6 +79,12 @@ class PostgresSaver(SqlSaver):
             cipher=cipher,
         )
 
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.
 
@@ -115,6 +121,8 @@ class PostgresSaver(SqlSaver):
                 if token is not None:
                     tokens[key.thread_id] = token
         return tokens
+
+    checkOptions = check_options
 
 
 def _open_for_runs(open_saver: Callable[[], PostgresSaver], tokens: dict[str, int]) -> PostgresSaver:

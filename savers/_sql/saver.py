@@ -17,7 +17,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from savers._cipher import Cipher, check_cipher, parse_cipher
+from savers._cipher import Cipher, parse_cipher
 from savers._log.frame import MARK
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver, select_all
@@ -82,12 +82,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._database = database
         self._store = RowStore(database, codec, compression, key_ring)
         super().__init__(self._store, codec)
-
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
 
     @property
     def seals_records(self) -> bool:
@@ -497,8 +491,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
         """Flush, and close the connections. A later use opens them again."""
         self._store.logs.close()
         self._database.close()
-
-    checkOptions = check_options
 
 
 def _rewrite(

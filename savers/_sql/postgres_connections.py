@@ -234,14 +234,14 @@ class GuestConnection(Connections):
 
 # Poolers
 #
-# A server tells its client the number of its process when the client connects. A
-# pooler, which does not know yet on which process its client will work, makes up a number. So a wrong
-# number tells of a pooler, but not of its mode: PgBouncer says `pool_mode` to its administrators only.
+# A server tells its client the number of its process when the client connects. A pooler, which does not know yet on
+# which process its client will work, makes up a number. So a wrong number tells of a pooler, but not of its mode:
+# PgBouncer says `pool_mode` to its administrators only.
 #
-# What tells the mode is a notification. A client that is idle and listens is notified only if it has
-# the process for itself: a pooler of transactions has taken the process back, and drops what arrives
-# there. That the same process serves two clients tells it at once, but they may also happen to get
-# different ones, as where several poolers have one address.
+# What tells the mode is a notification. A client that is idle and listens is notified only if it has the process for
+# itself: a pooler of transactions has taken the process back, and drops what arrives there. That the same process
+# serves two clients tells it at once, but they may also happen to get different ones, as where several poolers have
+# one address.
 
 
 def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresSession]) -> bool:

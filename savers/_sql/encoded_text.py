@@ -50,8 +50,10 @@ def encode_id(id: str) -> bytes:
     if isinstance(raw, bytes):
         return raw
     encoded = encode_text(id).encode()
-    # The text has no NUL, so this one shows that the bytes are not those of a UUID.
-    return encoded + b"\0" if len(encoded) == UUID_BYTES else encoded
+    if len(encoded) == UUID_BYTES:
+        # The text has no NUL, so this one shows that the bytes are not those of a UUID.
+        encoded += b"\0"
+    return encoded
 
 
 def decode_id(encoded: bytes) -> str | None:
@@ -59,7 +61,9 @@ def decode_id(encoded: bytes) -> str | None:
     if len(encoded) == UUID_BYTES:
         return id_text(encoded)
     text = encoded.removesuffix(b"\0").decode()
-    return None if is_cut(text) else decode_text(text)
+    if is_cut(text):
+        return None
+    return decode_text(text)
 
 
 def is_cut(encoded: str) -> bool:

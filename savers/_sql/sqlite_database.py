@@ -474,10 +474,6 @@ class _SqliteTransaction(Transaction):
     def notify(self, thread_id: str) -> None:  # noqa: ARG002 - as in every database
         self.execute(self._count_rewrites)
 
-    def notify_status(self, thread_id: str) -> None:
-        # Watchers see every row that is inserted.
-        pass
-
 
 def sync_file(path: str) -> None:
     """Bring the bytes of a file to the disk; a file that does not exist has none.

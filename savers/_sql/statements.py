@@ -24,7 +24,6 @@ class Statements:
 
     def __init__(self, database: Database) -> None:  # noqa: PLR0915 - a line for each statement
         self._database = database
-        self._make_follow_statements(database)
         dialect = database.dialect
         names = database.names
         histories = names.histories
@@ -89,6 +88,7 @@ class Statements:
 
         # Reading many histories
 
+        last_row = f"FROM {records} AS r WHERE r.history = h.history ORDER BY r.position DESC LIMIT 1"
         # A row that replaces a checkpoint has its id again, and stands behind newer ones. The index of the
         # checkpoints tells it; the flags of the record would take reading all of it.
         same_id = f"SELECT count(*) FROM {records} AS q WHERE q.history = r.history AND q.checkpoint = r.checkpoint"
@@ -176,10 +176,8 @@ class Statements:
             f"SELECT namespace, long_namespace FROM {histories}"
             f" WHERE thread = ? AND version = ? AND {has_checkpoints} ORDER BY namespace"
         )
-        last_written = (
-            f"(SELECT r.written FROM {records} AS r WHERE r.history = h.history ORDER BY r.position DESC LIMIT 1)"
-        )
-        written = f"max(coalesce({last_written}, h.created)) < ? AND coalesce(max(h.released), 0) < ?"
+        last_written = f"coalesce((SELECT r.written {last_row}), h.created)"
+        written = f"max({last_written}) < ? AND coalesce(max(h.released), 0) < ?"
         self.select_idle = (
             f"SELECT h.thread, h.long_thread FROM {histories} AS h"
             f" GROUP BY h.thread, h.long_thread HAVING {written} ORDER BY h.thread"
@@ -207,10 +205,9 @@ class Statements:
         owners = f"SELECT history, thread, long_thread, namespace, long_namespace, version FROM {histories}"
         self.select_histories = f"{owners}{dialect.without_index} ORDER BY thread, namespace, version"
         self.select_histories_of = f"{owners} WHERE thread = ? ORDER BY namespace, version"
-        last = f"FROM {records} AS r WHERE r.history = h.history ORDER BY r.position DESC LIMIT 1"
         self.select_columns = (
-            f"SELECT h.keyframe, h.status, (SELECT r.position {last}) AS position,"
-            f" (SELECT r.position + length(r.frame) {last}) AS position FROM {histories} AS h WHERE h.history = ?"
+            f"SELECT h.keyframe, h.status, (SELECT r.position {last_row}) AS position,"
+            f" (SELECT r.position + length(r.frame) {last_row}) AS position FROM {histories} AS h WHERE h.history = ?"
         )
         self.select_status = f"SELECT status FROM {histories} WHERE history = ?"
         self.select_rows = (
@@ -223,20 +220,17 @@ class Statements:
             " GROUP BY r.history ORDER BY r.history"
         )
 
-    def _make_follow_statements(self, database: Database) -> None:
-        histories = database.names.histories
-        records = database.names.records
-        of_history = f"FROM {records} AS r WHERE r.history = h.history"
+        # Watching
+
         ends = (
             "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.version, h.released,"
-            f" (SELECT r.position + length(r.frame) {of_history} ORDER BY r.position DESC LIMIT 1) AS position,"
-            f" (SELECT r.checkpoint {of_history} AND r.checkpoint IS NOT NULL ORDER BY r.position DESC LIMIT 1)"
-            " AS checkpoint"
-            f" FROM {histories} AS h"
+            f" (SELECT r.position + length(r.frame) {last_row}) AS position,"
+            f" (SELECT r.checkpoint FROM {records} AS r WHERE r.history = h.history AND r.checkpoint IS NOT NULL"
+            f" ORDER BY r.position DESC LIMIT 1) AS checkpoint FROM {histories} AS h"
         )
         # Below 0 it is being rewritten. A release that was rewritten has a new number, and is no news.
         is_news = "h.version = 0 OR (h.version > 0 AND h.history > ? AND h.created > 0)"
-        self.list_ends = f"{ends}{database.dialect.without_index} WHERE {is_news} ORDER BY h.thread, h.history"
+        self.list_ends = f"{ends}{dialect.without_index} WHERE {is_news} ORDER BY h.thread, h.history"
         self.list_ends_of_thread = f"{ends} WHERE ({is_news}) AND h.thread = ? ORDER BY h.history"
         self.select_end = f"{ends} WHERE h.history = ?"
         self.select_newest_history = f"SELECT max(history) FROM {histories}"

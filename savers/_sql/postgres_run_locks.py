@@ -182,12 +182,16 @@ class PostgresRunLocks(RunLocks):
         self._read(self._select_holder, (encode_text(thread_id),))
         pause = FIRST_WAIT
         token: int | None = None
+        locked_on: PostgresSession | None = None
         while True:
             try:
                 with self._mutex:
                     session = self._open_session()
-                    if token is None:
+                    if token is None or session is not locked_on:
+                        # A token is worth nothing without its advisory lock, which went with the session: others take
+                        # over a row whose lock is free at once.
                         ((token, _),) = session.run(self._number_lock, (self._key, self._sequence))[0]
+                        locked_on = session
                     rows = session.run(
                         self._take,
                         (encode_text(thread_id), token, self._microseconds, holder, self._key),

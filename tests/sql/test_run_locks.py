@@ -292,6 +292,34 @@ def end_connections(database):
     )
 
 
+def test_a_run_whose_connection_is_lost_while_it_waits_is_not_taken_over(opened):
+    holding, waiting, third = opened(lease=3600), opened(lease=3600), opened(lease=3600)
+    has_tried = (
+        "SELECT a.pid FROM pg_stat_activity AS a JOIN pg_locks AS l ON l.pid = a.pid"
+        " WHERE l.locktype = 'advisory' AND l.granted AND a.state = 'idle' AND a.query LIKE '%INSERT INTO%'"
+    )
+    is_over = threading.Event()
+
+    def run():
+        with waiting.run_locks.hold("t", SOON):
+            return is_over.wait(SOON)
+
+    with ThreadPoolExecutor(1) as executor:
+        with holding.run_locks.hold("t", 0):
+            own = set(holding.read(has_tried))
+            running = executor.submit(run)
+            wait_until(lambda: set(holding.read(has_tried)) - own)
+            for process in set(holding.read(has_tried)) - own:
+                holding.read("SELECT pg_terminate_backend(?::integer, 10000)", process)
+        try:
+            wait_until(lambda: waiting.run_locks.token_of("t") is not None)
+            with pytest.raises(ThreadBusyError), third.run_locks.hold("t", 0):
+                pass
+        finally:
+            is_over.set()
+        assert running.result()
+
+
 def test_a_holder_whose_connection_is_lost_locks_its_token_again(opened):
     database, other = opened(lease=3600), opened(lease=3600)
     history = add_history(database)

@@ -70,14 +70,11 @@ class Rows:
         """Add a row behind the last one, or again as a reader does that goes back."""
         if position != self._end:
             self.start = position
-        self._add(position, frame)
-        self._end = position + len(frame)
-
-    def _add(self, position: int, frame: bytes) -> None:
         if position not in self._frames:
             self._positions.append(position)
             self._frames[position] = frame
             self.size += len(frame)
+        self._end = position + len(frame)
 
     def trim(self) -> None:
         """Forget earlier ones of the last rows, if there are many."""
@@ -93,9 +90,11 @@ class Rows:
 
     def keep(self, rows: Iterable[Row]) -> None:
         """Add the position and the bytes of rows that were read, which may be there already."""
-        for position, frame in rows:
-            self._add(position, frame)
+        new = {position: frame for position, frame in rows if position not in self._frames}
+        self._frames.update(new)
+        self.size += sum(map(len, new.values()))
         # They come in a few runs that are in order, which takes a sort little time.
+        self._positions += new
         self._positions.sort()
 
     def forget_read(self) -> None:

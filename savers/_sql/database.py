@@ -1,18 +1,69 @@
-"""The database below a SQL saver: what is the same for SQLite and PostgreSQL."""
+"""The database below a SQL saver: what is the same for SQLite and PostgreSQL, and where their SQL differs."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
 
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
 from savers._sql.changes import ChangeListener
-from savers._sql.dialect import Dialect
 from savers._sql.run_locks import RunLocks
 
 Parameters = Sequence[Any]
 Row = tuple[Any, ...]
+
+# What a database reports to its saver. The saver handles the first two errors; whatever else leaves a saver is an error
+# of `graphkit.errors`.
+
+
+class PositionTakenError(Exception):
+    """A unique key exists already: another writer has appended at this position. Nothing was changed."""
+
+
+class HistoryGoneError(Exception):
+    """The history that a row names was deleted meanwhile. Nothing was changed."""
+
+
+class ConnectionLostError(CheckpointStorageError):
+    """The connection was lost before the commit was sent: nothing was changed; try again."""
+
+
+class OutcomeUnknownError(CheckpointStorageError):
+    """The connection was lost during a commit: read whether it has happened."""
+
+
+class DatabaseDamagedError(CheckpointCorruptionError):
+    """The database says that it is damaged itself, whichever history was asked for.
+
+    Attributes:
+        advice: what to do about it.
+    """
+
+    def __init__(self, path: str, reason: str, advice: str) -> None:
+        super().__init__(path, 0, reason, advice)
+        self.advice = advice
+
+
+class ForeignDatabaseError(CheckpointFormatError):
+    """The file, its tables or their version are none that graphkit has made, or are damaged so that they seem so."""
+
+
+def make_table_error(path: str, message: str) -> CheckpointFormatError:
+    """Return the error for a table that is missing, or is there before graphkit has created it.
+
+    Args:
+        path: the database.
+        message: what the database says, with the name of the table.
+    """
+    return ForeignDatabaseError(
+        path,
+        f"the tables are not those of graphkit or not complete ({message}); restore a backup, or use another place",
+    )
 
 
 class TableNames(NamedTuple):
@@ -25,6 +76,108 @@ class TableNames(NamedTuple):
     meta: str
     watchers: str
     """Only on PostgreSQL: who must be told of puts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """What one database understands. The names of tables are in braces."""
+
+    # Tables
+
+    serial_key: str
+    """A primary key that counts up and never returns."""
+    text: str
+    """Text that is ordered by code point."""
+    bytes: str
+    """Bytes."""
+    terms: str = ""
+    """The definition of the column of a record's terms; empty if a table has them."""
+    extra_statements: tuple[str, ...] = ()
+    """What the first step executes at its end."""
+
+    # Statements
+
+    combines_writes: bool
+    """Whether one statement can change several tables, and a record has its terms in a column. Then
+    a put is one round trip."""
+    has_row_locks: bool
+    """Whether a SELECT can keep rows from changing until the commit. Otherwise there is one writer at a time."""
+    record_columns: str = "position, checkpoint, is_keyframe, frame, written"
+    """The columns of a record, without the history;"""
+    record_values: str = "?, ?, ?, ?, ?"
+    """and their parameters."""
+    history_values: str = "?, ?, ?, ?, ?, ?, ?, ?"
+    """The parameters of the columns of a history."""
+    insert_if: str
+    """Inserts a record into {records} if {source}, the rest of a SELECT, finds its history `h`."""
+    has_term: str
+    """Whether a history `h` has one of three terms."""
+    without_index: str = ""
+    """Stands behind a table from which all rows are read, so that a damaged index hides none."""
+
+    def lock_rows(self, update: str = "", share: str = "", key_share: str = "") -> str:
+        """Return the clause at the end of a SELECT that keeps rows from changing until the commit.
+
+        Args:
+            update: the alias of a table whose selected rows the transaction will change.
+            share: the alias of a table whose selected rows must not change at all.
+            key_share: the alias of a table whose selected rows must keep their keys. The version of
+                a history is part of a key.
+        """
+        locks = {"UPDATE": update, "SHARE": share, "KEY SHARE": key_share} if self.has_row_locks else {}
+        return "".join(f" FOR {kind} OF {alias}" for kind, alias in locks.items() if alias)
+
+
+SQLITE: Final = Dialect(
+    serial_key="INTEGER PRIMARY KEY AUTOINCREMENT",
+    text="TEXT",
+    bytes="BLOB",
+    extra_statements=(
+        """CREATE TABLE {terms} (
+            term BIGINT NOT NULL,
+            history BIGINT NOT NULL REFERENCES {histories} ON DELETE CASCADE,
+            PRIMARY KEY (term, history)
+        ) WITHOUT ROWID""",
+        "CREATE INDEX {terms_history} (history)",
+    ),
+    combines_writes=False,
+    has_row_locks=False,
+    # SQLite would put the rows of an INSERT that selects from its own table into a temporary table
+    # first, which takes 1.5 us of 12. If no history is found, its column would be NULL: OR IGNORE
+    # inserts nothing then, nor if the position is taken.
+    insert_if="INSERT OR IGNORE INTO {records} ({columns}, history) VALUES ({values}, (SELECT h.history {source}))",
+    has_term="h.history IN (SELECT t.history FROM {terms} AS t WHERE t.term IN (?, ?, ?))",
+    without_index=" NOT INDEXED",
+)
+POSTGRES: Final = Dialect(
+    serial_key="BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    text='TEXT COLLATE "C"',
+    bytes="BYTEA",
+    terms="terms BIGINT[],",
+    extra_statements=(
+        # Its rows expire. Only few are there at a time.
+        """CREATE TABLE {watchers} (
+            watcher BIGINT PRIMARY KEY,
+            thread TEXT COLLATE "C",
+            expires TIMESTAMP WITH TIME ZONE NOT NULL
+        )""",
+        # The frames are compressed already.
+        "ALTER TABLE {records} ALTER COLUMN frame SET STORAGE EXTERNAL",
+        # A put inserts one row, in one statement; a table of terms would take three times the bytes.
+        "CREATE INDEX {records_terms} USING gin (terms) WHERE terms IS NOT NULL",
+        # Owned, so that it goes with its table.
+        "CREATE SEQUENCE {run_locks_token} OWNED BY {run_locks}.token",
+    ),
+    combines_writes=True,
+    has_row_locks=True,
+    record_columns="position, checkpoint, is_keyframe, frame, written, terms",
+    history_values="?::text, ?::text, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::bytea, ?::bytea",
+    record_values="?::bigint, ?::bytea, ?::boolean, ?::bytea, ?::bigint, ?::bigint[]",
+    insert_if="INSERT INTO {records} ({columns}, history) SELECT {values}, h.history {source}",
+    # PostgreSQL would ask the index for each history as long as it has no statistics of the tables:
+    # 0.5 s for 1,000 histories. An array is made once, whatever it expects.
+    has_term=("h.history = ANY(ARRAY(SELECT r.history FROM {records} AS r WHERE r.terms && ARRAY[?, ?, ?]::bigint[]))"),
+)
 
 
 class Transaction(ABC):
@@ -55,8 +208,7 @@ class Transaction(ABC):
     def notify(self, thread_id: str) -> None:
         """Tell watchers at the commit that a history of the thread has ended or was rewritten."""
 
-    @abstractmethod
-    def notify_status(self, thread_id: str) -> None:
+    def notify_status(self, thread_id: str) -> None:  # noqa: B027 - watchers of SQLite see every row that is inserted
         """Tell watchers at the commit that the status of a history of the thread has changed."""
 
 
@@ -73,13 +225,20 @@ class Database(ABC):
     """The database, whichever user connects to it."""
     names: TableNames
     run_locks: RunLocks
-    """The run locks of the threads."""
+    """The run locks of the threads, which hold across processes."""
     dialect: Dialect
 
     reads_at_once = False
     """Whether a short statement that reads takes only some microseconds."""
     writes_at_once = False
     """Whether a short statement that writes takes only some microseconds."""
+
+    def __init__(self) -> None:
+        _DATABASES.add(self)
+
+    @abstractmethod
+    def reset_after_fork(self) -> None:
+        """Forget the connections and run locks of the parent, in the child."""
 
     def check_free(self) -> bool:
         """Return whether a connection is open, so that a short statement would not wait for that.
@@ -150,36 +309,20 @@ class Database(ABC):
             CheckpointerError: another error. Nothing was changed.
         """
 
-    @abstractmethod
+    notify_clause = ""
+    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes
+    `notify_parameters`. On SQLite it is empty: watchers see every commit."""
+
+    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as the clause has parameters
+        """Return the parameters of `notify_clause` for an encoded thread id."""
+        return ()
+
     def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
         """Return an expression that notifies as `Transaction.notify` does, and its parameters.
 
         Only where the dialect `combines_writes`.
         """
-
-    def run_lock(self, thread_id: str, timeout: float) -> AbstractContextManager[None]:
-        """Hold the run lock of a thread during the block; see `RunLocks.hold`."""
-        return self.run_locks.hold(thread_id, timeout)
-
-    def token_of(self, thread_id: str) -> int | None:
-        """Return the token that a put of the holder checks; see `RunLocks.token_of`."""
-        return self.run_locks.token_of(thread_id)
-
-    def is_held(self, thread_id: str) -> bool:
-        """Return whether any run holds the run lock of a thread now; see `RunLocks.is_held`."""
-        return self.run_locks.is_held(thread_id)
-
-    @abstractmethod
-    def notify_clause(self) -> str:
-        """Return the clause at the end of a put's statement that tells the watchers of its thread.
-
-        It takes `notify_parameters`, and no round trip. On SQLite it is empty: watchers see every
-        commit.
-        """
-
-    @abstractmethod
-    def notify_parameters(self, thread: str) -> tuple[str, ...]:
-        """Return the parameters of `notify_clause` for an encoded thread id."""
+        raise NotImplementedError
 
     @abstractmethod
     def open_listener(self, thread_id: str | None = None) -> ChangeListener:
@@ -220,11 +363,14 @@ class Database(ABC):
         """
         return ()
 
-    def empty_log(self) -> None:  # noqa: B027 - only that of SQLite belongs to its user
-        """Empty the log of the database, which still has what was replaced, unless another connection reads it."""
+    def empty_log(self) -> bool:
+        """Empty the log of the database, which still has what was replaced; return False if a reader keeps it.
 
-    @abstractmethod
-    def flush(self) -> None:
+        Only that of SQLite belongs to its user.
+        """
+        return True
+
+    def flush(self) -> None:  # noqa: B027 - a server does it at each commit
         """Bring everything that was committed to the disk, if `fsync` promises that.
 
         Raises:
@@ -234,3 +380,15 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Flush, and close the connections. A later use opens them again."""
+
+
+_DATABASES: Final[WeakSet[Database]] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for database in list(_DATABASES):
+        database.reset_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Final
 
 from savers._log.payloads import id_bytes, id_text
-from savers._sql.database_errors import DatabaseDamagedError
+from savers._sql.database import DatabaseDamagedError
 
 _ESCAPE: Final = "\x1a"
 """The control character "substitute"; four hexadecimal digits of a code point follow."""
@@ -44,20 +44,16 @@ def encode_text(text: str) -> str:
     return f"{beginning}{_CUT}{digest}"
 
 
-def hash_text(text: str) -> int:
-    """Return 64 bits that stand for a text in an index; two texts may have the same. Takes 1 us."""
-    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
-
-
 def encode_id(id: str) -> bytes:
     """Return the id of a checkpoint for a column: 16 bytes for a UUID in canonical form, else text."""
     raw = id_bytes(id)
     if isinstance(raw, bytes):
         return raw
     encoded = encode_text(id).encode()
-    # The text has no NUL, so this one shows that the bytes are not those of a UUID.
-    return encoded + b"\0" if len(encoded) == UUID_BYTES else encoded
+    if len(encoded) == UUID_BYTES:
+        # The text has no NUL, so this one shows that the bytes are not those of a UUID.
+        encoded += b"\0"
+    return encoded
 
 
 def decode_id(encoded: bytes) -> str | None:
@@ -65,7 +61,9 @@ def decode_id(encoded: bytes) -> str | None:
     if len(encoded) == UUID_BYTES:
         return id_text(encoded)
     text = encoded.removesuffix(b"\0").decode()
-    return None if is_cut(text) else decode_text(text)
+    if is_cut(text):
+        return None
+    return decode_text(text)
 
 
 def is_cut(encoded: str) -> bool:

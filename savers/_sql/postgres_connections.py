@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from graphkit.errors import CheckpointStorageError
-from savers._sql.postgres_session import Pool, PoolError, PostgresError, PostgresSession
+from savers._sql.postgres_session import Pool, PoolError, PostgresSession
 
 if TYPE_CHECKING:
     import psycopg
@@ -23,6 +25,8 @@ _LONGEST_IDLE: Final = 60.0
 _LENT: Final[WeakKeyDictionary[Any, threading.Lock]] = WeakKeyDictionary()
 """The locks of single connections: one for all savers that were given the same connection."""
 _LENT_GUARD: Final = threading.Lock()
+_LONGEST_DELIVERY: Final = 10.0
+"""Seconds after which a notification does not arrive any more. It takes 0.1 ms on an idle server."""
 _FIRST_WAIT: Final = 0.01
 _LONGEST_WAIT: Final = 0.25
 
@@ -45,8 +49,7 @@ class Connections(ABC):
     def give_back(self, session: PostgresSession) -> None:
         """Take back a connection that is in no transaction, or that was lost."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - those of the application stay open
         """Close the connections that are not lent, if they are our own."""
 
 
@@ -129,23 +132,6 @@ class OwnConnections(Connections):
                 self._idle.pop()[0].close()
 
 
-def _begin_autocommit(connection: psycopg.Connection[Any]) -> bool:
-    """Let each statement be a transaction; return whether it was so before."""
-    before = connection.autocommit
-    if not before:
-        connection.autocommit = True
-    return before
-
-
-def _restore_mode(connection: psycopg.Connection[Any], *, autocommit: bool) -> None:
-    """Put a connection back into the mode in which it was lent."""
-    if autocommit or connection.closed:
-        return
-    # Fails only for a connection that does not work: a pool replaces it, and without one the next call reports it.
-    with suppress(PostgresError):
-        connection.autocommit = False
-
-
 class GuestConnections(Connections):
     """Borrows connections of a pool, and gives them back as they were."""
 
@@ -161,8 +147,6 @@ class GuestConnections(Connections):
         self._connect = connect
         self._path = path
         self._sessions: WeakKeyDictionary[Any, PostgresSession] = WeakKeyDictionary()
-        self._autocommit: dict[PostgresSession, bool] = {}
-        """The mode in which a connection was that is lent now."""
 
     def take(self, timeout: float) -> PostgresSession:
         deadline = monotonic() + timeout
@@ -181,7 +165,7 @@ class GuestConnections(Connections):
             session.close()
             pool.putconn(connection)
             pool.check()
-        self._autocommit[session] = _begin_autocommit(connection)
+        session.begin_autocommit()
         return session
 
     def _explain(self, error: Exception) -> CheckpointStorageError:
@@ -194,12 +178,8 @@ class GuestConnections(Connections):
         )
 
     def give_back(self, session: PostgresSession) -> None:
-        connection = session.connection
-        _restore_mode(connection, autocommit=self._autocommit.pop(session))
-        self._pool.putconn(connection)
-
-    def close(self) -> None:
-        pass
+        session.restore_mode()
+        self._pool.putconn(session.connection)
 
 
 class GuestConnection(Connections):
@@ -218,15 +198,13 @@ class GuestConnection(Connections):
         with _LENT_GUARD:
             self._free = _LENT.setdefault(connection, threading.Lock())
         """Held while the connection is lent, to this saver or to another one."""
-        self._autocommit = True
-        """The mode in which the connection was that is lent now."""
 
     def take(self, timeout: float) -> PostgresSession:
         if not self._free.acquire(timeout=timeout):
             raise self._error(f"the connection was in use for {timeout:g} s; pass a pool of several")
         try:
             session = self._find_usable()
-            self._autocommit = _begin_autocommit(self._connection)
+            session.begin_autocommit()
         except BaseException:
             self._free.release()
             raise
@@ -249,9 +227,56 @@ class GuestConnection(Connections):
 
     def give_back(self, session: PostgresSession) -> None:
         try:
-            _restore_mode(session.connection, autocommit=self._autocommit)
+            session.restore_mode()
         finally:
             self._free.release()
 
-    def close(self) -> None:
-        pass
+
+# Poolers
+#
+# A server tells its client the number of its process when the client connects. A pooler, which does not know yet on
+# which process its client will work, makes up a number. So a wrong number tells of a pooler, but not of its mode:
+# PgBouncer says `pool_mode` to its administrators only.
+#
+# What tells the mode is a notification. A client that is idle and listens is notified only if it has the process for
+# itself: a pooler of transactions has taken the process back, and drops what arrives there. That the same process
+# serves two clients tells it at once, but they may also happen to get different ones, as where several poolers have
+# one address.
+
+
+def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresSession]) -> bool:
+    """Return whether a pooler gives each transaction of a new connection any session of the server.
+
+    On a standby, which cannot notify, the answer may be False although a pooler does.
+
+    Args:
+        session: the connection.
+        connect: opens another one.
+
+    Raises:
+        LostError, psycopg.Error: a connection failed.
+    """
+    ((process, is_standby),) = session.run("SELECT pg_backend_pid(), pg_is_in_recovery()")[0]
+    if process == session.process:
+        return False
+    channel = f"graphkit_{os.urandom(8).hex()}"
+    if not is_standby:
+        session.run(f"LISTEN {channel}")
+    with closing(connect()) as other:
+        notify = "NULL" if is_standby else f"pg_notify('{channel}', '')"
+        ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")[0]
+    if other_process == process:
+        return True
+    return not is_standby and not _is_notified(session)
+
+
+def _is_notified(session: PostgresSession) -> bool:
+    deadline = monotonic() + _LONGEST_DELIVERY
+    poller = select.poll()
+    poller.register(session.fileno(), select.POLLIN)
+    while not session.take_notifications():
+        seconds = deadline - monotonic()
+        if seconds < 0:
+            return False
+        poller.poll(seconds * 1000)
+    return True

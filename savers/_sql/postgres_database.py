@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
 from time import monotonic
 from typing import Any, Final, TypeVar
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._sql.changes import ChangeListener
-from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
-from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError
-from savers._sql.dialect import POSTGRES
+from savers._sql.database import (
+    POSTGRES,
+    ConnectionLostError,
+    Database,
+    OutcomeUnknownError,
+    Parameters,
+    Row,
+    TableNames,
+    Transaction,
+)
 from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_changes import PostgresChanges
-from savers._sql.postgres_connections import Connections, GuestConnection, GuestConnections, OwnConnections
-from savers._sql.postgres_errors import RETRIED, UNDEFINED, describe_error, get_state, translate_error
-from savers._sql.postgres_pooler import lends_transactions
+from savers._sql.postgres_connections import (
+    Connections,
+    GuestConnection,
+    GuestConnections,
+    OwnConnections,
+    lends_transactions,
+)
 from savers._sql.postgres_run_locks import PostgresRunLocks
 from savers._sql.postgres_session import (
+    RETRIED,
+    UNDEFINED,
     LostError,
     PostgresError,
     PostgresSession,
     complete_parameters,
     connect,
+    describe_error,
     get_connection_parameters,
     get_pool_parameters,
+    get_state,
     is_connection,
     is_pool,
     name_database,
     parse_connection_string,
     quote_name,
+    translate_error,
 )
 from savers._sql.schema import is_current, migrate, name_token_sequence, select_version
 
@@ -100,6 +114,12 @@ class PostgresDatabase(Database):
         self._keeps_sessions = False
         """Whether the first connection has shown that a connection keeps its session of the server."""
         self.names = TableNames(*(f"{quote_name(schema)}.{quote_name(name)}" for name in TableNames._fields))
+        self.channel = f"graphkit_{blake2b(schema.encode(), digest_size=12).hexdigest()}"
+        """The channel of the schema's notifications."""
+        self.notify_clause = (
+            f" RETURNING (SELECT pg_notify('{self.channel}', w.thread) FROM {self.names.watchers} AS w"
+            " WHERE w.thread = ? AND w.expires > now() LIMIT 1)"
+        )
         self._reset()
         self._own_run_locks = PostgresRunLocks(
             self.connect,
@@ -119,7 +139,7 @@ class PostgresDatabase(Database):
             channel=self.channel,
             table=self.names.watchers,
         )
-        _DATABASES.add(self)
+        super().__init__()
 
     def __repr__(self) -> str:
         return f"PostgresDatabase({self.path})"
@@ -145,17 +165,10 @@ class PostgresDatabase(Database):
         with self._mutex:
             if self._has_tables:
                 return True
-            session = self.connect()
-            try:
+            with self._connect_for_tables() as session:
                 version = self._read_version(session)
-                # An older version counts: the first use migrates it.
-                self._has_tables = is_current(version, self.path)
-            except LostError as error:
-                raise self._lost(error) from error
-            except PostgresError as error:
-                raise self._translate_for_tables(error) from error
-            finally:
-                session.close()
+            # An older version counts: the first use migrates it.
+            self._has_tables = is_current(version, self.path)
         return version is not None
 
     # Statements
@@ -167,29 +180,21 @@ class PostgresDatabase(Database):
         own = self._in_transaction.get(threading.get_ident())
         if own is not None:
             # With a second connection, as many transactions as there are connections could wait for one.
-            try:
+            with self.explained("read"):
                 return run(own)
-            except PostgresError as error:
-                raise self.translate(error, "read") from error
         try:
             return self._run_on_session(run, "read")
         except LostError:
             # A statement that changes nothing may be executed again.
-            return self._run_again(run, "read")
+            with self.explained("read"):
+                return self._run_on_session(run, "read")
 
     def _read_for_watches(self, sql: str, parameters: Parameters) -> list[Row]:
         """As `read`. After `close`, use a connection that is closed again: a watch may end later."""
         if self._connections is not None or not self._has_tables:
             return self.read(sql, parameters)
-        session = self.connect()
-        try:
+        with closing(self.connect()) as session, self.explained("read"):
             return session.run(sql, parameters)[0]
-        except LostError as error:
-            raise self._lost(error) from error
-        except PostgresError as error:
-            raise self.translate(error, "read") from error
-        finally:
-            session.close()
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
         return self._write(lambda session: session.write(sql, parameters))
@@ -203,6 +208,7 @@ class PostgresDatabase(Database):
         try:
             return self._run_on_session(run, "write")
         except LostError as error:
+            # It is not executed again here: the server may have committed it before the connection was lost.
             raise OutcomeUnknownError(self.path, "write", f"the connection was lost ({error})") from error
 
     @contextmanager
@@ -212,16 +218,25 @@ class PostgresDatabase(Database):
             raise RuntimeError("a transaction of this thread of execution is open")
         with self._borrow() as session:
             try:
-                # Inside, because it may fail or be interrupted when BEGIN has been executed.
-                self._begin(session)
+                # BEGIN is inside, because it may be interrupted when the server has executed it. Whatever ends the
+                # block must leave the session without a transaction: what it executes next would become part of it.
+                with self.explained("write"):
+                    session.run(_BEGIN)
+                    if self._guest is not None:
+                        # Our own connections have these settings for good.
+                        session.run(
+                            f"SELECT set_config('lock_timeout', '{self._lock_milliseconds}ms', true), "
+                            f"set_config('idle_in_transaction_session_timeout', '{self._idle_milliseconds}ms', true)"
+                        )
                 self._in_transaction[ident] = session
                 yield _PostgresTransaction(self, session)
                 self._commit(session)
-            except LostError as error:
-                raise self._lost(error) from error
             finally:
                 self._in_transaction.pop(ident, None)
-                self._roll_back(session)
+                # A lost connection is in no transaction any more, on the server.
+                with suppress(LostError, PostgresError):
+                    if session.is_in_transaction:
+                        session.run("ROLLBACK")
 
     def borrow_tokens(self, tokens: Mapping[str, int]) -> None:
         """Fence what this object writes with the run locks of other processes; see `PostgresRunLocks.borrow`."""
@@ -235,30 +250,11 @@ class PostgresDatabase(Database):
         )
         return expression, (self.channel, thread, thread)
 
-    def notify_clause(self) -> str:
-        return (
-            f" RETURNING (SELECT pg_notify('{self.channel}', w.thread) FROM {self.names.watchers} AS w"
-            " WHERE w.thread = ? AND w.expires > now() LIMIT 1)"
-        )
-
     def notify_parameters(self, thread: str) -> tuple[str, ...]:
         return (thread,)
 
     def open_listener(self, thread_id: str | None = None) -> ChangeListener:
         return self._changes.open_listener(None if thread_id is None else encode_text(thread_id))
-
-    def _begin(self, session: PostgresSession) -> None:
-        try:
-            session.run(_BEGIN)
-            if self._guest is not None:
-                session.run(
-                    f"SELECT set_config('lock_timeout', '{self._lock_milliseconds}ms', true), "
-                    f"set_config('idle_in_transaction_session_timeout', '{self._idle_milliseconds}ms', true)"
-                )
-        except LostError as error:
-            raise self._lost(error) from error
-        except PostgresError as error:
-            raise self.translate(error, "write") from error
 
     def _commit(self, session: PostgresSession) -> None:
         try:
@@ -268,20 +264,20 @@ class PostgresDatabase(Database):
         except PostgresError as error:
             raise self.translate(error, "commit to") from error
         if not is_committed:
-            raise CheckpointStorageError(
-                self.path, "commit to", "the transaction had failed before; nothing was changed"
-            )
+            # After an error that the caller has not passed on, the server answers COMMIT with a rollback.
+            reason = "the transaction had failed before; nothing was changed"
+            raise CheckpointStorageError(self.path, "commit to", reason)
 
-    def _roll_back(self, session: PostgresSession) -> None:
-        # A lost connection is in no transaction any more, on the server.
-        with suppress(LostError, PostgresError):
-            if session.is_in_transaction:
-                session.run("ROLLBACK")
-
-    def _lost(self, error: Exception) -> ConnectionLostError:
-        return ConnectionLostError(
-            self.path, "write", f"the connection was lost ({error}); nothing was changed, try again"
-        )
+    @contextmanager
+    def explained(self, operation: str) -> Iterator[None]:
+        """Raise what callers of the saver see, in place of an error before a commit."""
+        try:
+            yield
+        except LostError as error:
+            reason = f"the connection was lost ({error}); nothing was changed, try again"
+            raise ConnectionLostError(self.path, operation, reason) from error
+        except PostgresError as error:
+            raise self.translate(error, operation) from error
 
     def translate(self, error: Exception, operation: str) -> Exception:
         """Return the error that callers of the saver see for one that the server has sent."""
@@ -306,12 +302,6 @@ class PostgresDatabase(Database):
                         raise self.translate(error, operation) from error
         finally:
             connections.give_back(session)
-
-    def _run_again(self, run: Callable[[PostgresSession], _Result], operation: str) -> _Result:
-        try:
-            return self._run_on_session(run, operation)
-        except LostError as error:
-            raise ConnectionLostError(self.path, operation, f"the connection was lost twice ({error})") from error
 
     # Connections
 
@@ -348,11 +338,10 @@ class PostgresDatabase(Database):
             # Before the settings, which would stay on a session that the pooler lends to others.
             self._refuse_transaction_pooler(session)
             session.run(self._settings)
-        except (LostError, PostgresError) as error:
+        except BaseException as error:
             session.close()
-            raise self._translate_for_session(error, "connect to") from error
-        except BaseException:
-            session.close()
+            if isinstance(error, (LostError, PostgresError)):
+                raise self._translate_for_session(error, "connect to") from error
             raise
         return session
 
@@ -406,16 +395,13 @@ class PostgresDatabase(Database):
             connections.close()
         self.run_locks.close()
 
-    def flush(self) -> None:
-        pass
-
     @property
     def _idle_milliseconds(self) -> int:
         # A paused process must not keep the row of a run lock for longer than its lease.
         return round(max(self.lease, _LEAST_IDLE) * 1000)
 
-    def close_after_fork(self) -> None:
-        """Forget the connections of the parent, in the child; there, a guest has connections of its own."""
+    def reset_after_fork(self) -> None:
+        # There, a guest has connections of its own.
         _INHERITED.extend((self._connections, self._guest))
         _INHERITED.extend((self._own_run_locks.close_after_fork(), self._changes.close_after_fork()))
         self._guest = None
@@ -427,17 +413,25 @@ class PostgresDatabase(Database):
         """Create or migrate the tables, unless that was done; the caller holds the mutex."""
         if self._has_tables:
             return
-        session = self.connect()
-        try:
+        with self._connect_for_tables() as session:
             if not is_current(self._read_version(session), self.path):
                 self._migrate(session)
-        except LostError as error:
-            raise self._lost(error) from error
-        except PostgresError as error:
-            raise self._translate_for_tables(error) from error
-        finally:
-            session.close()
         self._has_tables = True
+
+    @contextmanager
+    def _connect_for_tables(self) -> Iterator[PostgresSession]:
+        with closing(self.connect()) as session, self.explained("create tables in"):
+            try:
+                yield session
+            except PostgresError as error:
+                if get_state(error) != "42501":
+                    raise
+                reason = (
+                    f"{describe_error(error)}; the tables are missing or old: use graphkit once as a role that may "
+                    f"create them, then grant this role the use of the schema, its tables and its sequences"
+                )
+                missing = OSError(errno.EACCES, reason)
+                raise CheckpointStorageError(self.path, "create tables in", missing) from error
 
     def _read_version(self, session: PostgresSession) -> int | None:
         try:
@@ -446,7 +440,8 @@ class PostgresDatabase(Database):
             if get_state(error) in UNDEFINED:
                 return None
             raise
-        return rows[0][0] if rows else None
+        version: int | None = rows[0][0]
+        return version
 
     def _migrate(self, session: PostgresSession) -> None:
         ((encoding,),) = session.run("SHOW server_encoding")[0]
@@ -470,24 +465,10 @@ class PostgresDatabase(Database):
             migrate(_PostgresTransaction(self, session), version, self.names, self.dialect)
         session.commit()
 
-    def _translate_for_tables(self, error: Exception) -> Exception:
-        if get_state(error) == "42501":
-            reason = (
-                f"{describe_error(error)}; the tables are missing or old: use graphkit once as a role that may create "
-                f"them, then grant this role the use of the schema, its tables and its sequences"
-            )
-            return CheckpointStorageError(self.path, "create tables in", OSError(errno.EACCES, reason))
-        return self.translate(error, "create tables in")
-
     def make_advisory_key(self, purpose: str) -> int:
         """Return the key of an advisory lock, for one purpose in this schema."""
         digest = blake2b(f"graphkit {self.schema} {purpose}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big", signed=True)
-
-    @property
-    def channel(self) -> str:
-        """The channel of the schema's notifications."""
-        return f"graphkit_{blake2b(self.schema.encode(), digest_size=12).hexdigest()}"
 
 
 class _PostgresTransaction(Transaction):
@@ -496,17 +477,13 @@ class _PostgresTransaction(Transaction):
         self._session = session
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        try:
+        with self._database.explained("write"):
             rows, self.row_count = self._session.run(sql, parameters)
-        except PostgresError as error:
-            raise self._database.translate(error, "write") from error
         return rows
 
     def execute_many(self, sql: str, rows: Iterable[Parameters]) -> None:
-        try:
+        with self._database.explained("write"):
             self.row_count = self._session.run_many(sql, rows)
-        except PostgresError as error:
-            raise self._database.translate(error, "write") from error
 
     def notify(self, thread_id: str) -> None:
         expression, parameters = self._database.make_notification(thread_id)
@@ -516,18 +493,8 @@ class _PostgresTransaction(Transaction):
         self.notify(thread_id)
 
 
-_DATABASES: Final[weakref.WeakSet[PostgresDatabase]] = weakref.WeakSet()
 _INHERITED: Final[list[Any]] = []
 """The parent's connections, kept for ever: to close them would end the sessions of the parent."""
-
-
-def _after_fork_in_child() -> None:
-    for database in list(_DATABASES):
-        database.close_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _check_schema(schema: object) -> None:

@@ -16,7 +16,8 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from logging import getLogger
 from time import monotonic, sleep
 from typing import Final
@@ -24,8 +25,7 @@ from typing import Final
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from savers._sql.database import Row
 from savers._sql.encoded_text import encode_text
-from savers._sql.postgres_errors import BUSY, get_state
-from savers._sql.postgres_session import LostError, PostgresError, PostgresSession
+from savers._sql.postgres_session import BUSY, LostError, PostgresError, PostgresSession, get_state
 from savers._sql.run_locks import FIRST_WAIT, HeldLocks, RunLocks, next_wait
 
 _LOGGER: Final = getLogger("graphkit")
@@ -38,6 +38,15 @@ _RETRY_WAIT: Final = 0.1
 """Seconds before a renewal that failed is tried again."""
 _ROW_TIMEOUT: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 """A row that another transaction keeps must not delay the renewal of other leases."""
+
+
+@dataclass(slots=True)
+class _HeldLock:
+    token: int
+    is_lost: bool = False
+    """Whether another process has taken it over."""
+    must_lock: bool = False
+    """Whether its advisory lock went with a connection, and is to be taken again."""
 
 
 class PostgresRunLocks(RunLocks):
@@ -98,8 +107,8 @@ class PostgresRunLocks(RunLocks):
         self._lock_again = f"SELECT token, pg_try_advisory_lock(? + token) FROM {table} WHERE token = ANY(?)"
         self._delete = f"DELETE FROM {table} WHERE thread = ? AND token = ?"
         self._unlock = "SELECT pg_advisory_unlock(? + ?)"
-        self._select_holder = f"SELECT holder FROM {table} WHERE thread = ?"
-        self._select_token = f"SELECT token FROM {table} WHERE thread = ?"
+        self._select_holder = f"SELECT coalesce(max(holder), 'another process') FROM {table} WHERE thread = ?"
+        self._select_token = f"SELECT max(token) FROM {table} WHERE thread = ?"
         # A holder that is only paused has lost its lease, but still has its advisory lock.
         self._select_abandoned = f"""
             SELECT 1 FROM {table} WHERE thread = ? AND token = ?
@@ -116,14 +125,10 @@ class PostgresRunLocks(RunLocks):
     def _reset(self) -> None:
         """Begin without connection and locks."""
         self._held = HeldLocks()
-        self._tokens: dict[str, int] = {}
-        """The tokens that this object holds, by thread."""
-        self._lost: set[int] = set()
-        """Those that another process has taken over from."""
-        self._to_lock: set[int] = set()
-        """Those whose advisory lock went with a connection."""
+        self._locks: dict[str, _HeldLock] = {}
+        """What this object holds, by thread."""
         self._mutex = threading.Lock()
-        """Held while the connection is used."""
+        """Held while the connection is used, and while the locks change."""
         self._session: PostgresSession | None = None
         self._thread: threading.Thread | None = None
         self._wake_reader = self._wake_writer = -1
@@ -145,8 +150,10 @@ class PostgresRunLocks(RunLocks):
                     self._release(thread_id, token)
 
     def token_of(self, thread_id: str) -> int | None:
-        token = self._tokens.get(thread_id)
-        return self._lent.get(thread_id) if token is None else token
+        lock = self._locks.get(thread_id)
+        if lock is None:
+            return self._lent.get(thread_id)
+        return lock.token
 
     def borrow(self, tokens: Mapping[str, int]) -> None:
         """Fence what this object writes with the locks of runs in other processes.
@@ -164,8 +171,8 @@ class PostgresRunLocks(RunLocks):
 
     def read_mark(self, thread_id: str) -> int | None:
         """Return the token of the lock, whose row goes when its holder lets it go."""
-        rows = self._read(self._select_token, (encode_text(thread_id),))
-        return rows[0][0] if rows else None
+        token: int | None = self._read(self._select_token, (encode_text(thread_id),))[0][0]
+        return token
 
     def is_abandoned(self, thread_id: str, mark: object) -> bool:
         return bool(self._read(self._select_abandoned, (encode_text(thread_id), mark, self._key)))
@@ -175,18 +182,22 @@ class PostgresRunLocks(RunLocks):
         self._read(self._select_holder, (encode_text(thread_id),))
         pause = FIRST_WAIT
         token: int | None = None
+        locked_on: PostgresSession | None = None
         while True:
             try:
                 with self._mutex:
                     session = self._open_session()
-                    if token is None:
+                    if token is None or session is not locked_on:
+                        # A token is worth nothing without its advisory lock, which went with the session: others take
+                        # over a row whose lock is free at once.
                         ((token, _),) = session.run(self._number_lock, (self._key, self._sequence))[0]
+                        locked_on = session
                     rows = session.run(
                         self._take,
                         (encode_text(thread_id), token, self._microseconds, holder, self._key),
                     )[0]
                     if rows:
-                        self._tokens[thread_id] = token
+                        self._locks[thread_id] = _HeldLock(token)
                         self._start_thread()
                         return int(rows[0][0])
             except (LostError, CheckpointStorageError) as error:
@@ -207,8 +218,7 @@ class PostgresRunLocks(RunLocks):
             pause = next_wait(pause)
 
     def describe_holder(self, thread_id: str) -> str:
-        rows = self._read(self._select_holder, (encode_text(thread_id),))
-        return rows[0][0] if rows else "another process"
+        return str(self._read(self._select_holder, (encode_text(thread_id),))[0][0])
 
     def _give_up(self, thread_id: str, token: int | None) -> None:
         """Release the advisory lock of a token that no row has."""
@@ -217,9 +227,7 @@ class PostgresRunLocks(RunLocks):
 
     def _release(self, thread_id: str, token: int) -> None:
         with self._mutex:
-            self._tokens.pop(thread_id, None)
-            self._lost.discard(token)
-            self._to_lock.discard(token)
+            self._locks.pop(thread_id, None)
 
         def delete(session: PostgresSession) -> None:
             # Nobody can take it before its row is gone, and there is no row without advisory lock.
@@ -263,7 +271,9 @@ class PostgresRunLocks(RunLocks):
         if session is not None:
             session.close()
             self._session = None
-        self._to_lock = set(self._tokens.values()) - self._lost
+        # The server has released all advisory locks with the session. The new one has none of them.
+        for lock in self._locks.values():
+            lock.must_lock = not lock.is_lost
         session = self._connect()
         try:
             session.run(_ROW_TIMEOUT)
@@ -291,7 +301,7 @@ class PostgresRunLocks(RunLocks):
         while True:
             self._wait(wake_reader, due)
             with self._mutex:
-                if not self._tokens:
+                if not self._locks:
                     self._thread = None
                     os.close(self._wake_reader)
                     os.close(self._wake_writer)
@@ -318,34 +328,39 @@ class PostgresRunLocks(RunLocks):
         with self._mutex:
             if self._session is not None and self._session.is_usable():
                 poller.register(self._session.fileno(), select.POLLIN)
-            if self._to_lock or self._session is None:
+            if self._session is None or any(lock.must_lock for lock in self._locks.values()):
                 due = min(due, monotonic() + _RETRY_WAIT)
         poller.poll(max(0.0, due - monotonic()) * 1000)
 
     def _lock_tokens_again(self, session: PostgresSession) -> None:
         """Take the advisory locks that went with the last connection, where the row still has the token."""
-        if not self._to_lock:
+        waiting = {lock.token: lock for lock in self._locks.values() if lock.must_lock}
+        if not waiting:
             return
-        rows = session.run(self._lock_again, (self._key, list(self._to_lock)))[0]
-        # Those that are missing were taken over; renewing finds out. Another one may look at a
-        # token in this moment, or the server may not have noticed the end of the old connection.
-        self._to_lock = {token for token, is_locked in rows if not is_locked}
+        rows = session.run(self._lock_again, (self._key, list(waiting)))[0]
+        # Those without a row were taken over, which renewing finds out. Others may be refused for a moment: another
+        # process looks at the token, or the server has not noticed the end of the old connection yet.
+        for lock in waiting.values():
+            lock.must_lock = False
+        for token, is_locked in rows:
+            waiting[token].must_lock = not is_locked
 
     def _renew_leases(self, session: PostgresSession) -> None:
-        tokens = [token for token in self._tokens.values() if token not in self._lost]
+        tokens = [lock.token for lock in self._locks.values() if not lock.is_lost]
         if not tokens:
             return
-        renewed = {token for (token,) in session.run(self._renew, (self._microseconds, tokens))[0]}
-        for thread_id, token in self._tokens.items():
-            if token in tokens and token not in renewed:
-                self._lost.add(token)
-                _LOGGER.warning("another process has taken the run lock of thread %.80r in %s", thread_id, self._path)
+        renewed = set(session.run(self._renew, (self._microseconds, tokens))[0])
+        for thread_id, lock in self._locks.items():
+            if lock.is_lost or (lock.token,) in renewed:
+                continue
+            lock.is_lost = True
+            _LOGGER.warning("another process has taken the run lock of thread %.80r in %s", thread_id, self._path)
 
     # Closing
 
     def close(self) -> None:
         with self._mutex:
-            if self._tokens:
+            if self._locks:
                 return
             thread = self._thread
             if thread is not None:
@@ -353,16 +368,15 @@ class PostgresRunLocks(RunLocks):
         if thread is not None:
             thread.join()
         with self._mutex:
-            if self._session is not None and not self._tokens:
+            if self._session is not None and not self._locks:
                 self._session.close()
                 self._session = None
 
     def close_after_fork(self) -> PostgresSession | None:
         """Forget the locks of the parent, in the child; return its connection, which must stay open."""
         session = self._session
-        for fd in (self._wake_reader, self._wake_writer):
-            if self._thread is not None:
-                with suppress(OSError):
-                    os.close(fd)
+        if self._thread is not None:
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
         self._reset()
         return session

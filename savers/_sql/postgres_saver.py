@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphkit.abc import get_held_run_locks
-from savers._cipher import Cipher, check_cipher, parse_cipher
+from savers._cipher import Cipher, check_cipher
 from savers._compression import Compression, parse_compression
 from savers._options import parse_lease, parse_lock_timeout
 from savers._sql.saver import RunLockKey, SqlSaver
@@ -67,7 +67,6 @@ class PostgresSaver(SqlSaver):
         self.lease = lease
         self._connection_string = connection_string
         self._schema = schema
-        self._db_compression = parse_compression(compression)
         # Here, because it needs psycopg: the class can be imported without it.
         from savers._sql.postgres_database import PostgresDatabase
 
@@ -75,9 +74,9 @@ class PostgresSaver(SqlSaver):
         super().__init__(
             database,
             types=types,
-            compression=self._db_compression,
+            compression=parse_compression(compression),
             lock_timeout=lock_timeout,
-            key_ring=parse_cipher(cipher),
+            cipher=cipher,
         )
 
     @classmethod
@@ -106,7 +105,7 @@ class PostgresSaver(SqlSaver):
             lease=self.lease,
             lock_timeout=self.lock_timeout,
             types=tuple(self._codec.types.values()),
-            compression=self._db_compression,
+            compression=self._compression,
             cipher=self._cipher,
         )
         tokens = self._list_held_tokens()
@@ -118,7 +117,7 @@ class PostgresSaver(SqlSaver):
         for key in get_held_run_locks():
             # Savers of other kinds have other keys, and nested runs have keys of their own.
             if isinstance(key, RunLockKey) and key.database == self._database.identity:
-                token = self._database.token_of(key.thread_id)
+                token = self._database.run_locks.token_of(key.thread_id)
                 if token is not None:
                     tokens[key.thread_id] = token
         return tokens

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit.errors import CheckpointStorageError
+from graphkit.errors import CheckpointKeyError, CheckpointStorageError
 from savers._log.log_bytes import StaleLogError
-from savers._sql.database_errors import OutcomeUnknownError, PositionTakenError
-from savers._sql.encoded_text import encode_long, encode_text
+from savers._sql.database import OutcomeUnknownError, PositionTakenError
+from savers._sql.encoded_text import decode_text, encode_long, encode_text, is_cut
+from savers._sql.statements import SEAL_MARK
 
 if TYPE_CHECKING:
+    from savers._cipher import KeyRing
     from savers._sql.database import Database, Parameters, Transaction
-    from savers._sql.seal_mark import SealMark
     from savers._sql.statements import Statements
 
 NEW: Final = 0
@@ -84,6 +85,62 @@ class Commit:
         return len(self.rows) <= _MOST_COMBINED and self.size < _MOST_COMBINED_SIZE
 
 
+@final
+class SealMark:
+    """The mark of a sealed store, and the keys of a saver on it.
+
+    The mark is a row of the table `meta` whose name has the id of a key. A saver with keys sets it before it
+    begins a history. From then on, a saver without keys begins none: the statement that inserts a history has
+    that condition, so it costs no round trip.
+    """
+
+    def __init__(self, database: Database, statements: Statements, key_ring: KeyRing | None) -> None:
+        self._database = database
+        self._statements = statements
+        self.key_ring = key_ring
+        """What seals the records of the saver; None stores them in plain."""
+        self._marked: int | None = None
+        """The generation of the database that is known to have the mark."""
+
+    def set(self) -> None:
+        """Mark the store if the saver has keys, before it begins a history. Not during a transaction.
+
+        Raises:
+            CheckpointKeyError: the function that provides the keys failed.
+            CheckpointerError: the database refused.
+        """
+        database = self._database
+        if self.key_ring is None or self._marked == database.generation:
+            return
+        if self._find() is None:
+            key_id, _ = self.key_ring.get_current(database.path)
+            database.write(self._statements.insert_mark, (f"{SEAL_MARK}{encode_text(key_id)}",))
+        self._marked = database.generation
+
+    def check_may_begin(self) -> None:
+        """Explain why no history was inserted.
+
+        Raises:
+            CheckpointKeyError: the store is sealed, and the saver has no keys.
+        """
+        if self.key_ring is not None:
+            return
+        key_id = self._find()
+        if key_id is not None:
+            raise CheckpointKeyError(self._database.path, key_id, "open the store with `cipher`", has_keys=False)
+
+    def _find(self) -> str | None:
+        """Return the id of the key in the mark; None if there is no mark."""
+        rows = self._database.read(self._statements.select_mark)
+        if not rows:
+            return None
+        encoded: str = rows[0][0].removeprefix(SEAL_MARK)
+        # Of an id that was cut, this is what people can recognise.
+        if is_cut(encoded):
+            return encoded
+        return decode_text(encoded)
+
+
 class RowInserter:
     """Inserts the records of one history."""
 
@@ -124,28 +181,39 @@ class RowInserter:
         try:
             return self._insert(commit)
         except OutcomeUnknownError as unknown:
-            history = self._ask_for_inserted(commit, unknown)
+            # The statement was sent and no answer came. Either the server has committed it, which its rows show, or it
+            # never will, or it has not executed it yet: it may still work for a client that is gone. So trying again
+            # is safe, because only one of the two can take the position, and losing against oneself is success.
+            history = self._find_inserted(commit, unknown)
             if history is not None:
                 return history
             try:
                 return self._insert(commit)
             except (PositionTakenError, StaleLogError):
-                # Perhaps the server has executed the first one only now.
-                history = self._ask_for_inserted(commit, unknown)
+                history = self._find_inserted(commit, unknown)
                 if history is None:
                     raise
                 return history
 
-    def _ask_for_inserted(self, commit: Commit, unknown: OutcomeUnknownError) -> int | None:
+    def _find_inserted(self, commit: Commit, unknown: OutcomeUnknownError) -> int | None:
+        """Return the history in which the records are, after a commit whose outcome is unknown; None if in none.
+
+        The last one tells it for all: a commit inserts all or none.
+        """
+        last = commit.rows[-1]
         try:
-            return self._find_inserted(commit.rows)
+            found = self._database.read(self._statements.select_row, (*self.key, last.position))
         except CheckpointStorageError as error:
             raise unknown from error
+        for history, position, frame in found:
+            if position == last.position and frame == last.frame:
+                return int(history)
+        return None
 
     def _insert(self, commit: Commit) -> int:
         combines_writes = self._database.dialect.combines_writes
         if commit.is_usual and (combines_writes or not commit.rows[0].terms):
-            # Nearly every put.
+            # Nearly every put: one record behind the last one, with all conditions in its statement.
             if not self._database.write(*self._make_insert(commit)):
                 raise StaleLogError
             return commit.history
@@ -177,7 +245,9 @@ class RowInserter:
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
         values = (row.position, row.checkpoint, row.is_keyframe, row.frame, time_ns() // 1000)
-        return (*values, list(row.terms) or None) if self._database.dialect.combines_writes else values
+        if self._database.dialect.combines_writes:
+            return (*values, list(row.terms) or None)
+        return values
 
     def _insert_combined(self, commit: Commit) -> int:
         """Insert records and change the row of their history in one statement, in one round trip."""
@@ -241,6 +311,7 @@ class RowInserter:
         if commit.size < _MOST_COMBINED_SIZE:
             transaction.execute_many(statements.insert_records, rows)
         else:
+            # One at a time: the client would keep all of them in memory until the last one is sent.
             for values in rows:
                 transaction.execute(statements.insert_records, values)
         self._insert_terms(transaction, commit, history)
@@ -255,11 +326,3 @@ class RowInserter:
         terms = [(term, history) for row in commit.rows for term in row.terms]
         if terms:
             transaction.execute_many(self._statements.insert_terms, terms)
-
-    def _find_inserted(self, rows: Sequence[NewRow]) -> int | None:
-        """Return the history in which the rows are, after a commit whose outcome is unknown; None if they are not."""
-        last = rows[-1]
-        for history, position, frame in self._database.read(self._statements.select_row, (*self.key, last.position)):
-            if position == last.position and frame == last.frame:
-                return int(history)
-        return None

@@ -12,6 +12,7 @@ cases the writer reads what is new and makes its record again.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.abc import derive_status
@@ -19,19 +20,16 @@ from graphkit.errors import CheckpointCorruptionError
 from savers._log.frame import KEY
 from savers._log.log_bytes import Change, LogBytes, StaleLogError
 from savers._log.stored_checkpoint import outline_writes
-from savers._sql.database_errors import HistoryGoneError, PositionTakenError
-from savers._sql.encoded_text import encode_id, encode_text
-from savers._sql.known_rows import KnownRows
-from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter
+from savers._sql.database import HistoryGoneError, PositionTakenError
+from savers._sql.encoded_text import encode_id
+from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter, SealMark
 from savers._sql.terms import SEALED_TERM, KnownTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._sql.database import Database, Transaction
-    from savers._sql.known_rows import Rows
-    from savers._sql.seal_mark import SealMark
+    from savers._sql.database import Database, Row, Transaction
     from savers._sql.statements import Statements
 
 _LONG_ROW: Final = 4 << 20
@@ -40,8 +38,110 @@ moves what it has not sent yet with each part that it sends: 100 MB take 2 s in 
 _MAX_RANGES: Final = 64
 """Ranges that one statement reads. A database prepares each number of them separately, so numbers
 between powers of two are not used."""
+_LAST_POSITION: Final = (1 << 63) - 1
 _BACK: Final = 1 << 16
 """How many bytes a reader from the end gets at first."""
+_MAX_LAST: Final = 1 << 16
+"""How many bytes of the last rows are kept. The records since a keyframe, which readers want together,
+take 5 to 60 KB as a rule."""
+_MAX_READ: Final = 5 << 20
+"""How many bytes of the rows that were read are kept: those of a history of usual length. A keyframe has up to 4 MB."""
+
+
+@final
+class Rows:
+    """The rows of one history that are in memory: the last ones, without a gap, and those that were read.
+
+    Rows never change, so they stay right as long as the history is open.
+    """
+
+    def __init__(self) -> None:
+        self._positions: list[int] = []
+        """In order; rows may be missing between them."""
+        self._frames: dict[int, bytes] = {}
+        self.size = 0
+        """How many bytes are in memory."""
+        self.start = _LAST_POSITION
+        """Where the last rows begin;"""
+        self._end = _LAST_POSITION
+        """and where they end."""
+
+    def append(self, position: int, frame: bytes) -> None:
+        """Add a row behind the last one, or again as a reader does that goes back."""
+        if position != self._end:
+            self.start = position
+        if position not in self._frames:
+            self._positions.append(position)
+            self._frames[position] = frame
+            self.size += len(frame)
+        self._end = position + len(frame)
+
+    def trim(self) -> None:
+        """Forget earlier ones of the last rows, if there are many."""
+        if self._end - self.start <= _MAX_LAST:
+            return
+        # In large steps, because each moves what remains. A last row that is longer than a step goes, too.
+        limit = self._end - _MAX_LAST // 2
+        self._forget(self.start, limit)
+        self.start = self._end
+        first = bisect_left(self._positions, limit)
+        if first < len(self._positions):
+            self.start = self._positions[first]
+
+    def keep(self, rows: Iterable[Row]) -> None:
+        """Add the position and the bytes of rows that were read, which may be there already."""
+        new = {position: frame for position, frame in rows if position not in self._frames}
+        self._frames.update(new)
+        self.size += sum(map(len, new.values()))
+        # They come in a few runs that are in order, which takes a sort little time.
+        self._positions += new
+        self._positions.sort()
+
+    def forget_read(self) -> None:
+        """Forget the rows that were read, if there are too many; their caller has them."""
+        if self.size - (self._end - self.start) > _MAX_READ:
+            self._forget(0, self.start)
+
+    def _forget(self, start: int, end: int) -> None:
+        """Forget the rows that begin between two offsets."""
+        first = bisect_left(self._positions, start)
+        last = bisect_left(self._positions, end)
+        for position in self._positions[first:last]:
+            self.size -= len(self._frames.pop(position))
+        del self._positions[first:last]
+
+    def find(self, position: int) -> bytes | None:
+        """Return the row at a position; None if it is not in memory."""
+        return self._frames.get(position)
+
+    def read_at(self, offset: int, length: int) -> bytes | None:
+        """Return the bytes from an offset; None if not all of them are in memory."""
+        if not length:
+            return b""
+        positions = self._positions
+        first = bisect_right(positions, offset) - 1
+        if first < 0:
+            return None
+        start = positions[first]
+        data = self._frames[start]
+        if offset + length > start + len(data):
+            # Several rows. If one is missing between them, they have fewer bytes than from the first to the last.
+            wanted = positions[first : bisect_left(positions, offset + length)]
+            data = b"".join([self._frames[position] for position in wanted])
+            end = wanted[-1] + len(self._frames[wanted[-1]])
+            if end != start + len(data) or end < offset + length:
+                return None
+        return data[offset - start : offset - start + length]
+
+    def find_missing(self, offset: int) -> int:
+        """Return where the first byte is missing from an offset on."""
+        first = max(0, bisect_right(self._positions, offset) - 1)
+        for position in self._positions[first:]:
+            if position > offset:
+                break
+            end = position + len(self._frames[position])
+            offset = max(offset, end)
+        return offset
 
 
 class _Row(NamedTuple):
@@ -95,10 +195,11 @@ class RowLogBytes(LogBytes):
         self._is_sealed = mark.key_ring is not None
         """Whether what is appended is sealed."""
         self._inserter = RowInserter(database, statements, *owner, version, mark)
-        self._thread_id, namespace = owner
-        self.key: Final = (encode_text(self._thread_id), encode_text(namespace), version)
-        """The thread, the namespace and the version in the row of the history."""
+        self._thread_id = owner[0]
+        self.key: Final = self._inserter.key
         self._number = number
+        self._version = version if number is None else None
+        """The version that the history must keep; None if any will do."""
         self.transaction: Transaction | None = None
         self._last_history = NEW
         """The number of the history that was open last."""
@@ -113,7 +214,7 @@ class RowLogBytes(LogBytes):
         self.size = 0
         self._beginning = b""
         """The first row."""
-        self._rows = KnownRows()
+        self._rows = Rows()
         self._pending: list[NewRow] = []
         self._status: str | None = None
         """The status in the row of the history."""
@@ -170,12 +271,9 @@ class RowLogBytes(LogBytes):
     def refresh(self, end: int) -> Change:
         database = self._database
         if database.generation != self._generation:
+            # The numbers of histories of another database mean nothing in this one.
             return Change.REPLACED
-        statements = self._statements
-        if self._number is None:
-            found = database.read(statements.select_new, (self.size, self.history, self.key[-1]))
-        else:
-            found = database.read(statements.select_new_of, (self.size, self.history))
+        found = database.read(self._statements.select_new, (self.size, self.history, self._version))
         if not found or database.generation != self._generation:
             return Change.REPLACED
         rows = [_Row(*row) for row in found]
@@ -184,7 +282,9 @@ class RowLogBytes(LogBytes):
                 if row.position != self.size:
                     raise CheckpointCorruptionError(self.path, self.size, "a record is missing")
                 self._take(row)
-        return Change.NONE if self.size == end else Change.GREW
+        if self.size == end:
+            return Change.NONE
+        return Change.GREW
 
     def _take(self, row: _Row) -> None:
         """Take in a row that follows those that are known, or the row of the last keyframe."""
@@ -209,8 +309,9 @@ class RowLogBytes(LogBytes):
     def is_gone(self) -> bool:
         if self._database.generation != self._generation:
             return True
-        history = self._last_history
-        return history != NEW and not self._database.read(self._statements.select_status, (history,))
+        if self._last_history == NEW:
+            return False
+        return not self._database.read(self._statements.select_status, (self._last_history,))
 
     # Reading
 
@@ -218,20 +319,27 @@ class RowLogBytes(LogBytes):
         return self._beginning or super().read_beginning()
 
     def read_at(self, offset: int, length: int) -> bytes:
-        length = min(length, self.size - offset)
-        if length <= 0:
+        end = min(offset + length, self.size)
+        if offset >= end:
             return b""
-        data = self._rows.read_at(offset, length)
-        return self._read_ranges([(offset, offset + length)])[0] if data is None else data
+        data = self._rows.read_at(offset, end - offset)
+        if data is None:
+            (data,) = self._read_ranges([(offset, end)])
+        return data
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        found = [self._rows.read_at(start, end - start) for start, end in ranges]
-        missing = [pair for pair, data in zip(ranges, found, strict=True) if data is None]
-        read: list[bytes] = []
+        found: dict[tuple[int, int], bytes] = {}
+        missing: list[tuple[int, int]] = []
+        for start, end in ranges:
+            data = self._rows.read_at(start, end - start)
+            if data is None:
+                missing.append((start, end))
+            else:
+                found[start, end] = data
         for first in range(0, len(missing), _MAX_RANGES):
-            read += self._read_ranges(missing[first : first + _MAX_RANGES])
-        following = iter(read)
-        return [next(following) if data is None else data for data in found]
+            wanted = missing[first : first + _MAX_RANGES]
+            found.update(zip(wanted, self._read_ranges(wanted), strict=True))
+        return [found[pair] for pair in ranges]
 
     def _read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of a few ranges with one statement, and keep their rows for later reads.
@@ -239,29 +347,31 @@ class RowLogBytes(LogBytes):
         Raises:
             CheckpointCorruptionError: a row is missing.
         """
+        # A power of two: the others are ranges without bytes.
         count = 1 << (len(ranges) - 1).bit_length()
         parameters: list[int] = []
-        for start, end in ranges:
+        for start, end in [*ranges, *[(0, 0)] * (count - len(ranges))]:
             parameters += (self.history, self.history, start, end)
-        parameters += [self.history, self.history, 0, 0] * (count - len(ranges))
-        rows = self._database.read(self._statements.select_ranges(count), parameters)
-        kept = self._rows.keep([*rows, *[(row.position, row.frame) for row in self._pending]])
-        return [self._cut(kept, start, end) for start, end in ranges]
-
-    def _cut(self, rows: Rows, start: int, end: int) -> bytes:
-        data = rows.read_at(start, end - start)
-        if data is None:
-            raise CheckpointCorruptionError(self.path, rows.find_missing(start), "a record is missing")
-        return data
+        self._rows.keep(self._database.read(self._statements.select_ranges(count), parameters))
+        read: list[bytes] = []
+        for start, end in ranges:
+            data = self._rows.read_at(start, end - start)
+            if data is None:
+                raise CheckpointCorruptionError(self.path, self._rows.find_missing(start), "a record is missing")
+            read.append(data)
+        self._rows.forget_read()
+        return read
 
     def read_record(self, offset: int, length: int) -> bytes:
         frame = self._rows.find(offset)
-        return self.read_at(offset, length) if frame is None else frame
+        if frame is None:
+            return self.read_at(offset, length)
+        return frame
 
     def expect_keyframes(self, offset: int) -> None:
         if 0 <= offset < self.size and self._rows.find(offset) is None:
             parameters = (self.history, offset, offset)
-            self._rows.keep(self._database.read(self._statements.select_keyframes, parameters))
+            self._keep(self._database.read(self._statements.select_keyframes, parameters))
 
     def read_back(self, end: int, length: int) -> tuple[int, bytes]:
         start = self._rows.start
@@ -269,10 +379,13 @@ class RowLogBytes(LogBytes):
             data = self._rows.read_at(start, end - start)
             if data is not None:
                 return start, data
-        # A reader that goes on gets more and more at once.
-        goes_on = end <= self._back_start
-        self._back_length = min(2 * self._back_length, self._database.read_size) if goes_on else _BACK
-        self._back_start = start = max(0, end - max(length, self._back_length))
+        if end <= self._back_start:
+            # A reader that goes on gets more and more at once.
+            self._back_length = min(2 * self._back_length, self._database.read_size)
+        else:
+            self._back_length = _BACK
+        start = max(0, end - max(length, self._back_length))
+        self._back_start = start
         return start, self.read_at(start, end - start)
 
     @property
@@ -281,14 +394,20 @@ class RowLogBytes(LogBytes):
 
     def locate(self, id: str) -> Sequence[int] | None:
         encoded = encode_id(id)
-        pending = [row.position for row in self._pending if row.checkpoint == encoded]
+        pending = [row.position for row in reversed(self._pending) if row.checkpoint == encoded]
         if pending:
-            return pending[::-1]
+            return pending
         rows = self._database.read(self._statements.select_around, (self.history, encoded, self.size))
         if not rows:
             return ()
-        self._rows.keep([row[:2] for row in rows])
+        # Not those that another writer has added meanwhile: what this one appends may take their place.
+        self._keep([row[:2] for row in rows if row[0] < self.size])
         return (int(rows[0][2]),)
+
+    def _keep(self, rows: Iterable[Row]) -> None:
+        """Keep rows for the reads that follow."""
+        self._rows.keep(rows)
+        self._rows.forget_read()
 
     @property
     def kept_size(self) -> int:
@@ -296,7 +415,7 @@ class RowLogBytes(LogBytes):
 
     def drop_caches(self) -> None:
         if not self._pending:
-            self._rows = KnownRows()
+            self._rows = Rows()
 
     # Appending
 
@@ -313,7 +432,10 @@ class RowLogBytes(LogBytes):
 
     def begin(self, beginning: bytes) -> None:
         self._beginning = beginning
-        self._pending.append(NewRow(0, beginning, terms=(SEALED_TERM,) if self._is_sealed else ()))
+        terms: Sequence[int] = ()
+        if self._is_sealed:
+            terms = (SEALED_TERM,)
+        self._pending.append(NewRow(0, beginning, terms=terms))
         self._rows.append(0, beginning)
         self.size = len(beginning)
 
@@ -324,7 +446,8 @@ class RowLogBytes(LogBytes):
             encoded = encode_id(checkpoint.id)
             if checkpoint.metadata and not self._is_sealed:
                 terms = self._terms.take_new(checkpoint.metadata)
-        self._pending.append(NewRow(offset, data, bool(flags & KEY) or None, encoded, terms))
+        is_keyframe = bool(flags & KEY)
+        self._pending.append(NewRow(offset, data, is_keyframe or None, encoded, terms))
         self._rows.append(offset, data)
         self.size = offset + len(data)
 
@@ -346,10 +469,20 @@ class RowLogBytes(LogBytes):
         if not rows:
             self._absent = None
             return
-        keyframe = next((row.position for row in reversed(rows) if row.is_keyframe), self._keyframe)
+        keyframe = self._keyframe
+        for row in rows:
+            if row.is_keyframe:
+                keyframe = row.position
         status = None
         if latest is not None:
             status = derive_status(latest.next, outline_writes(latest.writes, latest.cleared), latest.metadata)
+        absent = None
+        if self._absent is not None:
+            absent = encode_id(self._absent)
+        # A transaction has locked the run lock already.
+        token = None
+        if self.transaction is None:
+            token = self._database.run_locks.token_of(self._thread_id)
         commit = Commit(
             history=self.history,
             rows=rows,
@@ -358,8 +491,8 @@ class RowLogBytes(LogBytes):
             has_new_keyframe=keyframe != self._keyframe,
             has_new_status=status != self._status,
             last_row=self._last_row,
-            absent=None if self._absent is None else encode_id(self._absent),
-            token=None if self.transaction is not None else self._database.token_of(self._thread_id),
+            absent=absent,
+            token=token,
         )
         try:
             if self.transaction is None:
@@ -367,7 +500,8 @@ class RowLogBytes(LogBytes):
             else:
                 history = self._inserter.insert_in(self.transaction, commit)
         except (PositionTakenError, HistoryGoneError, StaleLogError):
-            # Perhaps because the id is there.
+            # One statement has all conditions, so it does not say which one failed. Perhaps the id is there: the
+            # caller, who reads what is new and tries again, looks for it this time.
             self._doubted = self._absent
             raise StaleLogError from None
         self.history = self._last_history = history

@@ -9,8 +9,8 @@ from savers._log.frame import digest_thread
 from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
 from savers._sql.encoded_text import decode_id, decode_row, encode_text
+from savers._sql.row_inserts import SealMark
 from savers._sql.row_log_bytes import RowLogBytes
-from savers._sql.seal_mark import SealMark
 from savers._sql.statements import Statements
 from savers._sql.terms import SEALED_TERM, list_search_terms
 
@@ -60,7 +60,7 @@ class RowStore(LogCatalogue[RowLogBytes]):
         super().__init__()
         self.database = database
         self.statements = Statements(database)
-        self.mark = SealMark(database, key_ring)
+        self.mark = SealMark(database, self.statements, key_ring)
         self._codec = codec
         self._compression = compression
 
@@ -78,11 +78,21 @@ class RowStore(LogCatalogue[RowLogBytes]):
         identity = ThreadIdentity(owner, digest_thread(owner[0]), self.mark.key_ring, is_opaque=False)
         return Log(medium, identity, self._codec, None, self._compression)
 
+    def measure(self, thread_id: str | None) -> int:
+        """Return the bytes of the records of one thread, or of all threads (None)."""
+        sql = self.statements.measure
+        parameters: tuple[str, ...] = ()
+        if thread_id is not None:
+            sql = self.statements.measure_thread
+            parameters = (encode_text(thread_id),)
+        ((total,),) = self.database.read(sql, parameters)
+        return int(total)
+
     # For watches
 
     def find_newest_history(self) -> int:
         """Return the highest number of a history; 0 if there is none."""
-        ((number,),) = self._read(self.statements.select_newest_history)
+        ((number,),) = self.database.read(self.statements.select_newest_history)
         return number or 0
 
     def list_ends(self, thread: str | None, newest: int) -> list[Row]:
@@ -119,10 +129,14 @@ class RowStore(LogCatalogue[RowLogBytes]):
         # sealed ones, whose metadata no index knows.
         pairs = list_search_terms(metadata)[:_MAX_PAIRS]
         sql = self.statements.select_heads(len(pairs), with_newest=with_newest)
+        terms: list[int] = []
+        for own_term, term_of_key in pairs:
+            terms += (own_term, term_of_key, SEALED_TERM)
         heads: list[Head] = []
-        for *owner, newest in self._read_of_all(sql, [term for pair in pairs for term in (*pair, SEALED_TERM)]):
-            thread, long_thread, namespace, long_namespace = owner
-            newest_id = None if newest is None else decode_id(newest)
+        for thread, long_thread, namespace, long_namespace, newest in self._read_of_all(sql, terms):
+            newest_id = None
+            if newest is not None:
+                newest_id = decode_id(newest)
             heads.append(Head(decode_row(thread, long_thread), decode_row(namespace, long_namespace), newest_id))
         return heads
 
@@ -144,23 +158,20 @@ class RowStore(LogCatalogue[RowLogBytes]):
             order of the threads, namespaces and versions.
         """
         if thread_id is None:
-            return self._read(self.statements.select_histories)
+            return self.database.read(self.statements.select_histories)
         return self._read_of_thread(self.statements.select_histories_of, thread_id)
 
     def _read_of_all(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        rows = self._read(sql, parameters)
+        rows = self.database.read(sql, parameters)
         self.database.check_absence(None)
         return rows
 
     def _read_of_thread(self, sql: str, thread_id: str, *parameters: object) -> list[Row]:
         thread = encode_text(thread_id)
-        rows = self._read(sql, (thread, *parameters))
+        rows = self.database.read(sql, (thread, *parameters))
         if not rows:
             self.database.check_absence(thread)
         return rows
-
-    def _read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        return self.database.read(sql, parameters)
 
 
 def _decode_rows(rows: Sequence[Row]) -> list[str]:

@@ -114,6 +114,7 @@ class HeldLocks:
             yield holder[1]
             self._release(key, holder)
         except BaseException:
+            # Ctrl-C may have come before the lock was taken, or within the release; so this one looks who has it.
             self._release(key, holder)
             raise
 

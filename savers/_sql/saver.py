@@ -8,7 +8,7 @@ from datetime import datetime
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from graphkit import HistorySummary, RunnableConfig, Tag
+from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
 from graphkit.abc import ConfigLike, ThreadLike, Watch, check_copy, resolve_thread_id
 from graphkit.codec import Codec
 from graphkit.errors import (
@@ -17,19 +17,20 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
+from savers._cipher import Cipher, parse_cipher
 from savers._log.frame import MARK
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver, select_all
 from savers._log.rewriter import Rewriter, replay_states
 from savers._mutex import hold_if_free
-from savers._sql.database_errors import DatabaseDamagedError, PositionTakenError
+from savers._sql.database import DatabaseDamagedError, PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
 from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
 from savers._waiting import InUseError, WouldWaitError, refuse_waiting
 
 if TYPE_CHECKING:
-    from savers._cipher import Cipher, KeyRing
+    from savers._cipher import KeyRing
     from savers._compression import Compression
     from savers._log.reports import Progress, RotationReport, StoreReport
     from savers._log.stored_checkpoint import StoredCheckpoint
@@ -70,9 +71,13 @@ class SqlSaver(LogSaver[RowLogBytes]):
         types: Sequence[type],
         compression: Compression | None,
         lock_timeout: float,
-        key_ring: KeyRing | None,
+        cipher: Cipher | None,
     ) -> None:
         self.lock_timeout = lock_timeout
+        key_ring = parse_cipher(cipher)
+        # As `opener` passes them on.
+        self._compression = compression
+        self._cipher: Cipher | None = None if key_ring is None else key_ring.cipher
         codec = Codec(types)
         self._database = database
         self._store = RowStore(database, codec, compression, key_ring)
@@ -81,12 +86,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
     @property
     def seals_records(self) -> bool:
         return self._store.mark.key_ring is not None
-
-    @property
-    def _cipher(self) -> Cipher | None:
-        """What the saver was opened with, as `opener` passes it on."""
-        key_ring = self._store.mark.key_ring
-        return None if key_ring is None else key_ring.cipher
 
     def exists(self) -> bool:
         """Return whether the database has the tables of the saver. Creates nothing."""
@@ -105,7 +104,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def _check_run_lock(self, thread_id: str) -> None:
         """As in LogSaver. It may be lost if this process was paused for longer than the lease."""
-        token = self._database.token_of(thread_id)
+        token = self._database.run_locks.token_of(thread_id)
         if token is None:
             return
         row = (encode_text(thread_id), token)
@@ -118,7 +117,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         Raises:
             ThreadBusyError: another run has it.
         """
-        token = self._database.token_of(thread_id)
+        token = self._database.run_locks.token_of(thread_id)
         if token is None:
             return
         row = (encode_text(thread_id), token)
@@ -141,15 +140,21 @@ class SqlSaver(LogSaver[RowLogBytes]):
         log = self._store.shared_log(thread_id, namespace, version)
         statements = self._store.statements
         self._store.mark.set()
+        # Writers insert where they believe the log to end, without a lock. The lock of the history's row makes them
+        # wait: an insert needs the key of the row, and finds no history once this one is deleted. Then its writer
+        # opens the new one. Readers that are in the middle find it gone, and begin again.
         with log.mutex:
             with self._explained(log), self._database.transaction() as transaction:
                 found = transaction.execute(statements.lock_history, log.frames.bytes.key)
-                kept = select(log) if log.refresh() else None
+                kept = None
+                if log.refresh():
+                    kept = select(log)
                 if kept is None:
                     return 0
                 self._lock_token(transaction, thread_id)
                 early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
-                # Both are there until the end, because the reads may be in the same transaction.
+                # Both are there until the end: what is kept is read from the old one while the new one grows, in the
+                # same transaction. Until then the new one has a version that no reader asks for.
                 new = self._store.new_log(thread_id, namespace, REWRITTEN)
                 _rewrite(transaction, log, new, kept, early)
                 transaction.execute(statements.delete_history, (log.frames.bytes.history, version))
@@ -183,7 +188,10 @@ class SqlSaver(LogSaver[RowLogBytes]):
         other process writes, and the saver does not wait for the disk.
         """
         database = self._database
-        if not (database.writes_at_once if appends else database.reads_at_once):
+        is_short = database.reads_at_once
+        if appends:
+            is_short = database.writes_at_once
+        if not is_short:
             return None
         try:
             # Now, because a put that finds the connection in use leaves the log closed.
@@ -254,8 +262,10 @@ class SqlSaver(LogSaver[RowLogBytes]):
         thread_id = RunnableConfig.of(config).thread
         with self._exclude_runs(thread_id):
             root = self._store.shared_log(thread_id, "")
+            checkpoints: Sequence[Checkpoint] = []
             with root.mutex, self._explained(root):
-                checkpoints = self._list_checkpoints(root) if root.refresh() else []
+                if root.refresh():
+                    checkpoints = self._list_checkpoints(root)
                 version = self._release(thread_id)
                 root.close()
         return Tag(thread_id, checkpoints, version)
@@ -347,12 +357,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
         The database needs more: a row and its indexes take 60 to 150 bytes.
         """
-        statements = self._store.statements
-        if thread is None:
-            ((total,),) = self._database.read(statements.measure)
-        else:
-            ((total,),) = self._database.read(statements.measure_thread, (encode_text(resolve_thread_id(thread)),))
-        return int(total)
+        return self._store.measure(_resolve_optional(thread))
 
     def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
         """Check every byte of one thread, or of all threads (None), and the columns beside them.
@@ -371,7 +376,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         """
         from savers._sql.verify import verify
 
-        return verify(self._store, None if thread is None else resolve_thread_id(thread), progress)
+        return verify(self._store, _resolve_optional(thread), progress)
 
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
         """Seal everything with the current key: one thread, or all threads (None).
@@ -398,7 +403,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         from savers._log.rotation import require_keys
 
         key_ring = require_keys(self._store.mark.key_ring)
-        thread_id = None if thread is None else resolve_thread_id(thread)
+        thread_id = _resolve_optional(thread)
         thread_ids = dict.fromkeys(history.thread_id for history in self._list_histories(thread_id))
         try:
             return self._rotate_threads(
@@ -458,13 +463,15 @@ class SqlSaver(LogSaver[RowLogBytes]):
         return RunLockKey(type(self).__name__, self._database.identity, RunnableConfig.of(config).thread)
 
     def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
-        return self._database.run_lock(config.thread, self.lock_timeout if timeout is None else timeout)
+        if timeout is None:
+            timeout = self.lock_timeout
+        return self._database.run_locks.hold(config.thread, timeout)
 
     def _holds_run_lock(self, thread_id: str) -> bool:
         return self._database.run_locks.is_mine(thread_id)
 
     def _is_run_locked(self, config: RunnableConfig) -> bool:
-        return self._database.is_held(config.thread)
+        return self._database.run_locks.is_held(config.thread)
 
     # Closing
 
@@ -496,6 +503,10 @@ def _rewrite(
     for waiting in early:
         target.writer.put_early(waiting.id, source.history.read_packed_writes(waiting))
     target.commit()
+
+
+def _resolve_optional(thread: ThreadLike) -> str | None:
+    return None if thread is None else resolve_thread_id(thread)
 
 
 def _in_microseconds(moment: datetime) -> int:

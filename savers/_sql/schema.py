@@ -6,16 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 from graphkit.errors import CheckpointFormatError
-from savers._sql.database import TableNames, Transaction
-from savers._sql.database_errors import ForeignDatabaseError
-from savers._sql.dialect import Dialect
+from savers._sql.database import Dialect, ForeignDatabaseError, TableNames, Transaction
 
 SCHEMA_VERSION: Final = 1
 
 
 def select_version(names: TableNames) -> str:
-    """Return the statement that reads the version of the schema."""
-    return f"SELECT value FROM {names.meta} WHERE name = 'schema'"
+    """Return the statement that reads the version of the schema; NULL if there is none."""
+    return f"SELECT max(value) FROM {names.meta} WHERE name = 'schema'"
 
 
 def is_current(version: object, path: str) -> bool:

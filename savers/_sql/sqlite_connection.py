@@ -1,4 +1,4 @@
-"""One connection to a SQLite file; the only module that imports sqlite3.
+"""One connection to a SQLite file, and its errors; the only module that imports sqlite3.
 
 A fork while a statement is under way would leave SQLite's own mutexes locked in the child. So each
 connection has a mutex that is held during its statements, and a fork takes all of them. The child
@@ -8,26 +8,27 @@ not inherited. A connection that stayed open would make it believe that the chil
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from stat import S_ISREG
-from time import monotonic, sleep
+from time import monotonic, sleep, time_ns
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from weakref import WeakSet
 
-from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
-from savers._sql.database import Parameters, Row
-from savers._sql.sqlite_errors import (
-    is_busy,
-    is_no_such_table,
-    make_busy_error,
-    make_format_error,
-    make_type_error,
-    translate_error,
+from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
+from savers._sql.database import (
+    DatabaseDamagedError,
+    ForeignDatabaseError,
+    HistoryGoneError,
+    Parameters,
+    PositionTakenError,
+    Row,
+    make_table_error,
 )
 from savers._waiting import check_may_wait
 
@@ -39,6 +40,9 @@ _LONGEST_WAIT: Final = 0.005
 _SMALLEST_FILE: Final = 512
 """Bytes of SQLite's smallest page; a database has none or at least one."""
 _CACHED_STATEMENTS: Final = 256
+_GRAIN: Final = 100_000_000
+"""Nanoseconds after which a later change of a directory has a later time, with some to spare."""
+_NO_FILE: Final = 0, 0
 
 
 _NUMBERS: Final[frozenset[type]] = frozenset({int, type(None)})
@@ -51,6 +55,32 @@ _KINDS: Final = {
     "frame": frozenset({bytes}),
 }
 """What the columns of our tables have. SQLite lets any value pass, which a damaged page may have in any column."""
+
+_UNIQUE: Final = {
+    "SQLITE_CONSTRAINT_PRIMARYKEY",
+    "SQLITE_CONSTRAINT_ROWID",
+    "SQLITE_CONSTRAINT_UNIQUE",
+}
+
+_ADVICE: Final = (
+    ("SQLITE_FULL", errno.ENOSPC, "free some space, and try again"),
+    ("SQLITE_READONLY", errno.EACCES, "let this user write the file, those beside it and their directory"),
+    ("SQLITE_PERM", errno.EACCES, "let this user read and write the file"),
+    ("SQLITE_AUTH", errno.EACCES, "let this user read and write the file"),
+    ("SQLITE_IOERR", errno.EIO, "check the disk, and whether it is full"),
+    ("SQLITE_NOMEM", errno.ENOMEM, "free some memory"),
+)
+"""The beginning of SQLite's name of an error, the error number, and what to do."""
+
+
+_RESTORE: Final = (
+    "restore a backup, or copy the threads that can be read to a new file, with graphkit copy --to; "
+    ".recover of SQLite's shell may save rows of the others"
+)
+_REINDEX: Final = (
+    "restore a backup, or copy the file and execute REINDEX on it in SQLite's shell, which makes all indexes anew; "
+    "verify says whether that was enough"
+)
 
 _OPENING: Final = threading.Lock()
 """Held while a connection is opened, and during a fork."""
@@ -114,8 +144,11 @@ class SqliteConnection:
         """What identifies the file."""
         self._columns: dict[str, tuple[_Column, ...]] = {}
         """Which results of a statement are columns of our tables."""
-        self._log_path = f"{path}-wal"
-        self._log_inode = 0, 0
+        self._log_inode = _NO_FILE
+        """What identifies the write-ahead log."""
+        self._directory = os.path.dirname(path)
+        self._checked_directory = 0, 0, 0
+        """The directory in which both files were found last, with the time of its last change."""
         try:
             self._configure(synchronous)
         except BaseException:
@@ -147,28 +180,35 @@ class SqliteConnection:
     def is_at_path(self) -> bool:
         """Return whether the file was neither removed nor replaced.
 
-        What a connection writes to a removed file is lost without an error. Takes 1 us.
+        What a connection writes to a removed file is lost without an error.
         """
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return False
-        return self.inode == (found.st_dev, found.st_ino)
+        return find_inode(self.path) == self.inode
 
     def note_log(self) -> None:
         """Note which file the write-ahead log is: SQLite opens it with the first statement."""
-        self._log_inode = find_inode(self._log_path)
+        self._log_inode = find_inode(f"{self.path}-wal")
 
-    def has_log(self) -> bool:
-        """Return whether the write-ahead log was neither removed nor replaced.
+    def has_files(self) -> bool:
+        """Return whether neither the file nor its write-ahead log was removed or replaced.
 
-        SQLite does not notice it, and removes the log itself only with the last connection. Takes 1 us.
+        SQLite does not notice it, and removes the log itself only with the last connection.
         """
+        # Part of every statement, so one look at the directory serves for both files. Whatever removes or replaces a
+        # file changes the directory, and the system notes the time of the change, which no program can set back as it
+        # can set the time of modification. That time has the grain of the system's clock, 1 to 10 ms. A second change
+        # in the same grain would not show, so a directory that has changed a moment ago is not believed.
         try:
-            found = os.stat(self._log_path)
+            found = os.stat(self._directory)
         except OSError:
             return False
-        return self._log_inode == (found.st_dev, found.st_ino)
+        directory = found.st_ctime_ns, found.st_ino, found.st_dev
+        if directory == self._checked_directory:
+            return True
+        if not self.is_at_path() or find_inode(f"{self.path}-wal") != self._log_inode:
+            return False
+        if time_ns() - found.st_ctime_ns > _GRAIN:
+            self._checked_directory = directory
+        return True
 
     def run(self, sql: str, parameters: Parameters, operation: str) -> tuple[list[Row], int]:
         """Execute a statement, and wait while another connection holds a lock.
@@ -184,18 +224,30 @@ class SqliteConnection:
         Raises:
             PositionTakenError, HistoryGoneError, CheckpointerError: see `Transaction.execute`.
         """
-        try:
-            return self._execute(sql, parameters)
-        except sqlite3.Error as error:
-            if not is_busy(error):
-                raise translate_error(error, self.path, operation) from error
-        return self._run_when_free(sql, parameters, operation)
+        # SQLite's own wait would hold the mutex, and sleeps for up to 100 ms.
+        deadline = 0.0
+        pause = _FIRST_WAIT
+        while True:
+            try:
+                return self._execute(sql, parameters)
+            except sqlite3.Error as error:
+                if not is_busy(error):
+                    raise translate_error(error, self.path, operation) from error
+                if not deadline:
+                    check_may_wait()
+                    deadline = monotonic() + self._lock_timeout
+                elif monotonic() > deadline:
+                    raise make_busy_error(self.path, operation, self._lock_timeout) from error
+            sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_WAIT)
 
     def _execute(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
         with self._mutex:
             cursor = self._raw.execute(sql, parameters)
             rows = cursor.fetchall()
         if rows:
+            # Pages have no checksums, and SQLite lets any column have any type: what a damaged page returns must not
+            # reach code that expects a number. Which results are columns of ours is found once for each statement.
             columns = self._columns.get(sql)
             if columns is None:
                 columns = self._columns[sql] = _find_columns(cursor.description)
@@ -203,22 +255,6 @@ class SqliteConnection:
                 if column.is_wrong(rows):
                     raise make_type_error(self.path, column.name)
         return rows, cursor.rowcount
-
-    def _run_when_free(self, sql: str, parameters: Parameters, operation: str) -> tuple[list[Row], int]:
-        check_may_wait()
-        # SQLite's own wait would hold the mutex, and sleeps for up to 100 ms.
-        deadline = monotonic() + self._lock_timeout
-        pause = _FIRST_WAIT
-        while True:
-            sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_WAIT)
-            try:
-                return self._execute(sql, parameters)
-            except sqlite3.Error as error:
-                if not is_busy(error):
-                    raise translate_error(error, self.path, operation) from error
-                if monotonic() > deadline:
-                    raise make_busy_error(self.path, operation, self._lock_timeout) from error
 
     def run_many(self, sql: str, rows: Iterable[Parameters]) -> int:
         """Execute a statement of an open transaction for each row; return how many it changed."""
@@ -298,7 +334,7 @@ def find_inode(path: str) -> tuple[int, int]:
     try:
         found = os.stat(path)
     except OSError:
-        return 0, 0
+        return _NO_FILE
     return found.st_dev, found.st_ino
 
 
@@ -328,3 +364,95 @@ def read_without_opening(path: str, sql: str, lock_timeout: float) -> list[Row] 
         if is_no_such_table(error):
             return None
         raise translate_error(error, path, "read") from error
+
+
+# Errors of SQLite, as callers of the saver see them; told apart by the names that SQLite gives
+
+
+def get_name(error: Exception) -> str:
+    """Return SQLite's name of an error, such as "SQLITE_FULL"; "" for an error of the module."""
+    return getattr(error, "sqlite_errorname", "")
+
+
+def is_busy(error: Exception) -> bool:
+    """Return whether another connection holds a lock, so that trying again may help."""
+    return get_name(error).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def is_no_such_table(error: Exception) -> bool:
+    """Return whether a statement names a table that does not exist."""
+    return "no such table" in str(error)
+
+
+def translate_error(error: Exception, path: str, operation: str) -> Exception:
+    """Return the error to raise.
+
+    Args:
+        error: an error of `sqlite3`.
+        path: the file.
+        operation: what the saver was doing, as a verb.
+    """
+    name = get_name(error)
+    if name in _UNIQUE:
+        return PositionTakenError(str(error))
+    if name == "SQLITE_CONSTRAINT_FOREIGNKEY":
+        return HistoryGoneError(str(error))
+    if name == "SQLITE_NOTADB":
+        return make_format_error(path)
+    # An operational error without a name comes from the module: a text is no UTF-8.
+    is_undecodable = not name and type(error).__name__ == "OperationalError"
+    if name.startswith("SQLITE_CORRUPT") or is_undecodable:
+        return DatabaseDamagedError(path, f"SQLite does not say where, only that {error}", _RESTORE)
+    if is_no_such_table(error) or "already exists" in str(error):
+        return make_table_error(path, str(error))
+    return CheckpointStorageError(path, operation, _os_error(error, name, path))
+
+
+def make_format_error(path: str) -> CheckpointFormatError:
+    """Return the error for a file that is something else."""
+    return ForeignDatabaseError(
+        path, "the file is not a SQLite database, or it is encrypted; give the path of another file"
+    )
+
+
+def make_type_error(path: str, column: str) -> DatabaseDamagedError:
+    """Return the error for a value that a column never has."""
+    return DatabaseDamagedError(path, f"a row has a value of another type in the column {column}", _RESTORE)
+
+
+def make_index_error(path: str) -> DatabaseDamagedError:
+    """Return the error for an index that does not have what its table has."""
+    return DatabaseDamagedError(path, "an index does not have what its table has", _REINDEX)
+
+
+def make_busy_error(path: str, operation: str, timeout: float) -> CheckpointStorageError:
+    """Return the error for a lock that another connection kept for too long."""
+    reason = f"another writer kept the database for {timeout:g} s; wait for it to end, or raise lock_timeout"
+    return CheckpointStorageError(path, operation, OSError(errno.ETIMEDOUT, reason))
+
+
+def _os_error(error: Exception, name: str, path: str) -> OSError | str:
+    if name.startswith("SQLITE_CANTOPEN"):
+        return _explain_cannot_open(path)
+    if "too big" in str(error):
+        return OSError(errno.EFBIG, "a value is larger than SQLite can store (1 GB)")
+    for prefix, number, advice in _ADVICE:
+        if name.startswith(prefix):
+            return OSError(number, f"{error} ({name}); {advice}")
+    return f"{error} ({name or type(error).__name__})"
+
+
+def _explain_cannot_open(path: str) -> OSError:
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENAMETOOLONG}:
+            return error
+    directory = os.path.dirname(path)
+    if os.path.isdir(path):
+        return OSError(errno.EISDIR, "it is a directory; give the path of a file")
+    if not os.path.isdir(directory):
+        return OSError(errno.ENOENT, f"its directory {directory} does not exist")
+    if os.path.exists(path) and not os.access(path, os.R_OK):
+        return OSError(errno.EACCES, "this user may not read the file")
+    return OSError(errno.EACCES, f"this user may not create files in {directory}, which SQLite needs beside the file")

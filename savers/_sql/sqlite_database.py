@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from types import TracebackType
@@ -13,20 +12,23 @@ from typing import Any, Final
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers._mutex import is_mine
 from savers._options import Fsync
+from savers._periodic_flush import PeriodicFlush
 from savers._sql.changes import ChangeListener
-from savers._sql.database import Database, Parameters, Row, TableNames, Transaction
-from savers._sql.dialect import SQLITE
+from savers._sql.database import SQLITE, Database, Parameters, Row, TableNames, Transaction
 from savers._sql.encoded_text import encode_text
 from savers._sql.schema import is_current, migrate, select_version
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
-from savers._sql.sqlite_connection import SqliteConnection, check_version, find_inode, read_without_opening
-from savers._sql.sqlite_errors import is_no_such_table, make_busy_error, make_index_error
+from savers._sql.sqlite_connection import (
+    SqliteConnection,
+    check_version,
+    is_no_such_table,
+    make_busy_error,
+    make_index_error,
+    read_without_opening,
+)
 from savers._sql.sqlite_run_locks import SqliteRunLocks
-from savers._sql.wal_sync import PeriodicSync, sync_file
 from savers._waiting import InUseError, check_may_wait
 
-_ODD_BYTES: Final = (b"\0\xff", b"", b"\xc0\x80\xed\xa0\x80\0", b"a")
-"""What a text does not have, and what could end one."""
 _MOST_PROBLEMS: Final = 20
 """The most problems that SQLite describes when it checks a file."""
 _TYPES: Final = {"INTEGER": "integer", "BIGINT": "integer", "BOOLEAN": "integer", "TEXT": "text", "BLOB": "blob"}
@@ -91,23 +93,23 @@ class SqliteDatabase(Database):
         self._fsync = fsync
         self._overwrites_deleted = overwrites_deleted
         self.writes_at_once = fsync == "never"
-        self._sync = self._make_sync()
         self._wal_is_suspect = False
+        """Whether a sync of the write-ahead log has failed, and its bytes are still there."""
         self._last_inode: tuple[int, int] | None = None
         """What identified the file when it was opened last."""
         self._reset()
-        _DATABASES.add(self)
+        super().__init__()
 
     def __repr__(self) -> str:
         return f"SqliteDatabase({self.path!r})"
 
-    def _make_sync(self) -> PeriodicSync | None:
-        if self._fsync in {"always", "never"}:
-            return None
-        return PeriodicSync(float(self._fsync), self._sync_wal)
-
     def _reset(self) -> None:
         """Begin without connections."""
+        self._has_unsynced = False
+        """Whether something was committed since the last sync, where commits do not wait for one."""
+        self._flushing: PeriodicFlush | None = None
+        if self._fsync not in {"always", "never"}:
+            self._flushing = PeriodicFlush(float(self._fsync), self.flush, lambda: self._has_unsynced)
         mutex = threading.RLock()
         self._main_lock = _MainLock(mutex, self.path, self.lock_timeout)
         """Held during a statement or a transaction on the main connection."""
@@ -117,10 +119,10 @@ class SqliteDatabase(Database):
         self._idle: list[SqliteConnection] = []
 
     def has_tables(self) -> bool:
-        if find_inode(self.path) == (0, 0):
+        if not os.path.exists(self.path):
             return False
         rows = read_without_opening(self.path, select_version(self.names), self.lock_timeout)
-        if not rows:
+        if rows is None or rows == [(None,)]:
             return False
         # An older version counts: the first use migrates it.
         is_current(rows[0][0], self.path)
@@ -137,8 +139,10 @@ class SqliteDatabase(Database):
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         return self._read(sql, parameters)
 
-    def _read(self, sql: str, parameters: Parameters) -> list[Row]:
-        # While another thread of execution opens the main connection, there may be no tables yet.
+    def _read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        # The main connection reads what it has written from its cache. While another thread of execution uses it, as a
+        # put does that waits for the disk, a read takes a connection of its own. But while another one opens the main
+        # connection, there may be no tables yet, so that the read waits.
         own = self._main
         if self._main_lock.is_mine():
             # A rewrite reads rows that its transaction has inserted, which no other connection sees.
@@ -161,9 +165,15 @@ class SqliteDatabase(Database):
     def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
         with self._main_lock:
             written = self._use_main().run(sql, parameters, "write")
-        if self._sync is not None:
-            self._sync.mark()
+        self._note_commit()
         return written
+
+    def _note_commit(self) -> None:
+        # The first test is what a put pays.
+        if self._flushing is None or (self._has_unsynced and self._flushing.is_running):
+            return
+        self._has_unsynced = True
+        self._flushing.start()
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -175,39 +185,34 @@ class SqliteDatabase(Database):
                 yield _SqliteTransaction(connection, self.names)
                 connection.run("COMMIT", (), "write")
             finally:
-                self._roll_back_if_open(connection)
-        if self._sync is not None:
-            self._sync.mark()
-
-    def _roll_back_if_open(self, connection: SqliteConnection) -> None:
-        try:
-            connection.roll_back_if_open()
-        except BaseException:
-            # Later writes would become part of the transaction. Closing rolls it back, too.
-            self._main = None
-            connection.close()
-            raise
-
-    def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
-        raise NotImplementedError
-
-    def notify_clause(self) -> str:
-        return ""
-
-    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as in every database
-        return ()
+                try:
+                    connection.roll_back_if_open()
+                except BaseException:
+                    # Later writes would become part of the transaction. Closing rolls it back, too.
+                    self._main = None
+                    connection.close()
+                    raise
+        self._note_commit()
 
     def open_listener(self, thread_id: str | None = None) -> ChangeListener:
         return self._changes.open_listener(None if thread_id is None else encode_text(thread_id))
 
     # Connections
 
+    def reset_after_fork(self) -> None:
+        # The module of the connections closes those of the parent.
+        self._changes.reset_after_fork()
+        self._reset()
+
     def _use_main(self) -> SqliteConnection:
         """Return the main connection, opened if necessary; the caller holds its lock."""
+        # SQLite keeps using a file that was removed or replaced, so that what it commits is lost without an error. A
+        # new file gets a new connection; histories that are open in memory see it by the generation. Without its log
+        # a database lacks what was committed last, so that going on would lose it: that is an error.
         connection = self._main
+        if connection is not None and connection.has_files():
+            return connection
         if connection is not None and connection.is_at_path():
-            if connection.has_log():
-                return connection
             # Closing copies what the removed log has to the database, unless another process uses it.
             self._close_connections()
             raise CheckpointStorageError(
@@ -264,13 +269,13 @@ class SqliteDatabase(Database):
 
     def _make_directories(self) -> None:
         """Create the directories of the file, and bring their names to the disk."""
-        directory = os.path.dirname(self.path)
-        if os.path.isdir(directory):
-            return
         missing = []
+        directory = os.path.dirname(self.path)
         while not os.path.isdir(directory):
             missing.append(directory)
             directory = os.path.dirname(directory)
+        if not missing:
+            return
         try:
             os.makedirs(missing[0], exist_ok=True)
             if self._fsync != "never":
@@ -304,7 +309,8 @@ class SqliteDatabase(Database):
             if is_no_such_table(error):
                 return None
             raise
-        return rows[0][0] if rows else None
+        version: int | None = rows[0][0]
+        return version
 
     def _close_connections(self) -> None:
         """Close all connections that are not in use; the caller holds the lock of the main one."""
@@ -320,7 +326,7 @@ class SqliteDatabase(Database):
     def check_absence(self, thread: str | None) -> None:
         # Pages have no checksums. If one holds what belongs to another, what it had is missing without an error.
         if thread is None:
-            ((found, in_table),) = self._read(self._count_threads, ())
+            ((found, in_table),) = self._read(self._count_threads)
             is_right = found == in_table
         else:
             # Then the entries before and behind the thread are not those of the table, or no search finds them.
@@ -349,61 +355,51 @@ class SqliteDatabase(Database):
     # Durability
 
     def flush(self) -> None:
-        if self._sync is not None:
-            try:
-                self._sync.flush()
-            except OSError as error:
-                if isinstance(error, CheckpointStorageError):
-                    raise
-                raise CheckpointStorageError(self.path, "sync", error) from error
+        if not self._has_unsynced:
+            return
+        # Before the sync: a commit during it sets it again.
+        self._has_unsynced = False
+        try:
+            self._sync_log()
+        except BaseException:
+            self._has_unsynced = True
+            raise
 
-    def _sync_wal(self) -> None:
+    def _sync_log(self) -> None:
         """Bring the write-ahead log to the disk; SQLite syncs what it copies from there.
 
-        After a failed sync, no later one of the same bytes can be believed: the log is copied to
-        the database and emptied.
+        After a failed sync, no later one of the same bytes can be trusted: the system has dropped its note of what
+        the disk lacks. So the log is copied to the database, which SQLite syncs, and emptied.
         """
         if self._wal_is_suspect:
-            self._replace_wal()
+            self._replace_log()
             return
         try:
             sync_file(f"{self.path}-wal")
-        except OSError:
+        except OSError as error:
             self._wal_is_suspect = True
-            self._replace_wal()
-            raise
+            self._replace_log()
+            raise CheckpointStorageError(self.path, "sync", error) from error
 
-    def empty_log(self) -> None:
-        self._empty_wal()
+    def _replace_log(self) -> None:
+        self._wal_is_suspect = not self.empty_log()
+        if self._wal_is_suspect:
+            raise CheckpointStorageError(self.path, "sync", "a reader keeps the write-ahead log in use")
 
-    def _empty_wal(self) -> bool:
-        """Copy the write-ahead log to the database and empty it; return whether no reader has kept it in use."""
+    def empty_log(self) -> bool:
         with self._main_lock:
             ((is_busy, _, _),) = self._use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
         return not is_busy
 
-    def _replace_wal(self) -> None:
-        self._wal_is_suspect = not self._empty_wal()
-        if self._wal_is_suspect:
-            raise CheckpointStorageError(self.path, "sync", "a reader keeps the write-ahead log in use")
-
     def close(self) -> None:
-        if self._sync is not None:
-            self._sync.stop()
+        if self._flushing is not None:
+            self._flushing.stop()
         try:
             self.flush()
         finally:
             with self._main_lock:
                 self._close_connections()
             self.run_locks.close()
-
-    # Fork
-
-    def reset_after_fork(self) -> None:
-        """Forget the parent's connections, in the child; they are closed there."""
-        self._sync = self._make_sync()
-        self._changes.reset_after_fork()
-        self._reset()
 
 
 class _MainLock:
@@ -478,9 +474,21 @@ class _SqliteTransaction(Transaction):
     def notify(self, thread_id: str) -> None:  # noqa: ARG002 - as in every database
         self.execute(self._count_rewrites)
 
-    def notify_status(self, thread_id: str) -> None:
-        # Watchers see every row that is inserted.
-        pass
+
+def sync_file(path: str) -> None:
+    """Bring the bytes of a file to the disk; a file that does not exist has none.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _make_neighbours_statement(histories: str) -> str:
@@ -508,18 +516,6 @@ def _check_types(connection: SqliteConnection, table: str) -> Iterator[str]:
         ((count,),) = connection.run(sql, (_TYPES.get(declared, ""),), "read")[0]
         if count:
             yield f"{count} values of the column {column} of {table} are no {declared}"
-
-
-_DATABASES: Final[weakref.WeakSet[SqliteDatabase]] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for database in list(_DATABASES):
-        database.reset_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _check_path(db_file: object) -> str:

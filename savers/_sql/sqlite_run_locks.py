@@ -56,11 +56,12 @@ class _LockFile:
         return os.path.samestat(found, os.fstat(self.fd))
 
     def lock(self, offset: int) -> bool:
+        """Lock a byte; return False if another process has it."""
         import fcntl
 
         try:
             if sys.platform == "linux":
-                fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0))
+                fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _pack_lock(fcntl.F_WRLCK, offset))
                 offset += _NAMES
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
         except (BlockingIOError, PermissionError):
@@ -74,8 +75,9 @@ class _LockFile:
         import fcntl
 
         if sys.platform == "linux":
+            # The name first: once the lock is free, the byte of the name belongs to the next holder.
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, offset + _NAMES)
-            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0))
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _pack_lock(fcntl.F_UNLCK, offset))
         else:
             fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, offset)
 
@@ -100,13 +102,16 @@ class _LockFile:
                 self.unlock(offset)
                 return None
             return 0
-        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
-        kind, *_ = _FLOCK.unpack(fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, question))
-        if kind == fcntl.F_UNLCK:
+        # The system answers with the lock that is in the way. That of an open file has no process (-1), so the byte of
+        # the name is asked for in the way of POSIX. Nobody has it for a moment before the holder takes it.
+        lock = fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, _pack_lock(fcntl.F_WRLCK, offset))
+        if _FLOCK.unpack(lock)[0] == fcntl.F_UNLCK:
             return None
-        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, offset + _NAMES, 1, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self.fd, fcntl.F_GETLK, question))
-        return 0 if kind == fcntl.F_UNLCK else max(pid, 0)
+        name = fcntl.fcntl(self.fd, fcntl.F_GETLK, _pack_lock(fcntl.F_WRLCK, offset + _NAMES))
+        kind, _, _, _, pid = _FLOCK.unpack(name)
+        if kind == fcntl.F_UNLCK:
+            return 0
+        return max(int(pid), 0)
 
 
 class _LockFiles:
@@ -123,7 +128,8 @@ class _LockFiles:
         with self._mutex:
             file = self._files.get(path)
             if file is None or not file.is_at_path():
-                # A file that was removed or replaced is closed when its last lock is released.
+                # A file that was removed or replaced is closed when its last lock is released: closing any descriptor
+                # would release POSIX locks.
                 self._close_if_unused(file)
                 file = self._files[path] = _LockFile(path)
             file.users += 1
@@ -199,6 +205,7 @@ class SqliteRunLocks(RunLocks):
                         try:
                             yield
                         finally:
+                            # The child of a fork leaves the lock to its parent: both have the same open file.
                             if files is _OPEN:
                                 file.write_mark(offset)
                                 file.unlock(offset)
@@ -258,6 +265,11 @@ class SqliteRunLocks(RunLocks):
         _OPEN.close(self._path)
 
 
+def _pack_lock(kind: int, offset: int) -> bytes:
+    """Return a struct flock for one byte; the process must be 0 for a lock of an open file."""
+    return _FLOCK.pack(kind, os.SEEK_SET, offset, 1, 0)
+
+
 def _find_offset(thread_id: str) -> int:
     """Return the byte of a thread: one of 2**62, far behind the end of the file."""
     digest = blake2b(thread_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -266,4 +278,6 @@ def _find_offset(thread_id: str) -> int:
 
 def _describe_holder(file: _LockFile, offset: int) -> str:
     pid = file.find_holder(offset)
-    return f"process {pid}" if pid else "another process"
+    if pid:
+        return f"process {pid}"
+    return "another process"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, final
 
-from savers._cipher import Cipher, check_cipher, parse_cipher
+from savers._cipher import Cipher, check_cipher
 from savers._compression import Compression, parse_compression
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 from savers._sql.saver import SqlSaver
@@ -55,13 +55,12 @@ class SqliteSaver(SqlSaver):
         fsync = parse_fsync(fsync)
         lock_timeout = parse_lock_timeout(lock_timeout)
         self._fsync = fsync
-        self._db_compression = parse_compression(compression)
         super().__init__(
             SqliteDatabase(db_file, fsync=fsync, lock_timeout=lock_timeout, overwrites_deleted=cipher is not None),
             types=types,
-            compression=self._db_compression,
+            compression=parse_compression(compression),
             lock_timeout=lock_timeout,
-            key_ring=parse_cipher(cipher),
+            cipher=cipher,
         )
 
     @property
@@ -86,7 +85,7 @@ class SqliteSaver(SqlSaver):
             fsync=self._fsync,
             lock_timeout=self.lock_timeout,
             types=tuple(self._codec.types.values()),
-            compression=self._db_compression,
+            compression=self._compression,
             cipher=self._cipher,
         )
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from savers._delta import MAX_DEPTH
 from savers._log.frame import FRAME_SIZE
-from savers._sql.seal_mark import is_unmarked
 
 if TYPE_CHECKING:
     from savers._sql.database import Database
@@ -15,6 +14,9 @@ _LONGEST_KEYFRAME: Final = 1 << 15
 """Longer ones are not read before they are wanted. That lists all pieces of a value: 11 KB for a list of
 1,000 messages."""
 _LAST_POSITION: Final = (1 << 63) - 1
+SEAL_MARK: Final = "sealed:"
+"""The beginning of the name of the row which says that a store is sealed."""
+_IS_MARK: Final = "name >= 'sealed:' AND name < 'sealed;'"
 
 
 class Statements:
@@ -22,7 +24,6 @@ class Statements:
 
     def __init__(self, database: Database) -> None:  # noqa: PLR0915 - a line for each statement
         self._database = database
-        self._make_follow_statements(database)
         dialect = database.dialect
         names = database.names
         histories = names.histories
@@ -49,14 +50,12 @@ class Statements:
         """The first row of a history and those from its last keyframe on. The parameters are the owner, twice."""
         self.select_first_of = select_first("h.history = ?")
         """The same of a history with a number, which is given twice."""
-        new = (
+        self.select_new = (
             f"SELECT {columns} FROM {histories} AS h LEFT JOIN {records} AS r ON r.history = h.history"
-            " AND r.position >= ? WHERE h.history = ?"
+            " AND r.position >= ? WHERE h.history = ? AND h.version = coalesce(?, h.version) ORDER BY 4"
         )
-        self.select_new_of = f"{new} ORDER BY 4"
-        """What is new behind a position of a known history; without a row if it is gone."""
-        self.select_new = f"{new} AND h.version = ? ORDER BY 4"
-        """The same; without a row if it has another version by now."""
+        """What is new behind a position of a known history; without a row if it is gone or has another version. The
+        parameters are the position, the history and its version, NULL for any."""
         # The pluses keep SQLite from walking through the history by its primary key instead of looking
         # into the index of the checkpoints. With max() and min(), PostgreSQL plans for longer.
         self.select_around = (
@@ -89,6 +88,7 @@ class Statements:
 
         # Reading many histories
 
+        last_row = f"FROM {records} AS r WHERE r.history = h.history ORDER BY r.position DESC LIMIT 1"
         # A row that replaces a checkpoint has its id again, and stands behind newer ones. The index of the
         # checkpoints tells it; the flags of the record would take reading all of it.
         same_id = f"SELECT count(*) FROM {records} AS q WHERE q.history = r.history AND q.checkpoint = r.checkpoint"
@@ -101,7 +101,7 @@ class Statements:
 
         # Appending to one history
 
-        notify = database.notify_clause()
+        notify = database.notify_clause
         # The last row that the writer knows must be there, with the same checkpoint: after a server
         # has lost what it had acknowledged, a row behind a gap would damage the history.
         known = "p.history = h.history AND p.position = ? AND p.checkpoint IS NOT DISTINCT FROM ?"
@@ -131,16 +131,19 @@ class Statements:
         )
         self.insert_history = f"{insert_history} VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING history"
         self._insert_history_if = f"{insert_history} SELECT {dialect.history_values}"
-        self._is_unmarked = is_unmarked(names)
+        marks = f"FROM {names.meta} WHERE {_IS_MARK}"
+        self._is_unmarked = f"NOT EXISTS (SELECT 1 {marks})"
+        self.select_mark = f"SELECT name {marks} ORDER BY name LIMIT 1"
+        self.insert_mark = f"INSERT INTO {names.meta} (name, value) VALUES (?, 1) ON CONFLICT (name) DO NOTHING"
         self.begin_plain_history = f"{self._insert_history_if} WHERE {self._is_unmarked} RETURNING history"
         """Inserts the row of a plain history, unless the store is sealed."""
-        self.update_history = (
+        self._update_history = (
             f"UPDATE {histories} SET keyframe = ?, status = ? WHERE history = ? AND version <= 0 AND EXISTS"
             f" (SELECT 1 FROM {records} AS p WHERE p.history = ? AND p.position = ?"
             " AND p.checkpoint IS NOT DISTINCT FROM ?)"
             f" AND NOT EXISTS (SELECT 1 FROM {records} AS q WHERE q.history = ? AND q.checkpoint = ?)"
         )
-        self.update_history_and_notify = f"{self.update_history}{notify}"
+        self.update_history_and_notify = f"{self._update_history}{notify}"
         self.replace_version = f"UPDATE {histories} SET version = ?, released = ?, created = 0 WHERE history = ?"
         """Puts a rewritten history in the place of a released one. `created` shows a watch that it is no release."""
         self.rename_history = f"UPDATE {histories} SET version = 0 WHERE history = ?"
@@ -173,10 +176,8 @@ class Statements:
             f"SELECT namespace, long_namespace FROM {histories}"
             f" WHERE thread = ? AND version = ? AND {has_checkpoints} ORDER BY namespace"
         )
-        last_written = (
-            f"(SELECT r.written FROM {records} AS r WHERE r.history = h.history ORDER BY r.position DESC LIMIT 1)"
-        )
-        written = f"max(coalesce({last_written}, h.created)) < ? AND coalesce(max(h.released), 0) < ?"
+        last_written = f"coalesce((SELECT r.written {last_row}), h.created)"
+        written = f"max({last_written}) < ? AND coalesce(max(h.released), 0) < ?"
         self.select_idle = (
             f"SELECT h.thread, h.long_thread FROM {histories} AS h"
             f" GROUP BY h.thread, h.long_thread HAVING {written} ORDER BY h.thread"
@@ -204,10 +205,9 @@ class Statements:
         owners = f"SELECT history, thread, long_thread, namespace, long_namespace, version FROM {histories}"
         self.select_histories = f"{owners}{dialect.without_index} ORDER BY thread, namespace, version"
         self.select_histories_of = f"{owners} WHERE thread = ? ORDER BY namespace, version"
-        last = f"FROM {records} AS r WHERE r.history = h.history ORDER BY r.position DESC LIMIT 1"
         self.select_columns = (
-            f"SELECT h.keyframe, h.status, (SELECT r.position {last}) AS position,"
-            f" (SELECT r.position + length(r.frame) {last}) AS position FROM {histories} AS h WHERE h.history = ?"
+            f"SELECT h.keyframe, h.status, (SELECT r.position {last_row}) AS position,"
+            f" (SELECT r.position + length(r.frame) {last_row}) AS position FROM {histories} AS h WHERE h.history = ?"
         )
         self.select_status = f"SELECT status FROM {histories} WHERE history = ?"
         self.select_rows = (
@@ -220,20 +220,17 @@ class Statements:
             " GROUP BY r.history ORDER BY r.history"
         )
 
-    def _make_follow_statements(self, database: Database) -> None:
-        histories = database.names.histories
-        records = database.names.records
-        of_history = f"FROM {records} AS r WHERE r.history = h.history"
+        # Watching
+
         ends = (
             "SELECT h.history, h.thread, h.long_thread, h.namespace, h.long_namespace, h.version, h.released,"
-            f" (SELECT r.position + length(r.frame) {of_history} ORDER BY r.position DESC LIMIT 1) AS position,"
-            f" (SELECT r.checkpoint {of_history} AND r.checkpoint IS NOT NULL ORDER BY r.position DESC LIMIT 1)"
-            " AS checkpoint"
-            f" FROM {histories} AS h"
+            f" (SELECT r.position + length(r.frame) {last_row}) AS position,"
+            f" (SELECT r.checkpoint FROM {records} AS r WHERE r.history = h.history AND r.checkpoint IS NOT NULL"
+            f" ORDER BY r.position DESC LIMIT 1) AS checkpoint FROM {histories} AS h"
         )
         # Below 0 it is being rewritten. A release that was rewritten has a new number, and is no news.
         is_news = "h.version = 0 OR (h.version > 0 AND h.history > ? AND h.created > 0)"
-        self.list_ends = f"{ends}{database.dialect.without_index} WHERE {is_news} ORDER BY h.thread, h.history"
+        self.list_ends = f"{ends}{dialect.without_index} WHERE {is_news} ORDER BY h.thread, h.history"
         self.list_ends_of_thread = f"{ends} WHERE ({is_news}) AND h.thread = ? ORDER BY h.history"
         self.select_end = f"{ends} WHERE h.history = ?"
         self.select_newest_history = f"SELECT max(history) FROM {histories}"
@@ -265,25 +262,22 @@ class Statements:
             is_new: whether the history is inserted.
             is_plain: whether it is not inserted if the store is sealed.
             is_held: whether the caller holds the run lock.
-            notification: the expression that notifies; empty if there is nothing to notify.
+            notification: the expression that notifies.
         """
         parts: list[str] = []
-        conditions: list[str] = []
+        conditions = ["true"]
         if is_held:
             parts.append(f"l AS MATERIALIZED ({self.lock_token})")
             conditions.append("EXISTS (SELECT 1 FROM l)")
+        if is_new and is_plain:
+            conditions.append(self._is_unmarked)
+        write_history = f"{self._update_history} AND"
         if is_new:
-            if is_plain:
-                conditions.append(self._is_unmarked)
-            where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-            parts.append(f"h AS ({self._insert_history_if}{where} RETURNING history)")
-        else:
-            where = "".join(f" AND {condition}" for condition in conditions)
-            parts.append(f"h AS ({self.update_history}{where} RETURNING history)")
+            write_history = f"{self._insert_history_if} WHERE"
+        parts.append(f"h AS ({write_history} {' AND '.join(conditions)} RETURNING history)")
         values = ", ".join([f"({self._database.dialect.record_values})"] * row_count)
         parts.append(f"r AS ({self._insert_records} SELECT v.*, h.history FROM h, (VALUES {values}) AS v)")
-        result = f", {notification}" if notification else ""
-        return f"WITH {', '.join(parts)} SELECT history{result} FROM h"
+        return f"WITH {', '.join(parts)} SELECT history, {notification} FROM h"
 
     def select_ranges(self, count: int) -> str:
         """Return the statement that selects the rows of so many ranges, in any order.

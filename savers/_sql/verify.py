@@ -5,7 +5,7 @@ It changes nothing and takes no lock.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
@@ -20,8 +20,8 @@ from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
 from savers._log.log_checker import LogChecker, explain_missing_key
 from savers._log.reports import FileReport, FileState, StoreReport, ThreadReport
 from savers._log.stored_checkpoint import outline_writes
-from savers._sql.database_errors import ForeignDatabaseError
-from savers._sql.encoded_text import encode_id, encode_text
+from savers._sql.database import ForeignDatabaseError
+from savers._sql.encoded_text import encode_id
 from savers._sql.row_store import HistoryRow, read_history_row
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def verify(store: RowStore, thread_id: str | None, progress: Progress | None = N
             problems.add(*store.database.check())
     histories = _list_histories(store, thread_id, problems)
     total = done = 0
-    with problems.reported():
-        total = _measure(store, histories, thread_id) if progress is not None else 0
+    if progress is not None and histories:
+        with problems.reported():
+            total = store.measure(thread_id)
     threads: list[ThreadReport] = []
     for owner, group in groupby(histories, lambda history: history.thread_id):
         reports: list[FileReport] = []
@@ -112,37 +113,23 @@ def _list_histories(store: RowStore, thread_id: str | None, problems: _Problems)
     return histories
 
 
-def _measure(store: RowStore, histories: list[HistoryRow], thread_id: str | None) -> int:
-    if not histories:
-        return 0
-    statements = store.statements
-    if thread_id is None:
-        ((total,),) = store.database.read(statements.measure)
-    else:
-        ((total,),) = store.database.read(statements.measure_thread, (encode_text(thread_id),))
-    return int(total)
-
-
 def _check_settled(store: RowStore, history: HistoryRow) -> FileReport | None:
     """Check a history; None if it was deleted, or rewritten under another number, meanwhile.
 
     What a rewrite deletes during the check looks like damage.
     """
     report = _check(store, history)
-    if report is None or report.state == "ok" or _is_there(store, history):
+    if report is None or report.state == "ok":
         return report
-    return None
-
-
-def _is_there(store: RowStore, history: HistoryRow) -> bool:
-    try:
-        return _read_columns(store, history) is not None
-    except CheckpointCorruptionError:
-        return True
+    with suppress(CheckpointCorruptionError):
+        if _read_columns(store, history) is None:
+            return None
+    return report
 
 
 def _check(store: RowStore, history: HistoryRow) -> FileReport | None:
-    # It reads nothing from a cache.
+    # A log of its own, so that nothing comes from a cache. It is opened to the end that the columns name and no
+    # further: writers go on meanwhile, and what they add is checked the next time.
     examined = store.new_log_of(history.number, history.thread_id, history.namespace, history.version)
     checker = _RowChecker(store, history.number, examined)
     state: FileState = "damaged"
@@ -210,6 +197,9 @@ class _RowChecker(LogChecker):
 
     def check_rows(self, columns: _Columns) -> None:
         """Check all rows, and the columns of the history.
+
+        Two readers go through the history side by side: LogChecker through the bytes, which the rows give when they
+        are joined, and this one through the columns of the same rows. At each record both must be at the same place.
 
         Raises:
             CheckpointCorruptionError: it is damaged.

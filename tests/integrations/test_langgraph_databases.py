@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import Checkpoint, CheckpointConflictError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
-from savers._sql import known_rows, row_log_bytes
+from savers._sql import row_log_bytes
 from savers._sql.terms import SEALED_TERM, KnownTerms, list_search_terms
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver
 from tests.contract.test_minimal import FourMethods
@@ -139,8 +139,8 @@ def test_short_limits_of_what_is_read_at_once_change_no_listing(opener, monkeypa
     expected = [seen(saver, None, **query) for query in QUERIES]
     monkeypatch.setattr(row_log_bytes, "_BACK", 100)
     monkeypatch.setattr(row_log_bytes, "_MAX_RANGES", 2)
-    monkeypatch.setattr(known_rows, "_MAX_LAST", 1000)
-    monkeypatch.setattr(known_rows, "_MAX_READ", 2000)
+    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 1000)
+    monkeypatch.setattr(row_log_bytes, "_MAX_READ", 2000)
     assert [seen(opener.open(_name_of(saver)), None, **query) for query in QUERIES] == expected
 
 

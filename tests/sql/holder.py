@@ -24,7 +24,7 @@ def main():
     kind, place, options, thread_id, timeout = json.loads(sys.argv[1])
     database = open_database(kind, place, options)
     try:
-        with database.run_lock(thread_id, timeout):
+        with database.run_locks.hold(thread_id, timeout):
             tell("held")
             for line in sys.stdin:
                 history, position = map(int, line.split())

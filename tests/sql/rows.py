@@ -34,7 +34,7 @@ def positions(database, history):
 
 def fenced_put(database, thread, history, position):
     """A put of the holder of a run lock, which inserts nothing once another one has the lock."""
-    token = database.token_of(thread)
+    token = database.run_locks.token_of(thread)
     if token is None:
         return put(database, history, position)
     return database.write(

@@ -68,7 +68,7 @@ def _told_until_mark(listener, database):
 def put_and_notify(database, history, position, thread="t"):
     """A put that tells watchers in the same statement."""
     database.write(
-        f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?){database.notify_clause()}",
+        f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?){database.notify_clause}",
         (history, position, b"", *database.notify_parameters(encode_text(thread))),
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
-from savers._sql.database_errors import HistoryGoneError, PositionTakenError
+from savers._sql.database import HistoryGoneError, PositionTakenError
 from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_id, encode_text, is_cut
 from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.postgres_session import PostgresSession

@@ -13,7 +13,7 @@ from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers import PostgresSaver
 from savers._sql import postgres_database
-from savers._sql.database_errors import ConnectionLostError, OutcomeUnknownError, PositionTakenError
+from savers._sql.database import ConnectionLostError, OutcomeUnknownError, PositionTakenError
 from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.postgres_session import PostgresSession
 from tests.sql.rows import add_history, positions, put

@@ -9,9 +9,9 @@ from graphkit.errors import CheckpointCorruptionError
 from savers._log.frame import KEY
 from savers._log.log_bytes import Change, StaleLogError
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers._sql import known_rows
+from savers._sql import row_log_bytes
+from savers._sql.row_inserts import SealMark
 from savers._sql.row_log_bytes import RowLogBytes
-from savers._sql.seal_mark import SealMark
 from savers._sql.statements import Statements
 from tests.sql.rows import positions
 
@@ -26,7 +26,7 @@ def make(database):
     statements = Statements(database)
 
     def make_bytes(number=None):
-        return RowLogBytes(database, statements, ("t", ""), number=number, mark=SealMark(database, None))
+        return RowLogBytes(database, statements, ("t", ""), number=number, mark=SealMark(database, statements, None))
 
     return make_bytes
 
@@ -200,7 +200,7 @@ def test_any_ranges_in_any_order_have_the_bytes_of_their_rows(history):
 
 
 def test_what_waits_is_read_together_with_what_was_inserted(make, monkeypatch):
-    monkeypatch.setattr(known_rows, "_MAX_LAST", 10_000)
+    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 10_000)
     medium = make()
     write(medium, *FRAMES)
     medium.append(medium.size, b"waits", 0, None)
@@ -278,7 +278,7 @@ def test_a_reader_that_goes_back_reads_more_at_once(make, database, monkeypatch)
 
 
 def test_no_more_bytes_are_kept_than_wanted(history, monkeypatch):
-    monkeypatch.setattr(known_rows, "_MAX_READ", 20_000)
+    monkeypatch.setattr(row_log_bytes, "_MAX_READ", 20_000)
     for length in (5_000, 15_000, 80_000):
         for offset in range(0, len(WHOLE) - length, 3_000):
             history.read_at(offset, length)
@@ -286,7 +286,7 @@ def test_no_more_bytes_are_kept_than_wanted(history, monkeypatch):
 
 
 def test_the_last_rows_are_kept_within_limits(make, monkeypatch):
-    monkeypatch.setattr(known_rows, "_MAX_LAST", 10_000)
+    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 10_000)
     medium = make()
     write(medium, b"first")
     for frame in FRAMES:
@@ -413,8 +413,8 @@ def test_the_row_of_the_history_names_the_last_keyframe_and_the_status(make, dat
     append_checkpoint(medium, "b")
     medium.commit(make_checkpoint("b"))
     assert database.read(row) == [(keyframe, "running")]
-    # It is opened from there.
-    assert open_other(make).kept_size == medium.size - keyframe
+    # It is opened from there, with the first row.
+    assert open_other(make).kept_size == len(BEGINNING) + medium.size - keyframe
 
 
 def test_a_part_of_a_transaction_takes_effect_with_it(make, database):

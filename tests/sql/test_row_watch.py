@@ -302,7 +302,7 @@ def test_a_watch_on_a_standby_reads_at_intervals(own_server, thread):
                 with saver.run_lock(RunnableConfig("t")):
                     assert put(saver, number=1) == take_id(watch)
                     # The advisory lock of the holder is on the primary only.
-                    assert reading._database.is_held("t")
+                    assert reading._database.run_locks.is_held("t")
                 assert not watch._listener.hears_all
             with pytest.raises(CheckpointStorageError, match="connect to a server that accepts writes"):
                 put(reading, number=3)

@@ -64,46 +64,46 @@ def start_holder(request, launcher, tmp_path, database):
 
 def test_a_lock_is_held_until_the_end_of_its_block(database, open_database):
     other = open_database()
-    assert not other.is_held("t")
-    with database.run_lock("t", 1):
+    assert not other.run_locks.is_held("t")
+    with database.run_locks.hold("t", 1):
         for each in (database, other):
-            assert each.is_held("t")
-            assert not each.is_held("u")
+            assert each.run_locks.is_held("t")
+            assert not each.run_locks.is_held("u")
         assert database.run_locks.is_mine("t")
         assert not database.run_locks.is_mine("u")
-    assert not database.is_held("t")
+    assert not database.run_locks.is_held("t")
     assert not database.run_locks.is_mine("t")
-    assert database.token_of("t") is None
+    assert database.run_locks.token_of("t") is None
 
 
 def test_it_is_released_by_an_exception(database):
-    with pytest.raises(ZeroDivisionError), database.run_lock("t", 1):
+    with pytest.raises(ZeroDivisionError), database.run_locks.hold("t", 1):
         raise ZeroDivisionError
-    with database.run_lock("t", 0):
-        assert database.is_held("t")
+    with database.run_locks.hold("t", 0):
+        assert database.run_locks.is_held("t")
 
 
 def test_a_second_holder_waits_and_then_gives_up(database, open_database):
-    with database.run_lock("t", 1):
+    with database.run_locks.hold("t", 1):
         for each in (database, open_database()):
-            with pytest.raises(ThreadBusyError) as caught, each.run_lock("t", 0.05):
+            with pytest.raises(ThreadBusyError) as caught, each.run_locks.hold("t", 0.05):
                 pass
             assert caught.value.thread_id == "t"
             assert f"process {os.getpid()} on host" in caught.value.holder
             assert 0 < caught.value.waited < SOON
-        with database.run_lock("u", 0):
-            assert database.is_held("u")
-    with open_database().run_lock("t", 0):
-        assert database.is_held("t")
+        with database.run_locks.hold("u", 0):
+            assert database.run_locks.is_held("u")
+    with open_database().run_locks.hold("t", 0):
+        assert database.run_locks.is_held("t")
 
 
 @pytest.mark.parametrize("thread_id", ["", "a\0b", "\ud800", "x" * 10_000])
 def test_any_string_is_a_thread_id(database, open_database, thread_id):
     other = open_database()
-    with database.run_lock(thread_id, 0), pytest.raises(ThreadBusyError), other.run_lock(thread_id, 0):
+    with database.run_locks.hold(thread_id, 0), pytest.raises(ThreadBusyError), other.run_locks.hold(thread_id, 0):
         pass
-    with other.run_lock(thread_id, 0):
-        assert database.is_held(thread_id)
+    with other.run_locks.hold(thread_id, 0):
+        assert database.run_locks.is_held(thread_id)
 
 
 def test_one_of_many_threads_of_execution_holds_it(database, open_database):
@@ -113,7 +113,7 @@ def test_one_of_many_threads_of_execution_holds_it(database, open_database):
 
     def run(number):
         nonlocal count
-        with databases[number % 2].run_lock("t", SOON):
+        with databases[number % 2].run_locks.hold("t", SOON):
             inside.append(number)
             assert inside == [number]
             before = count
@@ -129,13 +129,13 @@ def test_one_of_many_threads_of_execution_holds_it(database, open_database):
 def test_another_process_is_kept_out_and_named(database, start_holder):
     holder = start_holder()
     assert holder.read() == "held"
-    assert database.is_held("t")
-    with pytest.raises(ThreadBusyError, match=f"process {holder.process.pid}"), database.run_lock("t", 0.05):
+    assert database.run_locks.is_held("t")
+    with pytest.raises(ThreadBusyError, match=f"process {holder.process.pid}"), database.run_locks.hold("t", 0.05):
         pass
     holder.process.stdin.close()
     holder.process.wait()
-    with database.run_lock("t", 0):
-        assert database.is_held("t")
+    with database.run_locks.hold("t", 0):
+        assert database.run_locks.is_held("t")
 
 
 def test_a_killed_process_frees_its_locks_at_once(database, start_holder):
@@ -143,8 +143,8 @@ def test_a_killed_process_frees_its_locks_at_once(database, start_holder):
     assert holder.read() == "held"
     holder.send(signal.SIGKILL)
     holder.process.wait()
-    with database.run_lock("t", SOON):
-        assert database.is_held("t")
+    with database.run_locks.hold("t", SOON):
+        assert database.run_locks.is_held("t")
 
 
 def test_one_of_two_processes_gets_it_and_the_other_one_next(database, start_holder):
@@ -159,36 +159,36 @@ def test_one_of_two_processes_gets_it_and_the_other_one_next(database, start_hol
 
 
 def test_a_forked_child_holds_nothing(database):
-    with database.run_lock("t", 0):
+    with database.run_locks.hold("t", 0):
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                with database.run_lock("u", SOON):
-                    is_right = not database.run_locks.is_mine("t") and database.is_held("t")
+                with database.run_locks.hold("u", SOON):
+                    is_right = not database.run_locks.is_mine("t") and database.run_locks.is_held("t")
                 try:
-                    with database.run_lock("t", 0.05):
+                    with database.run_locks.hold("t", 0.05):
                         is_right = False
                 except ThreadBusyError:
                     code = 0 if is_right else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert database.is_held("t")
-    assert not database.is_held("t")
+        assert database.run_locks.is_held("t")
+    assert not database.run_locks.is_held("t")
 
 
 def test_a_closed_database_keeps_its_locks(database, open_database):
-    with database.run_lock("t", 0):
+    with database.run_locks.hold("t", 0):
         database.close()
-        assert open_database().is_held("t")
+        assert open_database().run_locks.is_held("t")
         database.close()
-    assert not database.is_held("t")
+    assert not database.run_locks.is_held("t")
 
 
 def test_a_copy_of_the_directory_releases_nothing(open_sqlite, launcher, tmp_path):
     database = open_sqlite()
-    with database.run_lock("t", 1):
+    with database.run_locks.hold("t", 1):
         shutil.copytree(tmp_path, tmp_path.with_name("backup"))  # opens and closes the lock file
         holder = Holder(launcher, "sqlite", str(tmp_path / "test.db"), {}, "t", 0.1)
         assert holder.read() == "busy"
@@ -197,12 +197,12 @@ def test_a_copy_of_the_directory_releases_nothing(open_sqlite, launcher, tmp_pat
 
 def test_a_lock_file_that_is_removed_is_made_again(open_sqlite, tmp_path):
     first, second = open_sqlite(), open_sqlite()
-    with first.run_lock("t", 0):
+    with first.run_locks.hold("t", 0):
         (tmp_path / "test.db-lock").unlink()
-        with second.run_lock("u", 0):
-            assert first.is_held("u")
-    with second.run_lock("t", 0):
-        assert first.is_held("t")
+        with second.run_locks.hold("u", 0):
+            assert first.run_locks.is_held("u")
+    with second.run_locks.hold("t", 0):
+        assert first.run_locks.is_held("t")
     first.close()
     second.close()
 
@@ -240,11 +240,11 @@ def wait_until(condition):
 
 def test_a_lease_is_renewed_while_the_lock_is_held(opened):
     database, other = opened(lease=2), opened(lease=2)
-    with database.run_lock("t", 0), database.run_lock("u", 0):
+    with database.run_locks.hold("t", 0), database.run_locks.hold("u", 0):
         for _ in range(2):
             then = expires(database), expires(database, "u")
             wait_until(lambda then=then: expires(database) > then[0] and expires(database, "u") > then[1])
-        with pytest.raises(ThreadBusyError), other.run_lock("t", 0):
+        with pytest.raises(ThreadBusyError), other.run_locks.hold("t", 0):
             pass
     assert expires(database) is None
 
@@ -257,7 +257,7 @@ def test_a_paused_holder_is_taken_over_and_changes_nothing_afterwards(launcher, 
         assert holder.read() == "held"
         assert holder.put(history, 0) == 1
         holder.send(signal.SIGSTOP)
-        with database.run_lock("t", SOON):
+        with database.run_locks.hold("t", SOON):
             assert fenced_put(database, "t", history, 1) == 1
             holder.send(signal.SIGCONT)
             assert holder.put(history, 2) == 0
@@ -275,11 +275,11 @@ def test_a_paused_holder_that_nobody_has_taken_over_goes_on(launcher, opened, se
     try:
         assert holder.read() == "held"
         holder.send(signal.SIGSTOP)
-        wait_until(lambda: not database.is_held("t"))
+        wait_until(lambda: not database.run_locks.is_held("t"))
         holder.send(signal.SIGCONT)
         assert holder.put(history, 0) == 1
-        wait_until(lambda: database.is_held("t"))
-        with pytest.raises(ThreadBusyError), database.run_lock("t", 0):
+        wait_until(lambda: database.run_locks.is_held("t"))
+        with pytest.raises(ThreadBusyError), database.run_locks.hold("t", 0):
             pass
     finally:
         holder.close()
@@ -292,20 +292,48 @@ def end_connections(database):
     )
 
 
+def test_a_run_whose_connection_is_lost_while_it_waits_is_not_taken_over(opened):
+    holding, waiting, third = opened(lease=3600), opened(lease=3600), opened(lease=3600)
+    has_tried = (
+        "SELECT a.pid FROM pg_stat_activity AS a JOIN pg_locks AS l ON l.pid = a.pid"
+        " WHERE l.locktype = 'advisory' AND l.granted AND a.state = 'idle' AND a.query LIKE '%INSERT INTO%'"
+    )
+    is_over = threading.Event()
+
+    def run():
+        with waiting.run_locks.hold("t", SOON):
+            return is_over.wait(SOON)
+
+    with ThreadPoolExecutor(1) as executor:
+        with holding.run_locks.hold("t", 0):
+            own = set(holding.read(has_tried))
+            running = executor.submit(run)
+            wait_until(lambda: set(holding.read(has_tried)) - own)
+            for process in set(holding.read(has_tried)) - own:
+                holding.read("SELECT pg_terminate_backend(?::integer, 10000)", process)
+        try:
+            wait_until(lambda: waiting.run_locks.token_of("t") is not None)
+            with pytest.raises(ThreadBusyError), third.run_locks.hold("t", 0):
+                pass
+        finally:
+            is_over.set()
+        assert running.result()
+
+
 def test_a_holder_whose_connection_is_lost_locks_its_token_again(opened):
     database, other = opened(lease=3600), opened(lease=3600)
     history = add_history(database)
-    with database.run_lock("t", 0):
-        token = database.token_of("t")
+    with database.run_locks.hold("t", 0):
+        token = database.run_locks.token_of("t")
         for position in range(3):
             end_connections(other)
-            wait_until(lambda: other.is_held("t"))
-            with pytest.raises(ThreadBusyError), other.run_lock("t", 0):
+            wait_until(lambda: other.run_locks.is_held("t"))
+            with pytest.raises(ThreadBusyError), other.run_locks.hold("t", 0):
                 pass
-            assert database.token_of("t") == token
+            assert database.run_locks.token_of("t") == token
             assert fenced_put(database, "t", history, position) == 1
-    with other.run_lock("t", 0):
-        assert other.is_held("t")
+    with other.run_locks.hold("t", 0):
+        assert other.run_locks.is_held("t")
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
@@ -313,8 +341,8 @@ def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how)
     databases = [PostgresDatabase(own_server.connection_string, lease=3600, lock_timeout=60) for _ in range(2)]
     database, other = databases
     history = add_history(database)
-    assert not other.is_held("t")
-    with database.run_lock("t", 0):
+    assert not other.run_locks.is_held("t")
+    with database.run_locks.hold("t", 0):
         with ThreadPoolExecutor(1) as executor:
             waiting = executor.submit(wait_for_lock, other)
             own_server.kill() if how == "kill" else own_server.stop(how)
@@ -322,8 +350,8 @@ def test_a_holder_keeps_its_lock_across_a_restart_of_the_server(own_server, how)
             assert fenced_put(database, "t", history, 0) == 1
             assert not waiting.result()
         assert fenced_put(database, "t", history, 1) == 1
-    with other.run_lock("t", 0):
-        assert other.is_held("t")
+    with other.run_locks.hold("t", 0):
+        assert other.run_locks.is_held("t")
     for each in databases:
         each.close()
 
@@ -338,7 +366,7 @@ def test_a_paused_holder_keeps_its_lock_across_a_restart_of_the_server(launcher,
         holder.send(signal.SIGSTOP)
         own_server.stop("fast")
         own_server.start()
-        assert database.is_held("t")
+        assert database.run_locks.is_held("t")
         assert not wait_for_lock(database)
         holder.send(signal.SIGCONT)
         assert holder.put(history, 0) == 1
@@ -349,7 +377,7 @@ def test_a_paused_holder_keeps_its_lock_across_a_restart_of_the_server(launcher,
 
 def wait_for_lock(database):
     try:
-        with database.run_lock("t", 1):
+        with database.run_locks.hold("t", 1):
             return True
     except (ThreadBusyError, CheckpointStorageError):
         return False
@@ -359,8 +387,8 @@ def test_tokens_rise_and_are_unique(opened):
     databases = [opened(), opened()]
     seen = []
     for number in range(6):
-        with databases[number % 2].run_lock("t", 0):
-            seen.append(databases[number % 2].token_of("t"))
+        with databases[number % 2].run_locks.hold("t", 0):
+            seen.append(databases[number % 2].run_locks.token_of("t"))
     assert seen == sorted(set(seen))
 
 
@@ -368,11 +396,11 @@ def test_a_hundred_locks_take_one_connection(opened, server):
     database = opened()
     connections = "SELECT pid FROM pg_stat_activity WHERE application_name = 'graphkit'"
     before = set(database.read(connections))  # those of other tests may end later
-    locks = [database.run_lock(f"t{number}", 0) for number in range(100)]
+    locks = [database.run_locks.hold(f"t{number}", 0) for number in range(100)]
     for lock in locks:
         lock.__enter__()
     made = set(database.read(connections)) - before
-    assert len({database.token_of(f"t{number}") for number in range(100)}) == 100
+    assert len({database.run_locks.token_of(f"t{number}") for number in range(100)}) == 100
     for lock in locks:
         lock.__exit__(None, None, None)
     assert len(made) <= 2

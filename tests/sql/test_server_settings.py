@@ -50,6 +50,6 @@ def test_a_refused_connection_of_the_run_locks_is_not_called_lost(server, schema
 
     monkeypatch.setattr(database.run_locks, "_connect", refuse)
     with pytest.raises(CheckpointStorageError, match=r"cannot connect to .*: too many connections for this role$"):
-        database.run_lock("t", 0).__enter__()
+        database.run_locks.hold("t", 0).__enter__()
     assert put(database, history, 0) == 1
     database.close()

@@ -18,10 +18,9 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from graphkit.testing._values import made
-from savers._sql import sqlite_connection, sqlite_database, wal_sync
-from savers._sql.sqlite_connection import SqliteConnection
+from savers._sql import sqlite_connection, sqlite_database
+from savers._sql.sqlite_connection import SqliteConnection, translate_error
 from savers._sql.sqlite_database import SqliteDatabase
-from savers._sql.sqlite_errors import translate_error
 from savers._sql.sqlite_saver import SqliteSaver
 from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
@@ -49,7 +48,9 @@ def test_the_log_is_synced_as_fsync_says(file, fsync, synchronous):
 
 def test_a_flush_syncs_what_was_written_since_the_last_one(file, monkeypatch):
     synced = []
-    monkeypatch.setattr(wal_sync.os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
+    monkeypatch.setattr(
+        sqlite_database.os, "fsync", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+    )
     database = SqliteDatabase(file, fsync=3600)
     add_history(database)
     synced.clear()
@@ -78,7 +79,7 @@ def test_after_a_failed_sync_the_log_is_copied_and_emptied(file, monkeypatch):
     database = SqliteDatabase(file, fsync=3600)
     history = add_history(database)
     with monkeypatch.context() as patch:
-        patch.setattr(wal_sync.os, "fsync", refuse)
+        patch.setattr(sqlite_database.os, "fsync", refuse)
         with pytest.raises(CheckpointStorageError, match="cannot sync"):
             database.flush()
     assert Path(f"{file}-wal").stat().st_size == 0
@@ -354,3 +355,26 @@ def test_a_removed_write_ahead_log_is_noticed_and_costs_nothing(tmp_path, how):
     with SqliteSaver(path) as saver:
         assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [2, 0]
         assert saver.verify().ok
+
+
+@pytest.mark.parametrize("name", ["x.db", "x.db-wal"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_one_look_notices_that_a_file_was_removed_or_replaced(tmp_path, monkeypatch, name, is_replaced):
+    looks = []
+    stat = os.stat
+    with SqliteSaver(tmp_path / "x.db", fsync="never") as saver:
+        put_state(saver, {"n": 0})
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", lambda *args, **options: looks.append(args) or stat(*args, **options))
+            # Until the creation of the files is so long ago that a later change would show.
+            while len(looks) != 1:
+                looks.clear()
+                assert saver.get(RunnableConfig("t")).state["n"] == 0
+        (tmp_path / name).rename(tmp_path / "moved")
+        if is_replaced:
+            (tmp_path / name).write_bytes(b"")
+        if name == "x.db":
+            assert saver.get(RunnableConfig("t")) is None
+        else:
+            with pytest.raises(CheckpointStorageError, match="removed or replaced"):
+                saver.get(RunnableConfig("t"))

@@ -8,15 +8,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Final
 from zlib import crc32
-
-from savers._filesystem.statx import Measure, find_statx, no_statx
-from savers._filesystem.writeback import StartWriting, do_not_start, find_start_writing
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -29,6 +30,10 @@ _FLAGS: Final = _CLOEXEC | _BINARY | _NOFOLLOW | _NONBLOCK
 """O_NONBLOCK: opening a FIFO in place of a file must not wait for the other end. Regular files
 ignore it."""
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
+Measure = Callable[[int], "tuple[int, int] | None"]
+"""Returns the size of an open file and how many names it has; None if the call does not work."""
+StartWriting = Callable[[int], None]
+"""Starts to write the changed bytes of an open file to the disk, and does not wait for it."""
 _FILE_TYPES: Final = {
     stat.S_IFLNK: "a symbolic link, which a store does not follow,",
     stat.S_IFDIR: "a directory",
@@ -53,11 +58,15 @@ class FileIO:
         """The path of each open descriptor, for errors."""
         self._lock: Callable[..., bool] | None = None
         self._unlock: Callable[[int], None] | None = None
-        # pyfakefs replaces `os`, but passes pread and pwrite to the real kernel with a fake descriptor.
-        # Windows has neither.
         self._statx: Measure | None = None
         self._start_writing: StartWriting | None = None
-        self._has_positions = isinstance(os.open, BuiltinFunctionType) and hasattr(os, "pwrite")
+        # pyfakefs replaces `os`, but passes pread and pwrite to the real kernel with a fake descriptor.
+        # Windows has neither.
+        self._is_real = isinstance(os.open, BuiltinFunctionType) and hasattr(os, "pwrite")
+        """Whether the system has calls that read and write at an offset, and those that `ctypes` finds."""
+        self._pread: Callable[[int, int, int], bytes] = os.pread if self._is_real else _seek_and_read
+        # One call: a signal handler that reads the same file cannot move the position.
+        self._pwrite: Callable[[int, bytes, int], int] = os.pwrite if self._is_real else _seek_and_write
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
         """Open a regular file; `create` creates it with mode 0600, whatever the umask.
@@ -112,14 +121,11 @@ class FileIO:
     def read_at(self, fd: int, offset: int, length: int) -> bytes:
         """Return `length` bytes from `offset`; fewer only at the end of the file."""
         try:
-            if self._has_positions:
-                data = os.pread(fd, length, offset)
-                while len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
-                    data += more
-                return data
-            os.lseek(fd, offset, os.SEEK_SET)
-            data = os.read(fd, length)
-            while len(data) < length and (more := os.read(fd, length - len(data))):
+            data = self._pread(fd, length, offset)
+            while len(data) < length:
+                more = self._pread(fd, length - len(data), offset + len(data))
+                if not more:
+                    break
                 data += more
         except OSError as error:
             raise self._with_path(error, fd) from None
@@ -153,11 +159,7 @@ class FileIO:
             How many bytes were written, which may be fewer than given.
         """
         try:
-            if self._has_positions:
-                # One call: a signal handler that reads the same file cannot move the position.
-                return os.pwrite(fd, data, offset)
-            os.lseek(fd, offset, os.SEEK_SET)
-            return os.write(fd, data)
+            return self._pwrite(fd, data, offset)
         except OSError as error:
             raise self._with_path(error, fd) from None
 
@@ -176,7 +178,7 @@ class FileIO:
         it takes as long as after an append, half as long again as without.
         """
         if self._statx is None:
-            self._statx = find_statx() if self._has_positions else no_statx
+            self._statx = find_statx() if self._is_real else _no_statx
         found = self._statx(fd)
         if found is not None:
             return found
@@ -193,11 +195,6 @@ class FileIO:
     def is_dir(self, path: str) -> bool:
         """Return whether there is a directory at a path, or a link to one."""
         return os.path.isdir(path)
-
-    def is_link(self, path: str) -> bool:
-        """Return whether there is a symbolic link at a path."""
-        status = self.stat(path)
-        return status is not None and stat.S_ISLNK(status.st_mode)
 
     def real_path(self, path: str) -> str:
         """Return the path without symbolic links, which is the same for two paths to one file."""
@@ -233,7 +230,7 @@ class FileIO:
             OSError: the bytes may be lost. A sync need not report that again.
         """
         if self._start_writing is None:
-            self._start_writing = find_start_writing() if self._has_positions else do_not_start
+            self._start_writing = find_start_writing() if self._is_real else _do_not_start
         try:
             self._start_writing(fd)
         except OSError as error:
@@ -319,9 +316,29 @@ class FileIO:
         return error
 
 
+def _seek_and_read(fd: int, length: int, offset: int) -> bytes:
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.read(fd, length)
+
+
+def _seek_and_write(fd: int, data: bytes, offset: int) -> int:
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.write(fd, data)
+
+
 _DATASYNC: Final = getattr(os, "fdatasync", os.fsync)
 _REFUSED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 """How a system refuses to open a link (with O_NOFOLLOW), a directory, a socket or a device."""
+
+
+def write_whole(io: FileIO, fd: int, offset: int, data: bytes) -> None:
+    """Write all of the data at an offset.
+
+    A full disk first causes a short write. The next write raises the error.
+    """
+    done = 0
+    while done < len(data):
+        done += io.write_at(fd, offset + done, data[done:])
 
 
 def boot_number() -> int:
@@ -335,3 +352,125 @@ def boot_number() -> int:
 @cache
 def _read_boot_number() -> int:
     return crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes()) & 0xFFFF or 1
+
+
+# System calls of Linux that Python does not have
+
+_EMPTY_PATH: Final = 0x1000
+"""AT_EMPTY_PATH: the descriptor itself is the file."""
+_WANTED: Final = 0x204
+"""STATX_NLINK and STATX_SIZE."""
+_STATX: Final = struct.Struct("<I12xI20xQ")
+"""Of the result: which fields are there, the number of names, the size."""
+_RESULT_SIZE: Final = 256
+_WRITE: Final = 2
+"""SYNC_FILE_RANGE_WRITE: start to write; wait neither before nor after it."""
+_UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP, errno.EPERM})
+"""How a system, a file system or a sandbox says that it does not have the call."""
+
+
+def find_statx() -> Measure:
+    """Return a function that calls statx; it returns None where the system does not have it."""
+    if sys.platform != "linux" or sys.byteorder != "little":
+        return _no_statx
+    import ctypes  # 10 ms to import
+
+    try:
+        call = ctypes.PyDLL(None).statx  # Holds the GIL: the call takes 0.3 us and does not wait.
+    except (OSError, AttributeError):
+        return _no_statx
+    # Without argtypes, which would cost 0.4 us of the 1.1 us that a call takes: the pointer is one of
+    # ctypes, and all other numbers fit into a C int.
+
+    class PerThread(threading.local):
+        """A buffer for each thread, and the pointer to it."""
+
+        def __init__(self) -> None:
+            buffer = bytearray(_RESULT_SIZE)
+            content = (ctypes.c_char * _RESULT_SIZE).from_buffer(buffer)
+            self.result = buffer, ctypes.cast(content, ctypes.c_void_p)
+
+    per_thread = PerThread()
+
+    def measure(fd: int) -> tuple[int, int] | None:
+        buffer, pointer = per_thread.result
+        if call(fd, b"", _EMPTY_PATH, _WANTED, pointer):
+            return None
+        mask, links, size = _STATX.unpack_from(buffer)
+        return (size, links) if mask & _WANTED == _WANTED else None
+
+    return measure
+
+
+def _no_statx(_fd: int) -> None:
+    """Say that the call does not work, as on a system that does not have it."""
+
+
+def find_start_writing() -> StartWriting:
+    """Return a function that calls sync_file_range; it does nothing where there is no such call.
+
+    It raises OSError if the system could not start: a later sync need not report that again.
+    """
+    if sys.platform != "linux":
+        return _do_not_start
+    import ctypes  # 10 ms to import
+
+    try:
+        call = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (OSError, AttributeError):
+        return _do_not_start
+    # Without argtypes, which would cost a microsecond: from offset 0 to the end of the file, both as
+    # the 64-bit numbers that the call takes.
+    zero = ctypes.c_int64(0)
+    get_errno = ctypes.get_errno
+
+    def start_writing(fd: int) -> None:
+        if call(fd, zero, zero, _WRITE):
+            number = get_errno()
+            if number not in _UNSUPPORTED:
+                raise OSError(number, os.strerror(number))
+
+    return start_writing
+
+
+def _do_not_start(_fd: int) -> None:
+    """Do nothing: the sync does it all."""
+
+
+# Imports that a fork must not interrupt
+
+_IMPORT_LOCK: Final = threading.Lock()
+"""Held while modules are imported, and during a fork. Otherwise, if another thread were importing a
+module at the fork, the import lock of that module would stay locked in the child for ever."""
+_MODULES: Final[dict[str, object]] = {}
+
+
+def preload_modules() -> None:
+    """Import what a put, a run lock and a fork need; called before the first of them.
+
+    Takes 25 ms, once per process. A process that only reads needs none of it.
+    """
+    if _MODULES:
+        return
+    with _IMPORT_LOCK:
+        import ctypes
+        import platform
+
+        import filelock
+
+        # Windows has no such module, and does not need it.
+        with suppress(ImportError):
+            import resource
+
+            _MODULES["resource"] = resource
+        platform.node()
+        _MODULES.update(ctypes=ctypes, platform=platform, filelock=filelock)
+
+
+if hasattr(os, "register_at_fork"):
+    # In the child, the thread of execution that took the lock continues, so it may release it.
+    os.register_at_fork(
+        before=_IMPORT_LOCK.acquire,
+        after_in_parent=_IMPORT_LOCK.release,
+        after_in_child=_IMPORT_LOCK.release,
+    )

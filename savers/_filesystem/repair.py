@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Final, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast, final
 
 from graphkit.abc import generate_id
 from graphkit.errors import (
@@ -27,21 +28,24 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from savers._filesystem import layout, rewrite
+from savers._filesystem import layout, lifecycle, rewrite
+from savers._filesystem.catalog import find_namespace, read_meta
 from savers._filesystem.correction import CorrectedIO, find_corrections
-from savers._filesystem.log_checker import (
+from savers._filesystem.salvage import HEAD_SIZE, NOWHERE, Lost, Salvage, identify_log
+from savers._filesystem.salvaged_files import FileRange
+from savers._filesystem.verify import (
+    ProgressMeter,
+    ThreadFiles,
     check_file,
-    find_namespace,
+    check_marker,
     find_thread_id,
+    list_files,
+    list_others,
     new_examined_log,
     open_unchecked,
-    read_meta,
 )
-from savers._filesystem.reports import FileRepair, FileReport, Progress, RepairReport, Unfinished
-from savers._filesystem.salvage import HEAD_SIZE, NOWHERE, Salvage, identify_log
-from savers._filesystem.salvaged_files import FileRange
-from savers._filesystem.verify import ProgressMeter, ThreadFiles, check_marker, list_files
 from savers._log.frame import RELEASE
+from savers._log.reports import FileReport, Progress, Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,6 +65,70 @@ _REFUSALS: Final = (
 the others."""
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class FileRepair:
+    """What repair did to one log, or would do."""
+
+    before: FileReport
+    thread_id: str | None = None
+    """The thread of the log; None if no readable file has its id."""
+    kept: int = 0
+    """Checkpoints."""
+    lost: tuple[Lost, ...] = ()
+    set_aside: str = ""
+    """The path of the salvaged file with the old bytes, relative to the store's directory."""
+    refused: str = ""
+    """Why repair did nothing."""
+    unfinished: Unfinished = ""
+    """An operation that the log shows as begun and not finished; repair finishes it."""
+    corrected: tuple[int, ...] = ()
+    """The offsets of bytes with one flipped bit, which the new log has corrected. They cost no
+    data."""
+
+    @property
+    def is_total_loss(self) -> bool:
+        """Whether the log was damaged and repair could keep none of its checkpoints."""
+        return self.before.state == "damaged" and not self.kept and not self.refused
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RepairReport:
+    """What `repair` did, or would do. It omits files without problems."""
+
+    files: tuple[FileRepair, ...]
+    dry_run: bool = False
+    """Whether nothing was changed: the rest says what a repair would do."""
+    finished: tuple[str, ...] = ()
+    """Threads whose release or delete repair finished."""
+    removed: tuple[str, ...] = ()
+    """Leftovers that repair removed."""
+    marker: FileReport | None = None
+    """The store's marker file, if it was damaged; repair rewrites it."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether repair changed anything."""
+        is_repaired = any(not file.refused for file in self.files)
+        return bool(self.finished or self.removed or self.marker or is_repaired)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything can be read now, even if something was lost; see `total_losses`."""
+        return not any(file.refused for file in self.files)
+
+    @property
+    def total_losses(self) -> tuple[FileRepair, ...]:
+        """The damaged logs of which repair could keep nothing: restore them from a backup."""
+        return tuple(file for file in self.files if file.is_total_loss)
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """Everything that repair could not rebuild."""
+        return tuple(lost for file in self.files for lost in file.lost)
+
+
 class Repairer:
     """Repairs the threads of a store."""
 
@@ -69,7 +137,6 @@ class Repairer:
         store: Store,
         *,
         hold_run_lock: Callable[[str], AbstractContextManager[object]],
-        finish: Callable[[str], None],
         dry_run: bool,
     ) -> None:
         """Prepare a repair.
@@ -77,13 +144,10 @@ class Repairer:
         Args:
             store: the store.
             hold_run_lock: takes the run lock of a thread.
-            finish: finishes a release or a delete of a thread that a process began; called while
-                the locks are held.
             dry_run: only find out what a repair would do. Takes no run lock.
         """
         self._store = store
         self._hold_run_lock = hold_run_lock
-        self._finish = finish
         self._dry_run = dry_run
 
     def repair(self, thread_id: str | None, progress: Progress | None = None) -> RepairReport:
@@ -100,7 +164,10 @@ class Repairer:
         removed: list[str] = []
         marker = None
         if thread_id is None:
-            removed = self._remove_deleted_threads()
+            if self._dry_run:
+                removed = sorted(filter(layout.is_leftover, self._store.io.listdir(self._store.root)))
+            else:
+                removed = sorted(self._store.leftovers.sweep())
             marker = self._repair_marker()
         busy: ThreadBusyError | None = None
         failure: CheckpointerError | OSError | None = None
@@ -115,7 +182,7 @@ class Repairer:
                 repairs += report.files
                 finished += report.finished
                 removed += report.removed
-            for path in files.paths:
+            for path in files.logs:
                 meter.finish_file(path)
         if failure is not None:
             raise failure
@@ -129,12 +196,6 @@ class Repairer:
             marker=marker,
         )
 
-    def _remove_deleted_threads(self) -> list[str]:
-        """Remove the threads whose deletion did not finish; return their names."""
-        if self._dry_run:
-            return sorted(filter(layout.is_leftover, self._store.io.listdir(self._store.root)))
-        return sorted(self._store.leftovers.sweep())
-
     def _repair_marker(self) -> FileReport | None:
         """Rewrite a damaged marker; return what was wrong with it.
 
@@ -144,13 +205,13 @@ class Repairer:
         if report is None or report.state != "damaged":
             return None
         if not self._dry_run:
-            self._store.write_marker(generate_id(), self._find_seal())
+            self._store.marker.write(generate_id(), self._find_seal())
         return report
 
     def _find_seal(self) -> str | None:
         """Return the key id of a sealed log of the store; None if all logs are plain."""
         for files in list_files(self._store, None):
-            for path in files.paths:
+            for path in files.logs:
                 sealed = read_meta(self._store, path).get("sealed")
                 if isinstance(sealed, str):
                     return sealed
@@ -162,37 +223,37 @@ class Repairer:
 
         A dry run excludes only writers, and only where the lock files can be made.
         """
+        write_lock = self._store.write_lock(self._store.locate(thread_id))
         with ExitStack() as stack:
             if self._dry_run:
                 with suppress(OSError):
-                    stack.enter_context(self._store.write_lock(thread_id))
+                    stack.enter_context(write_lock)
             else:
                 stack.enter_context(self._hold_run_lock(thread_id))
-                stack.enter_context(self._store.write_lock(thread_id))
+                stack.enter_context(write_lock)
             yield
 
     def _repair_thread(self, files: ThreadFiles, thread_id: str | None) -> RepairReport:
         store = self._store
-        directory = layout.join(store.root, files.directory_name)
         if thread_id is None:
-            thread_id = find_thread_id(store, files.directory_name, files.paths)
-        if not store.io.is_dir(directory):
-            return RepairReport(files=self._refuse_all(files.paths, thread_id))
+            thread_id = find_thread_id(store, files)
+        if not store.io.is_dir(files.path):
+            return RepairReport(files=self._refuse_all(files.logs, thread_id))
         if thread_id is None:
-            return self._repair_unknown_thread(files.paths)
+            return self._repair_unknown_thread(files.logs)
         repairs: list[FileRepair] = []
         is_unfinished = False
         with self._hold_locks(thread_id):
-            for path in files.paths:
+            for path in files.logs:
                 repair = self._repair_file(path, thread_id)
                 if repair is not None:
                     repairs.append(repair)
                     is_unfinished = is_unfinished or bool(repair.unfinished)
-            removed = self._remove_leftovers(directory)
+            removed = self._remove_leftovers(files.path)
             if not is_unfinished:
-                is_unfinished = any(check_file(store, path, thread_id)[1] for path in files.paths)
+                is_unfinished = any(check_file(store, path, thread_id)[1] for path in files.logs)
             if is_unfinished and not self._dry_run:
-                self._finish(thread_id)
+                lifecycle.finish_begun_in_thread(store, store.locate(thread_id))
         return RepairReport(
             files=tuple(repairs),
             finished=(thread_id,) if is_unfinished else (),
@@ -267,15 +328,13 @@ class Repairer:
         """Remove the temporary files below a directory; return their paths."""
         io = self._store.io
         removed: list[str] = []
-        for name in sorted(io.listdir(directory)):
-            path = layout.join(directory, name)
+        for name in list_others(self._store, directory, (layout.TEMPORARY,)):
+            path = layout.join(self._store.root, name)
             if io.is_dir(path):
-                if layout.is_namespace(name):
-                    removed += self._remove_leftovers(path)
-            elif name.startswith(layout.TEMPORARY):
-                if not self._dry_run:
-                    io.unlink(path)
-                removed.append(os.path.relpath(path, self._store.root))
+                continue
+            if not self._dry_run:
+                io.unlink(path)
+            removed.append(name)
         return removed
 
     def _repair_file(self, path: str, thread_id: str) -> FileRepair | None:
@@ -312,7 +371,7 @@ class Repairer:
             salvaged = tail.choose_name(directory, name)
         else:
             names_before = set(store.io.listdir(directory))
-            log = store.new_log(torn.thread_id, torn.namespace)
+            log = store.new_log(store.locate(torn.thread_id, torn.namespace))
             try:
                 log.refresh_to_write()
             finally:

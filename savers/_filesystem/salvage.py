@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
-from savers._filesystem.log_checker import read_meta
-from savers._filesystem.reports import Lost
+from savers._filesystem.catalog import read_meta
 from savers._log import payloads
 from savers._log.frame import (
     CHECKPOINT,
@@ -44,6 +43,21 @@ HEAD_SIZE: Final = 1 << 14
 """How many bytes of a file are read for its header."""
 NOWHERE: Final = 0
 """An offset that no bytes of a value have, because the header of the file is there."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """Something that repair could not rebuild."""
+
+    offset: int
+    """Its offset in the old log, of which the salvaged file is a copy."""
+    checkpoint_id: str | None
+    """The lost checkpoint or, for a pending write or a tag, its checkpoint; None if unknown."""
+    reason: str
+    records: int | None = 1
+    """How many records are lost here; None if unknown, because the damage reaches to the end of
+    the log."""
 
 
 def identify_log(store: Store, damaged: FileLog, size: int) -> int:

@@ -148,9 +148,9 @@ def test_two_writers_that_need_a_lock_at_the_same_time_get_the_same_one(opener, 
     def make_while_another_makes_it(*arguments):
         if not found:
             found.append(None)
-            found[0] = locks.write_lock("t")
+            found[0] = locks.write_lock(locks.locate("t"))
         return WriteLock(*arguments)
 
     monkeypatch.setattr(store, "WriteLock", make_while_another_makes_it)
-    assert locks.write_lock("t") is found[0]
-    assert locks.write_lock("t") is found[0]
+    assert locks.write_lock(locks.locate("t")) is found[0]
+    assert locks.write_lock(locks.locate("t")) is found[0]

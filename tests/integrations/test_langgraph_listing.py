@@ -336,7 +336,7 @@ def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
 
 
 def path_of(saver, thread_id, ns=""):
-    return Path(saver.store._store.directory(thread_id, ns)) / "log"
+    return Path(saver.store._store.locate(thread_id, ns).live_log)
 
 
 @pytest.mark.parametrize("config", [None, thread("t"), {"configurable": {"thread_id": "t"}}], ids=str)

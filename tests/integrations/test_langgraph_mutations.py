@@ -44,11 +44,11 @@ def without_rewrite_sync():
 def believing_a_sync_that_failed():
     original = sync.sync_bytes
 
-    def believe(medium, *args):
+    def believe(ticket):
         try:
-            original(medium, *args)
+            original(ticket)
         except OSError:
-            medium.is_suspect = False
+            ticket.log.frames.bytes.is_suspect = False
 
     return mock.patch.object(sync, "sync_bytes", believe)
 

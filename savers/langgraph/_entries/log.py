@@ -28,14 +28,12 @@ from graphkit.errors import (
 )
 from savers._filesystem import layout
 from savers._filesystem.containment import DirectoryGuard
-from savers._filesystem.io import FileIO
+from savers._filesystem.io import FileIO, preload_modules
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes
-from savers._filesystem.log_copy import new_generation, renew
-from savers._filesystem.os_errors import wrap_os_error
-from savers._filesystem.preload import preload_modules
+from savers._filesystem.rewrite import new_generation, renew
 from savers._filesystem.salvaged_files import FileRange
-from savers._filesystem.store import make_room, make_root
+from savers._filesystem.store import make_room, make_root, wrap_os_error
 from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import WRITE
 from savers._log.frame_log import new_header

@@ -59,10 +59,11 @@ def find_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str 
     Returns:
         None if no log can be read.
     """
+    return _find_known_id(store, os.path.basename(path)) or _read_id(store, path, log_names, key)
+
+
+def _read_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str | None:
     name = os.path.basename(path)
-    known = _find_known_id(store, name)
-    if known is not None:
-        return known
     for log_name in log_names:
         found = read_meta(store, layout.join(path, log_name)).get(key)
         # The file may have been moved here from elsewhere.
@@ -91,23 +92,31 @@ def find_namespace(store: Store, path: str) -> str | None:
 
 def read_meta(store: Store, path: str) -> dict[str, Any]:
     """Return a META record of a log, any whose checksum is right; empty, with a warning, if none can be read."""
-    medium = FileLogBytes(store.io, [path])
+    problem: object = "it does not say whose log it is"
     try:
-        if not medium.open():
-            return {}
-        records = Records(medium, None)
-        lengths = (_SHORT_READ, _LONG_READ)
-        frame = next(chain.from_iterable(records.search(HEADER_SIZE, length) for length in lengths), None)
-        if frame is not None and frame.type == META:
-            meta = payloads.unpack_payload(path, frame)
-            if isinstance(meta, dict):
-                return meta
-        _LOGGER.warning("%s cannot be read: it does not say whose log it is", path)
+        fd = store.io.open(path)
+        try:
+            meta = _search_meta(store, fd, path)
+        finally:
+            store.io.close(fd)
+        if isinstance(meta, dict):
+            return meta
+    except FileNotFoundError:
+        return {}
     except (OSError, CheckpointCorruptionError) as error:
-        _LOGGER.warning("%s cannot be read: %s", path, error)
-    finally:
-        medium.close()
+        problem = error
+    _LOGGER.warning("%s cannot be read: %s", path, problem)
     return {}
+
+
+def _search_meta(store: Store, fd: int, path: str) -> Any:
+    # A search, not a look behind the header: of the two META records, the first may be damaged.
+    for length in (_SHORT_READ, _LONG_READ):
+        medium = MemoryLogBytes(path, bytearray(store.io.read_at(fd, 0, length)))
+        frame = next(Records(medium, None).search(HEADER_SIZE, length), None)
+        if frame is not None:
+            return payloads.unpack_payload(path, frame) if frame.type == META else None
+    return None
 
 
 # One thread
@@ -325,7 +334,9 @@ def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
         return None
     directory = layout.join(store.root, name)
     logs = list_logs(store, directory, released=released)
-    return find_id(store, directory, logs, "thread") if logs else None
+    if not logs:
+        return None
+    return thread_id or _read_id(store, directory, logs, "thread")
 
 
 class LogSummary(NamedTuple):

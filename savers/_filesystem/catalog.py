@@ -9,7 +9,6 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
@@ -59,7 +58,10 @@ def find_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str 
     Returns:
         None if no log can be read.
     """
-    return _find_known_id(store, os.path.basename(path)) or _read_id(store, path, log_names, key)
+    known = _find_known_id(store, os.path.basename(path))
+    if known is not None:
+        return known
+    return _read_id(store, path, log_names, key)
 
 
 def _read_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str | None:
@@ -114,8 +116,10 @@ def _search_meta(store: Store, fd: int, path: str) -> Any:
     for length in (_SHORT_READ, _LONG_READ):
         medium = MemoryLogBytes(path, bytearray(store.io.read_at(fd, 0, length)))
         frame = next(Records(medium, None).search(HEADER_SIZE, length), None)
+        if frame is not None and frame.type == META:
+            return payloads.unpack_payload(path, frame)
         if frame is not None:
-            return payloads.unpack_payload(path, frame) if frame.type == META else None
+            break
     return None
 
 
@@ -128,19 +132,8 @@ def list_directories(store: Store, thread: ThreadDirectory) -> list[str]:
     return [thread.path, *(layout.join(thread.path, name) for name in names)]
 
 
-def list_namespaces(store: Store, thread: ThreadDirectory) -> list[str]:
-    """Return the namespaces of a thread that have a live log, the root first."""
-    return _list_namespaces_with(store, thread, layout.LOG)
-
-
-def list_version_namespaces(store: Store, thread: ThreadDirectory, version: int) -> list[str]:
-    """Return the namespaces of a thread that have the log of a version, the root first."""
-    if version == find_begun_end(store, thread):
-        return list_namespaces(store, thread)
-    return _list_namespaces_with(store, thread, layout.version_name(version))
-
-
-def _list_namespaces_with(store: Store, thread: ThreadDirectory, log_name: str) -> list[str]:
+def list_namespaces(store: Store, thread: ThreadDirectory, log_name: str = layout.LOG) -> list[str]:
+    """Return the namespaces of a thread that have a live log, or one with another name, the root first."""
     namespaces: list[str] = []
     for path in list_directories(store, thread):
         if store.io.stat(layout.join(path, log_name)) is None:
@@ -157,13 +150,10 @@ def list_versions(store: Store, thread: ThreadDirectory) -> list[int]:
     ending = find_begun_end(store, thread)
     if ending == DELETED:
         return []
-    versions = set[int]() if ending is None else {ending}
+    versions = {ending}
     for path in list_directories(store, thread):
-        for name in store.io.listdir(path):
-            version = layout.parse_version(name)
-            if version is not None:
-                versions.add(version)
-    return sorted(versions)
+        versions.update(map(layout.parse_version, store.io.listdir(path)))
+    return sorted(version for version in versions if version is not None)
 
 
 def find_begun_end(store: Store, thread: ThreadDirectory) -> int | None:
@@ -202,8 +192,9 @@ def list_logs(store: Store, path: str, *, released: bool) -> list[str]:
         if name and _is_complete(store.io.stat(layout.join(path, live_log))):
             logs.append(live_log)
         if released:
-            names = store.io.listdir(layout.join(path, name))
-            logs += [layout.join(name, one) for one in names if layout.parse_version(one) is not None]
+            files = store.io.listdir(layout.join(path, name))
+            versions = [file for file in files if layout.parse_version(file) is not None]
+            logs += [layout.join(name, version) for version in versions]
     return logs
 
 
@@ -248,77 +239,49 @@ class ThreadDirectories(NamedTuple):
     """Their names, sorted."""
     ending: set[str | None]
     """The names of those whose thread may be in the middle of a release or a delete."""
-    others: int
-    """How many other directories the root has."""
 
 
 def find_directories(store: Store) -> ThreadDirectories:
     """Return the directories of the root that may be those of threads; read nothing in them."""
     names: list[str] = []
-    others = 0
     ending: set[str | None] = set()
     for name, is_directory in store.io.entries(store.root):
         if name.startswith(layout.RELEASING):
             ending.add(layout.parse_releasing_name(name))
-        if not is_directory:
-            if layout.is_thread(name):
-                path = layout.join(store.root, name)
-                _LOGGER.warning("%s is not listed, for it is not a directory", path)
-        elif name.startswith(layout.THREAD):
+        if not name.startswith(layout.THREAD):
+            continue
+        if is_directory:
             names.append(name)
-        else:
-            others += 1
+        elif layout.is_thread(name):
+            _LOGGER.warning("%s is not listed, for it is not a directory", layout.join(store.root, name))
     names.sort()
-    return ThreadDirectories(names, ending, others)
+    return ThreadDirectories(names, ending)
 
 
-def list_threads(store: Store, *, released: bool) -> list[str]:
-    """Return the threads that have a live log; with `released`, also those with only versions.
+def iter_threads(store: Store, *, released: bool) -> Iterator[tuple[str, str]]:
+    """Yield the directory's name and the id of each thread that has a live log, in the order of the names.
 
     Reads no log of a thread whose id is plain or remembered, and that is not being released or
     deleted. A store may have 10,000 threads.
-    """
-    directories = find_directories(store)
-    found = [find_thread(store, directories, name, released=released) for name in directories.names]
-    return sorted(thread_id for thread_id in found if thread_id is not None)
-
-
-def find_thread(store: Store, directories: ThreadDirectories, name: str, *, released: bool) -> str | None:
-    """Return the thread of a directory; None if there is none, or one that is being deleted or released.
 
     Args:
         store: the store.
-        directories: what `find_directories` has just returned.
-        name: one of them.
         released: whether a thread counts that has only versions.
     """
-    try:
-        thread_id = _find_thread(store, name, released=released)
-    except PermissionError as error:
-        _LOGGER.warning("a thread is not listed: %s", error)
-        return None
-    if thread_id is None or name not in directories.ending:
-        return thread_id
-    ending = find_begun_end(store, store.locate(thread_id))
-    is_listed = ending is None or (released and ending != DELETED)
-    return thread_id if is_listed else None
-
-
-def iter_live_logs(store: Store) -> Iterator[tuple[str, str, str]]:
-    """Yield the thread, the namespace and the path of each live log, in the order of the directories' names."""
     directories = find_directories(store)
     for name in directories.names:
-        thread_id = find_thread(store, directories, name, released=False)
+        try:
+            thread_id = _find_thread(store, name, released=released)
+        except PermissionError as error:
+            _LOGGER.warning("a thread is not listed: %s", error)
+            continue
         if thread_id is None:
             continue
-        directory = layout.join(store.root, name)
-        # Nearly all threads have no namespace but the root.
-        if any(map(layout.is_namespace, store.io.listdir(directory))):
-            namespaces = list_namespaces(store, store.locate(thread_id))
-        else:
-            namespaces = [""]
-        for namespace in namespaces:
-            yield thread_id, namespace, layout.join(directory, layout.namespace_name(namespace), layout.LOG)
+        if name in directories.ending:
+            ending = find_begun_end(store, store.locate(thread_id))
+            if ending == DELETED or (ending is not None and not released):
+                continue
+        yield name, thread_id
 
 
 def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
@@ -336,7 +299,9 @@ def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
     logs = list_logs(store, directory, released=released)
     if not logs:
         return None
-    return thread_id or _read_id(store, directory, logs, "thread")
+    if thread_id is not None:
+        return thread_id
+    return _read_id(store, directory, logs, "thread")
 
 
 class LogSummary(NamedTuple):
@@ -379,7 +344,9 @@ def sum_up(log: FileLog) -> LogSummary | None:
         return None
     last = log.chains.read(keyframe, frames.end).scan.last
     assert last is not None
-    return None if last.is_replacement else LogSummary(count, last)
+    if last.is_replacement:
+        return None
+    return LogSummary(count, last)
 
 
 @final
@@ -396,6 +363,7 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
         log = super().shared_log(thread_id, namespace, version)
         medium = log.frames.bytes
         assert isinstance(medium, ReleasedFileBytes)
+        # The release may have been finished since the log was opened.
         medium.is_ending = self._is_ending(thread_id, version)
         return log
 
@@ -410,11 +378,22 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
 
     @wrap_os_errors("read")
     def list_threads(self, *, released: bool) -> Sequence[str]:
-        return list_threads(self._store, released=released)
+        return sorted(thread_id for _, thread_id in iter_threads(self._store, released=released))
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterator[Head]:  # noqa: ARG002 - files have no index
-        for thread_id, namespace, path in iter_live_logs(self._store):
-            yield Head(thread_id, namespace, self._read_newest_id(path) if with_newest else None)
+        store = self._store
+        for name, thread_id in iter_threads(store, released=False):
+            path = layout.join(store.root, name)
+            namespaces = [""]
+            # Nearly all threads have no namespace but the root.
+            if any(map(layout.is_namespace, store.io.listdir(path))):
+                namespaces = list_namespaces(store, store.locate(thread_id))
+            for namespace in namespaces:
+                newest_id = None
+                if with_newest:
+                    log = layout.join(path, layout.namespace_name(namespace), layout.LOG)
+                    newest_id = self._read_newest_id(log)
+                yield Head(thread_id, namespace, newest_id)
 
     @wrap_os_errors("read")
     def _read_newest_id(self, path: str) -> str | None:
@@ -424,7 +403,9 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
         if status.st_size > _SHORT_LOG:
             medium = FileLogBytes(self._store.io, [path])
         try:
-            return read_newest_id(medium) if medium.open() else None
+            if not medium.open():
+                return None
+            return read_newest_id(medium)
         finally:
             medium.close()
 
@@ -438,4 +419,8 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
 
     @wrap_os_errors("read")
     def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
-        return list_version_namespaces(self._store, self._store.locate(thread_id), version)
+        thread = self._store.locate(thread_id)
+        log_name = layout.version_name(version)
+        if version == find_begun_end(self._store, thread):
+            log_name = layout.LOG
+        return list_namespaces(self._store, thread, log_name)

@@ -60,13 +60,17 @@ class FileIO:
         self._unlock: Callable[[int], None] | None = None
         self._statx: Measure | None = None
         self._start_writing: StartWriting | None = None
-        # pyfakefs replaces `os`, but passes pread and pwrite to the real kernel with a fake descriptor.
-        # Windows has neither.
-        self._is_real = isinstance(os.open, BuiltinFunctionType) and hasattr(os, "pwrite")
-        """Whether the system has calls that read and write at an offset, and those that `ctypes` finds."""
-        self._pread: Callable[[int, int, int], bytes] = os.pread if self._is_real else _seek_and_read
-        # One call: a signal handler that reads the same file cannot move the position.
-        self._pwrite: Callable[[int, bytes, int], int] = os.pwrite if self._is_real else _seek_and_write
+        if isinstance(os.open, BuiltinFunctionType) and hasattr(os, "pwrite"):
+            # One call: a signal handler that reads the same file cannot move the position.
+            self._pread: Callable[[int, int, int], bytes] = os.pread
+            self._pwrite: Callable[[int, bytes, int], int] = os.pwrite
+        else:
+            # Windows has no such calls. pyfakefs replaces `os`, but passes pread and pwrite to the
+            # real kernel with a fake descriptor.
+            self._pread = _seek_and_read
+            self._pwrite = _seek_and_write
+            self._statx = _no_statx
+            self._start_writing = _do_not_start
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
         """Open a regular file; `create` creates it with mode 0600, whatever the umask.
@@ -75,15 +79,15 @@ class FileIO:
             OSError: also for a link, a directory, a FIFO, a socket or a device. The call does not
                 wait for them.
         """
-        flags = _FLAGS | (os.O_RDWR if write else os.O_RDONLY)
+        flags = _FLAGS | os.O_RDONLY
+        if write:
+            flags = _FLAGS | os.O_RDWR
+        fd = -1
         if create:
-            try:
+            with suppress(FileExistsError):
                 fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
-            except FileExistsError:
-                fd = self._open_regular(path, flags)
-            else:
-                self._set_mode(fd, path, FILE_MODE)
-        else:
+                _set_mode(path, FILE_MODE)
+        if fd < 0:
             fd = self._open_regular(path, flags)
         self._paths[fd] = path
         return fd
@@ -104,14 +108,11 @@ class FileIO:
             if stat.S_ISREG(mode):
                 return fd
             os.close(fd)
-            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            number = errno.EINVAL
+            if stat.S_ISDIR(mode):
+                number = errno.EISDIR
         reason = f"it is {describe_file_type(mode)} where a file should be; move it away"
         raise OSError(number, reason, path)
-
-    @staticmethod
-    def _set_mode(fd: int, path: str, mode: int) -> None:
-        if stat.S_IMODE(os.fstat(fd).st_mode) != mode and os.name == "posix":
-            os.chmod(path, mode)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -146,9 +147,10 @@ class FileIO:
             if not stat.S_ISREG(status.st_mode):
                 reason = f"it is {describe_file_type(status.st_mode)} where a file should be"
                 raise OSError(errno.EINVAL, reason, path)
-            size = status.st_size
+            if status.st_size > longest:
+                return b"", status
             # Fewer bytes only if the file has become shorter since.
-            return os.read(fd, size) if size <= longest else b"", status
+            return os.read(fd, status.st_size), status
         finally:
             os.close(fd)
 
@@ -178,7 +180,7 @@ class FileIO:
         it takes as long as after an append, half as long again as without.
         """
         if self._statx is None:
-            self._statx = find_statx() if self._is_real else _no_statx
+            self._statx = find_statx()
         found = self._statx(fd)
         if found is not None:
             return found
@@ -230,7 +232,7 @@ class FileIO:
             OSError: the bytes may be lost. A sync need not report that again.
         """
         if self._start_writing is None:
-            self._start_writing = find_start_writing() if self._is_real else _do_not_start
+            self._start_writing = find_start_writing()
         try:
             self._start_writing(fd)
         except OSError as error:
@@ -290,8 +292,7 @@ class FileIO:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise
             return False
-        if os.name == "posix" and stat.S_IMODE(os.lstat(path).st_mode) != DIRECTORY_MODE:
-            os.chmod(path, DIRECTORY_MODE)
+        _set_mode(path, DIRECTORY_MODE)
         return True
 
     def lock(self, fd: int) -> bool:
@@ -314,6 +315,12 @@ class FileIO:
     def _with_path(self, error: OSError, fd: int) -> OSError:
         error.filename = self._paths.get(fd, error.filename)
         return error
+
+
+def _set_mode(path: str, mode: int) -> None:
+    """Give a new file or directory its mode, of which the umask may have taken something away."""
+    if os.name == "posix" and stat.S_IMODE(os.lstat(path).st_mode) != mode:
+        os.chmod(path, mode)
 
 
 def _seek_and_read(fd: int, length: int, offset: int) -> bytes:
@@ -397,7 +404,9 @@ def find_statx() -> Measure:
         if call(fd, b"", _EMPTY_PATH, _WANTED, pointer):
             return None
         mask, links, size = _STATX.unpack_from(buffer)
-        return (size, links) if mask & _WANTED == _WANTED else None
+        if mask & _WANTED != _WANTED:
+            return None
+        return size, links
 
     return measure
 

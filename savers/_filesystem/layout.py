@@ -89,8 +89,9 @@ class ThreadDirectory(NamedTuple):
     @property
     def parents(self) -> list[str]:
         """The directories whose names lead to the logs, the innermost first."""
-        inner = [self.path] if self.namespace else []
-        return [*inner, self.thread_path, self.root]
+        if self.namespace:
+            return [self.path, self.thread_path, self.root]
+        return [self.path, self.root]
 
     def in_namespace(self, namespace: str) -> ThreadDirectory:
         """Return the directory of another namespace of the thread."""
@@ -116,7 +117,9 @@ def locate_thread(thread_id: str, namespace: str = "", root: str = "") -> Thread
 @lru_cache(maxsize=4096)
 def namespace_name(namespace: str) -> str:
     """Return the name of a namespace's directory; "" for the root namespace."""
-    return _make_name(_NAMESPACE, namespace) if namespace else ""
+    if not namespace:
+        return ""
+    return _make_name(_NAMESPACE, namespace)
 
 
 def is_name_of(name: str, id: str) -> bool:
@@ -152,7 +155,9 @@ def parse_releasing_name(name: str) -> str | None:
     if not name.startswith(RELEASING):
         return None
     thread = THREAD + name.removeprefix(RELEASING)
-    return thread if is_thread(thread) else None
+    if not is_thread(thread):
+        return None
+    return thread
 
 
 def is_marker_leftover(name: str) -> bool:
@@ -181,11 +186,15 @@ def plain_id(name: str) -> str | None:
     The META records of the logs contain every id. A store may have to check 10,000 names, so this
     does not make a name of the slug, which would take 6 us.
     """
-    slug, digest = name[2:_HASH], name[_HASH + 1 :]
+    slug = name[2:_HASH]
+    # A slug of the full length may have been cut, and each run of other characters became one hyphen.
     if not 0 < len(slug) < _SLUG_LENGTH or "--" in slug or _NAME.match(name) is None:
         return None
-    expected = int.from_bytes(blake2b(slug.encode(), digest_size=15).digest(), "big")
-    return slug if int(digest.translate(_DIGITS), 32) == expected else None
+    expected = blake2b(slug.encode(), digest_size=15).digest()
+    digest = name[_HASH + 1 :].translate(_DIGITS)
+    if int(digest, 32) != int.from_bytes(expected, "big"):
+        return None
+    return slug
 
 
 def version_name(version: int) -> str:
@@ -196,7 +205,9 @@ def version_name(version: int) -> str:
 def parse_version(name: str) -> int | None:
     """Return the version in the name of a released log; None for other names."""
     match = _VERSION.match(name)
-    return int(match[1]) if match else None
+    if match is None:
+        return None
+    return int(match[1])
 
 
 def join(*parts: str) -> str:

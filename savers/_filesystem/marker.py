@@ -39,7 +39,10 @@ class Marker(NamedTuple):
 
 def pack_marker(store: str, sealed: str | None = None) -> bytes:
     """Return the line for a store of the current version; see `Marker` for the arguments."""
-    seal = "" if sealed is None else f', "sealed": "{sealed.encode("utf-8", "surrogatepass").hex()}"'
+    seal = ""
+    if sealed is not None:
+        key_id = sealed.encode("utf-8", "surrogatepass")
+        seal = f', "sealed": "{key_id.hex()}"'
     line = f'{{"format": {MAJOR}, "store": "{store}"{seal}}}\n'.encode()
     return line.replace(b"}", b', "crc32": "%08x"}' % crc32(line))
 
@@ -55,11 +58,14 @@ def read_marker(path: str, data: bytes) -> Marker:
         CheckpointFormatError: another version of graphkit made the store.
     """
     checksum = _CHECKSUM.search(data)
+    # The checksum is that of the line without it.
     line = _CHECKSUM.sub(b"", data)
     if checksum is not None and int(checksum[1], 16) != crc32(line):
         return Marker("", problem="its checksum is wrong")
+    major = 0
     format_match = _FORMAT.search(line)
-    major = 0 if format_match is None else int(format_match[1])
+    if format_match is not None:
+        major = int(format_match[1])
     if major > MAJOR or _FIRST_VERSION.match(data):
         raise CheckpointFormatError(path, explain_format(major))
     line_match = _LINE.match(line)
@@ -67,11 +73,12 @@ def read_marker(path: str, data: bytes) -> Marker:
         return Marker("", problem="it is not a store's")
     if major != MAJOR or checksum is None:
         return Marker("", problem="its checksum is missing or its format is wrong")
+    store = line_match[2].decode("utf-8", "replace")
     seal_match = _SEALED.search(line)
-    sealed = None
-    if seal_match is not None:
-        sealed = bytes.fromhex(seal_match[1].decode()).decode("utf-8", "replace")
-    return Marker(line_match[2].decode("utf-8", "replace"), sealed)
+    if seal_match is None:
+        return Marker(store)
+    key_id = bytes.fromhex(seal_match[1].decode())
+    return Marker(store, key_id.decode("utf-8", "replace"))
 
 
 class MarkerFile:
@@ -160,8 +167,10 @@ class MarkerFile:
         # take 30 us.
         seen = (status.st_ino, status.st_size)
         if seen != self._seen:
+            self._sealed_with = None
             marker = self.read()
-            self._sealed_with = None if marker is None else marker.sealed
+            if marker is not None:
+                self._sealed_with = marker.sealed
             self._seen = seen
         if self._sealed_with is not None:
             reason = "open the store with `cipher`"

@@ -14,7 +14,7 @@ proves which thread the log belongs to.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast, final
 
@@ -41,6 +41,7 @@ from savers._filesystem.verify import (
     find_thread_id,
     list_files,
     list_others,
+    name_ending,
     new_examined_log,
     open_unchecked,
 )
@@ -238,33 +239,45 @@ class Repairer:
         if thread_id is None:
             thread_id = find_thread_id(store, files)
         if not store.io.is_dir(files.path):
-            return RepairReport(files=self._refuse_all(files.logs, thread_id))
+            repairs: list[FileRepair] = []
+            for path in files.logs:
+                report, _ = check_file(store, path, thread_id)
+                if report is not None:
+                    repairs.append(FileRepair(before=report, thread_id=thread_id, refused=report.reason))
+            return RepairReport(files=tuple(repairs))
         if thread_id is None:
             return self._repair_unknown_thread(files.logs)
+        return self._repair_known_thread(files, thread_id)
+
+    def _repair_known_thread(self, files: ThreadFiles, thread_id: str) -> RepairReport:
+        store = self._store
         repairs: list[FileRepair] = []
-        is_unfinished = False
+        finished: list[str] = []
         with self._hold_locks(thread_id):
+            endings: list[Unfinished] = []
             for path in files.logs:
-                repair = self._repair_file(path, thread_id)
-                if repair is not None:
-                    repairs.append(repair)
-                    is_unfinished = is_unfinished or bool(repair.unfinished)
+                report, ending = check_file(store, path, thread_id)
+                endings.append(ending)
+                if report is None or report.state == "ok":
+                    continue
+                repair = self._repair_file(path, thread_id, report)
+                repairs.append(repair)
+                endings.append(repair.unfinished)
+                if not repair.refused:
+                    # Without the bytes that were cut off, the log may end in RELEASE or TOMBSTONE.
+                    _, ending = check_file(store, path, thread_id)
+                    endings.append(ending)
             removed = self._remove_leftovers(files.path)
-            if not is_unfinished:
-                is_unfinished = any(check_file(store, path, thread_id)[1] for path in files.logs)
-            if is_unfinished and not self._dry_run:
-                lifecycle.finish_begun_in_thread(store, store.locate(thread_id))
-        return RepairReport(
-            files=tuple(repairs),
-            finished=(thread_id,) if is_unfinished else (),
-            removed=tuple(removed),
-        )
+            if any(endings):
+                finished.append(thread_id)
+                if not self._dry_run:
+                    lifecycle.finish_begun_in_thread(store, store.locate(thread_id))
+        return RepairReport(files=tuple(repairs), finished=tuple(finished), removed=tuple(removed))
 
     def _repair_unknown_thread(self, paths: list[str]) -> RepairReport:
         """Repair a thread whose id is not in the name of its directory, nor in a readable log.
 
-        This can only remove incomplete logs: nothing in them was acknowledged, so the thread need
-        not be known.
+        This can only remove incomplete logs, for which the thread need not be known.
         """
         repairs: list[FileRepair] = []
         with ExitStack() as stack:
@@ -287,7 +300,8 @@ class Repairer:
         reason: str,
     ) -> FileRepair:
         """Remove a log if it is incomplete; refuse any other for a reason."""
-        if _is_incomplete(report):
+        # Nothing in an incomplete log was acknowledged.
+        if report.state == "torn" and not report.offset and not report.records:
             return self._remove_incomplete(path, report)
         return FileRepair(before=report, thread_id=thread_id, refused=reason)
 
@@ -314,16 +328,6 @@ class Repairer:
             io.fsync_dir(directory)
         return FileRepair(before=report, set_aside=_join_salvaged(report, salvaged))
 
-    def _refuse_all(self, paths: list[str], thread_id: str | None) -> tuple[FileRepair, ...]:
-        repairs: list[FileRepair] = []
-        for path in paths:
-            report, _ = check_file(self._store, path, thread_id)
-            if report is not None:
-                repairs.append(
-                    FileRepair(before=report, thread_id=thread_id, refused=report.reason),
-                )
-        return tuple(repairs)
-
     def _remove_leftovers(self, directory: str) -> list[str]:
         """Remove the temporary files below a directory; return their paths."""
         io = self._store.io
@@ -337,12 +341,9 @@ class Repairer:
             removed.append(name)
         return removed
 
-    def _repair_file(self, path: str, thread_id: str) -> FileRepair | None:
-        """Repair one log; None if it has no problem. The caller holds the locks."""
+    def _repair_file(self, path: str, thread_id: str, report: FileReport) -> FileRepair:
+        """Repair one log that has a problem. The caller holds the locks."""
         store = self._store
-        report, _ = check_file(store, path, thread_id)
-        if report is None or report.state == "ok":
-            return None
         if report.state in {"newer", "foreign", "sealed"}:
             return FileRepair(before=report, thread_id=thread_id, refused=report.reason)
         namespace = find_namespace(store, os.path.dirname(path))
@@ -367,17 +368,13 @@ class Repairer:
             size = open_unchecked(torn)
             generation = identify_log(store, torn, size)
             name = f"{layout.TORN}{generation}-{report.offset}"
-            tail = FileRange(io=store.io, fd=torn.frames.bytes.fd, start=report.offset, end=size)
+            tail = torn.frames.bytes.get_range(report.offset, size)
             salvaged = tail.choose_name(directory, name)
         else:
-            names_before = set(store.io.listdir(directory))
-            log = store.new_log(store.locate(torn.thread_id, torn.namespace))
-            try:
-                log.refresh_to_write()
-            finally:
-                log.close()
-            new_names = sorted(set(store.io.listdir(directory)) - names_before)
-            salvaged = new_names[0] if new_names else ""
+            with closing(store.new_log(store.locate(torn.thread_id, torn.namespace))) as log:
+                salvaged = ""
+                if log.refresh():
+                    salvaged = log.frames.prepare_end()
         return FileRepair(
             before=report,
             thread_id=torn.thread_id,
@@ -402,10 +399,15 @@ class Repairer:
         # The copy has the bytes as they are in the file, without the corrections.
         content = FileRange(io=store.io, fd=frames.bytes.fd, start=0, end=size)
         name = f"{layout.DAMAGED}{generation}-{frames.fid:08x}"
-        salvaged = content.choose_name(directory, name) if size else ""
+        salvaged = ""
+        if size:
+            salvaged = content.choose_name(directory, name)
+        ending = salvage.ending
         unfinished: Unfinished = ""
-        if version is None and checkpoints:
-            unfinished = _find_unfinished(salvage.ending)
+        if version is not None:
+            ending = (RELEASE, version)
+        elif checkpoints and ending is not None:
+            unfinished = name_ending(ending[0])
         early = salvage.early.select_recent(checkpoints)
         salvage.note_dropped(early)
         if not self._dry_run:
@@ -413,15 +415,7 @@ class Repairer:
                 salvaged = content.salvage(directory, name)
                 store.io.fsync_dir(directory)
             if checkpoints or early or version is not None:
-                ending = (RELEASE, version) if version is not None else salvage.ending
-                rewrite.keep(
-                    store,
-                    damaged,
-                    checkpoints,
-                    early=early,
-                    lost_offset=NOWHERE,
-                    ending=ending,
-                )
+                rewrite.keep(store, damaged, checkpoints, early=early, lost_offset=NOWHERE, ending=ending)
             else:
                 store.io.unlink(damaged.path)
                 store.io.fsync_dir(directory)
@@ -436,19 +430,8 @@ class Repairer:
         )
 
 
-def _is_incomplete(report: FileReport) -> bool:
-    """Return whether a log is incomplete: nothing in it was acknowledged."""
-    return report.state == "torn" and not report.offset and not report.records
-
-
 def _join_salvaged(report: FileReport, name: str) -> str:
     """Return the path of a salvaged file beside a log, relative to the store; "" for no file."""
-    return layout.join(os.path.dirname(report.path), name) if name else ""
-
-
-def _find_unfinished(ending: tuple[int, int] | None) -> Unfinished:
-    """Return the operation that a log's last record shows as begun."""
-    if ending is None:
+    if not name:
         return ""
-    record_type, _ = ending
-    return "release" if record_type == RELEASE else "delete"
+    return layout.join(os.path.dirname(report.path), name)

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
-from graphkit import HistorySummary, RunnableConfig, Tag
+from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
 from graphkit.abc import (
     ConfigLike,
     IncomingThread,
@@ -219,7 +219,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             size = log.frames.end
             early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
             rewrite.keep(store, log, kept, early=early)
-            return size - log.frames.end if log.refresh() else size
+            if log.refresh():
+                return size - log.frames.end
+            return size
 
     def call_without_waiting(
         self, config: RunnableConfig, call: Callable[[], _Result], *, appends: bool
@@ -266,7 +268,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         log = store.shared_log(thread_id, "")
         with self._exclude_runs(thread_id), log.mutex, store.write_lock(thread):
             finished = lifecycle.finish_begun(store, log)
-            checkpoints = self._list_checkpoints(log) if log.refresh_to_write() else []
+            checkpoints: Sequence[Checkpoint] = []
+            if log.refresh_to_write():
+                checkpoints = self._list_checkpoints(log)
             version = lifecycle.release(store, thread)
             log.close()
             if version is None:
@@ -317,6 +321,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         It contains the mapping of a `cipher`, and so does its pickle; a function that is a
         `cipher` is pickled by its name.
         """
+        cipher = None
+        if self._store.key_ring is not None:
+            cipher = self._store.key_ring.cipher
         return partial(
             FileSystemSaver,
             self._store.root,
@@ -324,7 +331,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             fsync=self._sync_mode.worker_fsync,
             types=tuple(self._codec.types.values()),
             compression=self._store.compression,
-            cipher=None if self._store.key_ring is None else self._store.key_ring.cipher,
+            cipher=cipher,
         )
 
     # Watching
@@ -396,7 +403,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     @wrap_os_errors("read")
     def size(self, thread: ThreadLike = None) -> int:
         """Return the bytes of all files of a thread, or of the whole store (None)."""
-        path = self._store.root if thread is None else self._store.locate(resolve_thread_id(thread)).path
+        path = self._store.root
+        if thread is not None:
+            path = self._store.locate(resolve_thread_id(thread)).path
         return sum(status.st_size for _, status in catalog.iter_files(self._store, path))
 
     @wrap_os_errors("read")
@@ -415,7 +424,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         """
         from savers._filesystem.verify import verify
 
-        return verify(self._store, None if thread is None else resolve_thread_id(thread), progress)
+        return verify(self._store, _resolve_if_given(thread), progress)
 
     @wrap_os_errors("repair")
     def repair(
@@ -448,7 +457,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         from savers._filesystem.repair import Repairer
 
         repairer = Repairer(self._store, hold_run_lock=self._exclude_runs, dry_run=dry_run)
-        return repairer.repair(None if thread is None else resolve_thread_id(thread), progress)
+        return repairer.repair(_resolve_if_given(thread), progress)
 
     @wrap_os_errors("rotate the keys of")
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
@@ -572,6 +581,13 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
 def _has_checkpoints(log: FileLog) -> bool:
     return log.history.find_latest() is not None
+
+
+def _resolve_if_given(thread: ThreadLike) -> str | None:
+    """Return the id of a thread; None stands for all threads."""
+    if thread is None:
+        return None
+    return resolve_thread_id(thread)
 
 
 def _check_arguments(base_directory: Any, state_serializer: Any) -> None:

@@ -79,7 +79,8 @@ class ProgressMeter:
         if progress is not None:
             for path in (log for files in threads for log in files.logs):
                 status = store.io.stat(path)
-                self._sizes[path] = 0 if status is None else status.st_size
+                if status is not None:
+                    self._sizes[path] = status.st_size
         self._total = sum(self._sizes.values())
 
     def finish_file(self, path: str) -> None:
@@ -101,12 +102,15 @@ def list_files(store: Store, thread_id: str | None) -> list[ThreadFiles]:
 
 def find_thread_id(store: Store, files: ThreadFiles) -> str | None:
     """Return the id of the thread that some logs belong to; None if no file has it."""
-    return find_id(store, files.path, [os.path.relpath(log, files.path) for log in files.logs], "thread")
+    logs = [os.path.relpath(log, files.path) for log in files.logs]
+    return find_id(store, files.path, logs, "thread")
 
 
 def _list_logs(store: Store, directory: str) -> list[str]:
     if not store.io.is_dir(directory):
-        return [directory] if store.io.stat(directory) is not None else []
+        if store.io.stat(directory) is None:
+            return []
+        return [directory]
     try:
         names = sorted(store.io.listdir(directory))
     except PermissionError:
@@ -281,4 +285,9 @@ def _find_unfinished(report: FileReport, checker: LogChecker) -> Unfinished:
     is_live = os.path.basename(report.path) == layout.LOG
     if not is_live or report.state != "ok" or checker.closed_by is None:
         return ""
-    return "release" if checker.closed_by.type == RELEASE else "delete"
+    return name_ending(checker.closed_by.type)
+
+
+def name_ending(type: int) -> Unfinished:
+    """Return the operation that a record of this type, RELEASE or TOMBSTONE, ends."""
+    return "release" if type == RELEASE else "delete"

@@ -259,7 +259,7 @@ def test_a_directory_that_became_a_link_since_the_threads_were_listed(saver, mon
     directory = path_of(saver, "t").parent
     moved = directory.rename(directory.parent.parent / "moved")
     directory.symlink_to(moved)
-    directories = catalog.ThreadDirectories([directory.name], set(), 1)
+    directories = catalog.ThreadDirectories([directory.name], set())
     monkeypatch.setattr(catalog, "find_directories", lambda _: directories)
     for limit in (None, 1):
         with pytest.raises(CheckpointFormatError, match="symbolic link"):

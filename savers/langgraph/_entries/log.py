@@ -32,7 +32,6 @@ from savers._filesystem.io import FileIO, preload_modules
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import new_generation, renew
-from savers._filesystem.salvaged_files import FileRange
 from savers._filesystem.store import make_room, make_root, wrap_os_error
 from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import WRITE
@@ -306,7 +305,7 @@ class EntryLog:
         medium.open()
         frames.adopt(new_header(frames.identity.digest, 0), None)
         good = read_good_entries(frames)
-        whole = FileRange(io=self._io, fd=medium.fd, start=0, end=medium.size)
+        whole = medium.get_range(0, medium.size)
         name = whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
         self._io.fsync_dir(self._directory)
         self._rewrite(good.table.oldest_first())

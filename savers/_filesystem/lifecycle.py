@@ -116,8 +116,7 @@ def release(store: Store, thread: ThreadDirectory) -> int | None:
     namespaces = catalog.list_namespaces(store, thread)
     if not any(_has_checkpoints(store, thread.in_namespace(namespace)) for namespace in namespaces):
         return None
-    versions = catalog.list_versions(store, thread)
-    version = versions[-1] + 1 if versions else 1
+    version = 1 + max(catalog.list_versions(store, thread), default=0)
     for namespace in filter(None, namespaces):
         # Before the root's RELEASE record makes it a version. Otherwise a power loss could leave the
         # record and a log that lacks its last checkpoints.
@@ -147,17 +146,18 @@ def _mark_as_ending(store: Store, thread: ThreadDirectory) -> None:
 
 def finish_release(store: Store, thread: ThreadDirectory, version: int) -> None:
     """Finish a release, from any state in which a process left it."""
+    io = store.io
     _end_log(store, thread, version)
     for namespace in filter(None, catalog.list_namespaces(store, thread)):
         directory = thread.in_namespace(namespace)
         if _end_log(store, directory, version):
-            store.io.rename(directory.live_log, directory.released_log(version))
+            io.rename(directory.live_log, directory.released_log(version))
         else:
-            store.io.unlink(directory.live_log)
-        store.io.fsync_dir(directory.path)
+            io.unlink(directory.live_log)
+        io.fsync_dir(directory.path)
     # The root's log is last: its RELEASE record decides for the namespaces.
-    store.io.rename(thread.live_log, thread.released_log(version))
-    store.io.fsync_dir(thread.path)
+    io.rename(thread.live_log, thread.released_log(version))
+    io.fsync_dir(thread.path)
     _remove_ending_mark(store, thread)
 
 
@@ -211,6 +211,7 @@ def delete(store: Store, thread: ThreadDirectory, *, keep_lock: bool) -> bool:
     Returns:
         Whether the thread had a history, a version, or salvaged files.
     """
+    io = store.io
     logs = catalog.list_logs(store, thread.path, released=True)
     had_content = bool(logs) or catalog.has_salvaged_files(store, thread)
     # Not brought to the disk: after a power loss, the thread is at worst listed, and empty.
@@ -219,22 +220,20 @@ def delete(store: Store, thread: ThreadDirectory, *, keep_lock: bool) -> bool:
     open_namespaces = _append_tombstones(store, thread)
     removed = store.leftovers.choose_path(thread)
     store.leftovers.sweep_once()
-    store.io.rename(thread.path, removed)
+    io.rename(thread.path, removed)
     lock_path = layout.join(removed, layout.RUN_LOCK)
-    if keep_lock and store.io.stat(lock_path) is not None:
-        store.io.mkdir(thread.path)
-        store.io.rename(lock_path, thread.run_lock)
-    store.io.fsync_dir(store.root)
+    if keep_lock and io.stat(lock_path) is not None:
+        io.mkdir(thread.path)
+        io.rename(lock_path, thread.run_lock)
+    io.fsync_dir(store.root)
     _append_late_tombstones(store, thread, removed, open_namespaces)
     _remove_ending_mark(store, thread)
     store.begun_releases.pop(thread.thread_id, None)
-    kept_directories = remove_tree(store.io, removed)
+    kept_directories = remove_tree(io, removed)
     if kept_directories:
-        _LOGGER.warning(
-            "thread %.80r is deleted, but %s stays, because graphkit did not make it: remove it yourself",
-            thread.thread_id,
-            ", ".join(kept_directories),
-        )
+        names = ", ".join(kept_directories)
+        message = "thread %.80r is deleted, but %s stays, because graphkit did not make it: remove it yourself"
+        _LOGGER.warning(message, thread.thread_id, names)
     return had_content
 
 

@@ -19,7 +19,7 @@ from savers._filesystem import layout
 from savers._filesystem.catalog import list_namespaces
 from savers._filesystem.io import boot_number, write_whole
 from savers._filesystem.leftovers import remove_temporary_logs
-from savers._log.frame import HEADER_SIZE, META, META_RECORDS, SEALED, Header, pack_frame, repack_frame
+from savers._log.frame import HEADER_SIZE, META, META_RECORDS, SEALED, Frame, Header, pack_frame, repack_frame
 from savers._log.frame_log import new_header, pack_meta_frames
 from savers._log.records import Records
 from savers._log.rewriter import Rewriter, replay_states
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from savers._filesystem.log_bytes import FileLogBytes
     from savers._filesystem.store import FileLog, Store
     from savers._log.frame_log import AnyFrameLog, FrameLog, Identity
+    from savers._log.sealing import LogSeal
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _BATCH_SIZE: Final = 1 << 20
@@ -72,7 +73,7 @@ class NewLog:
         self._final_path = path
         self._path = _make_room_for(io, path, header)
         self._fid = header.fid
-        self._seal = None if key_id is None else identity.make_seal(path, key_id)
+        self._seal: LogSeal | None = None
         """What seals the new records, if the log is sealed: not with the salt of the old ones."""
         self._fd = io.open(self._path, write=True, create=True)
         self._seq = META_RECORDS
@@ -80,9 +81,11 @@ class NewLog:
         """Up to here the records are in the file."""
         meta = identity.make_meta()
         if key_id is not None:
+            self._seal = identity.make_seal(path, key_id)
             meta["sealed"] = key_id
-        self._pending = bytearray(header.pack() + pack_meta_frames(header.fid, meta, boot_number()))
-        """The records after these."""
+        self._pending = bytearray(header.pack())
+        """What follows them."""
+        self._pending += pack_meta_frames(header.fid, meta, boot_number())
 
     @property
     def _end(self) -> int:
@@ -112,14 +115,26 @@ class NewLog:
         for frame in Records(source.bytes, source.fid).scan(HEADER_SIZE, end, 0):
             if frame.type == META:
                 continue
-            payload = frame.payload
+            moved = frame._replace(seq=self._seq)
             if frame.flags & SEALED:
-                assert self._seal is not None
-                place = pack_place(frame.flags, frame.back, frame.key, self._seq, self._fid, frame.type, self._end)
-                # As long as it was.
-                payload = self._seal.seal_as(frame.payload, source.records.open(frame).payload, place)
-            moved = frame._replace(seq=self._seq, payload=payload)
+                opened = source.records.open(frame)
+                moved = moved._replace(payload=self._seal_again(moved, opened.payload))
             self._add(repack_frame(moved, self._end, self._fid))
+
+    def _seal_again(self, moved: Frame, payload: bytes) -> bytes:
+        """Return the payload of a sealed record for its new place, as long as it was."""
+        # A seal names the place of the record, so that no one can move a record and have it accepted.
+        place = pack_place(
+            moved.flags,
+            moved.back,
+            moved.key,
+            moved.seq,
+            self._fid,
+            moved.type,
+            self._end,
+        )
+        assert self._seal is not None
+        return self._seal.seal_as(moved.payload, payload, place)
 
     def install(self) -> None:
         """Bring the file to the disk and rename it to its final name."""

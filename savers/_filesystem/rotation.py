@@ -61,11 +61,11 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
                 rewrite.keep_all(store, log)
             if is_old or was_plain:
                 rewritten.append(log.path)
-    for files in list_files(store, thread_id):
-        for path in files.logs:
-            version = layout.parse_version(os.path.basename(path))
-            if version is not None and _rotate_version(store, key_ring, thread, path, version):
-                rewritten.append(path)
+    (files,) = list_files(store, thread_id)
+    for path in files.logs:
+        version = layout.parse_version(os.path.basename(path))
+        if version is not None and _rotate_version(store, key_ring, thread, path, version):
+            rewritten.append(path)
     return RotationReport(
         rewritten=tuple(os.path.relpath(path, store.root) for path in rewritten),
         set_aside=tuple(list_others(store, thread.path, layout.SALVAGED_PREFIXES)),

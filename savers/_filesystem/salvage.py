@@ -67,11 +67,13 @@ def identify_log(store: Store, damaged: FileLog, size: int) -> int:
     is 0.
     """
     frames = damaged.frames
+    head = frames.bytes.read_at(0, min(size, HEAD_SIZE))
     header = None
     with suppress(IncompleteLog, CheckpointerError):
-        header = read_header(damaged.path, frames.bytes.read_at(0, min(size, HEAD_SIZE)))
+        header = read_header(damaged.path, head)
     if header is None:
         header = Header(_find_fid(damaged, size), 0, 0, frames.identity.digest)
+    # Its records can be searched from here on, and the search may have to find the key.
     frames.adopt(header, None)
     meta = read_meta(store, damaged.path)
     if meta:
@@ -79,15 +81,19 @@ def identify_log(store: Store, damaged: FileLog, size: int) -> int:
         key_id = meta.get("sealed")
     else:
         key_id = _find_key_id(damaged, size)
-    frames.adopt(header, None if key_id is None else str(key_id))
+    if key_id is not None:
+        frames.adopt(header, str(key_id))
     return header.generation
 
 
 def _find_key_id(damaged: FileLog, size: int) -> str | None:
     """Return the id of a key with which the records of a log are sealed; None if it is plain."""
     for frame in damaged.frames.records.search(HEADER_SIZE, size):
+        # Of a log that is sealed, all records of these types are.
+        if frame.type in SEALED_TYPES and not frame.flags & SEALED:
+            return None
         if frame.type in SEALED_TYPES:
-            return read_key_id(frame.payload) if frame.flags & SEALED else None
+            return read_key_id(frame.payload)
     return None
 
 
@@ -99,7 +105,11 @@ def _find_fid(damaged: FileLog, size: int) -> int:
         extent = parse_extent(medium.read_at(frame.offset, FRAME_SIZE), frame.offset)
         assert extent is not None
         fids[extent.fid] += 1
-    return fids.most_common(1)[0][0] if fids else 0
+    if not fids:
+        return 0
+    # Good records with another id are those of another log, whose bytes stand in a value.
+    ((fid, _),) = fids.most_common(1)
+    return fid
 
 
 @dataclass(slots=True)

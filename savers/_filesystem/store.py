@@ -103,13 +103,12 @@ class Store:
             CheckpointerConfigurationError: there is something else at that path.
             CheckpointFormatError: another version of graphkit made it.
         """
-        if not self.io.is_dir(self.root):
+        io = self.io
+        if not io.is_dir(self.root):
             # Check twice: another process may be making the directory at this moment.
-            if self.io.stat(self.root) is not None and not self.io.is_dir(self.root):
-                raise CheckpointerConfigurationError(
-                    f"{self.root} is a file; name a directory for the checkpoints",
-                )
-            make_root(self.io, self.root)
+            if io.stat(self.root) is not None and not io.is_dir(self.root):
+                raise CheckpointerConfigurationError(f"{self.root} is a file; name a directory for the checkpoints")
+            make_root(io, self.root)
         marker = self.marker.read()
         if marker is not None and marker.problem:
             _LOGGER.warning("%s is damaged: %s; `repair` rewrites it", self.marker.path, marker.problem)
@@ -138,22 +137,28 @@ class Store:
         """
         if self.run_lock(directory.thread_id, None).is_lost:
             raise CheckpointConflictError(directory.thread_id, WAS_REMOVED)
+        io = self.io
         self.marker.check_may_begin()
+        # The locks may have been removed with the store. A lock on a file without a name excludes no
+        # writer that opens the file anew.
         self.write_lock(directory).reopen()
         self.leftovers.sweep_once()
         self.leftovers.remove(directory.leftover)
         self.marker.update()
-        self.io.mkdir(directory.thread_path)
+        io.mkdir(directory.thread_path)
         if directory.namespace:
-            self.io.mkdir(directory.path)
-        remove_temporary_logs(self.io, directory.path)
+            io.mkdir(directory.path)
+        remove_temporary_logs(io, directory.path)
 
     def sync_names(self, directory: ThreadDirectory, file: FileId | None) -> None:
         """Bring the names that lead to a log to the disk, unless this process has done so for this file."""
         # A backup that was copied back has the fid of the log, and may have its inode. The time of
         # a directory's last change shows it: nothing can set it.
-        statuses = [self.io.stat(path) for path in directory.parents if path != self.root]
-        known = (file, *((status.st_ino, status.st_ctime_ns) for status in statuses if status))
+        known: tuple[object, ...] = (file,)
+        for path in directory.parents[:-1]:
+            status = self.io.stat(path)
+            if status is not None:
+                known += (status.st_ino, status.st_ctime_ns)
         if file is not None and self._synced_names.get(directory.path) == known:
             return
         self.sync_directories(directory)

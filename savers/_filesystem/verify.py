@@ -37,17 +37,21 @@ def verify(store: Store, thread_id: str | None, progress: Progress | None = None
     """Check one thread, or all threads (None)."""
     threads = list_files(store, thread_id)
     meter = ProgressMeter(store, threads, progress)
-    reports = [check_thread(store, files, thread_id, meter) for files in threads]
-    leftovers: list[str] = []
-    marker = None
-    if thread_id is None:
-        leftovers = sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
-        marker = check_marker(store)
+    reports: list[ThreadReport] = []
+    size = 0
+    for files in threads:
+        report = check_thread(store, files, thread_id, meter)
+        size += sum(file.size for file in report.files)
+        if report.files or report.leftovers or report.set_aside:
+            reports.append(report)
+    if thread_id is not None:
+        return StoreReport(threads=tuple(reports), leftovers=(), size=size, marker=None)
+    leftovers = sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
     return StoreReport(
-        threads=tuple(report for report in reports if report.files or report.leftovers or report.set_aside),
+        threads=tuple(reports),
         leftovers=tuple(leftovers),
-        size=sum(file.size for report in reports for file in report.files),
-        marker=marker,
+        size=size,
+        marker=check_marker(store),
     )
 
 
@@ -77,11 +81,15 @@ class ProgressMeter:
         self._done = 0
         self._sizes: dict[str, int] = {}
         if progress is not None:
-            for path in (log for files in threads for log in files.logs):
-                status = store.io.stat(path)
-                if status is not None:
-                    self._sizes[path] = status.st_size
+            for files in threads:
+                self._measure(store, files)
         self._total = sum(self._sizes.values())
+
+    def _measure(self, store: Store, files: ThreadFiles) -> None:
+        for path in files.logs:
+            status = store.io.stat(path)
+            if status is not None:
+                self._sizes[path] = status.st_size
 
     def finish_file(self, path: str) -> None:
         """Report that a file is done."""
@@ -107,21 +115,22 @@ def find_thread_id(store: Store, files: ThreadFiles) -> str | None:
 
 
 def _list_logs(store: Store, directory: str) -> list[str]:
-    if not store.io.is_dir(directory):
-        if store.io.stat(directory) is None:
+    io = store.io
+    if not io.is_dir(directory):
+        if io.stat(directory) is None:
             return []
         return [directory]
     try:
-        names = sorted(store.io.listdir(directory))
+        names = sorted(io.listdir(directory))
     except PermissionError:
         return [directory]
     paths = [layout.join(directory, name) for name in names if layout.is_log(name)]
     for name in filter(layout.is_namespace, names):
         subdirectory = layout.join(directory, name)
-        if not store.io.is_dir(subdirectory):
+        if not io.is_dir(subdirectory):
             paths.append(subdirectory)
             continue
-        logs = sorted(filter(layout.is_log, store.io.listdir(subdirectory)))
+        logs = sorted(filter(layout.is_log, io.listdir(subdirectory)))
         paths += [layout.join(subdirectory, log) for log in logs]
     return paths
 
@@ -167,10 +176,11 @@ def check_thread(store: Store, files: ThreadFiles, thread_id: str | None, meter:
 
 def list_others(store: Store, directory: str, prefixes: tuple[str, ...]) -> list[str]:
     """Return the files below a directory whose names have a prefix, relative to the store's root."""
+    io = store.io
     found: list[str] = []
-    if not store.io.is_dir(directory):
+    if not io.is_dir(directory):
         return found
-    for name in sorted(store.io.listdir(directory)):
+    for name in sorted(io.listdir(directory)):
         path = layout.join(directory, name)
         if layout.is_namespace(name):
             found += list_others(store, path, prefixes)

@@ -67,7 +67,8 @@ def find_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str 
 def _read_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str | None:
     name = os.path.basename(path)
     for log_name in log_names:
-        found = read_meta(store, layout.join(path, log_name)).get(key)
+        meta = read_meta(store, layout.join(path, log_name))
+        found = meta.get(key)
         # The file may have been moved here from elsewhere.
         if isinstance(found, str) and layout.is_name_of(name, found):
             store.remember_id(name, found)
@@ -114,8 +115,9 @@ def read_meta(store: Store, path: str) -> dict[str, Any]:
 def _search_meta(store: Store, fd: int, path: str) -> Any:
     # A search, not a look behind the header: of the two META records, the first may be damaged.
     for length in (_SHORT_READ, _LONG_READ):
-        medium = MemoryLogBytes(path, bytearray(store.io.read_at(fd, 0, length)))
-        frame = next(Records(medium, None).search(HEADER_SIZE, length), None)
+        data = bytearray(store.io.read_at(fd, 0, length))
+        records = Records(MemoryLogBytes(path, data), None)
+        frame = next(records.search(HEADER_SIZE, length), None)
         if frame is not None and frame.type == META:
             return payloads.unpack_payload(path, frame)
         if frame is not None:
@@ -134,9 +136,10 @@ def list_directories(store: Store, thread: ThreadDirectory) -> list[str]:
 
 def list_namespaces(store: Store, thread: ThreadDirectory, log_name: str = layout.LOG) -> list[str]:
     """Return the namespaces of a thread that have a live log, or one with another name, the root first."""
+    io = store.io
     namespaces: list[str] = []
     for path in list_directories(store, thread):
-        if store.io.stat(layout.join(path, log_name)) is None:
+        if io.stat(layout.join(path, log_name)) is None:
             continue
         namespace = find_namespace(store, path)
         if namespace is not None:
@@ -186,16 +189,22 @@ def list_logs(store: Store, path: str, *, released: bool) -> list[str]:
     """
     if _is_complete(store.io.stat(layout.join(path, layout.LOG))):
         return [layout.LOG]
-    logs: list[str] = []
-    for name in ("", *store.directories_in(path, layout.is_namespace)):
-        live_log = layout.join(name, layout.LOG)
-        if name and _is_complete(store.io.stat(layout.join(path, live_log))):
-            logs.append(live_log)
-        if released:
-            files = store.io.listdir(layout.join(path, name))
-            versions = [file for file in files if layout.parse_version(file) is not None]
-            logs += [layout.join(name, version) for version in versions]
+    logs = list(_iter_logs(store, path, "", released=released))
+    for name in store.directories_in(path, layout.is_namespace):
+        logs += _iter_logs(store, path, name, released=released)
     return logs
+
+
+def _iter_logs(store: Store, path: str, name: str, *, released: bool) -> Iterator[str]:
+    """Yield the logs in a directory of a thread, relative to the thread's directory; see `list_logs`."""
+    io = store.io
+    for file in io.listdir(layout.join(path, name)):
+        log = layout.join(name, file)
+        if file == layout.LOG:
+            if _is_complete(io.stat(layout.join(path, log))):
+                yield log
+        elif released and layout.parse_version(file) is not None:
+            yield log
 
 
 def _is_complete(status: os.stat_result | None) -> bool:

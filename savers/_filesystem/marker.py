@@ -102,16 +102,18 @@ class MarkerFile:
         Raises:
             CheckpointFormatError: another version of graphkit made the store, or the directory is not a store.
         """
-        if self._io.stat(self.path) is None:
+        io = self._io
+        if io.stat(self.path) is None:
             return None
-        fd = self._io.open(self.path)
+        fd = io.open(self.path)
         try:
-            text = self._io.read_at(fd, 0, _MAX_LENGTH)
+            text = io.read_at(fd, 0, _MAX_LENGTH)
         finally:
-            self._io.close(fd)
+            io.close(fd)
         marker = read_marker(self.path, text)
         if marker.problem:
-            names = self._io.listdir(self._root)
+            # A store may have lost its marker to damage. The names of its directories show it.
+            names = io.listdir(self._root)
             if layout.LOCKS not in names and not any(map(layout.is_thread, names)):
                 raise CheckpointFormatError(self.path, "this is not a graphkit store")
         return marker
@@ -133,24 +135,23 @@ class MarkerFile:
     def make(self) -> None:
         """Write the marker of a new store, unless there is one."""
         if self.read() is None:
-            self.write(generate_id(), self._choose_seal(None))
+            self.write(generate_id(), self._get_key_id())
 
     def update(self) -> None:
         """Mark the store as sealed if the saver has a cipher, before a sealed log takes its place."""
         if self._is_updated or self._key_ring is None:
             return
         marker = self.read()
-        if marker is not None and not marker.problem:
-            sealed = self._choose_seal(marker.sealed)
-            if sealed != marker.sealed:
-                self.write(marker.store, sealed)
+        if marker is not None and not marker.problem and marker.sealed is None:
+            self.write(marker.store, self._get_key_id())
         self._is_updated = True
 
-    def _choose_seal(self, sealed: str | None) -> str | None:
-        """Return the key id for a marker: the one that it has, or the current one of the saver."""
-        if sealed is None and self._key_ring is not None:
-            sealed, _ = self._key_ring.get_current(self.path)
-        return sealed
+    def _get_key_id(self) -> str | None:
+        """Return the id of the saver's current key; None if it has no cipher."""
+        if self._key_ring is None:
+            return None
+        key_id, _ = self._key_ring.get_current(self.path)
+        return key_id
 
     def check_may_begin(self) -> None:
         """Refuse to begin a plain log in a sealed store.

@@ -112,7 +112,9 @@ class NewLog:
 
         Distances between records stay true, because all records move by the same distance.
         """
-        for frame in Records(source.bytes, source.fid).scan(HEADER_SIZE, end, 0):
+        # As they are in the file: a record of a sealed log is opened only to be sealed again.
+        records = Records(source.bytes, source.fid)
+        for frame in records.scan(HEADER_SIZE, end, 0):
             if frame.type == META:
                 continue
             moved = frame._replace(seq=self._seq)
@@ -215,7 +217,9 @@ def renew(log: SyncedLog) -> None:
 
 
 def _get_key_id(frames: AnyFrameLog) -> str | None:
-    return None if frames.seal is None else frames.seal.key_id
+    if frames.seal is None:
+        return None
+    return frames.seal.key_id
 
 
 def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) -> None:
@@ -233,12 +237,13 @@ def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) 
 
 
 def _copy_log(store: Store, source: FileLog, target: ThreadDirectory) -> None:
+    frames = source.frames
     store.make_directories(target)
     identity = store.new_log(target).frames.identity
     header = new_header(target.digest, 1)
-    new_log = NewLog(store.io, target.live_log, identity, header, _get_key_id(source.frames))
+    new_log = NewLog(store.io, target.live_log, identity, header, _get_key_id(frames))
     try:
-        new_log.copy_records(source.frames, source.frames.end)
+        new_log.copy_records(frames, frames.end)
         new_log.install()
         store.sync_directories(target)
     finally:

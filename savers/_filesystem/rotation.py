@@ -66,20 +66,22 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
         version = layout.parse_version(os.path.basename(path))
         if version is not None and _rotate_version(store, key_ring, thread, path, version):
             rewritten.append(path)
+    set_aside = list_others(store, thread.path, layout.SALVAGED_PREFIXES)
     return RotationReport(
         rewritten=tuple(os.path.relpath(path, store.root) for path in rewritten),
-        set_aside=tuple(list_others(store, thread.path, layout.SALVAGED_PREFIXES)),
+        set_aside=tuple(set_aside),
     )
 
 
 def _rotate_version(store: Store, key_ring: KeyRing, thread: ThreadDirectory, path: str, version: int) -> bool:
     """Rewrite a released log if it needs it; return whether it did."""
-    namespace = catalog.find_namespace(store, os.path.dirname(path))
+    directory = os.path.dirname(path)
+    namespace = catalog.find_namespace(store, directory)
     if namespace is None:
         raise CheckpointFormatError(path, "its namespace cannot be read: repair it")
     log = store.new_log(thread.in_namespace(namespace), path, expects_release=True)
     with store.write_lock(thread), closing(log):
-        remove_temporary_logs(store.io, os.path.dirname(path))
+        remove_temporary_logs(store.io, directory)
         log.refresh()
         if log.is_open and log.history.closed_by is None:
             reason = "the end of the released history is missing"

@@ -104,11 +104,12 @@ class Store:
             CheckpointFormatError: another version of graphkit made it.
         """
         io = self.io
-        if not io.is_dir(self.root):
+        root = self.root
+        if not io.is_dir(root):
             # Check twice: another process may be making the directory at this moment.
-            if io.stat(self.root) is not None and not io.is_dir(self.root):
-                raise CheckpointerConfigurationError(f"{self.root} is a file; name a directory for the checkpoints")
-            make_root(io, self.root)
+            if io.stat(root) is not None and not io.is_dir(root):
+                raise CheckpointerConfigurationError(f"{root} is a file; name a directory for the checkpoints")
+            make_root(io, root)
         marker = self.marker.read()
         if marker is not None and marker.problem:
             _LOGGER.warning("%s is damaged: %s; `repair` rewrites it", self.marker.path, marker.problem)
@@ -159,12 +160,13 @@ class Store:
             status = self.io.stat(path)
             if status is not None:
                 known += (status.st_ino, status.st_ctime_ns)
-        if file is not None and self._synced_names.get(directory.path) == known:
+        synced_names = self._synced_names
+        if file is not None and synced_names.get(directory.path) == known:
             return
         self.sync_directories(directory)
-        if len(self._synced_names) >= KNOWN_IDS:
-            self._synced_names.clear()
-        self._synced_names[directory.path] = known
+        if len(synced_names) >= KNOWN_IDS:
+            synced_names.clear()
+        synced_names[directory.path] = known
 
     def sync_directories(self, directory: ThreadDirectory) -> None:
         """Bring the names that lead to a log to the disk."""

@@ -139,7 +139,8 @@ def list_namespaces(store: Store, thread: ThreadDirectory, log_name: str = layou
     io = store.io
     namespaces: list[str] = []
     for path in list_directories(store, thread):
-        if io.stat(layout.join(path, log_name)) is None:
+        log = layout.join(path, log_name)
+        if io.stat(log) is None:
             continue
         namespace = find_namespace(store, path)
         if namespace is not None:
@@ -299,7 +300,8 @@ def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
     thread_id = _find_known_id(store, name)
     if thread_id is not None:
         # `stat` would also check the directories on the way, which doubles the system calls.
-        status = store.io.stat_unchecked(f"{store.root}{os.sep}{name}{os.sep}{layout.LOG}")
+        log = f"{store.root}{os.sep}{name}{os.sep}{layout.LOG}"
+        status = store.io.stat_unchecked(log)
         if _is_complete(status):
             return thread_id
     if not layout.is_thread(name):
@@ -407,10 +409,11 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
     @wrap_os_errors("read")
     def _read_newest_id(self, path: str) -> str | None:
         # A listing reads thousands of these, nearly all of them short.
-        data, status = self._store.io.read_file_unchecked(path, _SHORT_LOG)
+        io = self._store.io
+        data, status = io.read_file_unchecked(path, _SHORT_LOG)
         medium: LogBytes = MemoryLogBytes(path, bytearray(data))
         if status.st_size > _SHORT_LOG:
-            medium = FileLogBytes(self._store.io, [path])
+            medium = FileLogBytes(io, [path])
         try:
             if not medium.open():
                 return None

@@ -12,14 +12,7 @@ from itertools import chain, product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
-from savers._log.frame import (
-    FRAME_SIZE,
-    HEADER_SIZE,
-    OVERHEAD,
-    Frame,
-    parse_extent,
-    parse_frame,
-)
+from savers._log.frame import FRAME_SIZE, HEADER_SIZE, OVERHEAD, Frame, parse_extent, parse_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -123,8 +123,10 @@ class FileIO:
         """Return `length` bytes from `offset`; fewer only at the end of the file."""
         try:
             data = self._pread(fd, length, offset)
+            # Linux returns at most 2 GiB at once, and a network file system may return less.
             while len(data) < length:
-                more = self._pread(fd, length - len(data), offset + len(data))
+                missing = length - len(data)
+                more = self._pread(fd, missing, offset + len(data))
                 if not more:
                     break
                 data += more
@@ -145,8 +147,8 @@ class FileIO:
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                reason = f"it is {describe_file_type(status.st_mode)} where a file should be"
-                raise OSError(errno.EINVAL, reason, path)
+                kind = describe_file_type(status.st_mode)
+                raise OSError(errno.EINVAL, f"it is {kind} where a file should be", path)
             if status.st_size > longest:
                 return b"", status
             # Fewer bytes only if the file has become shorter since.
@@ -479,7 +481,5 @@ def preload_modules() -> None:
 if hasattr(os, "register_at_fork"):
     # In the child, the thread of execution that took the lock continues, so it may release it.
     os.register_at_fork(
-        before=_IMPORT_LOCK.acquire,
-        after_in_parent=_IMPORT_LOCK.release,
-        after_in_child=_IMPORT_LOCK.release,
+        before=_IMPORT_LOCK.acquire, after_in_parent=_IMPORT_LOCK.release, after_in_child=_IMPORT_LOCK.release
     )

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from savers._filesystem.io import FileIO
     from savers._filesystem.layout import ThreadDirectory
 
-_NOT_REMOVABLE: Final = frozenset(
-    {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS},
-)
+_NOT_REMOVABLE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS})
 """Why a directory cannot be removed, other than by a failing disk: it is not empty, or it is a
 mount point."""
 _LOGGER: Final = getLogger("graphkit")
@@ -99,6 +97,7 @@ def remove_tree(io: FileIO, directory: str) -> list[str]:
     kept: list[str] = []
     for name in io.listdir(directory):
         path = layout.join(directory, name)
+        # A link with the name of a namespace is not followed: the recursion removes it.
         if layout.is_namespace(name):
             kept += remove_tree(io, path)
         elif io.is_dir(path):
@@ -106,7 +105,9 @@ def remove_tree(io: FileIO, directory: str) -> list[str]:
         else:
             with suppress(FileNotFoundError):
                 io.unlink(path)
-    return kept or _remove_if_empty(io, directory)
+    if kept:
+        return kept
+    return _remove_if_empty(io, directory)
 
 
 def _remove_if_empty(io: FileIO, directory: str) -> list[str]:

@@ -55,8 +55,8 @@ def make_ready(store: Store, log: FileLog) -> None:
     frames = log.frames
     medium = frames.bytes
     # The usual case: no other process has written since. `is_ready` asks the file, so it is last.
-    is_usual = not frames.in_doubt and log.history.closed_by is None and not frames.must_be_sealed
-    if is_usual and medium.is_ready(frames.end):
+    needs_work = frames.in_doubt or log.history.closed_by is not None or frames.must_be_sealed
+    if not needs_work and medium.is_ready(frames.end):
         return
     if medium.read_only_error is not None:
         # The file system may have become writable since.

@@ -347,10 +347,7 @@ class RunLock:
         held = _HELD
         try:
             with held.changed:
-                is_free = held.changed.wait_for(
-                    lambda: self._key not in held.owners,
-                    timeout=self._timeout,
-                )
+                is_free = held.changed.wait_for(lambda: self._key not in held.owners, timeout=self._timeout)
                 if not is_free:
                     waited = round(monotonic() - started, 1)
                     holder = held.owners[self._key].holder_name
@@ -386,19 +383,20 @@ class RunLock:
         return at_path is not None and at_path.st_ino == self._io.fstat(self._fd).st_ino
 
     def _lock(self, started: float) -> None:
+        io = self._io
         pause = _FIRST_WAIT
         while True:
             if self._fd < 0:
                 try:
-                    self._fd = self._io.open(self._path, write=True)
+                    self._fd = io.open(self._path, write=True)
                 except FileNotFoundError:
                     self._fd = self._make()
-            if self._io.lock(self._fd):
+            if io.lock(self._fd):
                 # A delete removes the file of a lock, or moves it with its directory. A lock on a
                 # file that is not at the path excludes no other run: the next one makes a new file.
                 if self._is_at_path():
                     return
-                self._io.close(self._fd)
+                io.close(self._fd)
                 self._fd = -1
                 continue
             waited = monotonic() - started

@@ -229,8 +229,10 @@ class FileLogBytes(LogBytes):
         return self.io.read_at(self.fd, offset, length)
 
     def note_frames(self, frames: Sequence[Frame]) -> None:
+        synced = self.synced
         for frame in frames:
-            self.synced = max(self.synced, frame.vouched)
+            synced = max(synced, frame.vouched)
+        self.synced = synced
         last = frames[-1]
         if self._is_of_another_boot(last):
             self.synced = last.end

@@ -134,11 +134,7 @@ class Repairer:
     """Repairs the threads of a store."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        hold_run_lock: Callable[[str], AbstractContextManager[object]],
-        dry_run: bool,
+        self, store: Store, *, hold_run_lock: Callable[[str], AbstractContextManager[object]], dry_run: bool
     ) -> None:
         """Prepare a repair.
 
@@ -158,18 +154,22 @@ class Repairer:
             CheckpointStorageError: the file system refused.
             ThreadBusyError: a run holds a thread. In both cases, all other threads are repaired.
         """
-        threads = list_files(self._store, thread_id)
-        meter = ProgressMeter(self._store, threads, progress)
+        store = self._store
+        threads = list_files(store, thread_id)
+        meter = ProgressMeter(store, threads, progress)
         repairs: list[FileRepair] = []
         finished: list[str] = []
         removed: list[str] = []
         marker = None
         if thread_id is None:
             if self._dry_run:
-                removed = sorted(filter(layout.is_leftover, self._store.io.listdir(self._store.root)))
+                names = store.io.listdir(store.root)
+                removed = sorted(filter(layout.is_leftover, names))
             else:
-                removed = sorted(self._store.leftovers.sweep())
+                removed = sorted(store.leftovers.sweep())
             marker = self._repair_marker()
+        # A thread that cannot be repaired does not keep the others from it: its error is raised when all
+        # are done. A thread with a run is the lesser problem, for the caller can try again.
         busy: ThreadBusyError | None = None
         failure: CheckpointerError | OSError | None = None
         for files in threads:
@@ -190,11 +190,7 @@ class Repairer:
         if busy is not None:
             raise busy
         return RepairReport(
-            files=tuple(repairs),
-            dry_run=self._dry_run,
-            finished=tuple(finished),
-            removed=tuple(removed),
-            marker=marker,
+            files=tuple(repairs), dry_run=self._dry_run, finished=tuple(finished), removed=tuple(removed), marker=marker
         )
 
     def _repair_marker(self) -> FileReport | None:
@@ -225,6 +221,7 @@ class Repairer:
         A dry run excludes only writers, and only where the lock files can be made.
         """
         write_lock = self._store.write_lock(self._store.locate(thread_id))
+        # The run lock first, as everywhere: a run that holds it takes the write lock for each put.
         with ExitStack() as stack:
             if self._dry_run:
                 with suppress(OSError):
@@ -279,26 +276,22 @@ class Repairer:
 
         This can only remove incomplete logs, for which the thread need not be known.
         """
+        store = self._store
         repairs: list[FileRepair] = []
         with ExitStack() as stack:
             if not self._dry_run:
-                # One of them is the lock of the thread.
-                for lock in self._store.all_write_locks():
+                # One of them is the lock of the thread, and without its id it is not known which.
+                for lock in store.all_write_locks():
                     stack.enter_context(lock)
             reason = "its thread id cannot be read: name the thread to repair it"
             for path in paths:
-                report, _ = check_file(self._store, path, None)
+                report, _ = check_file(store, path, None)
                 if report is not None:
-                    repairs.append(self._repair_unidentified(path, report, None, reason))
+                    repair = self._repair_unidentified(path, report, None, reason)
+                    repairs.append(repair)
         return RepairReport(files=tuple(repairs))
 
-    def _repair_unidentified(
-        self,
-        path: str,
-        report: FileReport,
-        thread_id: str | None,
-        reason: str,
-    ) -> FileRepair:
+    def _repair_unidentified(self, path: str, report: FileReport, thread_id: str | None, reason: str) -> FileRepair:
         """Remove a log if it is incomplete; refuse any other for a reason."""
         # Nothing in an incomplete log was acknowledged.
         if report.state == "torn" and not report.offset and not report.records:
@@ -371,20 +364,20 @@ class Repairer:
             tail = torn.frames.bytes.get_range(report.offset, size)
             salvaged = tail.choose_name(directory, name)
         else:
+            # The next writer would do this, so it is done by the same code.
             with closing(store.new_log(store.locate(torn.thread_id, torn.namespace))) as log:
                 salvaged = ""
                 if log.refresh():
                     salvaged = log.frames.prepare_end()
         return FileRepair(
-            before=report,
-            thread_id=torn.thread_id,
-            kept=report.checkpoints,
-            set_aside=_join_salvaged(report, salvaged),
+            before=report, thread_id=torn.thread_id, kept=report.checkpoints, set_aside=_join_salvaged(report, salvaged)
         )
 
     def _rebuild(self, damaged: FileLog, report: FileReport) -> FileRepair:
         """Rewrite a damaged log with what can be rebuilt."""
         store = self._store
+        # First what identifies the records. Then the single wrong bits, so that all that follows reads
+        # the right ones. Then what can be rebuilt of the rest.
         size = open_unchecked(damaged)
         frames = damaged.frames
         directory = os.path.dirname(damaged.path)
@@ -405,12 +398,14 @@ class Repairer:
         ending = salvage.ending
         unfinished: Unfinished = ""
         if version is not None:
+            # The name says that the history is released, whether the record that ends it is left or not.
             ending = (RELEASE, version)
         elif checkpoints and ending is not None:
             unfinished = name_ending(ending[0])
         early = salvage.early.select_recent(checkpoints)
         salvage.note_dropped(early)
         if not self._dry_run:
+            # The copy is on the disk, with its name, before the old log loses its own.
             if size:
                 salvaged = content.salvage(directory, name)
                 store.io.fsync_dir(directory)

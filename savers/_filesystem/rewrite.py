@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from savers._filesystem import layout
@@ -126,15 +126,7 @@ class NewLog:
     def _seal_again(self, moved: Frame, payload: bytes) -> bytes:
         """Return the payload of a sealed record for its new place, as long as it was."""
         # A seal names the place of the record, so that no one can move a record and have it accepted.
-        place = pack_place(
-            moved.flags,
-            moved.back,
-            moved.key,
-            moved.seq,
-            self._fid,
-            moved.type,
-            self._end,
-        )
+        place = pack_place(moved.flags, moved.back, moved.key, moved.seq, self._fid, moved.type, self._end)
         assert self._seal is not None
         return self._seal.seal_as(moved.payload, payload, place)
 
@@ -186,6 +178,7 @@ def new_generation(log: SyncedLog) -> Iterator[NewLog]:
     medium = frames.bytes
     header = frames.header
     assert header is not None
+    # Another file id, which each record repeats: no offset in the old log is taken for one in the new.
     next_header = new_header(header.digest, header.generation + 1)
     new_log = NewLog(medium.io, frames.path, frames.identity, next_header, _get_key_id(frames))
     try:
@@ -204,13 +197,16 @@ def renew(log: SyncedLog) -> None:
 
     The caller holds the mutex of the log, and excludes other writers. Afterwards the log is closed.
     """
+    # The pages that the disk refused are clean in the eyes of the system, which writes them no more. What
+    # it reads of them is what was appended, so they can be copied to blocks that have not failed.
     frames = log.frames
     medium = frames.bytes
     if medium.is_open:
         with new_generation(log) as new_log:
             new_log.copy_records(frames, medium.find_acknowledged_end(frames.end))
         return
-    # No later sync of its file can be trusted.
+    # Nothing in it was acknowledged, and no later sync of its file can be trusted: the next put begins
+    # another file.
     with suppress(FileNotFoundError):
         medium.io.unlink(medium.path)
     medium.is_suspect = False
@@ -228,12 +224,9 @@ def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) 
     The root's log is last, and takes the place of that one.
     """
     for namespace in sorted(list_namespaces(store, source), reverse=True):
-        log = store.new_log(source.in_namespace(namespace))
-        try:
+        with closing(store.new_log(source.in_namespace(namespace))) as log:
             if log.refresh() and log.history.find_latest() is not None:
                 _copy_log(store, log, target.in_namespace(namespace))
-        finally:
-            log.close()
 
 
 def _copy_log(store: Store, source: FileLog, target: ThreadDirectory) -> None:
@@ -276,6 +269,7 @@ def keep(
     header = log.frames.header
     assert header is not None
     next_header = new_header(header.digest, header.generation + 1)
+    # First: a store with a sealed log says so, or a saver without a cipher could begin a plain log in it.
     store.marker.update()
     path = _make_room_for(store.io, log.path, next_header)
     new = store.new_copy(log, path)

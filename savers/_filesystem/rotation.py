@@ -68,8 +68,7 @@ def rotate_thread(store: Store, key_ring: KeyRing, thread_id: str) -> RotationRe
             rewritten.append(path)
     set_aside = list_others(store, thread.path, layout.SALVAGED_PREFIXES)
     return RotationReport(
-        rewritten=tuple(os.path.relpath(path, store.root) for path in rewritten),
-        set_aside=tuple(set_aside),
+        rewritten=tuple(os.path.relpath(path, store.root) for path in rewritten), set_aside=tuple(set_aside)
     )
 
 

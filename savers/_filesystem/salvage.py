@@ -155,8 +155,8 @@ class Salvage:
                 self._add_gap(end, frame.offset, missing)
             check_known(self._path, frame)
             self._take_record(replay, frame)
-            end = frame.end
             seq = frame.seq
+            end = frame.end
         if end < size:
             self._add_gap(end, size, None)
 

@@ -20,12 +20,7 @@ from graphkit.abc import (
     run_in_thread,
 )
 from graphkit.codec import Codec
-from graphkit.errors import (
-    CheckpointerConfigurationError,
-    CheckpointerError,
-    CheckpointStorageError,
-    ThreadBusyError,
-)
+from graphkit.errors import CheckpointerConfigurationError, CheckpointerError, CheckpointStorageError, ThreadBusyError
 from graphkit.values import FrozenDict
 from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
@@ -337,13 +332,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     # Watching
 
     @wrap_os_errors("follow")
-    def watch(
-        self,
-        thread: ThreadLike = None,
-        *,
-        latest: bool = False,
-        interval: float = 1.0,
-    ) -> Watch:
+    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
         """As in the contract, but reads only after file events instead of polling.
 
         On a network file system, and if the system has no more event watches to give, it polls
@@ -352,13 +341,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         """
         from savers._filesystem.watch import FileWatch
 
-        return FileWatch(
-            self,
-            self._store,
-            self._resolve_watched(thread),
-            latest=latest,
-            interval=interval,
-        )
+        return FileWatch(self, self._store, self._resolve_watched(thread), latest=latest, interval=interval)
 
     # For operators
 
@@ -428,11 +411,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     @wrap_os_errors("repair")
     def repair(
-        self,
-        thread: ThreadLike = None,
-        *,
-        dry_run: bool = False,
-        progress: Progress | None = None,
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
     ) -> RepairReport:
         """Make one thread, or all threads (None), readable.
 
@@ -506,21 +485,12 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
         return self._rotate_threads(list(found), rotate_directory, report_progress, goes_on=True)
 
-    async def averify(
-        self,
-        thread: ThreadLike = None,
-        *,
-        progress: Progress | None = None,
-    ) -> StoreReport:
+    async def averify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
         """As `verify`."""
         return await run_in_thread(self.verify, thread, progress=progress)
 
     async def arepair(
-        self,
-        thread: ThreadLike = None,
-        *,
-        dry_run: bool = False,
-        progress: Progress | None = None,
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
     ) -> RepairReport:
         """As `repair`."""
         return await run_in_thread(self.repair, thread, dry_run=dry_run, progress=progress)
@@ -543,11 +513,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             except CheckpointerError:
                 raise
             except OSError as error:
-                raise CheckpointStorageError(
-                    error.filename or self._store.root,
-                    "lock",
-                    error,
-                ) from error
+                raise CheckpointStorageError(error.filename or self._store.root, "lock", error) from error
             yield
 
     def _holds_run_lock(self, thread_id: str) -> bool:
@@ -592,14 +558,12 @@ def _resolve_if_given(thread: ThreadLike) -> str | None:
 
 def _check_arguments(base_directory: Any, state_serializer: Any) -> None:
     if not isinstance(base_directory, (str, os.PathLike)) or not os.fspath(base_directory):
-        raise CheckpointerConfigurationError(
-            f"base_directory must be a path, not {base_directory!r}",
-        )
+        raise CheckpointerConfigurationError(f"base_directory must be a path, not {base_directory!r}")
     if "\0" in os.fsdecode(base_directory):
         raise CheckpointerConfigurationError(
-            f"base_directory must be a path, which has no null character, not {base_directory!r}",
+            f"base_directory must be a path, which has no null character, not {base_directory!r}"
         )
     if state_serializer is not None and not isinstance(state_serializer, StateSerializer):
         raise CheckpointerConfigurationError(
-            f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}",
+            f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}"
         )

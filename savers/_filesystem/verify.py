@@ -47,12 +47,7 @@ def verify(store: Store, thread_id: str | None, progress: Progress | None = None
     if thread_id is not None:
         return StoreReport(threads=tuple(reports), leftovers=(), size=size, marker=None)
     leftovers = sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
-    return StoreReport(
-        threads=tuple(reports),
-        leftovers=tuple(leftovers),
-        size=size,
-        marker=check_marker(store),
-    )
+    return StoreReport(threads=tuple(reports), leftovers=tuple(leftovers), size=size, marker=check_marker(store))
 
 
 def check_marker(store: Store) -> FileReport | None:

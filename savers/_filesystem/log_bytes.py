@@ -76,9 +76,9 @@ class FileLogBytes(LogBytes):
         self.io = io
         self.paths = paths
         self.boot = boot_number()
-        self.make_directories: Callable[[], None] = _make_nothing
+        self.make_directories: Callable[[], None] = _do_nothing
         """Makes the directories of the log, where they are missing."""
-        self.sync_names: Callable[[FileId | None], None] = _sync_nothing
+        self.sync_names: Callable[[FileId | None], None] = _do_nothing
         """Brings the names that lead to the log to the disk. Given a file, it may do nothing if it
         has done so for that file before."""
         self.is_extended_ahead = False
@@ -504,11 +504,7 @@ class ReleasedFileBytes(FileLogBytes):
             raise CheckpointCorruptionError(self._final_path, 0, "the released history is missing")
 
 
-def _make_nothing() -> None:
-    pass
-
-
-def _sync_nothing(file: FileId | None) -> None:
+def _do_nothing(*_: object) -> None:
     pass
 
 

@@ -20,7 +20,7 @@ from graphkit.abc import (
     run_in_thread,
 )
 from graphkit.codec import Codec
-from graphkit.errors import CheckpointerConfigurationError, CheckpointerError, CheckpointStorageError, ThreadBusyError
+from graphkit.errors import CheckpointerConfigurationError, CheckpointerError, ThreadBusyError
 from graphkit.values import FrozenDict
 from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
@@ -513,7 +513,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             except CheckpointerError:
                 raise
             except OSError as error:
-                raise CheckpointStorageError(error.filename or self._store.root, "lock", error) from error
+                raise wrap_os_error(error, "lock", self._store.root) from error
             yield
 
     def _holds_run_lock(self, thread_id: str) -> bool:

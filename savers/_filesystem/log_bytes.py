@@ -54,6 +54,10 @@ class FileId(NamedTuple):
     inode: int
 
 
+def _do_nothing(*_: object) -> None:
+    pass
+
+
 class FileLogBytes(LogBytes):
     """The bytes of a log in a file. A caller that appends also holds the write lock.
 
@@ -64,31 +68,43 @@ class FileLogBytes(LogBytes):
         read_only_error: why the file is open for reading only, if it is.
     """
 
-    def __init__(self, io: FileIO, paths: Sequence[str], write_lock: WriteLock | None = None) -> None:
+    def __init__(
+        self,
+        io: FileIO,
+        paths: Sequence[str],
+        write_lock: WriteLock | None = None,
+        *,
+        make_directories: Callable[[], None] = _do_nothing,
+        sync_names: Callable[[FileId | None], None] = _do_nothing,
+        is_extended_ahead: bool = False,
+        is_synced_at_once: bool = False,
+        is_synced_before_use: bool = False,
+    ) -> None:
         """Prepare to open a file.
 
         Args:
             io: the file system.
             paths: where the log may be; the first file that is found is opened.
             write_lock: excludes other writers; None if nothing is appended.
+            make_directories: makes the directories of the log, where they are missing.
+            sync_names: brings the names that lead to the log to the disk. Given a file, it may do
+                nothing if it has done so for that file before.
+            is_extended_ahead: whether the file is extended with zeros for the records to come: a sync of
+                bytes within the file's size needs no journal of the file system (1.5 times faster on
+                ext4).
+            is_synced_at_once: whether a sync of each put follows as soon as the put has appended it.
+            is_synced_before_use: whether the whole file is brought to the disk before it takes its place,
+                so that each record vouches for it.
         """
         super().__init__(paths[0])
         self.io = io
         self.paths = paths
         self.boot = boot_number()
-        self.make_directories: Callable[[], None] = _do_nothing
-        """Makes the directories of the log, where they are missing."""
-        self.sync_names: Callable[[FileId | None], None] = _do_nothing
-        """Brings the names that lead to the log to the disk. Given a file, it may do nothing if it
-        has done so for that file before."""
-        self.is_extended_ahead = False
-        """Whether the file is extended with zeros for the records to come: a sync of bytes within the
-        file's size needs no journal of the file system (1.5 times faster on ext4)."""
-        self.is_synced_at_once = False
-        """Whether a sync of each put follows as soon as the put has appended it."""
-        self.is_synced_before_use = False
-        """Whether the whole file is brought to the disk before it takes its place, so that each record
-        vouches for it."""
+        self._make_directories = make_directories
+        self.sync_names = sync_names
+        self._is_extended_ahead = is_extended_ahead
+        self._is_synced_at_once = is_synced_at_once
+        self._is_synced_before_use = is_synced_before_use
         self.write_lock = write_lock
         self.sync_mutex = threading.Lock()
         self.pins = 0
@@ -211,7 +227,7 @@ class FileLogBytes(LogBytes):
         """
         if self.fd < 0 or self.is_suspect or self.read_only_error is not None:
             return False
-        if self.is_extended_ahead:
+        if self._is_extended_ahead:
             size, links = self.io.measure(self.fd)
         else:
             # Nothing is synced after it, and this takes half the time.
@@ -265,12 +281,12 @@ class FileLogBytes(LogBytes):
     # Appending
 
     def count_unsynced(self, offset: int) -> int:
-        if self.is_synced_before_use:
+        if self._is_synced_before_use:
             return 0
         return offset - self.synced
 
     def begin(self, beginning: bytes) -> None:
-        self.make_directories()
+        self._make_directories()
         self._beginning = beginning
 
     def append(self, offset: int, data: bytes, flags: int, checkpoint: StoredCheckpoint | None) -> None:  # noqa: ARG002 - a file keeps bytes
@@ -312,7 +328,7 @@ class FileLogBytes(LogBytes):
         end = start + len(data)
         size = self._clean_size
         try:
-            if end > size and self.is_extended_ahead and len(data) <= _LONGEST_EXTENDED:
+            if end > size and self._is_extended_ahead and len(data) <= _LONGEST_EXTENDED:
                 written = start + self._write_and_extend(start, data)
             else:
                 written = start + self.io.write_at(self.fd, start, data)
@@ -343,7 +359,7 @@ class FileLogBytes(LogBytes):
 
         It pays if more than 15 us of work follow; ADR 23 has the figures.
         """
-        if not self.is_synced_at_once:
+        if not self._is_synced_at_once:
             return
         try:
             self.io.start_writing(self.fd)
@@ -421,7 +437,7 @@ class FileLogBytes(LogBytes):
 
         Otherwise they stay, and the next writer uses them.
         """
-        if self.is_extended_ahead and self.fd >= 0 and self._clean_size > end and self.write_lock is not None:
+        if self._is_extended_ahead and self.fd >= 0 and self._clean_size > end and self.write_lock is not None:
             with WriteLockIfFree(self.write_lock) as is_entered:
                 if is_entered:
                     self._cut_zeros(end)
@@ -502,10 +518,6 @@ class ReleasedFileBytes(FileLogBytes):
             raise CheckpointCorruptionError(self._final_path, end, "the end of the released history is missing")
         if not is_found and self.io.stat(self._final_path) is not None:
             raise CheckpointCorruptionError(self._final_path, 0, "the released history is missing")
-
-
-def _do_nothing(*_: object) -> None:
-    pass
 
 
 def _choose_size(end: int) -> int:

@@ -70,10 +70,7 @@ class Store:
         self.marker = MarkerFile(self.io, root, key_ring)
         self.compression = compression
         """How writers compress large values."""
-        self._extends_logs = fsync != "never"
-        """Whether writers extend logs with zeros ahead of the records."""
-        self._syncs_puts = fsync == "always"
-        """Whether each put waits for a sync."""
+        self._fsync = fsync
         self.leftovers = Leftovers(self.io, root)
         self.begun_releases: dict[str, int] = {}
         """The versions of releases that failed, by thread. A second `release` returns the version
@@ -252,11 +249,15 @@ class Store:
 
     def new_log(self, directory: ThreadDirectory, path: str | None = None, *, expects_release: bool = False) -> FileLog:
         """Return the live log of a namespace, or the log at a path, for one caller, who closes it."""
-        medium = FileLogBytes(self.io, [path or directory.live_log], self.write_lock(directory))
-        medium.is_extended_ahead = self._extends_logs
-        medium.is_synced_at_once = self._syncs_puts
-        medium.make_directories = partial(self.make_directories, directory)
-        medium.sync_names = partial(self.sync_names, directory)
+        medium = FileLogBytes(
+            self.io,
+            [path or directory.live_log],
+            self.write_lock(directory),
+            make_directories=partial(self.make_directories, directory),
+            sync_names=partial(self.sync_names, directory),
+            is_extended_ahead=self._fsync != "never",
+            is_synced_at_once=self._fsync == "always",
+        )
         return self._make_log(medium, directory, expects_release=expects_release)
 
     def new_version(self, directory: ThreadDirectory, version: int, *, is_ending: bool) -> FileLog:
@@ -271,8 +272,8 @@ class Store:
 
     def new_copy(self, log: FileLog, path: str) -> FileLog:
         """Return a log at a path that is written to take the place of another one; closed by the caller."""
-        medium = FileLogBytes(self.io, [path], self.write_lock(self.locate(log.thread_id)))
-        medium.is_synced_before_use = True
+        write_lock = self.write_lock(self.locate(log.thread_id))
+        medium = FileLogBytes(self.io, [path], write_lock, is_synced_before_use=True)
         return log.make_copy(medium)
 
     def _make_log(self, medium: FileLogBytes, directory: ThreadDirectory, *, expects_release: bool = False) -> FileLog:

@@ -103,9 +103,13 @@ class EntryLog:
         self.mutex = threading.RLock()
         lock_path = layout.join(self._directory, _LOCK)
         self._write_lock = WriteLock(self._io, lock_path, self._make_directories, _LOCK_TIMEOUT)
-        medium = FileLogBytes(self._io, [self.path], self._write_lock)
-        medium.make_directories = self._prepare_to_create
-        medium.sync_names = self._sync_names
+        medium = FileLogBytes(
+            self._io,
+            [self.path],
+            self._write_lock,
+            make_directories=self._prepare_to_create,
+            sync_names=self._sync_names,
+        )
         self.frames: EntryFrames = EntryFrames(medium, EntriesIdentity(self._kind))
         self._table = EntryTable()
         self._next_look = _LEAST_REWRITTEN

@@ -332,7 +332,13 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     # Watching
 
     @wrap_os_errors("follow")
-    def watch(self, thread: ThreadLike = None, *, latest: bool = False, interval: float = 1.0) -> Watch:
+    def watch(
+        self,
+        thread: ThreadLike = None,
+        *,
+        latest: bool = False,
+        interval: float = 1.0,
+    ) -> Watch:
         """As in the contract, but reads only after file events instead of polling.
 
         On a network file system, and if the system has no more event watches to give, it polls
@@ -341,7 +347,13 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         """
         from savers._filesystem.watch import FileWatch
 
-        return FileWatch(self, self._store, self._resolve_watched(thread), latest=latest, interval=interval)
+        return FileWatch(
+            self,
+            self._store,
+            self._resolve_watched(thread),
+            latest=latest,
+            interval=interval,
+        )
 
     # For operators
 

@@ -296,17 +296,16 @@ def iter_threads(store: Store, *, released: bool) -> Iterator[tuple[str, str]]:
 
 def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
     """Return the thread of a directory; None if it is not a thread's, or holds nothing."""
+    directory = f"{store.root}{os.sep}{name}"
     # First the usual case: the id is remembered or plain, and there is a live log.
     thread_id = _find_known_id(store, name)
     if thread_id is not None:
         # `stat` would also check the directories on the way, which doubles the system calls.
-        log = f"{store.root}{os.sep}{name}{os.sep}{layout.LOG}"
-        status = store.io.stat_unchecked(log)
+        status = store.io.stat_unchecked(f"{directory}{os.sep}{layout.LOG}")
         if _is_complete(status):
             return thread_id
     if not layout.is_thread(name):
         return None
-    directory = layout.join(store.root, name)
     logs = list_logs(store, directory, released=released)
     if not logs:
         return None

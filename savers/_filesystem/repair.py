@@ -337,6 +337,7 @@ class Repairer:
     def _repair_file(self, path: str, thread_id: str, report: FileReport) -> FileRepair:
         """Repair one log that has a problem. The caller holds the locks."""
         store = self._store
+        # Nothing is wrong with these: another version, another thread or another key reads them.
         if report.state in {"newer", "foreign", "sealed"}:
             return FileRepair(before=report, thread_id=thread_id, refused=report.reason)
         namespace = find_namespace(store, os.path.dirname(path))
@@ -380,17 +381,19 @@ class Repairer:
         # the right ones. Then what can be rebuilt of the rest.
         size = open_unchecked(damaged)
         frames = damaged.frames
-        directory = os.path.dirname(damaged.path)
+        medium = frames.bytes
+        directory, file_name = os.path.split(damaged.path)
         generation = identify_log(store, damaged, size)
-        version = layout.parse_version(os.path.basename(damaged.path))
+        version = layout.parse_version(file_name)
         corrections = find_corrections(frames.records, size)
         if corrections:
-            frames.bytes.io = cast("FileIO", CorrectedIO(store.io, corrections))
+            # All that reads the log from here on, the records and the bytes of the values, reads through it.
+            medium.io = cast("FileIO", CorrectedIO(store.io, corrections))
         salvage = Salvage(damaged)
         salvage.search(size)
         checkpoints = salvage.index.checkpoints
         # The copy has the bytes as they are in the file, without the corrections.
-        content = FileRange(io=store.io, fd=frames.bytes.fd, start=0, end=size)
+        content = FileRange(io=store.io, fd=medium.fd, start=0, end=size)
         name = f"{layout.DAMAGED}{generation}-{frames.fid:08x}"
         salvaged = ""
         if size:

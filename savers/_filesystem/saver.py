@@ -488,8 +488,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         ids: dict[str, str] = {}
 
         def rotate_directory(name: str) -> RotationReport:
-            ids[name] = rotation.identify_thread(store, found[name])
-            return rotation.rotate_thread(store, key_ring, ids[name])
+            thread_id = rotation.identify_thread(store, found[name])
+            ids[name] = thread_id
+            return rotation.rotate_thread(store, key_ring, thread_id)
 
         def report_progress(done: int, total: int, name: str) -> None:
             if progress is not None:

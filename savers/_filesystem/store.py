@@ -133,7 +133,8 @@ class Store:
                 removed with the directory.
             CheckpointKeyError: the store is sealed, and the saver has no cipher.
         """
-        if self.run_lock(directory.thread_id, None).is_lost:
+        run_lock = self.run_lock(directory.thread_id, None)
+        if run_lock.is_lost:
             raise CheckpointConflictError(directory.thread_id, WAS_REMOVED)
         io = self.io
         self.marker.check_may_begin()
@@ -245,7 +246,10 @@ class Store:
         Other callers may use it too: hold its mutex.
         """
         key = (thread_id, namespace, 0)
-        return self.logs.find(key) or self.logs.add(key, self.new_log(self.locate(thread_id, namespace)))
+        found = self.logs.find(key)
+        if found is not None:
+            return found
+        return self.logs.add(key, self.new_log(self.locate(thread_id, namespace)))
 
     def new_log(self, directory: ThreadDirectory, path: str | None = None, *, expects_release: bool = False) -> FileLog:
         """Return the live log of a namespace, or the log at a path, for one caller, who closes it."""

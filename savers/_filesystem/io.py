@@ -86,7 +86,8 @@ class FileIO:
         if create:
             with suppress(FileExistsError):
                 fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
-                _set_mode(path, FILE_MODE)
+                # By the descriptor: another process may have removed the name, as that of a leftover.
+                _set_mode(path, os.fstat(fd), FILE_MODE)
         if fd < 0:
             fd = self._open_regular(path, flags)
         self._paths[fd] = path
@@ -294,7 +295,7 @@ class FileIO:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise
             return False
-        _set_mode(path, DIRECTORY_MODE)
+        _set_mode(path, os.lstat(path), DIRECTORY_MODE)
         return True
 
     def lock(self, fd: int) -> bool:
@@ -319,9 +320,9 @@ class FileIO:
         return error
 
 
-def _set_mode(path: str, mode: int) -> None:
+def _set_mode(path: str, status: os.stat_result, mode: int) -> None:
     """Give a new file or directory its mode, of which the umask may have taken something away."""
-    if os.name == "posix" and stat.S_IMODE(os.lstat(path).st_mode) != mode:
+    if os.name == "posix" and stat.S_IMODE(status.st_mode) != mode:
         os.chmod(path, mode)
 
 

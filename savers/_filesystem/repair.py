@@ -337,7 +337,7 @@ class Repairer:
     def _repair_file(self, path: str, thread_id: str, report: FileReport) -> FileRepair:
         """Repair one log that has a problem. The caller holds the locks."""
         store = self._store
-        # Nothing is wrong with these: another version, another thread or another key reads them.
+        # No damage: a newer graphkit or the missing key reads it, or it is no log of this thread.
         if report.state in {"newer", "foreign", "sealed"}:
             return FileRepair(before=report, thread_id=thread_id, refused=report.reason)
         namespace = find_namespace(store, os.path.dirname(path))

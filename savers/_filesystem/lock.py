@@ -393,7 +393,7 @@ class RunLock:
                     self._fd = self._make()
             if io.lock(self._fd):
                 # A delete removes the file of a lock, or moves it with its directory. A lock on a
-                # file that is not at the path excludes no other run: the next one makes a new file.
+                # file that is not at the path excludes no other run, which makes a new file.
                 if self._is_at_path():
                     return
                 io.close(self._fd)

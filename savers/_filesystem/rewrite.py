@@ -125,7 +125,7 @@ class NewLog:
 
     def _seal_again(self, moved: Frame, payload: bytes) -> bytes:
         """Return the payload of a sealed record for its new place, as long as it was."""
-        # A seal names the place of the record, so that no one can move a record and have it accepted.
+        # A seal names the place of its record, so a reader refuses a record that was only moved.
         place = pack_place(moved.flags, moved.back, moved.key, moved.seq, self._fid, moved.type, self._end)
         assert self._seal is not None
         return self._seal.seal_as(moved.payload, payload, place)

@@ -11,6 +11,7 @@ import pytest
 from graphkit.errors import CheckpointerError
 from savers._filesystem import sync
 from savers._filesystem.log_bytes import FileLogBytes
+from savers._filesystem.salvaged_files import FileRange
 from savers._log import damage
 from savers._log.records import Records
 from savers.langgraph import FileSystemStore
@@ -94,7 +95,7 @@ def vouching_for_what_is_not_synced():
 
 
 def repairing_without_a_copy():
-    return mock.patch.object(entry_log.FileRange, "salvage", return_value="damaged-1.bin")
+    return mock.patch.object(FileRange, "salvage", return_value="damaged-1.bin")
 
 
 def repairing_up_to_the_damage_only():

@@ -7,80 +7,166 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit.errors import CheckpointerError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers._filesystem import layout
+from savers._filesystem.log_bytes import FileLogBytes, ReleasedFileBytes
+from savers._filesystem.store import wrap_os_errors
 from savers._log import payloads
-from savers._log.frame import HEADER_SIZE, OVERHEAD, TOMBSTONE, IncompleteLog, parse_frame, read_header
+from savers._log.catalogue import Head, LogCatalogue
+from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY, MARK, META, OVERHEAD, RELEASE, REPLACE, TOMBSTONE
+from savers._log.history import read_newest_id
+from savers._log.log_bytes import LogBytes, MemoryLogBytes
+from savers._log.records import Records
 
 if TYPE_CHECKING:
-    from savers._filesystem.store import Store
+    from savers._filesystem.layout import ThreadDirectory
+    from savers._filesystem.store import FileLog, Store
+    from savers._log.stored_checkpoint import StoredCheckpoint
 
 _LOGGER: Final = getLogger("graphkit")
 _SHORT_READ: Final = 1 << 10
 """Nearly all META records end within this many bytes of a log."""
 _LONG_READ: Final = 1 << 20
 """All META records end within this many bytes of a log."""
+_SHORT_LOG: Final = 1 << 14
+"""Shorter logs are read as a whole, in one call, to find their newest checkpoint."""
+_UNSUITABLE: Final = frozenset({MARK, RELEASE, TOMBSTONE})
+"""Types of records that need more than a summary."""
 DELETED: Final = 0
 """What stands for a version where a thread is being deleted; versions begin with 1."""
 
 
-def list_versions(store: Store, thread_id: str) -> list[int]:
-    """Return the versions of a thread, of all its namespaces, including an unfinished release."""
-    # In this order: if the release is finished in between, its version is found as a file.
-    ending = find_begun_end(store, thread_id)
-    if ending == DELETED:
-        return []
-    versions = _list_version_files(store, store.directory(thread_id))
-    if ending is not None:
-        versions.add(ending)
-    for directory in _list_namespace_directories(store, store.directory(thread_id)):
-        versions |= _list_version_files(store, directory)
-    return sorted(versions)
+# Ids
 
 
-def list_version_namespaces(store: Store, thread_id: str, version: int) -> list[str]:
-    """Return the namespaces of a thread that have the log of a version, the root first."""
-    if version == find_unfinished_release(store, thread_id):
-        return list_namespaces(store, thread_id)
-    name = layout.version_name(version)
+def find_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str | None:
+    """Return the thread id or the namespace of a directory.
+
+    The name of the directory shows a plain id; for others, any readable log of the directory has it.
+
+    Args:
+        store: the store.
+        path: the directory.
+        log_names: the logs to read, relative to the directory.
+        key: the key in the META records.
+
+    Returns:
+        None if no log can be read.
+    """
+    known = _find_known_id(store, os.path.basename(path))
+    if known is not None:
+        return known
+    return _read_id(store, path, log_names, key)
+
+
+def _read_id(store: Store, path: str, log_names: Iterable[str], key: str) -> str | None:
+    name = os.path.basename(path)
+    for log_name in log_names:
+        meta = read_meta(store, layout.join(path, log_name))
+        found = meta.get(key)
+        # The file may have been moved here from elsewhere.
+        if isinstance(found, str) and layout.is_name_of(name, found):
+            store.remember_id(name, found)
+            return found
+    return None
+
+
+def _find_known_id(store: Store, name: str) -> str | None:
+    """Return the id of a directory if its name shows it, or if it is remembered."""
+    known = store.ids.get(name)
+    if known is None:
+        known = layout.plain_id(name)
+        if known is not None:
+            store.remember_id(name, known)
+    return known
+
+
+def find_namespace(store: Store, path: str) -> str | None:
+    """Return the namespace of a directory; "" for that of a thread, None if no log can be read."""
+    if not layout.is_namespace(os.path.basename(path)):
+        return ""
+    return find_id(store, path, filter(layout.is_log, store.io.listdir(path)), "ns")
+
+
+def read_meta(store: Store, path: str) -> dict[str, Any]:
+    """Return a META record of a log, any whose checksum is right; empty, with a warning, if none can be read."""
+    problem: object = "it does not say whose log it is"
+    try:
+        fd = store.io.open(path)
+        try:
+            meta = _search_meta(store, fd, path)
+        finally:
+            store.io.close(fd)
+        if isinstance(meta, dict):
+            return meta
+    except FileNotFoundError:
+        return {}
+    except (OSError, CheckpointCorruptionError) as error:
+        problem = error
+    _LOGGER.warning("%s cannot be read: %s", path, problem)
+    return {}
+
+
+def _search_meta(store: Store, fd: int, path: str) -> Any:
+    # A search, not a look behind the header: of the two META records, the first may be damaged.
+    for length in (_SHORT_READ, _LONG_READ):
+        data = bytearray(store.io.read_at(fd, 0, length))
+        records = Records(MemoryLogBytes(path, data), None)
+        frame = next(records.search(HEADER_SIZE, length), None)
+        if frame is not None and frame.type == META:
+            return payloads.unpack_payload(path, frame)
+        if frame is not None:
+            break
+    return None
+
+
+# One thread
+
+
+def list_directories(store: Store, thread: ThreadDirectory) -> list[str]:
+    """Return the directories of a thread that may have logs: its own, and those of its namespaces."""
+    names = store.directories_in(thread.path, layout.is_namespace)
+    return [thread.path, *(layout.join(thread.path, name) for name in names)]
+
+
+def list_namespaces(store: Store, thread: ThreadDirectory, log_name: str = layout.LOG) -> list[str]:
+    """Return the namespaces of a thread that have a live log, or one with another name, the root first."""
+    io = store.io
     namespaces: list[str] = []
-    if store.io.stat(layout.join(store.directory(thread_id), name)) is not None:
-        namespaces.append("")
-    for directory in _list_namespace_directories(store, store.directory(thread_id)):
-        if store.io.stat(layout.join(directory, name)) is None:
+    for path in list_directories(store, thread):
+        log = layout.join(path, log_name)
+        if io.stat(log) is None:
             continue
-        namespace = find_id(store, directory, [name], "ns")
+        namespace = find_namespace(store, path)
         if namespace is not None:
             namespaces.append(namespace)
     return namespaces
 
 
-def _list_version_files(store: Store, directory: str) -> set[int]:
-    versions: set[int] = set()
-    for name in store.io.listdir(directory):
-        version = layout.parse_version(name)
-        if version is not None:
-            versions.add(version)
-    return versions
+def list_versions(store: Store, thread: ThreadDirectory) -> list[int]:
+    """Return the versions of a thread, of all its namespaces, including an unfinished release."""
+    # In this order: if the release is finished in between, its version is found as a file.
+    ending = find_begun_end(store, thread)
+    if ending == DELETED:
+        return []
+    versions = {ending}
+    for path in list_directories(store, thread):
+        versions.update(map(layout.parse_version, store.io.listdir(path)))
+    return sorted(version for version in versions if version is not None)
 
 
-def find_unfinished_release(store: Store, thread_id: str) -> int | None:
-    """Return the version that the live logs of a thread become, if a release is unfinished."""
-    return find_begun_end(store, thread_id) or None
-
-
-def find_begun_end(store: Store, thread_id: str) -> int | None:
+def find_begun_end(store: Store, thread: ThreadDirectory) -> int | None:
     """Return the version that the live logs of a thread become, or DELETED, if that was begun and not finished.
 
     The RELEASE or TOMBSTONE record at the end of the root's log says so; the process that wrote the
     record died or failed.
     """
-    root = store.shared_log(thread_id, "")
+    root = store.shared_log(thread.thread_id, "")
     # A log that cannot be read names no version. Reading its history raises the error.
     with root.mutex, suppress(OSError, CheckpointerError):
         is_live = root.refresh()
@@ -92,173 +178,34 @@ def find_begun_end(store: Store, thread_id: str) -> int | None:
     return None
 
 
-def _list_namespace_directories(store: Store, directory: str) -> list[str]:
-    names = store.directories_in(directory, layout.is_namespace)
-    return [layout.join(directory, name) for name in names]
+def list_logs(store: Store, path: str, *, released: bool) -> list[str]:
+    """Return logs of a thread, relative to its directory; empty if it holds nothing.
 
-
-def list_namespaces(store: Store, thread_id: str) -> list[str]:
-    """Return the namespaces of a thread that have a live log, the root first."""
-    namespaces: list[str] = []
-    if store.io.stat(layout.join(store.directory(thread_id), layout.LOG)) is not None:
-        namespaces.append("")
-    for directory in _list_namespace_directories(store, store.directory(thread_id)):
-        if store.io.stat(layout.join(directory, layout.LOG)) is None:
-            continue
-        namespace = find_id(store, directory, [layout.LOG], "ns")
-        if namespace is not None:
-            namespaces.append(namespace)
-    return namespaces
-
-
-def find_id(store: Store, directory: str, log_names: Iterable[str], key: str) -> str | None:
-    """Return the thread id or namespace of a directory.
-
-    The name of the directory shows a plain id; for others, the META record of a log has it.
+    If the root has a live log, this is the only one returned.
 
     Args:
         store: the store.
-        directory: the directory.
-        log_names: the logs to read, relative to the directory.
-        key: the key in the META record.
-
-    Returns:
-        None if no log can be read.
+        path: the directory of the thread.
+        released: whether versions count.
     """
-    name = os.path.basename(directory)
-    known = layout.plain_id(name) or store.ids.get(name)
-    if known is not None:
-        return known
-    for log_name in log_names:
-        meta = _read_meta(store, layout.join(directory, log_name))
-        if isinstance(meta, dict) and isinstance(meta.get(key), str):
-            store.remember_id(name, meta[key])
-            return str(meta[key])
-    return None
+    if _is_complete(store.io.stat(layout.join(path, layout.LOG))):
+        return [layout.LOG]
+    logs = list(_iter_logs(store, path, "", released=released))
+    for name in store.directories_in(path, layout.is_namespace):
+        logs += _iter_logs(store, path, name, released=released)
+    return logs
 
 
-def _read_meta(store: Store, path: str) -> Any:
-    """Return the first META record of a log; None, with a warning, if it cannot be read."""
-    try:
-        fd = store.io.open(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        _LOGGER.warning("%s cannot be read, so its thread is not listed: %s", path, error)
-        return None
-    try:
-        data = store.io.read_at(fd, 0, _SHORT_READ)
-        header = read_header(path, data)
-        frame = parse_frame(data, HEADER_SIZE, HEADER_SIZE, header.fid)
-        if frame == "":
-            data = store.io.read_at(fd, 0, _LONG_READ)
-            frame = parse_frame(data, HEADER_SIZE, HEADER_SIZE, header.fid)
-        return None if isinstance(frame, str) else payloads.unpack_payload(path, frame)
-    except (IncompleteLog, CheckpointerError):
-        _LOGGER.warning("%s cannot be read, so its thread is not listed", path)
-        return None
-    finally:
-        store.io.close(fd)
-
-
-class ThreadDirectories(NamedTuple):
-    """The directories of a store that may be those of threads."""
-
-    names: list[str]
-    """Their names, sorted."""
-    ending: set[str | None]
-    """The names of those whose thread may be in the middle of a release or a delete."""
-    others: int
-    """How many other directories the root has."""
-
-
-def find_directories(store: Store) -> ThreadDirectories:
-    """Return the directories of the root that may be those of threads; read nothing in them."""
-    names: list[str] = []
-    others = 0
-    ending: set[str | None] = set()
-    for name, is_directory in store.io.entries(store.root):
-        if name.startswith(layout.RELEASING):
-            ending.add(layout.parse_releasing_name(name))
-        if not is_directory:
-            if layout.is_thread(name):
-                path = layout.join(store.root, name)
-                _LOGGER.warning("%s is not listed, for it is not a directory", path)
-        elif name.startswith(layout.THREAD):
-            names.append(name)
-        else:
-            others += 1
-    names.sort()
-    return ThreadDirectories(names, ending, others)
-
-
-def list_threads(store: Store, *, released: bool) -> list[str]:
-    """Return the threads that have a live log; with `released`, also those with only versions.
-
-    Reads no log of a thread whose id is plain or remembered, and that is not being released or
-    deleted. A store may have 10,000 threads.
-    """
-    directories = find_directories(store)
-    found = [find_thread(store, directories, name, released=released) for name in directories.names]
-    return sorted(thread_id for thread_id in found if thread_id is not None)
-
-
-def find_thread(store: Store, directories: ThreadDirectories, name: str, *, released: bool) -> str | None:
-    """Return the thread of a directory; None if there is none, or one that is being deleted or released.
-
-    Args:
-        store: the store.
-        directories: what `find_directories` has just returned.
-        name: one of them.
-        released: whether a thread counts that has only versions.
-    """
-    try:
-        thread_id = _find_thread(store, name, released=released)
-    except PermissionError as error:
-        _LOGGER.warning("a thread is not listed: %s", error)
-        return None
-    if thread_id is None or name not in directories.ending:
-        return thread_id
-    ending = find_begun_end(store, thread_id)
-    is_listed = ending is None or (released and ending != DELETED)
-    return thread_id if is_listed else None
-
-
-def iter_live_logs(store: Store) -> Iterator[tuple[str, str, str]]:
-    """Yield the thread, the namespace and the path of each live log, in the order of the directories' names."""
-    directories = find_directories(store)
-    for name in directories.names:
-        thread_id = find_thread(store, directories, name, released=False)
-        if thread_id is None:
-            continue
-        directory = layout.join(store.root, name)
-        # Nearly all threads have no namespace but the root.
-        if any(map(layout.is_namespace, store.io.listdir_unchecked(directory))):
-            namespaces = list_namespaces(store, thread_id)
-        else:
-            namespaces = [""]
-        for namespace in namespaces:
-            yield thread_id, namespace, layout.join(directory, layout.namespace_name(namespace), layout.LOG)
-
-
-def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
-    """Return the thread of a directory; None if it is not a thread's, or holds nothing."""
-    # First the usual case: the id is remembered or plain, and there is a live log.
-    thread_id = store.ids.get(name)
-    if thread_id is None:
-        thread_id = layout.plain_id(name)
-        if thread_id is not None:
-            store.remember_id(name, thread_id)
-    if thread_id is not None:
-        # `stat` would also check the directories on the way, which doubles the system calls.
-        status = store.io.stat_unchecked(f"{store.root}{os.sep}{name}{os.sep}{layout.LOG}")
-        if _is_complete(status):
-            return thread_id
-    if not layout.is_thread(name):
-        return None
-    directory = layout.join(store.root, name)
-    logs = list_logs(store, directory, released=released)
-    return find_id(store, directory, logs, "thread") if logs else None
+def _iter_logs(store: Store, path: str, name: str, *, released: bool) -> Iterator[str]:
+    """Yield the logs in a directory of a thread, relative to the thread's directory; see `list_logs`."""
+    io = store.io
+    for file in io.listdir(layout.join(path, name)):
+        log = layout.join(name, file)
+        if file == layout.LOG:
+            if _is_complete(io.stat(layout.join(path, log))):
+                yield log
+        elif released and layout.parse_version(file) is not None:
+            yield log
 
 
 def _is_complete(status: os.stat_result | None) -> bool:
@@ -271,69 +218,220 @@ def _is_complete(status: os.stat_result | None) -> bool:
     return status.st_size > HEADER_SIZE + OVERHEAD or not stat.S_ISREG(status.st_mode)
 
 
-def list_logs(store: Store, directory: str, *, released: bool) -> list[str]:
-    """Return logs of a thread, relative to its directory; empty if it holds nothing.
-
-    If the root has a live log, this is the only one returned.
-
-    Args:
-        store: the store.
-        directory: the directory of the thread.
-        released: whether versions count.
-    """
-    if _is_complete(store.io.stat(layout.join(directory, layout.LOG))):
-        return [layout.LOG]
-    logs: list[str] = []
-    if released:
-        logs += filter(_is_version, store.io.listdir(directory))
-    for name in store.directories_in(directory, layout.is_namespace):
-        live_log = layout.join(name, layout.LOG)
-        if _is_complete(store.io.stat(layout.join(directory, live_log))):
-            logs.append(live_log)
-        if released:
-            versions = filter(_is_version, store.io.listdir(layout.join(directory, name)))
-            logs += [layout.join(name, version) for version in versions]
-    return logs
-
-
-def _is_version(name: str) -> bool:
-    return layout.parse_version(name) is not None
-
-
-def has_salvaged_files(store: Store, directory: str) -> bool:
+def has_salvaged_files(store: Store, thread: ThreadDirectory) -> bool:
     """Return whether the directory of a thread, or of one of its namespaces, has salvaged files."""
-    for path in (directory, *_list_namespace_directories(store, directory)):
+    for path in list_directories(store, thread):
         if any(name.startswith(layout.SALVAGED_PREFIXES) for name in store.io.listdir(path)):
             return True
     return False
 
 
-def has_checkpoints(store: Store, thread_id: str, namespace: str) -> bool:
-    """Return whether a live log has checkpoints; the caller holds the write lock."""
-    log = store.new_log(thread_id, namespace)
-    try:
-        return log.refresh_to_write() and log.history.find_latest() is not None
-    finally:
-        log.close()
-
-
-def measure_size(store: Store, thread_id: str | None) -> int:
-    """Return the bytes of all files of a thread, or of the whole store (None)."""
-    return _measure_directory(
-        store,
-        store.root if thread_id is None else store.directory(thread_id),
-    )
-
-
-def _measure_directory(store: Store, directory: str) -> int:
-    total = 0
-    for name in store.io.listdir(directory):
-        path = layout.join(directory, name)
-        status = store.io.stat(path)
+def iter_files(store: Store, path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the name and the status of each file below a directory."""
+    for name in store.io.listdir(path):
+        inner = layout.join(path, name)
+        status = store.io.stat(inner)
         if status is None:
             continue
         if stat.S_ISDIR(status.st_mode):
-            total += _measure_directory(store, path)
+            yield from iter_files(store, inner)
         else:
-            total += status.st_size
-    return total
+            yield name, status
+
+
+# All threads
+
+
+class ThreadDirectories(NamedTuple):
+    """The directories of a store that may be those of threads."""
+
+    names: list[str]
+    """Their names, sorted."""
+    ending: set[str | None]
+    """The names of those whose thread may be in the middle of a release or a delete."""
+
+
+def find_directories(store: Store) -> ThreadDirectories:
+    """Return the directories of the root that may be those of threads; read nothing in them."""
+    names: list[str] = []
+    ending: set[str | None] = set()
+    for name, is_directory in store.io.entries(store.root):
+        if name.startswith(layout.RELEASING):
+            ending.add(layout.parse_releasing_name(name))
+        if not name.startswith(layout.THREAD):
+            continue
+        if is_directory:
+            names.append(name)
+        elif layout.is_thread(name):
+            _LOGGER.warning("%s is not listed, for it is not a directory", layout.join(store.root, name))
+    names.sort()
+    return ThreadDirectories(names, ending)
+
+
+def iter_threads(store: Store, *, released: bool) -> Iterator[tuple[str, str]]:
+    """Yield the directory's name and the id of each thread that has a live log, in the order of the names.
+
+    Reads no log of a thread whose id is plain or remembered, and that is not being released or
+    deleted. A store may have 10,000 threads.
+
+    Args:
+        store: the store.
+        released: whether a thread counts that has only versions.
+    """
+    directories = find_directories(store)
+    for name in directories.names:
+        try:
+            thread_id = _find_thread(store, name, released=released)
+        except PermissionError as error:
+            _LOGGER.warning("a thread is not listed: %s", error)
+            continue
+        if thread_id is None:
+            continue
+        if name in directories.ending:
+            ending = find_begun_end(store, store.locate(thread_id))
+            if ending == DELETED or (ending is not None and not released):
+                continue
+        yield name, thread_id
+
+
+def _find_thread(store: Store, name: str, *, released: bool) -> str | None:
+    """Return the thread of a directory; None if it is not a thread's, or holds nothing."""
+    directory = f"{store.root}{os.sep}{name}"
+    # First the usual case: the id is remembered or plain, and there is a live log.
+    thread_id = _find_known_id(store, name)
+    if thread_id is not None:
+        # `stat` would also check the directories on the way, which doubles the system calls.
+        status = store.io.stat_unchecked(f"{directory}{os.sep}{layout.LOG}")
+        if _is_complete(status):
+            return thread_id
+    if not layout.is_thread(name):
+        return None
+    logs = list_logs(store, directory, released=released)
+    if not logs:
+        return None
+    if thread_id is not None:
+        return thread_id
+    return _read_id(store, directory, logs, "thread")
+
+
+class LogSummary(NamedTuple):
+    """What there is to say of a log in one line."""
+
+    length: int
+    """How many checkpoints it has."""
+    last: StoredCheckpoint
+    """The last of them."""
+
+
+def sum_up(log: FileLog) -> LogSummary | None:
+    """Read a log once, forward; check every record, but decode only those from the last keyframe on, and no state.
+
+    None if the log must be read in another way: an incomplete or ended one, one with tags, one whose
+    last checkpoint replaces another.
+
+    Args:
+        log: the log, not open; the caller closes it.
+
+    Raises:
+        CheckpointCorruptionError: it is damaged.
+        CheckpointFormatError: another version of graphkit wrote it.
+    """
+    frames = log.frames
+    if not frames.open():
+        return None
+    count = 0
+    keyframe = 0
+    # Only what is decoded is opened.
+    for frame in Records(frames.bytes, frames.fid).scan(frames.end, frames.bytes.size, frames.seq):
+        if frame.type in _UNSUITABLE:
+            return None
+        if frame.type == CHECKPOINT:
+            count += not frame.flags & REPLACE
+            if frame.flags & KEY:
+                keyframe = frame.offset
+        frames.note_read(frame)
+    if not count:
+        return None
+    last = log.chains.read(keyframe, frames.end).scan.last
+    assert last is not None
+    if last.is_replacement:
+        return None
+    return LogSummary(count, last)
+
+
+@final
+class FileCatalogue(LogCatalogue[FileLogBytes]):
+    """Opens the logs of a store, and lists what there is."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.logs = store.logs
+
+    def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
+        if not version:
+            return self._store.shared_log(thread_id, namespace)
+        log = super().shared_log(thread_id, namespace, version)
+        medium = log.frames.bytes
+        assert isinstance(medium, ReleasedFileBytes)
+        # The release may have been finished since the log was opened.
+        medium.is_ending = self._is_ending(thread_id, version)
+        return log
+
+    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
+        directory = self._store.locate(thread_id, namespace)
+        if not version:
+            return self._store.new_log(directory)
+        return self._store.new_version(directory, version, is_ending=self._is_ending(thread_id, version))
+
+    def _is_ending(self, thread_id: str, version: int) -> bool:
+        return version == find_begun_end(self._store, self._store.locate(thread_id))
+
+    @wrap_os_errors("read")
+    def list_threads(self, *, released: bool) -> Sequence[str]:
+        return sorted(thread_id for _, thread_id in iter_threads(self._store, released=released))
+
+    def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterator[Head]:  # noqa: ARG002 - files have no index
+        store = self._store
+        for name, thread_id in iter_threads(store, released=False):
+            path = layout.join(store.root, name)
+            namespaces = [""]
+            # Nearly all threads have no namespace but the root.
+            if any(map(layout.is_namespace, store.io.listdir_unchecked(path))):
+                namespaces = list_namespaces(store, store.locate(thread_id))
+            for namespace in namespaces:
+                newest_id = None
+                if with_newest:
+                    log = layout.join(path, layout.namespace_name(namespace), layout.LOG)
+                    newest_id = self._read_newest_id(log)
+                yield Head(thread_id, namespace, newest_id)
+
+    @wrap_os_errors("read")
+    def _read_newest_id(self, path: str) -> str | None:
+        # A listing reads thousands of these, nearly all of them short.
+        io = self._store.io
+        data, status = io.read_file_unchecked(path, _SHORT_LOG)
+        medium: LogBytes = MemoryLogBytes(path, bytearray(data))
+        if status.st_size > _SHORT_LOG:
+            medium = FileLogBytes(io, [path])
+        try:
+            if not medium.open():
+                return None
+            return read_newest_id(medium)
+        finally:
+            medium.close()
+
+    @wrap_os_errors("read")
+    def list_namespaces(self, thread_id: str) -> Sequence[str]:
+        return list_namespaces(self._store, self._store.locate(thread_id))
+
+    @wrap_os_errors("read")
+    def list_versions(self, thread_id: str) -> Sequence[int]:
+        return list_versions(self._store, self._store.locate(thread_id))
+
+    @wrap_os_errors("read")
+    def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
+        thread = self._store.locate(thread_id)
+        log_name = layout.version_name(version)
+        if version == find_begun_end(self._store, thread):
+            log_name = layout.LOG
+        return list_namespaces(self._store, thread, log_name)

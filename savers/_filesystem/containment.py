@@ -49,6 +49,8 @@ class DirectoryGuard(FileIO):
         self._make_room = make_room
         self._prefix = root + os.sep
         vars(self).update({name: getattr(io, name) for name in _ON_DESCRIPTORS})
+        self.stat_unchecked: Callable[[str], os.stat_result | None] = io.stat
+        """Like `stat`, for a path whose directory `entries` has just returned: half the system calls."""
 
     # The check
 
@@ -87,35 +89,15 @@ class DirectoryGuard(FileIO):
         self._check_parents(path)
         return self._io.stat(path)
 
-    def stat_unchecked(self, path: str) -> os.stat_result | None:
-        """Like `stat`, for a path whose directory `entries` has just returned.
-
-        Needs half the system calls.
-        """
-        return self._io.stat(path)
-
-    def open_unchecked(self, path: str) -> int:
-        """Like `open`, for reading a file whose directories the caller has just looked at."""
-        return self._with_room(lambda: self._io.open(path))
-
     def read_file_unchecked(self, path: str, longest: int) -> tuple[bytes, os.stat_result]:
         """Like `FileIO.read_file`, for a file whose directories the caller has just looked at."""
-        try:
-            return self._io.read_file(path, longest)
-        except OSError as error:
-            if error.errno not in _TOO_MANY_FILES or not self._make_room():
-                raise
-        return self._io.read_file(path, longest)
+        return self._with_room(lambda: self._io.read_file(path, longest))
 
     def is_dir(self, path: str) -> bool:
         if not path.startswith(self._prefix):
             return self._io.is_dir(path)
         status = self.stat(path)
         return status is not None and stat.S_ISDIR(status.st_mode)
-
-    def is_link(self, path: str) -> bool:
-        self._check_parents(path)
-        return self._io.is_link(path)
 
     def fsync_dir(self, path: str) -> None:
         self._check_whole(path)
@@ -144,10 +126,7 @@ class DirectoryGuard(FileIO):
 
     def entries(self, path: str) -> list[tuple[str, bool]]:
         self._check_whole(path)
-        if hasattr(self._io, "entries"):
-            return self._with_room(lambda: self._io.entries(path))
-        # A simulated file system may lack the method.
-        return [(name, self.is_dir(path + os.sep + name)) for name in self.listdir(path)]
+        return self._with_room(lambda: self._io.entries(path))
 
     def mkdir(self, path: str) -> bool:
         self._check_parents(path)

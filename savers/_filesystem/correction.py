@@ -8,19 +8,11 @@ nothing.
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
-from savers._log.frame import (
-    FRAME_SIZE,
-    HEADER_SIZE,
-    OVERHEAD,
-    Extent,
-    Frame,
-    parse_extent,
-    parse_frame,
-)
+from savers._log.frame import FRAME_SIZE, HEADER_SIZE, OVERHEAD, Frame, parse_extent, parse_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +92,9 @@ def find_corrections(records: Records, size: int) -> dict[int, int]:
     offset = HEADER_SIZE
     frames: Iterator[Frame | None] = records.search(HEADER_SIZE, size)
     for frame in chain(frames, [None]):
-        limit = size if frame is None else frame.offset
+        limit = size
+        if frame is not None:
+            limit = frame.offset
         while offset < limit:
             correction = _correct_record(records, offset, limit)
             if correction is None:
@@ -114,54 +108,50 @@ def find_corrections(records: Records, size: int) -> dict[int, int]:
 
 def _correct_record(records: Records, offset: int, limit: int) -> Correction | None:
     """Correct the record at an offset; return None if more than one bit of it is wrong."""
-    assert records.fid is not None
-    head = records.bytes.read_at(offset, min(FRAME_SIZE, limit - offset))
+    for index, data in _guess_records(records, offset, limit):
+        frame = parse_frame(data, 0, offset, records.fid or 0)
+        if isinstance(frame, Frame):
+            return Correction(position=offset + index, byte=data[index], record_end=frame.end)
+    return None
+
+
+def _guess_records(records: Records, offset: int, limit: int) -> Iterator[tuple[int, bytes]]:
+    """Yield what the record at an offset may have been, each with the index of the byte that is changed."""
+    read_at = records.bytes.read_at
+    longest = min(limit - offset, _LONGEST)
+    head = read_at(offset, min(FRAME_SIZE, limit - offset))
     extent = parse_extent(head, offset)
     if extent is not None and extent.fid == records.fid:
-        return _correct_payload(records, extent, offset, limit)
-    for index in range(len(head)):
-        for bit in _ONE_BIT:
-            changed = bytearray(head)
-            changed[index] ^= bit
-            extent = parse_extent(bytes(changed), offset)
-            if extent is None or extent.fid != records.fid:
-                continue
-            if extent.length > min(limit - offset, _LONGEST):
-                continue
-            rest = records.bytes.read_at(offset + len(head), extent.length - len(head))
-            whole = bytes(changed) + rest
-            if isinstance(parse_frame(whole, 0, offset, records.fid), Frame):
-                return Correction(
-                    position=offset + index,
-                    byte=changed[index],
-                    record_end=offset + extent.length,
-                )
-    return None
+        # The header proves itself, so the bit is behind it.
+        if extent.length <= longest:
+            yield from _guess_bodies(read_at(offset, extent.length))
+        return
+    # The checksum of the header does not locate the bit: until it is right, not even the length of
+    # the record is known. All 320 bits are tried, and nearly all of them leave the checksum wrong.
+    for index, bit in product(range(len(head)), _ONE_BIT):
+        changed = _flip(head, index, bit)
+        extent = parse_extent(changed, offset)
+        if extent is not None and extent.fid == records.fid and extent.length <= longest:
+            yield index, changed + read_at(offset + len(head), extent.length - len(head))
 
 
-def _correct_payload(records: Records, extent: Extent, offset: int, limit: int) -> Correction | None:
-    """Correct the payload or the trailer of a record whose header is right."""
-    assert records.fid is not None
-    if extent.length > min(limit - offset, _LONGEST):
-        return None
-    whole = bytearray(records.bytes.read_at(offset, extent.length))
-    payload_end = extent.length - OVERHEAD + FRAME_SIZE
-    candidates = [(index, bit) for index in range(payload_end, extent.length) for bit in _ONE_BIT]
-    crc = int.from_bytes(whole[_PAYLOAD_CRC], "little")
-    flipped = find_flipped_bit(bytes(whole[FRAME_SIZE:payload_end]), crc)
+def _guess_bodies(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield what a record with a right header may have been; see `_guess_records`."""
+    payload_end = len(data) - OVERHEAD + FRAME_SIZE
+    crc = int.from_bytes(data[_PAYLOAD_CRC], "little")
+    flipped = find_flipped_bit(data[FRAME_SIZE:payload_end], crc)
     if flipped is not None:
         index, bit = flipped
-        candidates.insert(0, (FRAME_SIZE + index, bit))
-    for index, bit in candidates:
-        whole[index] ^= bit
-        if isinstance(parse_frame(bytes(whole), 0, offset, records.fid), Frame):
-            return Correction(
-                position=offset + index,
-                byte=whole[index],
-                record_end=offset + extent.length,
-            )
-        whole[index] ^= bit
-    return None
+        yield FRAME_SIZE + index, _flip(data, FRAME_SIZE + index, bit)
+    # The trailer repeats the length, and has no checksum.
+    for index, bit in product(range(payload_end, len(data)), _ONE_BIT):
+        yield index, _flip(data, index, bit)
+
+
+def _flip(data: bytes, index: int, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[index] ^= bit
+    return bytes(changed)
 
 
 class CorrectedIO:
@@ -176,12 +166,9 @@ class CorrectedIO:
 
     def read_at(self, fd: int, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`, corrected."""
-        data = self._io.read_at(fd, offset, length)
-        positions = range(offset, offset + len(data))
-        inside = [position for position in self._corrections if position in positions]
-        if not inside:
-            return data
-        corrected = bytearray(data)
-        for position in inside:
-            corrected[position - offset] = self._corrections[position]
-        return bytes(corrected)
+        data = bytearray(self._io.read_at(fd, offset, length))
+        for position, byte in self._corrections.items():
+            index = position - offset
+            if 0 <= index < len(data):
+                data[index] = byte
+        return bytes(data)

@@ -8,15 +8,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Final
 from zlib import crc32
-
-from savers._filesystem.statx import Measure, find_statx, no_statx
-from savers._filesystem.writeback import StartWriting, do_not_start, find_start_writing
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -29,6 +30,10 @@ _FLAGS: Final = _CLOEXEC | _BINARY | _NOFOLLOW | _NONBLOCK
 """O_NONBLOCK: opening a FIFO in place of a file must not wait for the other end. Regular files
 ignore it."""
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
+Measure = Callable[[int], "tuple[int, int] | None"]
+"""Returns the size of an open file and how many names it has; None if the call does not work."""
+StartWriting = Callable[[int], None]
+"""Starts to write the changed bytes of an open file to the disk, and does not wait for it."""
 _FILE_TYPES: Final = {
     stat.S_IFLNK: "a symbolic link, which a store does not follow,",
     stat.S_IFDIR: "a directory",
@@ -53,11 +58,19 @@ class FileIO:
         """The path of each open descriptor, for errors."""
         self._lock: Callable[..., bool] | None = None
         self._unlock: Callable[[int], None] | None = None
-        # pyfakefs replaces `os`, but passes pread and pwrite to the real kernel with a fake descriptor.
-        # Windows has neither.
         self._statx: Measure | None = None
         self._start_writing: StartWriting | None = None
-        self._has_positions = isinstance(os.open, BuiltinFunctionType) and hasattr(os, "pwrite")
+        if isinstance(os.open, BuiltinFunctionType) and hasattr(os, "pwrite"):
+            # One call: a signal handler that reads the same file cannot move the position.
+            self._pread: Callable[[int, int, int], bytes] = os.pread
+            self._pwrite: Callable[[int, bytes, int], int] = os.pwrite
+        else:
+            # Windows has no such calls. pyfakefs replaces `os`, but passes pread and pwrite to the
+            # real kernel with a fake descriptor.
+            self._pread = _seek_and_read
+            self._pwrite = _seek_and_write
+            self._statx = _no_call
+            self._start_writing = _no_call
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
         """Open a regular file; `create` creates it with mode 0600, whatever the umask.
@@ -66,15 +79,16 @@ class FileIO:
             OSError: also for a link, a directory, a FIFO, a socket or a device. The call does not
                 wait for them.
         """
-        flags = _FLAGS | (os.O_RDWR if write else os.O_RDONLY)
+        flags = _FLAGS | os.O_RDONLY
+        if write:
+            flags = _FLAGS | os.O_RDWR
+        fd = -1
         if create:
-            try:
+            with suppress(FileExistsError):
                 fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
-            except FileExistsError:
-                fd = self._open_regular(path, flags)
-            else:
-                self._set_mode(fd, path, FILE_MODE)
-        else:
+                # By the descriptor: another process may have removed the name, as that of a leftover.
+                _set_mode(path, os.fstat(fd), FILE_MODE)
+        if fd < 0:
             fd = self._open_regular(path, flags)
         self._paths[fd] = path
         return fd
@@ -95,14 +109,11 @@ class FileIO:
             if stat.S_ISREG(mode):
                 return fd
             os.close(fd)
-            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            number = errno.EINVAL
+            if stat.S_ISDIR(mode):
+                number = errno.EISDIR
         reason = f"it is {describe_file_type(mode)} where a file should be; move it away"
         raise OSError(number, reason, path)
-
-    @staticmethod
-    def _set_mode(fd: int, path: str, mode: int) -> None:
-        if stat.S_IMODE(os.fstat(fd).st_mode) != mode and os.name == "posix":
-            os.chmod(path, mode)
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""
@@ -112,14 +123,13 @@ class FileIO:
     def read_at(self, fd: int, offset: int, length: int) -> bytes:
         """Return `length` bytes from `offset`; fewer only at the end of the file."""
         try:
-            if self._has_positions:
-                data = os.pread(fd, length, offset)
-                while len(data) < length and (more := os.pread(fd, length - len(data), offset + len(data))):
-                    data += more
-                return data
-            os.lseek(fd, offset, os.SEEK_SET)
-            data = os.read(fd, length)
-            while len(data) < length and (more := os.read(fd, length - len(data))):
+            data = self._pread(fd, length, offset)
+            # Linux returns at most 2 GiB at once, and a network file system may return less.
+            while len(data) < length:
+                missing = length - len(data)
+                more = self._pread(fd, missing, offset + len(data))
+                if not more:
+                    break
                 data += more
         except OSError as error:
             raise self._with_path(error, fd) from None
@@ -138,11 +148,12 @@ class FileIO:
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                reason = f"it is {describe_file_type(status.st_mode)} where a file should be"
-                raise OSError(errno.EINVAL, reason, path)
-            size = status.st_size
+                kind = describe_file_type(status.st_mode)
+                raise OSError(errno.EINVAL, f"it is {kind} where a file should be", path)
+            if status.st_size > longest:
+                return b"", status
             # Fewer bytes only if the file has become shorter since.
-            return os.read(fd, size) if size <= longest else b"", status
+            return os.read(fd, status.st_size), status
         finally:
             os.close(fd)
 
@@ -153,11 +164,7 @@ class FileIO:
             How many bytes were written, which may be fewer than given.
         """
         try:
-            if self._has_positions:
-                # One call: a signal handler that reads the same file cannot move the position.
-                return os.pwrite(fd, data, offset)
-            os.lseek(fd, offset, os.SEEK_SET)
-            return os.write(fd, data)
+            return self._pwrite(fd, data, offset)
         except OSError as error:
             raise self._with_path(error, fd) from None
 
@@ -176,7 +183,7 @@ class FileIO:
         it takes as long as after an append, half as long again as without.
         """
         if self._statx is None:
-            self._statx = find_statx() if self._has_positions else no_statx
+            self._statx = find_statx()
         found = self._statx(fd)
         if found is not None:
             return found
@@ -193,11 +200,6 @@ class FileIO:
     def is_dir(self, path: str) -> bool:
         """Return whether there is a directory at a path, or a link to one."""
         return os.path.isdir(path)
-
-    def is_link(self, path: str) -> bool:
-        """Return whether there is a symbolic link at a path."""
-        status = self.stat(path)
-        return status is not None and stat.S_ISLNK(status.st_mode)
 
     def real_path(self, path: str) -> str:
         """Return the path without symbolic links, which is the same for two paths to one file."""
@@ -233,7 +235,7 @@ class FileIO:
             OSError: the bytes may be lost. A sync need not report that again.
         """
         if self._start_writing is None:
-            self._start_writing = find_start_writing() if self._has_positions else do_not_start
+            self._start_writing = find_start_writing()
         try:
             self._start_writing(fd)
         except OSError as error:
@@ -293,8 +295,7 @@ class FileIO:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 raise
             return False
-        if os.name == "posix" and stat.S_IMODE(os.lstat(path).st_mode) != DIRECTORY_MODE:
-            os.chmod(path, DIRECTORY_MODE)
+        _set_mode(path, os.lstat(path), DIRECTORY_MODE)
         return True
 
     def lock(self, fd: int) -> bool:
@@ -319,9 +320,35 @@ class FileIO:
         return error
 
 
+def _set_mode(path: str, status: os.stat_result, mode: int) -> None:
+    """Give a new file or directory its mode, of which the umask may have taken something away."""
+    if os.name == "posix" and stat.S_IMODE(status.st_mode) != mode:
+        os.chmod(path, mode)
+
+
+def _seek_and_read(fd: int, length: int, offset: int) -> bytes:
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.read(fd, length)
+
+
+def _seek_and_write(fd: int, data: bytes, offset: int) -> int:
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.write(fd, data)
+
+
 _DATASYNC: Final = getattr(os, "fdatasync", os.fsync)
 _REFUSED: Final = frozenset({errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV})
 """How a system refuses to open a link (with O_NOFOLLOW), a directory, a socket or a device."""
+
+
+def write_whole(io: FileIO, fd: int, offset: int, data: bytes) -> None:
+    """Write all of the data at an offset.
+
+    A full disk first causes a short write. The next write raises the error.
+    """
+    done = 0
+    while done < len(data):
+        done += io.write_at(fd, offset + done, data[done:])
 
 
 def boot_number() -> int:
@@ -335,3 +362,121 @@ def boot_number() -> int:
 @cache
 def _read_boot_number() -> int:
     return crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes()) & 0xFFFF or 1
+
+
+# System calls of Linux that Python does not have
+
+_EMPTY_PATH: Final = 0x1000
+"""AT_EMPTY_PATH: the descriptor itself is the file."""
+_WANTED: Final = 0x204
+"""STATX_NLINK and STATX_SIZE."""
+_STATX: Final = struct.Struct("<I12xI20xQ")
+"""Of the result: which fields are there, the number of names, the size."""
+_RESULT_SIZE: Final = 256
+_WRITE: Final = 2
+"""SYNC_FILE_RANGE_WRITE: start to write; wait neither before nor after it."""
+_UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP, errno.EPERM})
+"""How a system, a file system or a sandbox says that it does not have the call."""
+
+
+def find_statx() -> Measure:
+    """Return a function that calls statx; it returns None where the system does not have it."""
+    if sys.platform != "linux" or sys.byteorder != "little":
+        return _no_call
+    import ctypes  # 10 ms to import
+
+    try:
+        call = ctypes.PyDLL(None).statx  # Holds the GIL: the call takes 0.3 us and does not wait.
+    except (OSError, AttributeError):
+        return _no_call
+    # Without argtypes, which would cost 0.4 us of the 1.1 us that a call takes: the pointer is one of
+    # ctypes, and all other numbers fit into a C int.
+
+    class PerThread(threading.local):
+        """A buffer for each thread, and the pointer to it."""
+
+        def __init__(self) -> None:
+            buffer = bytearray(_RESULT_SIZE)
+            content = (ctypes.c_char * _RESULT_SIZE).from_buffer(buffer)
+            self.result = buffer, ctypes.cast(content, ctypes.c_void_p)
+
+    per_thread = PerThread()
+
+    def measure(fd: int) -> tuple[int, int] | None:
+        buffer, pointer = per_thread.result
+        if call(fd, b"", _EMPTY_PATH, _WANTED, pointer):
+            return None
+        mask, links, size = _STATX.unpack_from(buffer)
+        if mask & _WANTED != _WANTED:
+            return None
+        return size, links
+
+    return measure
+
+
+def _no_call(_fd: int) -> None:
+    """Stand for a call that the system does not have: the caller does without it."""
+
+
+def find_start_writing() -> StartWriting:
+    """Return a function that calls sync_file_range; it does nothing where there is no such call.
+
+    It raises OSError if the system could not start: a later sync need not report that again.
+    """
+    if sys.platform != "linux":
+        return _no_call
+    import ctypes  # 10 ms to import
+
+    try:
+        call = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (OSError, AttributeError):
+        return _no_call
+    # Without argtypes, which would cost a microsecond: from offset 0 to the end of the file, both as
+    # the 64-bit numbers that the call takes.
+    zero = ctypes.c_int64(0)
+    get_errno = ctypes.get_errno
+
+    def start_writing(fd: int) -> None:
+        if call(fd, zero, zero, _WRITE):
+            number = get_errno()
+            if number not in _UNSUPPORTED:
+                raise OSError(number, os.strerror(number))
+
+    return start_writing
+
+
+# Imports that a fork must not interrupt
+
+_IMPORT_LOCK: Final = threading.Lock()
+"""Held while modules are imported, and during a fork. Otherwise, if another thread were importing a
+module at the fork, the import lock of that module would stay locked in the child for ever."""
+_MODULES: Final[dict[str, object]] = {}
+
+
+def preload_modules() -> None:
+    """Import what a put, a run lock and a fork need; called before the first of them.
+
+    Takes 25 ms, once per process. A process that only reads needs none of it.
+    """
+    if _MODULES:
+        return
+    with _IMPORT_LOCK:
+        import ctypes
+        import platform
+
+        import filelock
+
+        # Windows has no such module, and does not need it.
+        with suppress(ImportError):
+            import resource
+
+            _MODULES["resource"] = resource
+        platform.node()
+        _MODULES.update(ctypes=ctypes, platform=platform, filelock=filelock)
+
+
+if hasattr(os, "register_at_fork"):
+    # In the child, the thread of execution that took the lock continues, so it may release it.
+    os.register_at_fork(
+        before=_IMPORT_LOCK.acquire, after_in_parent=_IMPORT_LOCK.release, after_in_child=_IMPORT_LOCK.release
+    )

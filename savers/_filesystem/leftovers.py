@@ -12,10 +12,9 @@ from savers._filesystem import layout
 
 if TYPE_CHECKING:
     from savers._filesystem.io import FileIO
+    from savers._filesystem.layout import ThreadDirectory
 
-_NOT_REMOVABLE: Final = frozenset(
-    {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS},
-)
+_NOT_REMOVABLE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS})
 """Why a directory cannot be removed, other than by a failing disk: it is not empty, or it is a
 mount point."""
 _LOGGER: Final = getLogger("graphkit")
@@ -47,37 +46,26 @@ class Leftovers:
             for name in filter(layout.is_marker_leftover, names):
                 with suppress(FileNotFoundError):
                     self._io.unlink(layout.join(self._root, name))
-        return [name for name in names if layout.is_leftover(name) and self._remove(name)]
+        return [name for name in filter(layout.is_leftover, names) if self.remove(layout.join(self._root, name))]
 
-    def remove_thread(self, thread_id: str) -> None:
-        """Remove a leftover of an earlier thread with this id, as far as possible."""
-        self._remove(_leftover_name(thread_id))
-
-    def _remove(self, name: str) -> bool:
-        """Remove a leftover; return whether it was there and is gone.
+    def remove(self, path: str) -> bool:
+        """Remove a leftover, as far as possible; return whether it was there and is gone.
 
         It is not a thread any more. Therefore an error must not keep callers from writing to
         another thread.
         """
-        path = layout.join(self._root, name)
         try:
             return self._io.stat(path) is not None and not remove_tree(self._io, path)
         except (OSError, CheckpointFormatError) as error:
             _LOGGER.info("%s is left of a deleted thread and cannot be removed: %s", path, error)
             return False
 
-    def choose_path(self, thread_id: str) -> str:
+    def choose_path(self, thread: ThreadDirectory) -> str:
         """Return a free path to which a thread's directory can be renamed before it is removed."""
-        self.remove_thread(thread_id)
-        path = layout.join(self._root, _leftover_name(thread_id))
-        if self._io.stat(path) is None:
-            return path
-        name = layout.random_thread_name(layout.locate_thread(thread_id).name)
-        return layout.join(self._root, layout.TEMPORARY + name)
-
-
-def _leftover_name(thread_id: str) -> str:
-    return layout.TEMPORARY + layout.locate_thread(thread_id).name
+        self.remove(thread.leftover)
+        if self._io.stat(thread.leftover) is None:
+            return thread.leftover
+        return layout.join(self._root, layout.TEMPORARY + layout.random_thread_name(thread.name))
 
 
 def remove_temporary_logs(io: FileIO, directory: str) -> None:
@@ -109,6 +97,7 @@ def remove_tree(io: FileIO, directory: str) -> list[str]:
     kept: list[str] = []
     for name in io.listdir(directory):
         path = layout.join(directory, name)
+        # A link with the name of a namespace is not followed: the recursion removes it.
         if layout.is_namespace(name):
             kept += remove_tree(io, path)
         elif io.is_dir(path):
@@ -116,7 +105,9 @@ def remove_tree(io: FileIO, directory: str) -> list[str]:
         else:
             with suppress(FileNotFoundError):
                 io.unlink(path)
-    return kept or _remove_if_empty(io, directory)
+    if kept:
+        return kept
+    return _remove_if_empty(io, directory)
 
 
 def _remove_if_empty(io: FileIO, directory: str) -> list[str]:

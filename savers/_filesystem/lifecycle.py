@@ -1,145 +1,198 @@
-"""Ends a history: releases it as a version, or deletes the thread.
+"""Begins and ends histories: brings live logs up to date, releases them as versions, deletes threads.
 
 If the process dies at any moment, the store is unchanged, or the operation is complete, or a record
 shows that it was begun and the next holder of the write lock finishes it. The caller holds the
-write lock of the thread.
+write lock of the thread, except to read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from logging import getLogger
 from typing import TYPE_CHECKING, Final
 
-from graphkit.errors import CheckpointerError
-from savers._filesystem import layout, log_copy
-from savers._filesystem.catalog import (
-    has_checkpoints,
-    has_salvaged_files,
-    list_logs,
-    list_namespaces,
-    list_versions,
-)
+from graphkit.errors import CheckpointConflictError, CheckpointerError
+from savers._filesystem import catalog, layout, rewrite
 from savers._filesystem.leftovers import remove_tree
+from savers._filesystem.store import WAS_REMOVED
 from savers._log.frame import RELEASE, TOMBSTONE
 
 if TYPE_CHECKING:
-    from savers._filesystem.store import Store
+    from savers._filesystem.layout import ThreadDirectory
+    from savers._filesystem.store import FileLog, Store
 
 _LOGGER: Final = getLogger("graphkit")
 
 
-def release(store: Store, thread_id: str) -> int | None:
+# Live logs
+
+
+def refresh_to_read(store: Store, log: FileLog) -> bool:
+    """Bring a log up to date for reading. The caller holds its mutex.
+
+    Returns:
+        Whether the log has a live history, or is a released one. Of the live logs, the end of the
+        root's decides for the namespaces.
+    """
+    if not log.refresh():
+        return False
+    if log.expects_release or not log.namespace:
+        return True
+    return catalog.find_begun_end(store, store.locate(log.thread_id)) is None
+
+
+def make_ready(store: Store, log: FileLog) -> None:
+    """Bring a log up to date for an append, if it is not, so that the next record can follow.
+
+    Rewrites a log after a failed sync, and a plain log if the saver has a cipher; finishes a
+    release or a delete. The caller holds the mutex of the log and the write lock of the thread.
+
+    Raises:
+        CheckpointConflictError: something other than a delete has removed the file of the open log.
+        OSError: the log can only be read.
+    """
+    frames = log.frames
+    medium = frames.bytes
+    # The usual case: no other process has written since. `is_ready` asks the file, so it is last.
+    needs_work = frames.in_doubt or log.history.closed_by is not None or frames.must_be_sealed
+    if not needs_work and medium.is_ready(frames.end):
+        return
+    if medium.read_only_error is not None:
+        # The file system may have become writable since.
+        log.close()
+    is_live = log.refresh_to_write()
+    if log.was_removed:
+        raise CheckpointConflictError(log.thread_id, WAS_REMOVED)
+    if medium.read_only_error is not None:
+        raise medium.read_only_error
+    if medium.is_suspect and (is_live or not medium.is_open):
+        rewrite.renew(log)
+        is_live = log.refresh_to_write()
+    if is_live and frames.must_be_sealed:
+        rewrite.keep_all(store, log)
+        is_live = log.refresh_to_write()
+    if not is_live:
+        finish_begun(store, log)
+
+
+def finish_begun(store: Store, log: FileLog) -> int | None:
+    """Finish the release or the delete that the end of a log shows as begun.
+
+    The caller holds the mutex of the log. The log is closed if there was one.
+
+    Returns:
+        The version, if it was a release.
+    """
+    if log.refresh_to_write() or log.history.closed_by is None:
+        return None
+    thread = store.locate(log.thread_id)
+    version = None
+    if log.history.closed_by.type == RELEASE:
+        version = log.history.read_closing_version()
+        finish_release(store, thread, version)
+    else:
+        delete(store, thread, keep_lock=True)
+    log.close()
+    return version
+
+
+def finish_begun_in_thread(store: Store, thread: ThreadDirectory) -> None:
+    """Finish a release or a delete of a thread that a process began."""
+    for namespace in catalog.list_namespaces(store, thread):
+        with closing(store.new_log(thread.in_namespace(namespace))) as log:
+            finish_begun(store, log)
+
+
+# Release
+
+
+def release(store: Store, thread: ThreadDirectory) -> int | None:
     """Make the live logs of a thread its next version; return None if there are no checkpoints.
 
     From the RELEASE record at the end of the root's log on, the history is released. If the process
     dies, the next writer that finds the record finishes the release.
     """
-    namespaces = list_namespaces(store, thread_id)
-    if not any(has_checkpoints(store, thread_id, namespace) for namespace in namespaces):
+    namespaces = catalog.list_namespaces(store, thread)
+    if not any(_has_checkpoints(store, thread.in_namespace(namespace)) for namespace in namespaces):
         return None
-    versions = list_versions(store, thread_id)
-    version = versions[-1] + 1 if versions else 1
-    for namespace in namespaces:
-        if namespace:
-            _sync_log(store, thread_id, namespace)
-    _mark_as_ending(store, thread_id)
+    version = 1 + max(catalog.list_versions(store, thread), default=0)
+    for namespace in filter(None, namespaces):
+        # Before the root's RELEASE record makes it a version. Otherwise a power loss could leave the
+        # record and a log that lacks its last checkpoints.
+        with closing(store.new_log(thread.in_namespace(namespace))) as log:
+            if log.refresh_to_write():
+                store.io.fsync(log.frames.bytes.fd)
+    _mark_as_ending(store, thread)
     store.io.fsync_dir(store.root)
-    store.begun_releases[thread_id] = version
-    finish_release(store, thread_id, version)
-    del store.begun_releases[thread_id]
+    store.begun_releases[thread.thread_id] = version
+    finish_release(store, thread, version)
+    del store.begun_releases[thread.thread_id]
     return version
 
 
-def _mark_as_ending(store: Store, thread_id: str) -> None:
+def _has_checkpoints(store: Store, directory: ThreadDirectory) -> bool:
+    with closing(store.new_log(directory)) as log:
+        return log.refresh_to_write() and log.history.find_latest() is not None
+
+
+def _mark_as_ending(store: Store, thread: ThreadDirectory) -> None:
     """Show in the root that the end of a thread's log may say that the thread has ended.
 
     A reader that lists 10,000 threads cannot read the end of each log.
     """
-    store.io.close(store.io.open(_ending_path(store, thread_id), write=True, create=True))
+    store.io.close(store.io.open(thread.ending_mark, write=True, create=True))
 
 
-def _sync_log(store: Store, thread_id: str, namespace: str) -> None:
-    """Bring a live log to the disk, before the root's RELEASE record makes it a version.
-
-    Otherwise a power loss could leave the record and a log that lacks its last checkpoints.
-    """
-    log = store.new_log(thread_id, namespace)
-    try:
-        if log.refresh_to_write():
-            store.io.fsync(log.frames.bytes.fd)
-    finally:
-        log.close()
-
-
-def _ending_path(store: Store, thread_id: str) -> str:
-    return layout.join(store.root, layout.releasing_name(layout.locate_thread(thread_id).name))
-
-
-def finish_release(store: Store, thread_id: str, version: int) -> None:
+def finish_release(store: Store, thread: ThreadDirectory, version: int) -> None:
     """Finish a release, from any state in which a process left it."""
-    _end_log(store, thread_id, "", version)
-    for namespace in list_namespaces(store, thread_id):
-        if namespace:
-            is_complete = _end_log(store, thread_id, namespace, version)
-            _move_log(store, thread_id, namespace, version, is_complete=is_complete)
+    io = store.io
+    _end_log(store, thread, version)
+    for namespace in filter(None, catalog.list_namespaces(store, thread)):
+        directory = thread.in_namespace(namespace)
+        if _end_log(store, directory, version):
+            io.rename(directory.live_log, directory.released_log(version))
+        else:
+            io.unlink(directory.live_log)
+        io.fsync_dir(directory.path)
     # The root's log is last: its RELEASE record decides for the namespaces.
-    _move_log(store, thread_id, "", version, is_complete=True)
-    _remove_ending_name(store, thread_id)
+    io.rename(thread.live_log, thread.released_log(version))
+    io.fsync_dir(thread.path)
+    _remove_ending_mark(store, thread)
 
 
-def _move_log(
-    store: Store,
-    thread_id: str,
-    namespace: str,
-    version: int,
-    *,
-    is_complete: bool,
-) -> None:
-    """Rename a live log to its version; remove it if it is incomplete."""
-    directory = store.directory(thread_id, namespace)
-    path = layout.join(directory, layout.LOG)
-    if is_complete:
-        store.io.rename(path, layout.join(directory, layout.version_name(version)))
-    else:
-        store.io.unlink(path)
-    store.io.fsync_dir(directory)
-
-
-def _remove_ending_name(store: Store, thread_id: str) -> None:
-    path = _ending_path(store, thread_id)
+def _remove_ending_mark(store: Store, thread: ThreadDirectory) -> None:
     # The end is finished. If the name stays, listing threads reads the end of this log.
     with suppress(OSError):
-        if store.io.stat(path) is not None:
-            store.io.unlink(path)
+        if store.io.stat(thread.ending_mark) is not None:
+            store.io.unlink(thread.ending_mark)
 
 
-def _end_log(store: Store, thread_id: str, namespace: str, version: int) -> bool:
+def _end_log(store: Store, directory: ThreadDirectory, version: int) -> bool:
     """Append RELEASE to a live log, unless it ends in RELEASE; False if the log is incomplete.
 
     Creates the root's log if there is none, because its end decides for the namespaces.
     """
-    log = store.new_log(thread_id, namespace)
-    try:
+    with closing(store.new_log(directory)) as log:
         is_live = log.refresh_to_write()
         if not is_live and log.history.closed_by is not None:
             # A release that was interrupted, perhaps by a failed sync: no later sync of that file
             # can be trusted.
-            log_copy.renew(log)
+            rewrite.renew(log)
             return True
-        if not is_live and namespace:
+        if not is_live and directory.namespace:
             return False
         log.end(RELEASE, version)
         store.io.fsync(log.frames.bytes.fd)
         if not is_live:
-            store.sync_directories(thread_id, namespace)
+            store.sync_directories(directory)
         return True
-    finally:
-        log.close()
 
 
-def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
+# Delete
+
+
+def delete(store: Store, thread: ThreadDirectory, *, keep_lock: bool) -> bool:
     """Delete a thread.
 
     A TOMBSTONE record at the end of each live log shows the processes that have it open that the
@@ -150,7 +203,7 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
 
     Args:
         store: the store.
-        thread_id: the thread.
+        thread: the thread.
         keep_lock: whether a run that continues holds the run lock of the thread, or may hold it.
             Then the lock file is moved back to a new directory: processes that wait for the lock
             keep waiting, and others find it.
@@ -158,35 +211,33 @@ def delete(store: Store, thread_id: str, *, keep_lock: bool) -> bool:
     Returns:
         Whether the thread had a history, a version, or salvaged files.
     """
-    directory = store.directory(thread_id)
-    had_content = bool(list_logs(store, directory, released=True)) or has_salvaged_files(
-        store,
-        directory,
-    )
+    io = store.io
+    logs = catalog.list_logs(store, thread.path, released=True)
+    had_content = bool(logs) or catalog.has_salvaged_files(store, thread)
     # Not brought to the disk: after a power loss, the thread is at worst listed, and empty.
     with suppress(OSError):
-        _mark_as_ending(store, thread_id)
-    open_namespaces = _append_tombstones(store, thread_id)
-    removed = store.leftovers.choose_path(thread_id)
+        _mark_as_ending(store, thread)
+    open_namespaces = _append_tombstones(store, thread)
+    removed = store.leftovers.choose_path(thread)
     store.leftovers.sweep_once()
-    store.io.rename(directory, removed)
-    if keep_lock:
-        _restore_run_lock(store, directory, removed)
-    store.io.fsync_dir(store.root)
-    _append_late_tombstones(store, thread_id, removed, open_namespaces)
-    _remove_ending_name(store, thread_id)
-    store.begun_releases.pop(thread_id, None)
-    kept_directories = remove_tree(store.io, removed)
+    io.rename(thread.path, removed)
+    lock_path = layout.join(removed, layout.RUN_LOCK)
+    if keep_lock and io.stat(lock_path) is not None:
+        io.mkdir(thread.path)
+        io.rename(lock_path, thread.run_lock)
+    io.fsync_dir(store.root)
+    _append_late_tombstones(store, thread, removed, open_namespaces)
+    _remove_ending_mark(store, thread)
+    store.begun_releases.pop(thread.thread_id, None)
+    kept_directories = remove_tree(io, removed)
     if kept_directories:
-        _LOGGER.warning(
-            "thread %.80r is deleted, but %s stays, because graphkit did not make it: remove it yourself",
-            thread_id,
-            ", ".join(kept_directories),
-        )
+        names = ", ".join(kept_directories)
+        message = "thread %.80r is deleted, but %s stays, because graphkit did not make it: remove it yourself"
+        _LOGGER.warning(message, thread.thread_id, names)
     return had_content
 
 
-def _append_tombstones(store: Store, thread_id: str) -> set[str]:
+def _append_tombstones(store: Store, thread: ThreadDirectory) -> set[str]:
     """Append TOMBSTONE to the live logs of a thread, the root's first.
 
     Readers take a thread for deleted if its root's log ends in TOMBSTONE, and the next writer that
@@ -196,50 +247,70 @@ def _append_tombstones(store: Store, thread_id: str) -> set[str]:
     Returns:
         The namespaces whose logs have none yet.
     """
-    namespaces = list_namespaces(store, thread_id)
+    namespaces = catalog.list_namespaces(store, thread)
     open_namespaces = set(namespaces)
     if "" not in namespaces:
         return open_namespaces
     for namespace in namespaces:
-        log = store.new_log(thread_id, namespace)
-        medium = log.frames.bytes
-        try:
-            if log.refresh_to_write():
-                log.end(TOMBSTONE, 0)
-            if medium.fd >= 0 and not namespace and len(namespaces) > 1:
-                store.io.fsync(medium.fd)
+        with closing(store.new_log(thread.in_namespace(namespace))) as log:
+            medium = log.frames.bytes
+            try:
+                if log.refresh_to_write():
+                    log.end(TOMBSTONE, 0)
+                if medium.fd >= 0 and not namespace and len(namespaces) > 1:
+                    store.io.fsync(medium.fd)
+            except (OSError, CheckpointerError):
+                # Deleting must work even if the disk is full or the log is damaged.
+                _LOGGER.info("%s is deleted without a TOMBSTONE record", log.path)
+                break
             open_namespaces.discard(namespace)
-        except (OSError, CheckpointerError):
-            # Deleting must work even if the disk is full or the log is damaged.
-            _LOGGER.info("%s is deleted without a TOMBSTONE record", log.path)
-            break
-        finally:
-            log.close()
     return open_namespaces
 
 
-def _restore_run_lock(store: Store, directory: str, removed: str) -> None:
-    """Move the run lock of a removed thread back to a new directory, if there is one."""
-    lock_path = layout.join(removed, layout.RUN_LOCK)
-    if store.io.stat(lock_path) is not None:
-        store.io.mkdir(directory)
-        store.io.rename(lock_path, layout.join(directory, layout.RUN_LOCK))
-
-
-def _append_late_tombstones(
-    store: Store,
-    thread_id: str,
-    removed: str,
-    namespaces: Iterable[str],
-) -> None:
+def _append_late_tombstones(store: Store, thread: ThreadDirectory, removed: str, namespaces: Iterable[str]) -> None:
     """Append TOMBSTONE to the logs of a removed thread, as far as possible.
 
     So the processes that have them open see that the thread was deleted, not lost.
     """
     for namespace in namespaces:
         path = layout.join(removed, layout.namespace_name(namespace), layout.LOG)
-        log = store.new_log(thread_id, namespace, path)
-        with suppress(OSError, CheckpointerError):
+        log = store.new_log(thread.in_namespace(namespace), path)
+        with closing(log), suppress(OSError, CheckpointerError):
             if log.refresh_to_write():
                 log.end(TOMBSTONE, 0)
-        log.close()
+
+
+# Idle threads
+
+
+def is_idle(store: Store, thread: ThreadDirectory, since_ns: int) -> bool:
+    """Return whether no process has written to a thread since a moment.
+
+    The files of a thread show when a process last wrote to it: each put, pending write, tag, release
+    and repair changes one of them. Reading does not, nor does taking the run lock.
+
+    Args:
+        store: the store.
+        thread: the thread.
+        since_ns: the moment, in nanoseconds since 1970.
+
+    Returns:
+        False also if the thread has no files.
+    """
+    files = catalog.iter_files(store, thread.path)
+    written_ns = max((status.st_mtime_ns for name, status in files if name != layout.RUN_LOCK), default=0)
+    return 0 < written_ns < since_ns
+
+
+def delete_if_idle(store: Store, thread: ThreadDirectory, since_ns: int) -> bool:
+    """Delete a thread if it is still idle; return whether it was deleted.
+
+    The caller holds the run lock of the thread, and not the write lock. Writers append under the
+    write lock, so none can write between this check and the deletion.
+    """
+    with store.write_lock(thread):
+        if not is_idle(store, thread, since_ns):
+            return False
+        delete(store, thread, keep_lock=False)
+    store.logs.close_thread(thread.thread_id)
+    return True

@@ -23,7 +23,6 @@ from savers._mutex import hold_if_free, is_mine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from savers._filesystem.io import FileIO
 
@@ -39,11 +38,6 @@ _PROBE_FLAGS: Final = os.O_RDONLY | sum(getattr(os, f"O_{name}", 0) for name in 
 def is_locked(path: str) -> bool:
     """Return whether a process holds a lock on a file.
 
-    /proc/locks would tell without touching the file, but shows no process of another container that
-    shares the directory. A shared lock is refused while the lock is held. Otherwise it is there for
-    some microseconds, in which no run can take the lock: `RunLock` tries again after that. Two who
-    look at the same time do not take each other for the holder.
-
     Raises:
         OSError: the file is there, and cannot be opened.
     """
@@ -51,25 +45,25 @@ def is_locked(path: str) -> bool:
         fd = os.open(path, _PROBE_FLAGS)
     except FileNotFoundError:
         return False
-    try:
-        return not _lock_shared(fd)
-    finally:
-        os.close(fd)
-
-
-def _lock_shared(fd: int) -> bool:
-    """Try to lock an open file, against those who lock it for themselves; return whether it is locked now."""
+    # /proc/locks would tell without touching the file, but shows no process of another container
+    # that shares the directory. So the caller asks for a shared lock, which is refused while a run
+    # has its exclusive one. If it is granted, it is there for some microseconds, in which no run can
+    # take the lock: `RunLock` tries again after that. Two callers that look at the same time do not
+    # take each other for the holder, because shared locks do not exclude each other.
     try:
         import fcntl
-    except ImportError:  # Windows
+
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except ImportError:  # Windows has no shared lock for this.
         from filelock import lock_descriptor
 
-        return lock_descriptor(fd, blocking=False)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return not lock_descriptor(fd, blocking=False)
     except BlockingIOError:
-        return False
-    return True
+        return True
+    finally:
+        # Closing the only descriptor of an open file releases its lock.
+        os.close(fd)
+    return False
 
 
 class WriteLock:
@@ -106,11 +100,14 @@ class WriteLock:
         if self._holder == holder:
             self._depth += 1
             return
+        # The mutex first: of the threads of this process, one at a time asks the system for the lock
+        # of the file. All of them share one descriptor, so the system would grant it to each.
         try:
             if not self._mutex.acquire(timeout=self._timeout):
                 raise self._make_timeout_error("another thread of this process")  # noqa: TRY301 - what follows frees the lock
             if self._fd < 0 or not self._lock(self._fd):
                 self._wait()
+            # Last, so that it is set only while the file is locked.
             self._holder = holder
         except BaseException:
             self.free()
@@ -130,17 +127,14 @@ class WriteLock:
             self._holder = threading.get_ident()
         return self.is_mine
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # The first line is the `try`: an exception before it would leave the lock taken.
         try:
             if self._depth:
                 self._depth -= 1
             elif self._holder:
+                # In the reverse order. If an exception comes between two of these lines, `free` finds
+                # the mutex still owned, and does the rest.
                 self._holder = 0
                 self._unlock(self._fd)
                 self._mutex.release()
@@ -168,6 +162,9 @@ class WriteLock:
     def _wait(self) -> None:
         started = monotonic()
         pause = _FIRST_WAIT
+        # The system can wait for a lock, but not for a limited time. An append takes some ten
+        # microseconds and a sync is outside of the lock, so the lock is free soon: the first pauses
+        # are short.
         while True:
             if self._fd < 0:
                 self._make_directories()
@@ -223,6 +220,7 @@ class WriteLockIfFree:
     def __init__(self, lock: WriteLock) -> None:
         self._lock = lock
         self._was_mine = False
+        """Whether an outer block has the lock, which this one must not free."""
 
     def __enter__(self) -> bool:
         """Return whether the lock was entered."""
@@ -235,12 +233,7 @@ class WriteLockIfFree:
             self._lock.free()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             if not self._was_mine:
                 self._lock.free()
@@ -250,7 +243,11 @@ class WriteLockIfFree:
 
 
 class _HeldLocks:
-    """The run locks that this process holds, by the real path of their files."""
+    """The run locks that this process holds, by the real path of their files.
+
+    The lock of a file excludes other open files, also of this process, but does not say which thread of
+    execution holds it, and a waiting thread would have to ask again and again.
+    """
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -261,7 +258,10 @@ _HELD: _HeldLocks = _HeldLocks()
 
 
 def _after_fork() -> None:
-    global _HELD  # The parent's locks are not the child's.
+    # The parent's locks are not the child's. The child closes its copies of the descriptors without
+    # unlocking them: an unlock would take the lock from the parent, too. And it makes a new condition,
+    # for another thread may have held the old one at the fork.
+    global _HELD
     inherited, _HELD = _HELD, _HeldLocks()
     for lock in inherited.owners.values():
         lock.close_after_fork()
@@ -275,7 +275,9 @@ def is_run_locked(io: FileIO, path: str) -> bool:
     """Return whether a run holds a run lock now, in any process."""
     owners = _HELD.owners
     # To find out the real path takes longer than the rest.
-    return (bool(owners) and io.real_path(path) in owners) or is_locked(path)
+    if owners and io.real_path(path) in owners:
+        return True
+    return is_locked(path)
 
 
 class RunLock:
@@ -329,9 +331,12 @@ class RunLock:
         except FileNotFoundError:
             return ""
         try:
-            return self._io.read_at(fd, 0, _HOLDER_LENGTH).decode("utf-8", "replace").strip()
+            return self._read_holder(fd)
         finally:
             self._io.close(fd)
+
+    def _read_holder(self, fd: int) -> str:
+        return self._io.read_at(fd, 0, _HOLDER_LENGTH).decode("utf-8", "replace").strip()
 
     def __enter__(self) -> None:
         import platform  # 2 ms, and only runs need it
@@ -342,10 +347,7 @@ class RunLock:
         held = _HELD
         try:
             with held.changed:
-                is_free = held.changed.wait_for(
-                    lambda: self._key not in held.owners,
-                    timeout=self._timeout,
-                )
+                is_free = held.changed.wait_for(lambda: self._key not in held.owners, timeout=self._timeout)
                 if not is_free:
                     waited = round(monotonic() - started, 1)
                     holder = held.owners[self._key].holder_name
@@ -359,12 +361,7 @@ class RunLock:
             self._release()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._release()
         except BaseException:
@@ -386,36 +383,32 @@ class RunLock:
         return at_path is not None and at_path.st_ino == self._io.fstat(self._fd).st_ino
 
     def _lock(self, started: float) -> None:
+        io = self._io
         pause = _FIRST_WAIT
         while True:
             if self._fd < 0:
-                self._fd = self._open_file()
-            if self._io.lock(self._fd):
+                try:
+                    self._fd = io.open(self._path, write=True)
+                except FileNotFoundError:
+                    self._fd = self._make()
+            if io.lock(self._fd):
+                # A delete removes the file of a lock, or moves it with its directory. A lock on a
+                # file that is not at the path excludes no other run, which makes a new file.
                 if self._is_at_path():
                     return
-                # The thread was deleted meanwhile, and the locked file with it.
-                self._io.close(self._fd)
+                io.close(self._fd)
                 self._fd = -1
                 continue
             waited = monotonic() - started
-            if waited >= self._timeout and self._is_taken(waited):
-                raise ThreadBusyError(self._thread_id, self._read_holder(), round(waited, 1))
-            sleep(min(pause, max(_FIRST_WAIT, self._timeout - waited)))
+            if waited >= self._timeout:
+                # It may have been refused because processes look at the lock; see `is_locked`.
+                is_taken = is_locked(self._path) or waited >= self._timeout + _LONGEST_LOOKS
+                if is_taken:
+                    holder = self._read_holder(self._fd) or "another process"
+                    raise ThreadBusyError(self._thread_id, holder, round(waited, 1))
+            remaining = self._timeout - waited
+            sleep(min(pause, max(_FIRST_WAIT, remaining)))
             pause = min(pause * 1.5, _LONGEST_WAIT)
-
-    def _is_taken(self, waited: float) -> bool:
-        """Return whether a run holds the lock, and not only processes that look at it; see `is_locked`."""
-        return is_locked(self._path) or waited >= self._timeout + _LONGEST_LOOKS
-
-    def _open_file(self) -> int:
-        try:
-            return self._io.open(self._path, write=True)
-        except FileNotFoundError:
-            return self._make()
-
-    def _read_holder(self) -> str:
-        text = self._io.read_at(self._fd, 0, _HOLDER_LENGTH).decode("utf-8", "replace").strip()
-        return text or "another process"
 
     def _write_holder(self) -> None:
         # The lock holds without the name of its holder; a full disk must not prevent a delete.
@@ -446,7 +439,8 @@ class RunLock:
         if self._fd < 0:
             return
         if self._has_lock:
-            # Says that the holder did not die. If the disk refuses, a watch believes that it did.
+            # An empty file says that the holder did not die. If the disk refuses, a watch believes
+            # that it did.
             with suppress(OSError):
                 self._io.truncate(self._fd, 0)
             self._has_lock = False

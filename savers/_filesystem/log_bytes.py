@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from graphkit.errors import CheckpointCorruptionError
 from savers._filesystem import layout
-from savers._filesystem.io import boot_number
+from savers._filesystem.io import boot_number, write_whole
 from savers._filesystem.lock import WriteLockIfFree
 from savers._filesystem.salvaged_files import FileRange
 from savers._log.frame import META, Frame
@@ -54,6 +54,10 @@ class FileId(NamedTuple):
     inode: int
 
 
+def _do_nothing(*_: object) -> None:
+    pass
+
+
 class FileLogBytes(LogBytes):
     """The bytes of a log in a file. A caller that appends also holds the write lock.
 
@@ -64,31 +68,43 @@ class FileLogBytes(LogBytes):
         read_only_error: why the file is open for reading only, if it is.
     """
 
-    def __init__(self, io: FileIO, paths: Sequence[str], write_lock: WriteLock | None = None) -> None:
+    def __init__(
+        self,
+        io: FileIO,
+        paths: Sequence[str],
+        write_lock: WriteLock | None = None,
+        *,
+        make_directories: Callable[[], None] = _do_nothing,
+        sync_names: Callable[[FileId | None], None] = _do_nothing,
+        is_extended_ahead: bool = False,
+        is_synced_at_once: bool = False,
+        is_synced_before_use: bool = False,
+    ) -> None:
         """Prepare to open a file.
 
         Args:
             io: the file system.
             paths: where the log may be; the first file that is found is opened.
             write_lock: excludes other writers; None if nothing is appended.
+            make_directories: makes the directories of the log, where they are missing.
+            sync_names: brings the names that lead to the log to the disk. Given a file, it may do
+                nothing if it has done so for that file before.
+            is_extended_ahead: whether the file is extended with zeros for the records to come: a sync of
+                bytes within the file's size needs no journal of the file system (1.5 times faster on
+                ext4).
+            is_synced_at_once: whether a sync of each put follows as soon as the put has appended it.
+            is_synced_before_use: whether the whole file is brought to the disk before it takes its place,
+                so that each record vouches for it.
         """
         super().__init__(paths[0])
         self.io = io
         self.paths = paths
         self.boot = boot_number()
-        self.make_directories: Callable[[], None] = _make_nothing
-        """Makes the directories of the log, where they are missing."""
-        self.sync_names: Callable[[FileId | None], None] = _sync_nothing
-        """Brings the names that lead to the log to the disk. Given a file, it may do nothing if it
-        has done so for that file before."""
-        self.is_extended_ahead = False
-        """Whether the file is extended with zeros for the records to come: a sync of bytes within the
-        file's size needs no journal of the file system (1.5 times faster on ext4)."""
-        self.is_synced_at_once = False
-        """Whether a sync of each put follows as soon as the put has appended it."""
-        self.is_synced_before_use = False
-        """Whether the whole file is brought to the disk before it takes its place, so that each record
-        vouches for it."""
+        self._make_directories = make_directories
+        self.sync_names = sync_names
+        self._is_extended_ahead = is_extended_ahead
+        self._is_synced_at_once = is_synced_at_once
+        self._is_synced_before_use = is_synced_before_use
         self.write_lock = write_lock
         self.sync_mutex = threading.Lock()
         self.pins = 0
@@ -185,7 +201,9 @@ class FileLogBytes(LogBytes):
         if size == end:
             self._clean_size = size
             return Change.NONE
-        return Change.NONE if self._is_unchanged(size, end) else Change.GREW
+        if self._is_unchanged(size, end):
+            return Change.NONE
+        return Change.GREW
 
     def _is_unchanged(self, size: int, end: int) -> bool:
         """Return whether a file of this size has no bytes behind the last record that are new.
@@ -198,8 +216,9 @@ class FileLogBytes(LogBytes):
         return size == end or not self.io.read_at(self.fd, end, _PEEK_SIZE).strip(b"\0")
 
     def note_end(self, end: int, last: StoredCheckpoint | None = None) -> None:  # noqa: ARG002 - for bytes with an index
-        is_clean = self.size == end or FileRange(io=self.io, fd=self.fd, start=end, end=self.size).is_zero()
-        self._clean_size = self.size if is_clean else -1
+        self._clean_size = -1
+        if self.size == end or self.get_range(end, self.size).is_zero():
+            self._clean_size = self.size
 
     def is_ready(self, end: int) -> bool:
         """Return whether a record can be appended at once: no other process has written.
@@ -208,7 +227,7 @@ class FileLogBytes(LogBytes):
         """
         if self.fd < 0 or self.is_suspect or self.read_only_error is not None:
             return False
-        if self.is_extended_ahead:
+        if self._is_extended_ahead:
             size, links = self.io.measure(self.fd)
         else:
             # Nothing is synced after it, and this takes half the time.
@@ -218,28 +237,36 @@ class FileLogBytes(LogBytes):
 
     # Reading
 
+    def get_range(self, start: int, end: int) -> FileRange:
+        """Return the bytes of the open file between two offsets."""
+        return FileRange(io=self.io, fd=self.fd, start=start, end=end)
+
     def read_at(self, offset: int, length: int) -> bytes:
         return self.io.read_at(self.fd, offset, length)
 
     def note_frames(self, frames: Sequence[Frame]) -> None:
-        self.synced = max([self.synced, *(frame.vouched for frame in frames)])
-        if self._is_of_another_boot(frames[-1]):
-            self.synced = frames[-1].end
+        synced = self.synced
+        for frame in frames:
+            synced = max(synced, frame.vouched)
+        self.synced = synced
+        last = frames[-1]
+        if self._is_of_another_boot(last):
+            self.synced = last.end
 
     def _is_of_another_boot(self, frame: Frame) -> bool:
         """Return whether a record was written in another boot: this one can only have read it from the disk."""
-        return frame.boot != self.boot and bool(frame.boot and self.boot)
+        return 0 not in {frame.boot, self.boot} and frame.boot != self.boot
 
     def has_whole_end(self, frames: Iterator[Frame]) -> bool:
-        """Return whether the records are there that a power loss may have taken.
-
-        A power loss may take a record for which no later record vouches, and leave later ones.
-        Nothing is lost within one boot. So of a log that was written in the current boot, only the
-        last 8 KiB are checked, in case the file comes from another machine.
-        """
+        """Return whether the records are there that a power loss may have taken."""
         last = frame = next(frames)
-        is_same_boot = last.boot == self.boot != 0
-        limit = last.end - _CHECKED_END if is_same_boot else 0
+        # A power loss may take a record for which no later record vouches, and leave later ones. So
+        # each record is looked at, back to the first offset that one of them vouches for.
+        limit = 0
+        if last.boot == self.boot != 0:
+            # Nothing is lost within one boot. These are checked in case the file comes from another
+            # machine whose boot has the same number.
+            limit = last.end - _CHECKED_END
         self.synced = max(self.synced, frame.vouched)
         while frame.offset > max(self.synced, limit) and frame.type != META:
             before = next(frames, None)
@@ -254,10 +281,12 @@ class FileLogBytes(LogBytes):
     # Appending
 
     def count_unsynced(self, offset: int) -> int:
-        return 0 if self.is_synced_before_use else offset - self.synced
+        if self._is_synced_before_use:
+            return 0
+        return offset - self.synced
 
     def begin(self, beginning: bytes) -> None:
-        self.make_directories()
+        self._make_directories()
         self._beginning = beginning
 
     def append(self, offset: int, data: bytes, flags: int, checkpoint: StoredCheckpoint | None) -> None:  # noqa: ARG002 - a file keeps bytes
@@ -282,7 +311,7 @@ class FileLogBytes(LogBytes):
             status = self.io.fstat(self.fd)
             self.inode = status.st_ino
             if status.st_size:
-                content = FileRange(io=self.io, fd=self.fd, start=0, end=status.st_size)
+                content = self.get_range(0, status.st_size)
                 if not content.is_zero():
                     content.salvage(os.path.dirname(self.path), f"{layout.TORN}0-0")
                 self.io.truncate(self.fd, 0)
@@ -299,13 +328,13 @@ class FileLogBytes(LogBytes):
         end = start + len(data)
         size = self._clean_size
         try:
-            if end > size and self.is_extended_ahead and len(data) <= _LONGEST_EXTENDED:
+            if end > size and self._is_extended_ahead and len(data) <= _LONGEST_EXTENDED:
                 written = start + self._write_and_extend(start, data)
             else:
                 written = start + self.io.write_at(self.fd, start, data)
-            # A full disk first causes a short write. The next write raises the error.
-            while written < end:
-                written += self.io.write_at(self.fd, written, data[written - start :])
+            if written < end:
+                write_whole(self.io, self.fd, written, data[written - start :])
+                written = end
         except BaseException:
             self._cut_back(start)
             raise
@@ -314,6 +343,8 @@ class FileLogBytes(LogBytes):
 
     def _write_and_extend(self, start: int, data: bytes) -> int:
         """Write once, with zeros behind the data; return how many bytes were written."""
+        # In the same write: the zeros cost no call of their own, and a put that is cut short leaves
+        # what any other torn write does. The next puts overwrite zeros, and the size stays as it is.
         end = start + len(data)
         zeros = bytes(_choose_size(end) - end)
         try:
@@ -328,7 +359,7 @@ class FileLogBytes(LogBytes):
 
         It pays if more than 15 us of work follow; ADR 23 has the figures.
         """
-        if not self.is_synced_at_once:
+        if not self._is_synced_at_once:
             return
         try:
             self.io.start_writing(self.fd)
@@ -380,8 +411,12 @@ class FileLogBytes(LogBytes):
     def _salvage_tail(self, end: int, generation: int) -> str:
         size = self.io.fstat(self.fd).st_size
         directory = os.path.dirname(self.path)
-        tail = FileRange(io=self.io, fd=self.fd, start=end, end=size)
-        name = "" if tail.is_zero() else tail.salvage(directory, f"{layout.TORN}{generation}-{end}")
+        tail = self.get_range(end, size)
+        name = ""
+        if not tail.is_zero():
+            name = tail.salvage(directory, f"{layout.TORN}{generation}-{end}")
+        # The copy is on the disk. The cut must be, too, before a record is written in place of these
+        # bytes: a power loss could otherwise leave sectors of both.
         self.io.truncate(self.fd, end)
         self._clean_size = end
         try:
@@ -402,7 +437,7 @@ class FileLogBytes(LogBytes):
 
         Otherwise they stay, and the next writer uses them.
         """
-        if self.is_extended_ahead and self.fd >= 0 and self._clean_size > end and self.write_lock is not None:
+        if self._is_extended_ahead and self.fd >= 0 and self._clean_size > end and self.write_lock is not None:
             with WriteLockIfFree(self.write_lock) as is_entered:
                 if is_entered:
                     self._cut_zeros(end)
@@ -426,7 +461,10 @@ class FileLogBytes(LogBytes):
         if self.unacknowledged is None:
             return end
         start, unacknowledged_end = self.unacknowledged
-        return start if unacknowledged_end == end else end
+        if unacknowledged_end != end:
+            # Another writer has appended since: its records stand on those that failed.
+            return end
+        return start
 
     def take_back(self, end: int) -> None:
         """Cut off the records that no put has acknowledged, if rewriting the log has failed, too.
@@ -468,8 +506,9 @@ class ReleasedFileBytes(FileLogBytes):
     def open(self) -> bool:
         # Another process may finish the release at this moment. If the live log is gone, the log
         # has its final path by then.
-        final, live = self._final_path, self._live_path
-        self.paths = [final, live, final] if self.is_ending else [final]
+        self.paths = [self._final_path]
+        if self.is_ending:
+            self.paths += [self._live_path, self._final_path]
         return super().open()
 
     def check_release(self, end: int, *, is_found: bool, has_ended: bool) -> None:
@@ -481,16 +520,9 @@ class ReleasedFileBytes(FileLogBytes):
             raise CheckpointCorruptionError(self._final_path, 0, "the released history is missing")
 
 
-def _make_nothing() -> None:
-    pass
-
-
-def _sync_nothing(file: FileId | None) -> None:
-    pass
-
-
 def _choose_size(end: int) -> int:
     """Return to which size a log is extended whose records end at an offset: whole blocks."""
     if end < _SHORT:
         return end
-    return -(-end // _BLOCK_SIZE) * _BLOCK_SIZE
+    blocks = (end + _BLOCK_SIZE - 1) // _BLOCK_SIZE
+    return blocks * _BLOCK_SIZE

@@ -14,8 +14,9 @@ proves which thread the log belongs to.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Final, cast
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast, final
 
 from graphkit.abc import generate_id
 from graphkit.errors import (
@@ -27,21 +28,25 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
-from savers._filesystem import layout, rewrite
+from savers._filesystem import layout, lifecycle, rewrite
+from savers._filesystem.catalog import find_namespace, read_meta
 from savers._filesystem.correction import CorrectedIO, find_corrections
-from savers._filesystem.log_checker import (
+from savers._filesystem.salvage import HEAD_SIZE, NOWHERE, Lost, Salvage, identify_log
+from savers._filesystem.salvaged_files import FileRange
+from savers._filesystem.verify import (
+    ProgressMeter,
+    ThreadFiles,
     check_file,
-    find_namespace,
+    check_marker,
     find_thread_id,
+    list_files,
+    list_others,
+    name_ending,
     new_examined_log,
     open_unchecked,
-    read_meta,
 )
-from savers._filesystem.reports import FileRepair, FileReport, Progress, RepairReport, Unfinished
-from savers._filesystem.salvage import HEAD_SIZE, NOWHERE, Salvage, identify_log
-from savers._filesystem.salvaged_files import FileRange
-from savers._filesystem.verify import ProgressMeter, ThreadFiles, check_marker, list_files
 from savers._log.frame import RELEASE
+from savers._log.reports import FileReport, Progress, Unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,29 +66,85 @@ _REFUSALS: Final = (
 the others."""
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class FileRepair:
+    """What repair did to one log, or would do."""
+
+    before: FileReport
+    thread_id: str | None = None
+    """The thread of the log; None if no readable file has its id."""
+    kept: int = 0
+    """Checkpoints."""
+    lost: tuple[Lost, ...] = ()
+    set_aside: str = ""
+    """The path of the salvaged file with the old bytes, relative to the store's directory."""
+    refused: str = ""
+    """Why repair did nothing."""
+    unfinished: Unfinished = ""
+    """An operation that the log shows as begun and not finished; repair finishes it."""
+    corrected: tuple[int, ...] = ()
+    """The offsets of bytes with one flipped bit, which the new log has corrected. They cost no
+    data."""
+
+    @property
+    def is_total_loss(self) -> bool:
+        """Whether the log was damaged and repair could keep none of its checkpoints."""
+        return self.before.state == "damaged" and not self.kept and not self.refused
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RepairReport:
+    """What `repair` did, or would do. It omits files without problems."""
+
+    files: tuple[FileRepair, ...]
+    dry_run: bool = False
+    """Whether nothing was changed: the rest says what a repair would do."""
+    finished: tuple[str, ...] = ()
+    """Threads whose release or delete repair finished."""
+    removed: tuple[str, ...] = ()
+    """Leftovers that repair removed."""
+    marker: FileReport | None = None
+    """The store's marker file, if it was damaged; repair rewrites it."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether repair changed anything."""
+        is_repaired = any(not file.refused for file in self.files)
+        return bool(self.finished or self.removed or self.marker or is_repaired)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything can be read now, even if something was lost; see `total_losses`."""
+        return not any(file.refused for file in self.files)
+
+    @property
+    def total_losses(self) -> tuple[FileRepair, ...]:
+        """The damaged logs of which repair could keep nothing: restore them from a backup."""
+        return tuple(file for file in self.files if file.is_total_loss)
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """Everything that repair could not rebuild."""
+        return tuple(lost for file in self.files for lost in file.lost)
+
+
 class Repairer:
     """Repairs the threads of a store."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        hold_run_lock: Callable[[str], AbstractContextManager[object]],
-        finish: Callable[[str], None],
-        dry_run: bool,
+        self, store: Store, *, hold_run_lock: Callable[[str], AbstractContextManager[object]], dry_run: bool
     ) -> None:
         """Prepare a repair.
 
         Args:
             store: the store.
             hold_run_lock: takes the run lock of a thread.
-            finish: finishes a release or a delete of a thread that a process began; called while
-                the locks are held.
             dry_run: only find out what a repair would do. Takes no run lock.
         """
         self._store = store
         self._hold_run_lock = hold_run_lock
-        self._finish = finish
         self._dry_run = dry_run
 
     def repair(self, thread_id: str | None, progress: Progress | None = None) -> RepairReport:
@@ -93,15 +154,22 @@ class Repairer:
             CheckpointStorageError: the file system refused.
             ThreadBusyError: a run holds a thread. In both cases, all other threads are repaired.
         """
-        threads = list_files(self._store, thread_id)
-        meter = ProgressMeter(self._store, threads, progress)
+        store = self._store
+        threads = list_files(store, thread_id)
+        meter = ProgressMeter(store, threads, progress)
         repairs: list[FileRepair] = []
         finished: list[str] = []
         removed: list[str] = []
         marker = None
         if thread_id is None:
-            removed = self._remove_deleted_threads()
+            if self._dry_run:
+                names = store.io.listdir(store.root)
+                removed = sorted(filter(layout.is_leftover, names))
+            else:
+                removed = sorted(store.leftovers.sweep())
             marker = self._repair_marker()
+        # A thread that cannot be repaired does not keep the others from it: its error is raised when all
+        # are done. A thread with a run is the lesser problem, for the caller can try again.
         busy: ThreadBusyError | None = None
         failure: CheckpointerError | OSError | None = None
         for files in threads:
@@ -115,25 +183,15 @@ class Repairer:
                 repairs += report.files
                 finished += report.finished
                 removed += report.removed
-            for path in files.paths:
+            for path in files.logs:
                 meter.finish_file(path)
         if failure is not None:
             raise failure
         if busy is not None:
             raise busy
         return RepairReport(
-            files=tuple(repairs),
-            dry_run=self._dry_run,
-            finished=tuple(finished),
-            removed=tuple(removed),
-            marker=marker,
+            files=tuple(repairs), dry_run=self._dry_run, finished=tuple(finished), removed=tuple(removed), marker=marker
         )
-
-    def _remove_deleted_threads(self) -> list[str]:
-        """Remove the threads whose deletion did not finish; return their names."""
-        if self._dry_run:
-            return sorted(filter(layout.is_leftover, self._store.io.listdir(self._store.root)))
-        return sorted(self._store.leftovers.sweep())
 
     def _repair_marker(self) -> FileReport | None:
         """Rewrite a damaged marker; return what was wrong with it.
@@ -144,13 +202,13 @@ class Repairer:
         if report is None or report.state != "damaged":
             return None
         if not self._dry_run:
-            self._store.write_marker(generate_id(), self._find_seal())
+            self._store.marker.write(generate_id(), self._find_seal())
         return report
 
     def _find_seal(self) -> str | None:
         """Return the key id of a sealed log of the store; None if all logs are plain."""
         for files in list_files(self._store, None):
-            for path in files.paths:
+            for path in files.logs:
                 sealed = read_meta(self._store, path).get("sealed")
                 if isinstance(sealed, str):
                     return sealed
@@ -162,71 +220,81 @@ class Repairer:
 
         A dry run excludes only writers, and only where the lock files can be made.
         """
+        write_lock = self._store.write_lock(self._store.locate(thread_id))
+        # The run lock first, as everywhere: a run that holds it takes the write lock for each put.
         with ExitStack() as stack:
             if self._dry_run:
                 with suppress(OSError):
-                    stack.enter_context(self._store.write_lock(thread_id))
+                    stack.enter_context(write_lock)
             else:
                 stack.enter_context(self._hold_run_lock(thread_id))
-                stack.enter_context(self._store.write_lock(thread_id))
+                stack.enter_context(write_lock)
             yield
 
     def _repair_thread(self, files: ThreadFiles, thread_id: str | None) -> RepairReport:
         store = self._store
-        directory = layout.join(store.root, files.directory_name)
         if thread_id is None:
-            thread_id = find_thread_id(store, files.directory_name, files.paths)
-        if not store.io.is_dir(directory):
-            return RepairReport(files=self._refuse_all(files.paths, thread_id))
+            thread_id = find_thread_id(store, files)
+        if not store.io.is_dir(files.path):
+            repairs: list[FileRepair] = []
+            for path in files.logs:
+                report, _ = check_file(store, path, thread_id)
+                if report is not None:
+                    repairs.append(FileRepair(before=report, thread_id=thread_id, refused=report.reason))
+            return RepairReport(files=tuple(repairs))
         if thread_id is None:
-            return self._repair_unknown_thread(files.paths)
+            return self._repair_unknown_thread(files.logs)
+        return self._repair_known_thread(files, thread_id)
+
+    def _repair_known_thread(self, files: ThreadFiles, thread_id: str) -> RepairReport:
+        store = self._store
         repairs: list[FileRepair] = []
-        is_unfinished = False
+        finished: list[str] = []
         with self._hold_locks(thread_id):
-            for path in files.paths:
-                repair = self._repair_file(path, thread_id)
-                if repair is not None:
-                    repairs.append(repair)
-                    is_unfinished = is_unfinished or bool(repair.unfinished)
-            removed = self._remove_leftovers(directory)
-            if not is_unfinished:
-                is_unfinished = any(check_file(store, path, thread_id)[1] for path in files.paths)
-            if is_unfinished and not self._dry_run:
-                self._finish(thread_id)
-        return RepairReport(
-            files=tuple(repairs),
-            finished=(thread_id,) if is_unfinished else (),
-            removed=tuple(removed),
-        )
+            endings: list[Unfinished] = []
+            for path in files.logs:
+                report, ending = check_file(store, path, thread_id)
+                endings.append(ending)
+                if report is None or report.state == "ok":
+                    continue
+                repair = self._repair_file(path, thread_id, report)
+                repairs.append(repair)
+                endings.append(repair.unfinished)
+                if not repair.refused:
+                    # Without the bytes that were cut off, the log may end in RELEASE or TOMBSTONE.
+                    _, ending = check_file(store, path, thread_id)
+                    endings.append(ending)
+            removed = self._remove_leftovers(files.path)
+            if any(endings):
+                finished.append(thread_id)
+                if not self._dry_run:
+                    lifecycle.finish_begun_in_thread(store, store.locate(thread_id))
+        return RepairReport(files=tuple(repairs), finished=tuple(finished), removed=tuple(removed))
 
     def _repair_unknown_thread(self, paths: list[str]) -> RepairReport:
         """Repair a thread whose id is not in the name of its directory, nor in a readable log.
 
-        This can only remove incomplete logs: nothing in them was acknowledged, so the thread need
-        not be known.
+        This can only remove incomplete logs, for which the thread need not be known.
         """
+        store = self._store
         repairs: list[FileRepair] = []
         with ExitStack() as stack:
             if not self._dry_run:
-                # One of them is the lock of the thread.
-                for lock in self._store.all_write_locks():
+                # One of them is the lock of the thread, and without its id it is not known which.
+                for lock in store.all_write_locks():
                     stack.enter_context(lock)
             reason = "its thread id cannot be read: name the thread to repair it"
             for path in paths:
-                report, _ = check_file(self._store, path, None)
+                report, _ = check_file(store, path, None)
                 if report is not None:
-                    repairs.append(self._repair_unidentified(path, report, None, reason))
+                    repair = self._repair_unidentified(path, report, None, reason)
+                    repairs.append(repair)
         return RepairReport(files=tuple(repairs))
 
-    def _repair_unidentified(
-        self,
-        path: str,
-        report: FileReport,
-        thread_id: str | None,
-        reason: str,
-    ) -> FileRepair:
+    def _repair_unidentified(self, path: str, report: FileReport, thread_id: str | None, reason: str) -> FileRepair:
         """Remove a log if it is incomplete; refuse any other for a reason."""
-        if _is_incomplete(report):
+        # Nothing in an incomplete log was acknowledged.
+        if report.state == "torn" and not report.offset and not report.records:
             return self._remove_incomplete(path, report)
         return FileRepair(before=report, thread_id=thread_id, refused=reason)
 
@@ -253,37 +321,23 @@ class Repairer:
             io.fsync_dir(directory)
         return FileRepair(before=report, set_aside=_join_salvaged(report, salvaged))
 
-    def _refuse_all(self, paths: list[str], thread_id: str | None) -> tuple[FileRepair, ...]:
-        repairs: list[FileRepair] = []
-        for path in paths:
-            report, _ = check_file(self._store, path, thread_id)
-            if report is not None:
-                repairs.append(
-                    FileRepair(before=report, thread_id=thread_id, refused=report.reason),
-                )
-        return tuple(repairs)
-
     def _remove_leftovers(self, directory: str) -> list[str]:
         """Remove the temporary files below a directory; return their paths."""
         io = self._store.io
         removed: list[str] = []
-        for name in sorted(io.listdir(directory)):
-            path = layout.join(directory, name)
+        for name in list_others(self._store, directory, (layout.TEMPORARY,)):
+            path = layout.join(self._store.root, name)
             if io.is_dir(path):
-                if layout.is_namespace(name):
-                    removed += self._remove_leftovers(path)
-            elif name.startswith(layout.TEMPORARY):
-                if not self._dry_run:
-                    io.unlink(path)
-                removed.append(os.path.relpath(path, self._store.root))
+                continue
+            if not self._dry_run:
+                io.unlink(path)
+            removed.append(name)
         return removed
 
-    def _repair_file(self, path: str, thread_id: str) -> FileRepair | None:
-        """Repair one log; None if it has no problem. The caller holds the locks."""
+    def _repair_file(self, path: str, thread_id: str, report: FileReport) -> FileRepair:
+        """Repair one log that has a problem. The caller holds the locks."""
         store = self._store
-        report, _ = check_file(store, path, thread_id)
-        if report is None or report.state == "ok":
-            return None
+        # No damage: a newer graphkit or the missing key reads it, or it is no log of this thread.
         if report.state in {"newer", "foreign", "sealed"}:
             return FileRepair(before=report, thread_id=thread_id, refused=report.reason)
         namespace = find_namespace(store, os.path.dirname(path))
@@ -308,61 +362,58 @@ class Repairer:
             size = open_unchecked(torn)
             generation = identify_log(store, torn, size)
             name = f"{layout.TORN}{generation}-{report.offset}"
-            tail = FileRange(io=store.io, fd=torn.frames.bytes.fd, start=report.offset, end=size)
+            tail = torn.frames.bytes.get_range(report.offset, size)
             salvaged = tail.choose_name(directory, name)
         else:
-            names_before = set(store.io.listdir(directory))
-            log = store.new_log(torn.thread_id, torn.namespace)
-            try:
-                log.refresh_to_write()
-            finally:
-                log.close()
-            new_names = sorted(set(store.io.listdir(directory)) - names_before)
-            salvaged = new_names[0] if new_names else ""
+            # The next writer would do this, so it is done by the same code.
+            with closing(store.new_log(store.locate(torn.thread_id, torn.namespace))) as log:
+                salvaged = ""
+                if log.refresh():
+                    salvaged = log.frames.prepare_end()
         return FileRepair(
-            before=report,
-            thread_id=torn.thread_id,
-            kept=report.checkpoints,
-            set_aside=_join_salvaged(report, salvaged),
+            before=report, thread_id=torn.thread_id, kept=report.checkpoints, set_aside=_join_salvaged(report, salvaged)
         )
 
     def _rebuild(self, damaged: FileLog, report: FileReport) -> FileRepair:
         """Rewrite a damaged log with what can be rebuilt."""
         store = self._store
+        # First what identifies the records. Then the single wrong bits, so that all that follows reads
+        # the right ones. Then what can be rebuilt of the rest.
         size = open_unchecked(damaged)
         frames = damaged.frames
-        directory = os.path.dirname(damaged.path)
+        medium = frames.bytes
+        directory, file_name = os.path.split(damaged.path)
         generation = identify_log(store, damaged, size)
-        version = layout.parse_version(os.path.basename(damaged.path))
+        version = layout.parse_version(file_name)
         corrections = find_corrections(frames.records, size)
         if corrections:
-            frames.bytes.io = cast("FileIO", CorrectedIO(store.io, corrections))
+            # All that reads the log from here on, the records and the bytes of the values, reads through it.
+            medium.io = cast("FileIO", CorrectedIO(store.io, corrections))
         salvage = Salvage(damaged)
         salvage.search(size)
         checkpoints = salvage.index.checkpoints
         # The copy has the bytes as they are in the file, without the corrections.
-        content = FileRange(io=store.io, fd=frames.bytes.fd, start=0, end=size)
+        content = FileRange(io=store.io, fd=medium.fd, start=0, end=size)
         name = f"{layout.DAMAGED}{generation}-{frames.fid:08x}"
-        salvaged = content.choose_name(directory, name) if size else ""
+        salvaged = ""
+        if size:
+            salvaged = content.choose_name(directory, name)
+        ending = salvage.ending
         unfinished: Unfinished = ""
-        if version is None and checkpoints:
-            unfinished = _find_unfinished(salvage.ending)
+        if version is not None:
+            # The name says that the history is released, whether the record that ends it is left or not.
+            ending = (RELEASE, version)
+        elif checkpoints and ending is not None:
+            unfinished = name_ending(ending[0])
         early = salvage.early.select_recent(checkpoints)
         salvage.note_dropped(early)
         if not self._dry_run:
+            # The copy is on the disk, with its name, before the old log loses its own.
             if size:
                 salvaged = content.salvage(directory, name)
                 store.io.fsync_dir(directory)
             if checkpoints or early or version is not None:
-                ending = (RELEASE, version) if version is not None else salvage.ending
-                rewrite.keep(
-                    store,
-                    damaged,
-                    checkpoints,
-                    early=early,
-                    lost_offset=NOWHERE,
-                    ending=ending,
-                )
+                rewrite.keep(store, damaged, checkpoints, early=early, lost_offset=NOWHERE, ending=ending)
             else:
                 store.io.unlink(damaged.path)
                 store.io.fsync_dir(directory)
@@ -377,19 +428,8 @@ class Repairer:
         )
 
 
-def _is_incomplete(report: FileReport) -> bool:
-    """Return whether a log is incomplete: nothing in it was acknowledged."""
-    return report.state == "torn" and not report.offset and not report.records
-
-
 def _join_salvaged(report: FileReport, name: str) -> str:
     """Return the path of a salvaged file beside a log, relative to the store; "" for no file."""
-    return layout.join(os.path.dirname(report.path), name) if name else ""
-
-
-def _find_unfinished(ending: tuple[int, int] | None) -> Unfinished:
-    """Return the operation that a log's last record shows as begun."""
-    if ending is None:
+    if not name:
         return ""
-    record_type, _ = ending
-    return "release" if record_type == RELEASE else "delete"
+    return layout.join(os.path.dirname(report.path), name)

@@ -1,24 +1,246 @@
-"""Rewrites logs with some of their checkpoints: prune, compact, repair.
+"""Writes new logs that take the place of old ones, or of none.
 
-If the process dies at any moment, either the old or the new log is in its place. The caller holds
-the write lock of the thread.
+`new_generation`, `renew` and `copy_thread` copy whole records. `keep` writes the records of some
+checkpoints anew: prune, compact, seal, repair.
+
+A new log is written to a temporary file, brought to the disk, and renamed. So if the process dies at
+any moment, either the old or the new log is in its place. The caller holds the write lock of the
+thread.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from savers._filesystem import layout
+from savers._filesystem.catalog import list_namespaces
+from savers._filesystem.io import boot_number, write_whole
 from savers._filesystem.leftovers import remove_temporary_logs
-from savers._log.frame_log import new_header
-from savers._log.rewriter import Rewriter, has_unreachable_records, replay_states
-from savers._log.stored_checkpoint import StoredCheckpoint
+from savers._log.frame import HEADER_SIZE, META, META_RECORDS, SEALED, Frame, Header, pack_frame, repack_frame
+from savers._log.frame_log import new_header, pack_meta_frames
+from savers._log.records import Records
+from savers._log.rewriter import Rewriter, replay_states
+from savers._log.sealing import pack_place
 
 if TYPE_CHECKING:
+    from savers._filesystem.io import FileIO
+    from savers._filesystem.layout import ThreadDirectory
+    from savers._filesystem.log_bytes import FileLogBytes
     from savers._filesystem.store import FileLog, Store
+    from savers._log.frame_log import AnyFrameLog, FrameLog, Identity
+    from savers._log.sealing import LogSeal
+    from savers._log.stored_checkpoint import StoredCheckpoint
+
+_BATCH_SIZE: Final = 1 << 20
+"""Records are written in batches of about this many bytes."""
+
+
+class SyncedLog(Protocol):
+    """A log in a file that is synced, and rewritten after a failed sync: of a history, or of LangGraph's entries."""
+
+    @property
+    def mutex(self) -> AbstractContextManager[object]:
+        """Held by the user of the log."""
+
+    @property
+    def frames(self) -> FrameLog[FileLogBytes, Any]:
+        """The records."""
+
+    def refresh_to_write(self) -> bool:
+        """Take in what other writers have appended, and cut off what a dead one left; return whether there is a log."""
+
+    def close(self) -> None:
+        """Forget what was read."""
+
+
+class NewLog:
+    """A temporary file that takes the place of a log once it is complete."""
+
+    def __init__(self, io: FileIO, path: str, identity: Identity, header: Header, key_id: str | None) -> None:
+        """Begin the file.
+
+        Args:
+            io: the file system.
+            path: the log whose place the file will take.
+            identity: whose log it is.
+            header: the header of the file.
+            key_id: the id of the key with which the source was begun; None if it is plain.
+        """
+        self._io = io
+        self._final_path = path
+        self._path = _make_room_for(io, path, header)
+        self._fid = header.fid
+        self._seal: LogSeal | None = None
+        """What seals the new records, if the log is sealed: not with the salt of the old ones."""
+        self._fd = io.open(self._path, write=True, create=True)
+        self._seq = META_RECORDS
+        self._written = 0
+        """Up to here the records are in the file."""
+        meta = identity.make_meta()
+        if key_id is not None:
+            self._seal = identity.make_seal(path, key_id)
+            meta["sealed"] = key_id
+        self._pending = bytearray(header.pack())
+        """What follows them."""
+        self._pending += pack_meta_frames(header.fid, meta, boot_number())
+
+    @property
+    def _end(self) -> int:
+        """Where the next record goes."""
+        return self._written + len(self._pending)
+
+    def _add(self, frame: bytes) -> None:
+        self._seq += 1
+        self._pending += frame
+        if len(self._pending) > _BATCH_SIZE:
+            self._write_pending()
+
+    def _write_pending(self) -> None:
+        write_whole(self._io, self._fd, self._written, bytes(self._pending))
+        self._written = self._end
+        self._pending.clear()
+
+    def append(self, type: int, payload: bytes) -> None:
+        """Append a record of a plain log."""
+        self._add(pack_frame(self._end, self._fid, self._seq, type, payload, boot=boot_number()))
+
+    def copy_records(self, source: AnyFrameLog, end: int) -> None:
+        """Copy all records of a log up to an offset, except META.
+
+        Distances between records stay true, because all records move by the same distance.
+        """
+        # As they are in the file: a record of a sealed log is opened only to be sealed again.
+        records = Records(source.bytes, source.fid)
+        for frame in records.scan(HEADER_SIZE, end, 0):
+            if frame.type == META:
+                continue
+            moved = frame._replace(seq=self._seq)
+            if frame.flags & SEALED:
+                opened = source.records.open(frame)
+                moved = moved._replace(payload=self._seal_again(moved, opened.payload))
+            self._add(repack_frame(moved, self._end, self._fid))
+
+    def _seal_again(self, moved: Frame, payload: bytes) -> bytes:
+        """Return the payload of a sealed record for its new place, as long as it was."""
+        # A seal names the place of its record, so a reader refuses a record that was only moved.
+        place = pack_place(moved.flags, moved.back, moved.key, moved.seq, self._fid, moved.type, self._end)
+        assert self._seal is not None
+        return self._seal.seal_as(moved.payload, payload, place)
+
+    def install(self) -> None:
+        """Bring the file to the disk and rename it to its final name."""
+        self._write_pending()
+        _install(self._io, self._fd, self._path, self._final_path)
+        self._close()
+
+    def _close(self) -> None:
+        # First out of reach: the system gives the number of a closed descriptor to other files.
+        fd, self._fd = self._fd, -1
+        self._io.close(fd)
+
+    def discard(self) -> None:
+        """Remove the file, if it was not installed and as far as possible."""
+        with suppress(OSError):
+            if self._fd >= 0:
+                self._close()
+                self._io.unlink(self._path)
+
+
+def _make_room_for(io: FileIO, path: str, header: Header) -> str:
+    """Remove what earlier rewrites of a log left; return the temporary path of its next generation."""
+    directory = os.path.dirname(path)
+    remove_temporary_logs(io, directory)
+    return layout.join(directory, f"{layout.TEMPORARY}{header.fid:08x}")
+
+
+def _install(io: FileIO, fd: int, temporary: str, path: str) -> None:
+    """Put a new log in its place.
+
+    The bytes are on the disk before the name leads to them. Otherwise a power loss could leave the
+    name with an empty file, and the old log would be gone.
+    """
+    io.fsync(fd)
+    io.rename(temporary, path)
+    io.fsync_dir(os.path.dirname(path))
+
+
+@contextmanager
+def new_generation(log: SyncedLog) -> Iterator[NewLog]:
+    """Enter with the next generation of a log, which takes its place when the block ends.
+
+    The caller holds the mutex of the log, and excludes other writers. Afterwards the log is closed,
+    and it is no longer suspect: the new one is in disk blocks that have not failed.
+    """
+    frames = log.frames
+    medium = frames.bytes
+    header = frames.header
+    assert header is not None
+    # Another file id, which each record repeats: no offset in the old log is taken for one in the new.
+    next_header = new_header(header.digest, header.generation + 1)
+    new_log = NewLog(medium.io, frames.path, frames.identity, next_header, _get_key_id(frames))
+    try:
+        yield new_log
+        new_log.install()
+        medium.sync_names(None)
+    finally:
+        new_log.discard()
+    log.close()
+    medium.is_suspect = False
+    medium.unacknowledged = None
+
+
+def renew(log: SyncedLog) -> None:
+    """Rewrite a log after a failed sync, without unacknowledged records; remove it if it is empty.
+
+    The caller holds the mutex of the log, and excludes other writers. Afterwards the log is closed.
+    """
+    # The pages that the disk refused are clean in the eyes of the system, which writes them no more. What
+    # it reads of them is what was appended, so they can be copied to blocks that have not failed.
+    frames = log.frames
+    medium = frames.bytes
+    if medium.is_open:
+        with new_generation(log) as new_log:
+            new_log.copy_records(frames, medium.find_acknowledged_end(frames.end))
+        return
+    # Nothing in it was acknowledged, and no later sync of its file can be trusted: the next put begins
+    # another file.
+    with suppress(FileNotFoundError):
+        medium.io.unlink(medium.path)
+    medium.is_suspect = False
+
+
+def _get_key_id(frames: AnyFrameLog) -> str | None:
+    if frames.seal is None:
+        return None
+    return frames.seal.key_id
+
+
+def copy_thread(store: Store, source: ThreadDirectory, target: ThreadDirectory) -> None:
+    """Copy the live logs of a thread to a thread that has none, or only a log that marks it as incomplete.
+
+    The root's log is last, and takes the place of that one.
+    """
+    for namespace in sorted(list_namespaces(store, source), reverse=True):
+        with closing(store.new_log(source.in_namespace(namespace))) as log:
+            if log.refresh() and log.history.find_latest() is not None:
+                _copy_log(store, log, target.in_namespace(namespace))
+
+
+def _copy_log(store: Store, source: FileLog, target: ThreadDirectory) -> None:
+    frames = source.frames
+    store.make_directories(target)
+    identity = store.new_log(target).frames.identity
+    header = new_header(target.digest, 1)
+    new_log = NewLog(store.io, target.live_log, identity, header, _get_key_id(frames))
+    try:
+        new_log.copy_records(frames, frames.end)
+        new_log.install()
+        store.sync_directories(target)
+    finally:
+        new_log.discard()
 
 
 def keep(
@@ -46,14 +268,13 @@ def keep(
     """
     header = log.frames.header
     assert header is not None
-    directory = os.path.dirname(log.path)
-    new_head = new_header(header.digest, header.generation + 1)
-    path = layout.join(directory, f"{layout.TEMPORARY}{new_head.fid:08x}")
+    next_header = new_header(header.digest, header.generation + 1)
+    # First: a store with a sealed log says so, or a saver without a cipher could begin a plain log in it.
+    store.marker.update()
+    path = _make_room_for(store.io, log.path, next_header)
     new = store.new_copy(log, path)
-    store.update_marker()
-    remove_temporary_logs(store.io, directory)
     try:
-        new.frames.begin(new_head)
+        new.frames.begin(next_header)
         rewriter = Rewriter(log, new)
         for stored, table in replay_states(log, checkpoints, lost_offset):
             rewriter.write(stored, table)
@@ -63,9 +284,7 @@ def keep(
             new.end(*ending)
         medium = new.frames.bytes
         medium.write_beginning()
-        store.io.fsync(medium.fd)
-        store.io.rename(path, log.path)
-        store.io.fsync_dir(directory)
+        _install(store.io, medium.fd, path, log.path)
     except BaseException:
         with suppress(OSError):
             store.io.unlink(path)
@@ -82,16 +301,3 @@ def keep_all(store: Store, log: FileLog, ending: tuple[int, int] | None = None) 
     """
     checkpoints = log.history.load_index().checkpoints
     keep(store, log, checkpoints, early=log.history.load_early(), ending=ending)
-
-
-def compact(store: Store, log: FileLog) -> bool:
-    """Rewrite a log without what no reader can reach; return whether there was any of it.
-
-    The caller holds the mutex of the log.
-    """
-    checkpoints = log.history.load_index().checkpoints
-    early = log.history.load_early().select_recent(checkpoints)
-    if not has_unreachable_records(log, [*checkpoints, *early]):
-        return False
-    keep(store, log, checkpoints, early=early)
-    return True

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
-from savers._filesystem.log_checker import read_meta
-from savers._filesystem.reports import Lost
+from savers._filesystem.catalog import read_meta
 from savers._log import payloads
 from savers._log.frame import (
     CHECKPOINT,
@@ -46,6 +45,21 @@ NOWHERE: Final = 0
 """An offset that no bytes of a value have, because the header of the file is there."""
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """Something that repair could not rebuild."""
+
+    offset: int
+    """Its offset in the old log, of which the salvaged file is a copy."""
+    checkpoint_id: str | None
+    """The lost checkpoint or, for a pending write or a tag, its checkpoint; None if unknown."""
+    reason: str
+    records: int | None = 1
+    """How many records are lost here; None if unknown, because the damage reaches to the end of
+    the log."""
+
+
 def identify_log(store: Store, damaged: FileLog, size: int) -> int:
     """Find out the file id, and whether states are opaque; return the generation.
 
@@ -53,11 +67,13 @@ def identify_log(store: Store, damaged: FileLog, size: int) -> int:
     is 0.
     """
     frames = damaged.frames
+    head = frames.bytes.read_at(0, min(size, HEAD_SIZE))
     header = None
     with suppress(IncompleteLog, CheckpointerError):
-        header = read_header(damaged.path, frames.bytes.read_at(0, min(size, HEAD_SIZE)))
+        header = read_header(damaged.path, head)
     if header is None:
         header = Header(_find_fid(damaged, size), 0, 0, frames.identity.digest)
+    # Its records can be searched from here on, and the search may have to find the key.
     frames.adopt(header, None)
     meta = read_meta(store, damaged.path)
     if meta:
@@ -65,15 +81,19 @@ def identify_log(store: Store, damaged: FileLog, size: int) -> int:
         key_id = meta.get("sealed")
     else:
         key_id = _find_key_id(damaged, size)
-    frames.adopt(header, None if key_id is None else str(key_id))
+    if key_id is not None:
+        frames.adopt(header, str(key_id))
     return header.generation
 
 
 def _find_key_id(damaged: FileLog, size: int) -> str | None:
     """Return the id of a key with which the records of a log are sealed; None if it is plain."""
     for frame in damaged.frames.records.search(HEADER_SIZE, size):
+        # Of a log that is sealed, all records of these types are.
+        if frame.type in SEALED_TYPES and not frame.flags & SEALED:
+            return None
         if frame.type in SEALED_TYPES:
-            return read_key_id(frame.payload) if frame.flags & SEALED else None
+            return read_key_id(frame.payload)
     return None
 
 
@@ -85,7 +105,11 @@ def _find_fid(damaged: FileLog, size: int) -> int:
         extent = parse_extent(medium.read_at(frame.offset, FRAME_SIZE), frame.offset)
         assert extent is not None
         fids[extent.fid] += 1
-    return fids.most_common(1)[0][0] if fids else 0
+    if not fids:
+        return 0
+    # Good records with another id are those of another log, whose bytes stand in a value.
+    ((fid, _),) = fids.most_common(1)
+    return fid
 
 
 @dataclass(slots=True)
@@ -103,6 +127,7 @@ class Salvage:
 
     def __init__(self, damaged: FileLog) -> None:
         self._log = damaged
+        self._path = damaged.path
         self.index = Index()
         """The checkpoints that can be rebuilt."""
         self.early = EarlyWrites()
@@ -117,17 +142,21 @@ class Salvage:
     def search(self, size: int) -> None:
         """Find the good records and interpret them as a reader would."""
         replay = TableReplay(self._log, lost_offset=NOWHERE)
+        records = self._log.frames.records
         end = HEADER_SIZE
         seq = -1
-        for frame in self._log.frames.records.search(0, size):
+        for frame in records.search(0, size):
+            # The numbers of the records rise by one. So a gap shows how many records it had, and two
+            # good records with nothing between them show that none is missing.
             if frame.seq <= seq:
                 continue
-            if frame.offset > end or frame.seq != seq + 1:
-                self._add_gap(end, frame.offset, frame.seq - seq - 1)
-            check_known(self._log.path, frame)
+            missing = frame.seq - seq - 1
+            if frame.offset > end or missing:
+                self._add_gap(end, frame.offset, missing)
+            check_known(self._path, frame)
             self._take_record(replay, frame)
-            end = frame.end
             seq = frame.seq
+            end = frame.end
         if end < size:
             self._add_gap(end, size, None)
 
@@ -137,33 +166,37 @@ class Salvage:
         if count is None:
             reason = f"the last {end - start} bytes are damaged"
         else:
-            records = "1 record" if count == 1 else f"{count} records"
-            reason = f"{end - start} bytes of {records} are damaged"
+            noun = "record" if count == 1 else "records"
+            reason = f"{end - start} bytes of {count} {noun} are damaged"
         self.lost.append(Lost(offset=start, checkpoint_id=None, reason=reason, records=count))
 
     def _take_record(self, replay: TableReplay, frame: Frame) -> None:
-        path = self._log.path
         try:
             frame = self._log.frames.records.open(frame)
             if frame.type == CHECKPOINT:
                 self._take_checkpoint(replay, frame)
             elif frame.type in {RELEASE, TOMBSTONE}:
-                self.ending = (frame.type, payloads.decode_ending(path, frame))
+                version = payloads.decode_ending(self._path, frame)
+                self.ending = (frame.type, version)
             elif frame.type == WRITE:
-                checkpoint_id, values = payloads.decode_writes(path, frame)
-                if frame.flags & EARLY:
-                    self.early.add(checkpoint_id, values, frame.offset)
-                    return
-                checkpoint = self._find_kept(frame, checkpoint_id)
-                if checkpoint is not None:
-                    checkpoint.add_writes(values, frame.offset)
+                self._take_writes(frame)
             elif frame.type == MARK:
-                checkpoint_id, added, removed = payloads.decode_tags(path, frame)
+                checkpoint_id, added, removed = payloads.decode_tags(self._path, frame)
                 checkpoint = self._find_kept(frame, checkpoint_id)
                 if checkpoint is not None:
                     checkpoint.change_tags(added, removed)
         except CheckpointCorruptionError as error:
+            # Its checksums are right, and its content is not: a faulty or hostile writer made it.
             self._add_lost(frame.offset, None, error.reason)
+
+    def _take_writes(self, frame: Frame) -> None:
+        checkpoint_id, values = payloads.decode_writes(self._path, frame)
+        if frame.flags & EARLY:
+            self.early.add(checkpoint_id, values, frame.offset)
+            return
+        checkpoint = self._find_kept(frame, checkpoint_id)
+        if checkpoint is not None:
+            checkpoint.add_writes(values, frame.offset)
 
     def _find_kept(self, frame: Frame, checkpoint_id: str) -> StoredCheckpoint | None:
         """Return the checkpoint of a pending write or a tag; record the loss if it is lost."""
@@ -185,12 +218,9 @@ class Salvage:
         try:
             record = replay.step(frame)
         except CheckpointCorruptionError as error:
-            checkpoint_id = self._read_checkpoint_id(frame)
-            self._add_lost(frame.offset, checkpoint_id, error.reason)
-            waiting = None if checkpoint_id is None else self.early.find(checkpoint_id)
-            if waiting is not None:
-                self.early.drop(waiting.id)
-                self._add_lost(waiting.offset, waiting.id, "its checkpoint is lost")
+            # A change needs the state before it, back to the keyframe. If one of the records between
+            # them is damaged, all changes up to the next keyframe end here.
+            self._note_lost_checkpoint(frame, error.reason)
             return
         checkpoint = record.checkpoint
         self.early.give_to(checkpoint)
@@ -203,32 +233,36 @@ class Salvage:
             target = None
         self.index.add(checkpoint, target)
 
-    def _read_checkpoint_id(self, frame: Frame) -> str | None:
-        """Return the id in a CHECKPOINT record that could not be decoded; None if it has none."""
+    def _note_lost_checkpoint(self, frame: Frame, reason: str) -> None:
+        """Record the loss of a checkpoint, and of the early writes that waited for it."""
         try:
-            return payloads.id_text(payloads.unpack_payload(self._log.path, frame)[0])
+            payload = payloads.unpack_payload(self._path, frame)
+            checkpoint_id = payloads.id_text(payload[0])
         except (CheckpointCorruptionError, TypeError, IndexError, KeyError):
-            return None
+            self._add_lost(frame.offset, None, reason)
+            return
+        self._add_lost(frame.offset, checkpoint_id, reason)
+        waiting = self.early.find(checkpoint_id)
+        if waiting is not None:
+            self.early.drop(waiting.id)
+            self._add_lost(waiting.offset, waiting.id, "its checkpoint is lost")
 
     def _is_sound(self, replay: TableReplay) -> bool:
         """Return whether all bytes of the state are in good records and match their checksums."""
         assert replay.table is not None
+        # Of a history with n checkpoints, a list that grows has up to n pieces in each of them. To check
+        # every piece of every checkpoint would take n * n steps, so what was checked is remembered.
         is_sound = True
         for name, value in replay.table.values.items():
             checked = self._checked_values.get(name)
-            if checked is not None and checked.value is value:
-                # The value has only grown: its first pieces are known, and so is its checksum.
-                checked.is_sound = checked.is_sound and self._are_in_records(
-                    value.pieces[checked.checked :],
-                )
-                checked.checked = len(value.pieces)
-            else:
-                checked = _CheckedValue(
-                    value,
-                    len(value.pieces),
-                    self._is_sound_value(replay, value),
-                )
+            if checked is None or checked.value is not value:
+                checked = _CheckedValue(value, len(value.pieces), self._is_sound_value(replay, value))
                 self._checked_values[name] = checked
+            elif checked.is_sound:
+                # The value has only grown: its first pieces are known, and so is its checksum.
+                new_pieces = value.pieces[checked.checked :]
+                checked.is_sound = self._are_in_records(new_pieces)
+                checked.checked = len(value.pieces)
             is_sound = is_sound and checked.is_sound
         return is_sound
 
@@ -257,5 +291,7 @@ class Salvage:
 
     def _is_in_records(self, start: int, length: int) -> bool:
         """Return whether a range of the file is in good records."""
+        # Only the gaps before the record at hand are known. The others do not matter: a record can name
+        # only bytes before its end.
         end = start + length
         return all(start >= gap_end or end <= gap_start for gap_start, gap_end in self._gaps)

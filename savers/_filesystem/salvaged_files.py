@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from savers._filesystem import layout
+from savers._filesystem.io import write_whole
 
 if TYPE_CHECKING:
     from savers._filesystem.io import FileIO
@@ -91,9 +92,7 @@ def write_file(io: FileIO, path: str, parts: Iterable[bytes]) -> None:
         io.truncate(fd, 0)
         offset = 0
         for data in parts:
-            done = 0
-            while done < len(data):
-                done += io.write_at(fd, offset + done, data[done:])
+            write_whole(io, fd, offset, data)
             offset += len(data)
         io.fsync(fd)
     finally:

@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
-from graphkit import HistorySummary, RunnableConfig, Tag
+from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
 from graphkit.abc import (
     ConfigLike,
     IncomingThread,
@@ -19,23 +19,15 @@ from graphkit.abc import (
     resolve_thread_id,
 )
 from graphkit.codec import Codec
-from graphkit.errors import (
-    CheckpointerConfigurationError,
-    CheckpointerError,
-    CheckpointStorageError,
-    ThreadBusyError,
-)
+from graphkit.errors import CheckpointerConfigurationError, CheckpointerError, ThreadBusyError
 from graphkit.values import FrozenDict
 from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
-from savers._filesystem import catalog, idle, lifecycle, live_logs, log_copy, rewrite
-from savers._filesystem.file_catalogue import FileCatalogue
+from savers._filesystem import catalog, lifecycle, rewrite
 from savers._filesystem.io import FileIO
 from savers._filesystem.lock import WriteLockIfFree
 from savers._filesystem.log_bytes import FileLogBytes
-from savers._filesystem.log_summary import sum_up
-from savers._filesystem.os_errors import wrap_os_error, wrap_os_errors
-from savers._filesystem.store import Store
+from savers._filesystem.store import Store, wrap_os_error, wrap_os_errors
 from savers._filesystem.sync import SyncNever, make_sync_mode
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver
@@ -44,8 +36,9 @@ from savers._options import Fsync, parse_fsync, parse_lock_timeout
 
 if TYPE_CHECKING:
     from graphkit.abc import Watch
-    from savers._filesystem.reports import Progress, RepairReport, RotationReport, StoreReport
+    from savers._filesystem.repair import RepairReport
     from savers._filesystem.store import FileLog
+    from savers._log.reports import Progress, RotationReport, StoreReport
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 
@@ -122,12 +115,18 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         codec = Codec(types)
         self._serializer = state_serializer
         root = os.path.abspath(os.fspath(base_directory))
-        self._store = Store(root, io or FileIO(), codec, state_serializer, lock_timeout, parse_cipher(cipher))
-        self._store.compression = parse_compression(compression)
-        self._store.extends_logs = fsync != "never"
-        self._store.syncs_puts = fsync == "always"
+        self._store = Store(
+            root,
+            io or FileIO(),
+            codec,
+            state_serializer,
+            fsync=fsync,
+            lock_timeout=lock_timeout,
+            compression=parse_compression(compression),
+            key_ring=parse_cipher(cipher),
+        )
         self._sync_mode = make_sync_mode(fsync)
-        super().__init__(FileCatalogue(self._store), codec)
+        super().__init__(catalog.FileCatalogue(self._store), codec)
         self._open()
 
     @staticmethod
@@ -172,7 +171,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         return super()._use(log, read, default)
 
     def _refresh(self, log: FileLog) -> bool:
-        return live_logs.refresh_to_read(self._store, log)
+        return lifecycle.refresh_to_read(self._store, log)
 
     def append_to_log(
         self, config: RunnableConfig, append: Callable[[FileLog], None], *, expects_put: bool = False
@@ -183,9 +182,11 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         # Without `wrap_os_errors`: a call less for each step of a run.
         try:
             log = store.shared_log(config.thread, config.checkpoint_ns)
+            write_lock = log.frames.bytes.write_lock
+            assert write_lock is not None
             with log.mutex:
-                with store.write_lock(log.thread_id):
-                    live_logs.make_ready(store, log)
+                with write_lock:
+                    lifecycle.make_ready(store, log)
                     start = log.frames.end
                     append(log)
                 store.logs.account_put(log)
@@ -202,8 +203,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     ) -> int:
         store = self._store
         log = store.shared_log(config.thread, config.checkpoint_ns)
-        with log.mutex, store.write_lock(log.thread_id):
-            live_logs.make_ready(store, log)
+        with log.mutex, store.write_lock(store.locate(log.thread_id)):
+            lifecycle.make_ready(store, log)
             if not log.is_open:
                 return 0
             kept = select(log)
@@ -212,7 +213,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             size = log.frames.end
             early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
             rewrite.keep(store, log, kept, early=early)
-            return size - log.frames.end if log.refresh() else size
+            if log.refresh():
+                return size - log.frames.end
+            return size
 
     def call_without_waiting(
         self, config: RunnableConfig, call: Callable[[], _Result], *, appends: bool
@@ -234,8 +237,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
                 last = log.history.last
                 is_last = last is not None and config.checkpoint_id in {None, last.id}
                 return (call(),) if is_last else None
-            write_lock = self._store.write_lock(log.thread_id)
-            if log.history.index is None or write_lock.is_mine:
+            write_lock = log.frames.bytes.write_lock
+            if log.history.index is None or write_lock is None or write_lock.is_mine:
                 return None
             with WriteLockIfFree(write_lock) as is_entered:
                 return (call(),) if is_entered else None
@@ -253,33 +256,39 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     @wrap_os_errors("release")
     def release(self, config: ConfigLike = None) -> Tag:
+        store = self._store
         thread_id = RunnableConfig.of(config).thread
-        log = self._store.shared_log(thread_id, "")
-        with self._exclude_runs(thread_id), log.mutex, self._store.write_lock(thread_id):
-            finished = live_logs.finish_begun(self._store, log)
-            checkpoints = self._list_checkpoints(log) if log.refresh_to_write() else []
-            version = lifecycle.release(self._store, thread_id)
+        thread = store.locate(thread_id)
+        log = store.shared_log(thread_id, "")
+        with self._exclude_runs(thread_id), log.mutex, store.write_lock(thread):
+            finished = lifecycle.finish_begun(store, log)
+            checkpoints: Sequence[Checkpoint] = []
+            if log.refresh_to_write():
+                checkpoints = self._list_checkpoints(log)
+            version = lifecycle.release(store, thread)
             log.close()
             if version is None:
                 # There is no live history. An earlier release may have failed, or its process may
                 # have died, before the caller got the version.
-                failed = self._store.begun_releases.pop(thread_id, None)
+                failed = store.begun_releases.pop(thread_id, None)
                 if finished is None:
                     finished = failed
-                if finished in catalog.list_versions(self._store, thread_id):
+                if finished in catalog.list_versions(store, thread):
                     return self.tag(RunnableConfig(thread_id), finished)
         return Tag(thread_id, checkpoints, version)
 
     @wrap_os_errors("delete")
     def delete(self, thread: ThreadLike = None) -> bool:
+        store = self._store
         thread_id = resolve_thread_id(thread)
-        if self._store.io.stat(self._store.directory(thread_id)) is None:
+        directory = store.locate(thread_id)
+        if store.io.stat(directory.path) is None:
             return False
         with self._exclude_runs(thread_id) as is_in_run:
-            with self._store.write_lock(thread_id):
-                had_content = lifecycle.delete(self._store, thread_id, keep_lock=is_in_run)
+            with store.write_lock(directory):
+                had_content = lifecycle.delete(store, directory, keep_lock=is_in_run)
             # The disk space is free when the last descriptor is closed.
-            self._store.logs.close_thread(thread_id)
+            store.logs.close_thread(thread_id)
             return had_content
 
     @wrap_os_errors("copy")
@@ -295,8 +304,10 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
                 # A log takes its place at once, and several one after the other. The last one takes
                 # the place of the mark.
                 IncomingThread(self, target_id, source_id).begin(namespaces, FrozenDict())
-            with self._store.write_lock(target_id):
-                log_copy.copy_thread(self._store, source_id, target_id)
+            source_directory = self._store.locate(source_id)
+            target_directory = self._store.locate(target_id)
+            with self._store.write_lock(target_directory):
+                rewrite.copy_thread(self._store, source_directory, target_directory)
 
     def opener(self) -> Callable[[], FileSystemSaver]:
         """Return a function that opens the same directory with the same types, in any process.
@@ -304,6 +315,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         It contains the mapping of a `cipher`, and so does its pickle; a function that is a
         `cipher` is pickled by its name.
         """
+        cipher = None
+        if self._store.key_ring is not None:
+            cipher = self._store.key_ring.cipher
         return partial(
             FileSystemSaver,
             self._store.root,
@@ -311,7 +325,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             fsync=self._sync_mode.worker_fsync,
             types=tuple(self._codec.types.values()),
             compression=self._store.compression,
-            cipher=None if self._store.key_ring is None else self._store.key_ring.cipher,
+            cipher=cipher,
         )
 
     # Watching
@@ -349,13 +363,12 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         10,000 checkpoints take about 20 ms. If the history has tags, all records are decoded.
         """
         config = RunnableConfig.of(config)
-        thread_id = config.thread
-        namespace = config.checkpoint_ns
-        if namespace and catalog.find_begun_end(self._store, thread_id) is not None:
+        directory = self._store.locate(config.thread, config.checkpoint_ns)
+        if directory.namespace and catalog.find_begun_end(self._store, directory) is not None:
             return None
-        log = self._store.new_log(thread_id, namespace)
+        log = self._store.new_log(directory)
         try:
-            found = sum_up(log)
+            found = catalog.sum_up(log)
             if found is not None:
                 info = make_info(log, found.last)
                 writes: Mapping[str, Any] = {}
@@ -366,30 +379,28 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             log.close()
         return super().summary(config)
 
-    def _list_possibly_idle(self, thread_id: str | None, idle_since: datetime) -> Sequence[str]:  # noqa: ARG002 - each is looked at
-        return self.threads(released=True) if thread_id is None else [thread_id]
-
     @wrap_os_errors("delete")
     def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
         since_ns = round(idle_since.timestamp() * 1_000_000_000)
+        thread = self._store.locate(thread_id)
         # Nearly all threads are not idle, and these need no lock.
-        if not idle.is_idle(self._store, thread_id, since_ns):
+        if not lifecycle.is_idle(self._store, thread, since_ns):
             return False
         if dry_run:
             return True
         try:
             with self._run_lock(RunnableConfig(thread_id), 0.0):
-                return idle.delete_if_idle(self._store, thread_id, since_ns)
+                return lifecycle.delete_if_idle(self._store, thread, since_ns)
         except ThreadBusyError:
             return False
 
     @wrap_os_errors("read")
     def size(self, thread: ThreadLike = None) -> int:
         """Return the bytes of all files of a thread, or of the whole store (None)."""
-        return catalog.measure_size(
-            self._store,
-            None if thread is None else resolve_thread_id(thread),
-        )
+        path = self._store.root
+        if thread is not None:
+            path = self._store.locate(resolve_thread_id(thread)).path
+        return sum(status.st_size for _, status in catalog.iter_files(self._store, path))
 
     @wrap_os_errors("read")
     def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
@@ -407,15 +418,11 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         """
         from savers._filesystem.verify import verify
 
-        return verify(self._store, None if thread is None else resolve_thread_id(thread), progress)
+        return verify(self._store, _resolve_if_given(thread), progress)
 
     @wrap_os_errors("repair")
     def repair(
-        self,
-        thread: ThreadLike = None,
-        *,
-        dry_run: bool = False,
-        progress: Progress | None = None,
+        self, thread: ThreadLike = None, *, dry_run: bool = False, progress: Progress | None = None
     ) -> RepairReport:
         """Make one thread, or all threads (None), readable.
 
@@ -439,16 +446,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         """
         from savers._filesystem.repair import Repairer
 
-        def finish(thread_id: str) -> None:
-            live_logs.finish_begun_in_thread(self._store, thread_id)
-
-        repairer = Repairer(
-            self._store,
-            hold_run_lock=self._exclude_runs,
-            finish=finish,
-            dry_run=dry_run,
-        )
-        return repairer.repair(None if thread is None else resolve_thread_id(thread), progress)
+        repairer = Repairer(self._store, hold_run_lock=self._exclude_runs, dry_run=dry_run)
+        return repairer.repair(_resolve_if_given(thread), progress)
 
     @wrap_os_errors("rotate the keys of")
     def rotate(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> RotationReport:
@@ -471,6 +470,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
                 cases it has rotated the others, and the error names those that it could not rotate.
         """
         from savers._filesystem import rotation
+        from savers._filesystem.verify import list_files
         from savers._log.rotation import require_keys
 
         store = self._store
@@ -483,12 +483,13 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
                 goes_on=False,
             )
         store.leftovers.sweep()
-        found = {files.directory_name: files for files in rotation.list_threads(store, None)}
+        found = {os.path.basename(files.path): files for files in list_files(store, None) if files.logs}
         ids: dict[str, str] = {}
 
         def rotate_directory(name: str) -> RotationReport:
-            ids[name] = rotation.identify_thread(store, found[name])
-            return rotation.rotate_thread(store, key_ring, ids[name])
+            thread_id = rotation.identify_thread(store, found[name])
+            ids[name] = thread_id
+            return rotation.rotate_thread(store, key_ring, thread_id)
 
         def report_progress(done: int, total: int, name: str) -> None:
             if progress is not None:
@@ -510,11 +511,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             except CheckpointerError:
                 raise
             except OSError as error:
-                raise CheckpointStorageError(
-                    error.filename or self._store.root,
-                    "lock",
-                    error,
-                ) from error
+                raise wrap_os_error(error, "lock", self._store.root) from error
             yield
 
     def _holds_run_lock(self, thread_id: str) -> bool:
@@ -550,16 +547,21 @@ def _has_checkpoints(log: FileLog) -> bool:
     return log.history.find_latest() is not None
 
 
+def _resolve_if_given(thread: ThreadLike) -> str | None:
+    """Return the id of a thread; None stands for all threads."""
+    if thread is None:
+        return None
+    return resolve_thread_id(thread)
+
+
 def _check_arguments(base_directory: Any, state_serializer: Any) -> None:
     if not isinstance(base_directory, (str, os.PathLike)) or not os.fspath(base_directory):
-        raise CheckpointerConfigurationError(
-            f"base_directory must be a path, not {base_directory!r}",
-        )
+        raise CheckpointerConfigurationError(f"base_directory must be a path, not {base_directory!r}")
     if "\0" in os.fsdecode(base_directory):
         raise CheckpointerConfigurationError(
-            f"base_directory must be a path, which has no null character, not {base_directory!r}",
+            f"base_directory must be a path, which has no null character, not {base_directory!r}"
         )
     if state_serializer is not None and not isinstance(state_serializer, StateSerializer):
         raise CheckpointerConfigurationError(
-            f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}",
+            f"state_serializer must be a StateSerializer, not {type(state_serializer).__name__}"
         )

@@ -6,22 +6,18 @@ import errno
 import os
 import threading
 import weakref
-from functools import partial
+from abc import ABC, abstractmethod
 from logging import getLogger
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from graphkit.errors import CheckpointerError
-from savers._filesystem import log_copy
+from savers._filesystem import rewrite
 from savers._filesystem.log_bytes import FileId
 from savers._options import Fsync
 from savers._periodic_flush import PeriodicFlush
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from savers._filesystem.log_bytes import FileLogBytes
-    from savers._filesystem.log_copy import SyncedLog
+    from savers._filesystem.rewrite import SyncedLog
 
 _LOGGER: Final = getLogger("graphkit")
 _LONGEST_WAIT: Final = 0.0004
@@ -44,54 +40,43 @@ class Ticket(NamedTuple):
     inode: int
 
 
-def take_ticket(log: SyncedLog, start: int) -> Ticket:
-    """Return a ticket for the bytes appended from `start` on; the caller holds the mutex."""
-    frames = log.frames
-    medium = frames.bytes
-    medium.pins += 1
-    # By position, because this is part of every put.
-    return Ticket(log, medium.fd, start, frames.end, frames.fid, medium.inode)
-
-
 def release_ticket(ticket: Ticket) -> None:
     """Release the descriptor of a ticket."""
     with ticket.log.mutex:
         ticket.log.frames.bytes.unpin()
 
 
-def sync_bytes(
-    medium: FileLogBytes, mutex: AbstractContextManager[object], fd: int, end: int, sync_names: Callable[[], None]
-) -> None:
-    """Bring the bytes of a log up to an offset to the disk.
+def sync_bytes(ticket: Ticket) -> None:
+    """Bring the bytes of a log up to the end of a ticket to the disk.
 
-    One sync covers what several threads have appended. After a failed sync, no later one can be
-    trusted: on Linux the next fsync of the same file succeeds, and reading it back still returns
-    what the disk does not have. The caller holds no lock, so that other callers do not wait for the
-    disk.
+    After a failed sync, no later one can be trusted: on Linux the kernel marks the pages that it
+    could not write as clean, so the next fsync of the same file succeeds, and reading it back still
+    returns what the disk does not have. Therefore the bytes stay suspect until the log has been
+    rewritten to another file.
 
-    Args:
-        medium: the bytes; the caller has pinned them.
-        mutex: guards them.
-        fd: the descriptor of the file to which the caller has appended.
-        end: where the caller's record ends.
-        sync_names: brings the names that lead to the file to the disk.
+    The caller holds no lock, so that other callers do not wait for the disk.
 
     Raises:
         OSError: the bytes may not be on the disk. They are marked as suspect.
     """
+    log = ticket.log
+    medium = log.frames.bytes
+    # One sync covers what several threads have appended: those that waited here find it done.
     with medium.sync_mutex:
         # Even if the file was closed since: the log could not be rewritten after the failed sync.
         if medium.is_suspect:
             raise OSError(errno.EIO, "an earlier sync of this file failed", medium.path)
-        synced_end = end
-        if medium.fd == fd:
-            if medium.synced >= end and medium.is_name_synced:
+        # The log may have been rewritten or closed since the ticket was taken. Then `medium` speaks
+        # of another file, and the sync is for the ticket's descriptor alone.
+        synced_end = ticket.end
+        if medium.fd == ticket.fd:
+            if medium.synced >= ticket.end and medium.is_name_synced:
                 return
-            synced_end = max(end, medium.appended_end)
+            synced_end = max(ticket.end, medium.appended_end)
         try:
-            medium.io.fdatasync(fd)
+            medium.io.fdatasync(ticket.fd)
             if not medium.is_name_synced:
-                sync_names()
+                medium.sync_names(FileId(ticket.fid, ticket.inode))
         except OSError as error:
             if isinstance(error, FileNotFoundError) and medium.io.stat(medium.path) is None:
                 # The log was deleted meanwhile, so there is nothing to sync; or it was released,
@@ -99,11 +84,13 @@ def sync_bytes(
                 return
             medium.is_suspect = True
             raise
-        with mutex:
+        # The order of these two locks is the same everywhere: no caller waits for a sync while it
+        # holds the mutex.
+        with log.mutex:
             if medium.is_suspect:
                 # The system reports a failure once, and another sync has got this report.
                 raise OSError(errno.EIO, "another sync of this file failed meanwhile", medium.path)
-            if medium.fd != fd:
+            if medium.fd != ticket.fd:
                 return
             medium.synced = max(medium.synced, synced_end)
             medium.is_name_synced = True
@@ -120,11 +107,8 @@ def sync(ticket: Ticket, *, is_acknowledged: bool) -> None:
         OSError: the bytes may not be on the disk. The log was rewritten, or is marked as suspect:
             nothing is stored in it until it has been rewritten.
     """
-    log = ticket.log
-    medium = log.frames.bytes
-    names = partial(medium.sync_names, FileId(ticket.fid, ticket.inode))
     try:
-        sync_bytes(medium, log.mutex, ticket.fd, ticket.end, names)
+        sync_bytes(ticket)
     except OSError:
         _rewrite_log(ticket, is_acknowledged=is_acknowledged)
         raise
@@ -144,20 +128,20 @@ def _rewrite_log(ticket: Ticket, *, is_acknowledged: bool) -> None:
             is_last = medium.fd == ticket.fd and log.frames.end == ticket.end
             if is_last and not is_acknowledged:
                 medium.unacknowledged = ticket.start, ticket.end
-            log_copy.renew(log)
+            rewrite.renew(log)
         except (OSError, CheckpointerError):
             _LOGGER.exception("%s could not be rewritten; nothing is stored in it until it can be", medium.path)
             medium.take_back(log.frames.end)
             log.close()
 
 
-class SyncMode(Protocol):
+class SyncMode(ABC):
     """When a saver waits for the disk."""
 
-    worker_fsync: Fsync
+    worker_fsync: Fsync = "always"
     """The option of a saver for the same store in a worker process, which has no flush thread."""
 
-    def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:
+    def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:  # noqa: ARG002 - for a mode that waits
         """Take a ticket for the bytes appended from `start` on; the caller holds the mutex.
 
         Args:
@@ -165,26 +149,28 @@ class SyncMode(Protocol):
             start: where the bytes begin.
             expects_put: whether a put to this log will probably follow at once.
         """
-        ...
+        frames = log.frames
+        medium = frames.bytes
+        medium.pins += 1
+        # By position, because this is part of every put.
+        return Ticket(log, medium.fd, start, frames.end, frames.fid, medium.inode)
 
+    @abstractmethod
     def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:
         """Do with a ticket what the mode demands before `put` returns; the caller holds no lock."""
-        ...
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - most modes keep nothing back
         """Bring everything to the disk that the mode promises to bring there.
 
         Raises:
             OSError: something may not be on the disk.
         """
-        ...
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027 - most modes have no thread
         """Stop the flush thread, if there is one; what is not on the disk can still be flushed."""
-        ...
 
 
-class SyncNever:
+class SyncNever(SyncMode):
     """`fsync="never"`: the operating system decides when to write."""
 
     worker_fsync: Fsync = "never"
@@ -193,12 +179,6 @@ class SyncNever:
         return None
 
     def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def stop(self) -> None:
         pass
 
 
@@ -213,10 +193,8 @@ class _Waits:
         """How many were to be skipped after the last wait, if it was in vain."""
 
 
-class SyncAlways:
+class SyncAlways(SyncMode):
     """`fsync="always"`: a put returns when its bytes are on the disk."""
-
-    worker_fsync: Fsync = "always"
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -227,7 +205,7 @@ class SyncAlways:
     def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:
         if expects_put:
             self._waits.setdefault(log, _Waits()).put_arrived.clear()
-        return take_ticket(log, start)
+        return super().take_ticket(log, start, expects_put=expects_put)
 
     def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:
         assert ticket is not None
@@ -262,35 +240,23 @@ class SyncAlways:
             waits.in_vain = min(2 * waits.in_vain + 1, _MOST_SKIPPED)
             waits.to_skip = waits.in_vain
 
-    def flush(self) -> None:
-        pass
 
-    def stop(self) -> None:
-        pass
-
-
-class SyncPeriodically:
+class SyncPeriodically(SyncMode):
     """`fsync=seconds`: a daemon thread syncs what was put, and ends when nothing is left."""
-
-    worker_fsync: Fsync = "always"
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._reset()
+        self.reset()
         _PERIODIC_MODES.add(self)
 
-    def _reset(self) -> None:
-        """Begin with nothing to sync, no thread, and a free mutex."""
+    def reset(self) -> None:
+        """Begin with nothing to sync, no thread, and a free mutex.
+
+        So does the child of a fork: it has no flush thread, and the parent syncs its own puts.
+        """
         self._tickets: dict[tuple[int, int], Ticket] = {}
         self._mutex = threading.Lock()
         self._flushing = PeriodicFlush(self._seconds, self.flush, lambda: bool(self._tickets))
-
-    def reset_after_fork(self) -> None:
-        """Reset, in the child: it has no flush thread, and the parent syncs its own puts."""
-        self._reset()
-
-    def take_ticket(self, log: SyncedLog, start: int, *, expects_put: bool) -> Ticket | None:  # noqa: ARG002
-        return take_ticket(log, start)
 
     def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:  # noqa: ARG002
         """Keep a ticket until the next flush; start the thread if there is none."""
@@ -298,7 +264,9 @@ class SyncPeriodically:
         key = (id(ticket.log), ticket.fd)
         with self._mutex:
             earlier = self._tickets.get(key)
-            self._tickets[key] = ticket if earlier is None else ticket._replace(start=earlier.start)
+            if earlier is not None:
+                ticket = ticket._replace(start=earlier.start)
+            self._tickets[key] = ticket
         self._flushing.start()
         if earlier is not None:
             release_ticket(earlier)
@@ -325,7 +293,7 @@ _PERIODIC_MODES: Final[weakref.WeakSet[SyncPeriodically]] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for mode in list(_PERIODIC_MODES):
-        mode.reset_after_fork()
+        mode.reset()
 
 
 if hasattr(os, "register_at_fork"):

@@ -5,48 +5,49 @@ It takes no lock, except to check a log a second time that seemed torn or damage
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphkit.errors import CheckpointFormatError
+from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError
 from savers._filesystem import layout
-from savers._filesystem.log_checker import check_file, find_thread_id, is_log
-from savers._filesystem.reports import FileReport, Progress, StoreReport, ThreadReport, Unfinished
+from savers._filesystem.catalog import find_id, find_namespace
+from savers._filesystem.log_bytes import FileLogBytes
+from savers._log.frame import HEADER_SIZE, RELEASE, IncompleteLog, is_newer
+from savers._log.frame_log import ThreadIdentity, check_owner
+from savers._log.log import Log
+from savers._log.log_checker import LogChecker, explain_missing_key
+from savers._log.reports import FileReport, FileState, Progress, StoreReport, ThreadReport, Unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from savers._filesystem.store import Store
+    from savers._filesystem.store import FileLog, Store
 
 
 class ThreadFiles(NamedTuple):
-    """The logs of one thread."""
+    """The directory of a thread, and its logs, whether they can be read or not."""
 
-    directory_name: str
-    paths: list[str]
+    path: str
+    logs: list[str]
+    """The paths of the logs, the root's first. Something else in place of a directory is among them."""
 
 
 def verify(store: Store, thread_id: str | None, progress: Progress | None = None) -> StoreReport:
     """Check one thread, or all threads (None)."""
     threads = list_files(store, thread_id)
     meter = ProgressMeter(store, threads, progress)
-    reports = [check_thread(store, files, thread_id, meter) for files in threads]
-    leftovers: list[str] = []
-    marker = None
-    if thread_id is None:
-        leftovers = sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
-        marker = check_marker(store)
-    return StoreReport(
-        threads=tuple(filter(_has_content, reports)),
-        leftovers=tuple(leftovers),
-        size=sum(file.size for report in reports for file in report.files),
-        marker=marker,
-    )
-
-
-def _has_content(report: ThreadReport) -> bool:
-    return bool(report.files or report.leftovers or report.set_aside)
+    reports: list[ThreadReport] = []
+    size = 0
+    for files in threads:
+        report = check_thread(store, files, thread_id, meter)
+        size += sum(file.size for file in report.files)
+        if report.files or report.leftovers or report.set_aside:
+            reports.append(report)
+    if thread_id is not None:
+        return StoreReport(threads=tuple(reports), leftovers=(), size=size, marker=None)
+    leftovers = sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
+    return StoreReport(threads=tuple(reports), leftovers=tuple(leftovers), size=size, marker=check_marker(store))
 
 
 def check_marker(store: Store) -> FileReport | None:
@@ -56,7 +57,7 @@ def check_marker(store: Store) -> FileReport | None:
     it.
     """
     try:
-        marker = store.read_marker()
+        marker = store.marker.read()
     except CheckpointFormatError as error:
         return FileReport(path=layout.MARKER, state="newer", reason=error.reason)
     except OSError as error:
@@ -75,8 +76,15 @@ class ProgressMeter:
         self._done = 0
         self._sizes: dict[str, int] = {}
         if progress is not None:
-            self._sizes = {path: _size_of(store, path) for files in threads for path in files.paths}
+            for files in threads:
+                self._measure(store, files)
         self._total = sum(self._sizes.values())
+
+    def _measure(self, store: Store, files: ThreadFiles) -> None:
+        for path in files.logs:
+            status = store.io.stat(path)
+            if status is not None:
+                self._sizes[path] = status.st_size
 
     def finish_file(self, path: str) -> None:
         """Report that a file is done."""
@@ -85,48 +93,44 @@ class ProgressMeter:
             self._progress(self._done, self._total, os.path.relpath(path, self._root))
 
 
-def _size_of(store: Store, path: str) -> int:
-    status = store.io.stat(path)
-    return 0 if status is None else status.st_size
-
-
 def list_files(store: Store, thread_id: str | None) -> list[ThreadFiles]:
     """Return the logs of one thread, or of all threads (None)."""
     if thread_id is not None:
-        names = [layout.locate_thread(thread_id).name]
+        paths = [store.locate(thread_id).path]
     else:
         names = sorted(filter(layout.is_thread, store.io.listdir(store.root)))
-    return [ThreadFiles(name, _list_logs(store, layout.join(store.root, name))) for name in names]
+        paths = [layout.join(store.root, name) for name in names]
+    return [ThreadFiles(path, _list_logs(store, path)) for path in paths]
+
+
+def find_thread_id(store: Store, files: ThreadFiles) -> str | None:
+    """Return the id of the thread that some logs belong to; None if no file has it."""
+    logs = [os.path.relpath(log, files.path) for log in files.logs]
+    return find_id(store, files.path, logs, "thread")
 
 
 def _list_logs(store: Store, directory: str) -> list[str]:
-    """Return the logs below the directory of a thread, the root's first.
-
-    Something else in place of a directory is included, so that it is reported.
-    """
-    if not store.io.is_dir(directory):
-        return [directory] if store.io.stat(directory) is not None else []
+    io = store.io
+    if not io.is_dir(directory):
+        if io.stat(directory) is None:
+            return []
+        return [directory]
     try:
-        names = sorted(store.io.listdir(directory))
+        names = sorted(io.listdir(directory))
     except PermissionError:
         return [directory]
-    paths = [layout.join(directory, name) for name in names if is_log(name)]
+    paths = [layout.join(directory, name) for name in names if layout.is_log(name)]
     for name in filter(layout.is_namespace, names):
         subdirectory = layout.join(directory, name)
-        if store.io.is_dir(subdirectory):
-            logs = sorted(filter(is_log, store.io.listdir(subdirectory)))
-            paths += [layout.join(subdirectory, log_name) for log_name in logs]
-        else:
+        if not io.is_dir(subdirectory):
             paths.append(subdirectory)
+            continue
+        logs = sorted(filter(layout.is_log, io.listdir(subdirectory)))
+        paths += [layout.join(subdirectory, log) for log in logs]
     return paths
 
 
-def check_thread(
-    store: Store,
-    files: ThreadFiles,
-    thread_id: str | None,
-    meter: ProgressMeter,
-) -> ThreadReport:
+def check_thread(store: Store, files: ThreadFiles, thread_id: str | None, meter: ProgressMeter) -> ThreadReport:
     """Check all logs of a thread.
 
     Args:
@@ -135,17 +139,16 @@ def check_thread(
         thread_id: the thread, if the caller knows it.
         meter: reports the progress.
     """
-    directory = layout.join(store.root, files.directory_name)
     if thread_id is None:
-        thread_id = find_thread_id(store, files.directory_name, files.paths)
+        thread_id = find_thread_id(store, files)
     reports: list[FileReport] = []
     unfinished: Unfinished = ""
-    for path in files.paths:
+    for path in files.logs:
         report, log_ending = check_file(store, path, thread_id)
         if report is not None and report.state in {"torn", "damaged"} and thread_id is not None:
             # A writer may have been in the middle of a write: check again while none can write. A
             # directory that is read-only has no lock files.
-            with suppress(OSError), store.write_lock(thread_id):
+            with suppress(OSError), store.write_lock(store.locate(thread_id)):
                 report, log_ending = check_file(store, path, thread_id)
         meter.finish_file(path)
         if report is not None:
@@ -153,13 +156,12 @@ def check_thread(
             unfinished = unfinished or log_ending
     leftovers: list[str] = []
     salvaged: list[str] = []
-    if files.paths != [directory]:
-        for path in _list_other_files(store, directory):
-            is_leftover = os.path.basename(path).startswith(layout.TEMPORARY)
-            (leftovers if is_leftover else salvaged).append(path)
+    if files.logs != [files.path]:
+        leftovers = list_others(store, files.path, (layout.TEMPORARY,))
+        salvaged = list_others(store, files.path, layout.SALVAGED_PREFIXES)
     return ThreadReport(
         thread_id=thread_id,
-        directory=files.directory_name,
+        directory=os.path.basename(files.path),
         files=tuple(reports),
         unfinished=unfinished,
         leftovers=tuple(leftovers),
@@ -167,13 +169,130 @@ def check_thread(
     )
 
 
-def _list_other_files(store: Store, directory: str) -> Iterator[str]:
-    """Yield the leftovers and salvaged files below a directory, relative to the store's root."""
-    if not store.io.is_dir(directory):
-        return
-    for name in sorted(store.io.listdir(directory)):
+def list_others(store: Store, directory: str, prefixes: tuple[str, ...]) -> list[str]:
+    """Return the files below a directory whose names have a prefix, relative to the store's root."""
+    io = store.io
+    found: list[str] = []
+    if not io.is_dir(directory):
+        return found
+    for name in sorted(io.listdir(directory)):
         path = layout.join(directory, name)
         if layout.is_namespace(name):
-            yield from _list_other_files(store, path)
-        elif name.startswith((layout.TEMPORARY, *layout.SALVAGED_PREFIXES)):
-            yield os.path.relpath(path, store.root)
+            found += list_others(store, path, prefixes)
+        elif name.startswith(prefixes):
+            found.append(os.path.relpath(path, store.root))
+    return found
+
+
+# One log
+
+
+class ExaminedIdentity(ThreadIdentity):
+    """The identity of a log that may be damaged: how the store was opened does not matter."""
+
+    def check_meta(self, path: str, meta: Any) -> str | None:
+        key_id = check_owner(path, meta, self.owner)
+        self.is_opaque = bool(meta.get("opaque"))
+        return key_id
+
+
+def new_examined_log(store: Store, path: str, thread_id: str | None, namespace: str | None) -> FileLog:
+    """Return a log to examine, not yet opened; closed by the caller."""
+    owner = (thread_id or "", namespace or "")
+    identity = ExaminedIdentity(owner, layout.locate_thread(owner[0]).digest, store.key_ring, is_opaque=False)
+    return Log(FileLogBytes(store.io, [path]), identity, store.codec)
+
+
+def open_unchecked(log: FileLog) -> int:
+    """Open a log without checking any of its content; return its size.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    medium = log.frames.bytes
+    if not medium.open():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), medium.path)
+    log.frames.end = medium.size
+    return medium.size
+
+
+def check_file(store: Store, path: str, thread_id: str | None) -> tuple[FileReport | None, Unfinished]:
+    """Check one log.
+
+    Returns:
+        The report, or None if the file is gone; and the operation that the end of the log shows as
+        begun, if it is live.
+    """
+    namespace = find_namespace(store, os.path.dirname(path))
+    examined = new_examined_log(store, path, thread_id, namespace)
+    checker = LogChecker(examined)
+    is_released = layout.parse_version(os.path.basename(path)) is not None
+    state: FileState = "ok"
+    size = 0
+    offset = 0
+    reason = ""
+    try:
+        size = open_unchecked(examined)
+        checker.check(size)
+        is_whole = checker.good_end == size or checker.is_followed_by_zeros(size)
+        if is_released and (not is_whole or checker.closed_by is None):
+            state = "damaged"
+            offset = checker.good_end
+            reason = "the end of the released history is missing"
+        elif not is_whole:
+            state = "torn"
+            offset = checker.good_end
+            reason = "the last write did not finish"
+    except FileNotFoundError:
+        return None, ""
+    except IncompleteLog:
+        state = "damaged" if is_released else "torn"
+        reason = "the creation of the log did not finish"
+    except CheckpointCorruptionError as error:
+        state = "damaged"
+        offset = error.offset
+        reason = error.reason
+    except CheckpointKeyError as error:
+        state = "sealed"
+        offset = checker.good_end
+        reason = explain_missing_key(error)
+    except CheckpointFormatError as error:
+        # A record of unknown type is of a newer format, too.
+        is_of_newer = bool(checker.records) or is_newer(examined.frames.bytes.read_at(0, HEADER_SIZE))
+        state = "newer" if is_of_newer else "foreign"
+        offset = checker.good_end
+        reason = error.reason
+    except OSError as error:
+        state = "damaged" if _is_file(store, path) else "foreign"
+        reason = f"it cannot be read: {error.strerror or error}"
+    finally:
+        examined.close()
+    report = FileReport(
+        path=os.path.relpath(path, store.root),
+        state=state,
+        offset=offset,
+        reason=reason,
+        size=size,
+        records=checker.records,
+        checkpoints=len(checker.checkpoint_ids),
+    )
+    return report, _find_unfinished(report, checker)
+
+
+def _is_file(store: Store, path: str) -> bool:
+    """Return whether a regular file, or nothing, is at a path."""
+    status = store.io.stat(path)
+    return status is None or stat.S_ISREG(status.st_mode)
+
+
+def _find_unfinished(report: FileReport, checker: LogChecker) -> Unfinished:
+    """Return the operation that the last record of a live log shows as begun."""
+    is_live = os.path.basename(report.path) == layout.LOG
+    if not is_live or report.state != "ok" or checker.closed_by is None:
+        return ""
+    return name_ending(checker.closed_by.type)
+
+
+def name_ending(type: int) -> Unfinished:
+    """Return the operation that a record of this type, RELEASE or TOMBSTONE, ends."""
+    return "release" if type == RELEASE else "delete"

@@ -114,6 +114,10 @@ def test_a_damaged_thread_is_listed_among_the_good_ones(store):
 def test_a_thread_that_cannot_even_be_named_is_warned_of(store):
     FileSystemSaver(store).put(RunnableConfig("Order / 19"), checkpoint(1, START, "a", {}))
     damage(store, "order-19", offset=8)
+    named = {row["thread"]: row["status"] for row in graphkit("threads", store, "--json").json}
+    assert named["Order / 19"] == "damaged"  # a META record has the id
+    (log,) = store.glob("t-order-19-*/log")
+    log.write_bytes(log.read_bytes()[:64].ljust(600, b"?"))
     done = graphkit("threads", store)
     assert len(done.lines) == 4
     assert done.err.startswith("graphkit: warning: ")

@@ -239,10 +239,6 @@ class SimFS:
         found = self.stat(path)
         return found is not None and stat.S_ISDIR(found.st_mode)
 
-    def is_link(self, path):
-        self.stat(path)
-        return False
-
     def real_path(self, path):
         return path
 
@@ -253,6 +249,9 @@ class SimFS:
                 return list(self._dirs[self._find(path)])
             except FileNotFoundError:
                 return []
+
+    def entries(self, path):
+        return [(name, self.is_dir(f"{path}/{name}")) for name in self.listdir(path)]
 
     def mkdir(self, path):
         with self._guard:

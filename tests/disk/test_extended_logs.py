@@ -102,7 +102,7 @@ def test_closing_cuts_nothing_off_that_another_saver_has_written_meanwhile(tmp_p
 def test_closing_does_not_wait_for_the_writer_that_is_at_work(tmp_path):
     first, second = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
     first.put(CONFIG, made(0))
-    with second._store.write_lock("t"):
+    with second._store.write_lock(second._store.locate("t")):
         first.close()
     assert log_of(tmp_path).stat().st_size == BLOCK
     second.put(CONFIG, made(1))

@@ -14,7 +14,7 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import lifecycle, live_logs, log_bytes, log_copy, rewrite, store, sync
+from savers._filesystem import lifecycle, log_bytes, rewrite, store, sync
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._filesystem.salvaged_files import FileRange
 from savers._log import frame, frame_log, sealing, writer
@@ -99,19 +99,13 @@ def without_release_sync():
 
 @contextmanager
 def without_rewrite_directory_sync():
-    keep, install = rewrite.keep, log_copy.NewLog.install
+    install = rewrite._install
 
-    def quietly(function):
-        def run(*args, **kwargs):
-            with mock.patch.object(SimFS, "fsync_dir", nothing):
-                return function(*args, **kwargs)
+    def quietly(*args):
+        with mock.patch.object(SimFS, "fsync_dir", nothing):
+            install(*args)
 
-        return run
-
-    with (
-        mock.patch.object(rewrite, "keep", quietly(keep)),
-        mock.patch.object(log_copy.NewLog, "install", quietly(install)),
-    ):
+    with mock.patch.object(rewrite, "_install", quietly):
         yield
 
 
@@ -143,7 +137,7 @@ def cutting_without_keeping_the_rest():
 
 
 def without_finishing():
-    return mock.patch.object(live_logs, "finish_begun", nothing)
+    return mock.patch.object(lifecycle, "finish_begun", nothing)
 
 
 def without_the_lock():
@@ -153,15 +147,15 @@ def without_the_lock():
 def believing_a_sync_that_failed():
     original = sync.sync_bytes
 
-    def believe(*args):
+    def believe(ticket):
         with suppress(OSError):
-            original(*args)
+            original(ticket)
 
     return mock.patch.object(sync, "sync_bytes", believe)
 
 
 def without_a_new_generation():
-    return mock.patch.object(log_copy, "renew", forgetting)
+    return mock.patch.object(rewrite, "renew", forgetting)
 
 
 def without_undoing():
@@ -188,11 +182,7 @@ def without_telling_what_is_not_synced():
 
 
 def without_looking_at_what_others_wrote():
-    return mock.patch.multiple(
-        live_logs,
-        is_ready=lambda log: log.is_open,
-        make_ready=lambda _, log: log.is_open or log.refresh(),
-    )
+    return mock.patch.object(lifecycle, "make_ready", lambda _, log: log.is_open or log.refresh())
 
 
 def without_looking_at_the_bytes_behind_the_end():
@@ -272,8 +262,9 @@ def acknowledging_writes_that_wait_for_a_put():
 def believing_that_a_sync_covers_what_was_appended_meanwhile():
     original = sync.sync_bytes
 
-    def believe(medium, *args):
-        original(medium, *args)
+    def believe(ticket):
+        original(ticket)
+        medium = ticket.log.frames.bytes
         medium.synced = medium.appended_end
 
     return mock.patch.object(sync, "sync_bytes", believe)
@@ -305,7 +296,7 @@ def cutting_zeros_without_looking():
 @contextmanager
 def without_their_place():
     with ExitStack() as stack:
-        for module in (frame_log, sealing, log_copy):
+        for module in (frame_log, sealing, rewrite):
             stack.enter_context(mock.patch.object(module, "pack_place", return_value=b""))
         yield
 

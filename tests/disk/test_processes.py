@@ -155,7 +155,7 @@ def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, disk, 
     taken, done = threading.Event(), threading.Event()
 
     def hold():
-        with history.mutex, saver._store.write_lock("t"):
+        with history.mutex, saver._store.write_lock(saver._store.locate("t")):
             taken.set()
             done.wait()
 

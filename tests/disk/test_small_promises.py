@@ -1,5 +1,6 @@
 """Promises about the file saver that need no fault to be shown (L6, L7, L8, H7, H8, H33, P85)."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from graphkit import Checkpoint, CheckpointerConfigurationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import FileSystemSaver
 from savers._filesystem import store
+from savers._filesystem.io import FileIO
 from savers._filesystem.lock import WriteLock
 
 
@@ -148,9 +150,24 @@ def test_two_writers_that_need_a_lock_at_the_same_time_get_the_same_one(opener, 
     def make_while_another_makes_it(*arguments):
         if not found:
             found.append(None)
-            found[0] = locks.write_lock("t")
+            found[0] = locks.write_lock(locks.locate("t"))
         return WriteLock(*arguments)
 
     monkeypatch.setattr(store, "WriteLock", make_while_another_makes_it)
-    assert locks.write_lock("t") is found[0]
-    assert locks.write_lock("t") is found[0]
+    assert locks.write_lock(locks.locate("t")) is found[0]
+    assert locks.write_lock(locks.locate("t")) is found[0]
+
+
+def test_a_new_file_may_lose_its_name_to_another_process_at_once(tmp_path, monkeypatch):
+    io = FileIO()
+    make = os.open
+
+    def make_and_lose(path, *arguments):
+        fd = make(path, *arguments)
+        Path(path).unlink()
+        return fd
+
+    monkeypatch.setattr(os, "open", make_and_lose)
+    fd = io.open(str(tmp_path / "tmp-marker"), write=True, create=True)
+    assert io.fstat(fd).st_nlink == 0
+    io.close(fd)

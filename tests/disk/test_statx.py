@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from savers._filesystem import statx
+from savers._filesystem import io as system
 from savers._filesystem.io import FileIO
 
 
@@ -68,4 +68,4 @@ def test_threads_do_not_mix_their_files(tmp_path):
 
 def test_a_system_without_the_call_uses_fstat(monkeypatch):
     monkeypatch.setattr(sys, "byteorder", "big")
-    assert statx.find_statx()(0) is None
+    assert system.find_statx()(0) is None

@@ -8,7 +8,7 @@ import pytest
 
 from graphkit import END, START, RunnableConfig, StateGraph
 from savers import FileSystemSaver
-from savers._filesystem import writeback
+from savers._filesystem import io as system
 from savers._filesystem.io import FileIO
 from tests.disk.conftest import CountingIO
 
@@ -55,7 +55,7 @@ def test_a_file_that_does_not_have_the_call_is_no_error(opened):
 
 def test_a_system_without_the_call_does_nothing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "other")
-    assert writeback.find_start_writing() is writeback.do_not_start
+    assert system.find_start_writing() is system._no_call
 
 
 @pytest.mark.parametrize(("fsync", "started"), [("always", True), ("never", False), (3600, False)])

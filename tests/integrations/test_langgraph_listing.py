@@ -259,7 +259,7 @@ def test_a_directory_that_became_a_link_since_the_threads_were_listed(saver, mon
     directory = path_of(saver, "t").parent
     moved = directory.rename(directory.parent.parent / "moved")
     directory.symlink_to(moved)
-    directories = catalog.ThreadDirectories([directory.name], set(), 1)
+    directories = catalog.ThreadDirectories([directory.name], set())
     monkeypatch.setattr(catalog, "find_directories", lambda _: directories)
     for limit in (None, 1):
         with pytest.raises(CheckpointFormatError, match="symbolic link"):
@@ -336,7 +336,7 @@ def test_what_changes_while_the_iterator_waits(saver, changing, config, limit):
 
 
 def path_of(saver, thread_id, ns=""):
-    return Path(saver.store._store.directory(thread_id, ns)) / "log"
+    return Path(saver.store._store.locate(thread_id, ns).live_log)
 
 
 @pytest.mark.parametrize("config", [None, thread("t"), {"configurable": {"thread_id": "t"}}], ids=str)

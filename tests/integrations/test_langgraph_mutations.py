@@ -11,6 +11,7 @@ import pytest
 from graphkit.errors import CheckpointerError
 from savers._filesystem import sync
 from savers._filesystem.log_bytes import FileLogBytes
+from savers._filesystem.salvaged_files import FileRange
 from savers._log import damage
 from savers._log.records import Records
 from savers.langgraph import FileSystemStore
@@ -43,11 +44,11 @@ def without_rewrite_sync():
 def believing_a_sync_that_failed():
     original = sync.sync_bytes
 
-    def believe(medium, *args):
+    def believe(ticket):
         try:
-            original(medium, *args)
+            original(ticket)
         except OSError:
-            medium.is_suspect = False
+            ticket.log.frames.bytes.is_suspect = False
 
     return mock.patch.object(sync, "sync_bytes", believe)
 
@@ -93,7 +94,7 @@ def vouching_for_what_is_not_synced():
 
 
 def repairing_without_a_copy():
-    return mock.patch.object(entry_log.FileRange, "salvage", return_value="damaged-1.bin")
+    return mock.patch.object(FileRange, "salvage", return_value="damaged-1.bin")
 
 
 def repairing_up_to_the_damage_only():

@@ -31,14 +31,11 @@ from graphkit.errors import (
 )
 from savers._filesystem import layout
 from savers._filesystem.containment import DirectoryGuard
-from savers._filesystem.io import FileIO
+from savers._filesystem.io import FileIO, preload_modules
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes
-from savers._filesystem.log_copy import new_generation, renew
-from savers._filesystem.os_errors import wrap_os_error
-from savers._filesystem.preload import preload_modules
-from savers._filesystem.salvaged_files import FileRange
-from savers._filesystem.store import make_room, make_root
+from savers._filesystem.rewrite import new_generation, renew
+from savers._filesystem.store import make_room, make_root, wrap_os_error
 from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import WRITE
 from savers._log.frame_log import new_header
@@ -121,9 +118,13 @@ class EntryLog:
         self.mutex = threading.RLock()
         lock_path = layout.join(self._directory, _LOCK)
         self._write_lock = WriteLock(self._io, lock_path, self._make_directories, _LOCK_TIMEOUT)
-        medium = FileLogBytes(self._io, [self.path], self._write_lock)
-        medium.make_directories = self._prepare_to_create
-        medium.sync_names = self._sync_names
+        medium = FileLogBytes(
+            self._io,
+            [self.path],
+            self._write_lock,
+            make_directories=self._prepare_to_create,
+            sync_names=self._sync_names,
+        )
         self.frames: EntryFrames = EntryFrames(medium, EntriesIdentity(self._kind))
         self._table = EntryTable()
         self._next_look = _LEAST_REWRITTEN
@@ -330,7 +331,7 @@ class EntryLog:
         medium.open()
         frames.adopt(new_header(frames.identity.digest, 0), None)
         good = read_good_entries(frames)
-        whole = FileRange(io=self._io, fd=medium.fd, start=0, end=medium.size)
+        whole = medium.get_range(0, medium.size)
         name = whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
         self._io.fsync_dir(self._directory)
         self._rewrite(good.table.oldest_first())

@@ -51,17 +51,6 @@ class PollingWatch(Watch):
         self._bookmarks: dict[_HistoryKey, _Bookmark] = {}
         for key in self._list_histories():
             self._set_first_bookmark(key, latest=latest)
-        self._next_read = monotonic()
-
-    def _wait(self, deadline: float | None) -> bool:
-        while not self._is_interrupted:
-            now = monotonic()
-            if now >= self._next_read:
-                break
-            if deadline is not None and now >= deadline:
-                return False
-            self._sleep_until(self._next_read if deadline is None else min(deadline, self._next_read))
-        return True
 
     def _list_histories(self) -> list[_HistoryKey]:
         found: list[_HistoryKey] = []

@@ -14,7 +14,7 @@ from warnings import filterwarnings
 from savers._filesystem import layout
 
 if TYPE_CHECKING:
-    from threading import Condition
+    from savers._log.log_watch import Signals
 
 _NETWORK: Final = frozenset(
     {"9p", "afs", "ceph", "cifs", "fuse", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
@@ -30,11 +30,11 @@ class FileEvents:
     process = 0
     """The process that has started watchdog; 0: none."""
 
-    def __init__(self, condition: Condition, root: str, only: str | None) -> None:
+    def __init__(self, signals: Signals, root: str, only: str | None) -> None:
         """Start to listen.
 
         Args:
-            condition: guards what is collected, and is notified of it.
+            signals: is told the directories of threads whose files have changed.
             root: the directory of the store.
             only: the name of the directory of the only thread to collect; None: all.
 
@@ -51,11 +51,9 @@ class FileEvents:
         # watchdog warns of a directory that is created while it walks through the others. That is
         # harmless.
         filterwarnings("ignore", "Callback with id", RuntimeWarning)
-        self.changed: set[str] = set()
-        """The directories of threads whose files have changed."""
-        self.unlocked: set[str] = set()
+        self._unlocked: set[str] = set()
         """The directories of threads whose run lock a process has closed."""
-        self._condition = condition
+        self._signals = signals
         self._root = root
         self._only = only
         self._event_filter = [
@@ -117,10 +115,17 @@ class FileEvents:
         if is_close != is_lock:
             # The holder of a run lock writes to it, and readers close logs: neither is a change.
             return
-        with self._condition:
-            collected = self.unlocked if is_close else self.changed
-            collected.add(thread)
-            self._condition.notify_all()
+        if is_close:
+            with self._signals.condition:
+                self._unlocked.add(thread)
+        self._signals.tell(thread)
+
+    def take_unlocked(self) -> set[str]:
+        """Return the directories of the threads whose run lock was closed since the last call."""
+        with self._signals.condition:
+            unlocked = self._unlocked
+            self._unlocked = set()
+            return unlocked
 
     @property
     def is_alive(self) -> bool:

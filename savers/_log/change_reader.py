@@ -32,6 +32,7 @@ class ChangeReader:
 
     Attributes:
         log: the log, used by no other caller.
+        end: where the next record begins whose changes were not all yielded.
     """
 
     _reported: str | None = None
@@ -46,6 +47,7 @@ class ChangeReader:
                 record it.
         """
         self.log = log
+        self.end = 0
         self._find_write_time = find_write_time
 
     @property
@@ -80,6 +82,7 @@ class ChangeReader:
         except BaseException:
             log.close()
             raise
+        self.end = log.frames.end
         return True
 
     def read_changes(self) -> Iterator[Change]:
@@ -88,6 +91,7 @@ class ChangeReader:
         log.frames.bytes.refresh(log.frames.end)
         for frame in log.history.iter_on(log.frames.bytes.size):
             yield from self._frame_changes(frame)
+            self.end = frame.end
 
     def latest_changes(self, saver: BaseCheckpointSaver) -> Iterator[Change]:
         """Yield the latest checkpoint and its pending writes, as if they were new.

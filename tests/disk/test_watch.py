@@ -18,6 +18,7 @@ from graphkit import RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver
 from savers._filesystem import watch as watching
+from savers._log import log_watch
 
 PATIENCE = 60.0
 NEVER = 3600.0
@@ -245,7 +246,7 @@ def test_a_log_that_was_written_anew_is_read_on(saver, config, disk):
 
 
 def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(watching, "_MAX_OPEN_LOGS", 1)
+    monkeypatch.setattr(log_watch, "MAX_OPEN_LOGS", 1)
     other = RunnableConfig("other")
     with saver.watch(interval=NEVER) as watch:
         for one in (config, other, config, other):  # so that the first log is closed again
@@ -256,7 +257,7 @@ def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
         found = [one for one in until(watch, to(new)) if one.kind != "idle"]
         assert [one.kind for one in found] == ["checkpoint", "release", "checkpoint"]
         assert ids(found) == [last, new]
-        assert len(watch._logs) == 1
+        assert len(watch._readers) == 1
 
 
 def test_what_was_released_before_anybody_looked_is_told_too(saver, config, disk):
@@ -432,16 +433,16 @@ def test_a_namespace_alone_is_followed_through_a_release(saver, config, disk):
 
 
 def test_an_observer_that_ends_is_replaced_by_looking(saver, config, disk, caplog, monkeypatch):
-    monkeypatch.setattr(watching, "_FULL_READ_INTERVAL", 0.05)
+    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
-        watch._events.stop()
+        watch._source._events.stop()
         until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
         until(watch, to(saver.put(config, disk.step(2)).checkpoint_id))
         assert "looking every 0.01 seconds instead" in caplog.text
 
 
 def test_what_an_event_was_lost_of_is_found_later(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(watching, "_FULL_READ_INTERVAL", 0.05)
+    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     monkeypatch.setattr(watching.FileEvents, "dispatch", lambda *_: None)
     with saver.watch(interval=NEVER) as watch:
         until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
@@ -484,4 +485,4 @@ def test_descriptors_of_a_watch_are_bounded(saver, disk):
             assert change is not None
             missing.discard(change.thread_id)
         assert last
-        assert disk.open_files() <= before + watching._MAX_OPEN_LOGS
+        assert disk.open_files() <= before + log_watch.MAX_OPEN_LOGS

@@ -317,6 +317,24 @@ def test_a_thread_that_is_deleted_and_made_again(saver, config, disk):
         assert len(watch._marks) <= 1
 
 
+def test_a_thread_that_was_deleted_and_made_again_before_anybody_looked(saver, config, disk):
+    saver.put(config, disk.step(1))
+    # While the old log is open, the new one cannot get its inode.
+    with disk.log_of(saver.base_directory).open("rb"), saver.watch(config, interval=NEVER) as watch:
+        saver.delete(config)
+        saver.put(config, disk.step(2))
+        new = saver.put(config, disk.step(3)).checkpoint_id
+        found = [one for one in until(watch, to(new)) if one.kind != "idle"]
+        assert [one.kind for one in found] == ["delete", "checkpoint", "checkpoint"]
+
+
+def test_what_follows_the_latest_is_told_if_nobody_looked_meanwhile(saver, config, disk):
+    put = [saver.put(config, disk.step(n)).checkpoint_id for n in range(2)]
+    with saver.watch(config, latest=True, interval=NEVER) as watch:
+        put += [saver.put(config, disk.step(n)).checkpoint_id for n in range(2, 4)]
+        assert ids(until(watch, to(put[-1]))) == put[1:]
+
+
 def test_a_tail_that_was_cut_short_is_passed_over(saver, config, disk):
     saver.put(config, disk.step(1))
     path = disk.log_of(saver.base_directory)

@@ -44,6 +44,9 @@ class FileEvents:
         from watchdog import events
         from watchdog.observers import Observer
 
+        network = find_network_file_system(root)
+        if network is not None:
+            raise OSError(f"{network} is a network file system")
         if FileEvents.process not in {0, os.getpid()}:
             raise OSError("watchdog's thread stayed with the process that this one was forked from")
         FileEvents.process = os.getpid()
@@ -51,8 +54,8 @@ class FileEvents:
         # watchdog warns of a directory that is created while it walks through the others. That is
         # harmless.
         filterwarnings("ignore", "Callback with id", RuntimeWarning)
-        self._unlocked: set[str] = set()
-        """The directories of threads whose run lock a process has closed."""
+        self.unlocked: set[str] = set()
+        """The directories of threads whose run lock a process has closed, until the reader pops them."""
         self._signals = signals
         self._root = root
         self._only = only
@@ -77,12 +80,7 @@ class FileEvents:
     def _listen(self, path: str, *, recursive: bool) -> Any:
         # All watches have the same filter: watchdog asks the system only once for a directory that
         # two of them cover.
-        return self._observer.schedule(
-            self,
-            path,
-            recursive=recursive,
-            event_filter=self._event_filter,
-        )
+        return self._observer.schedule(self, path, recursive=recursive, event_filter=self._event_filter)
 
     def cover(self, directory: str) -> None:
         """Listen to the directory of the only thread, which may have been created again.
@@ -116,16 +114,8 @@ class FileEvents:
             # The holder of a run lock writes to it, and readers close logs: neither is a change.
             return
         if is_close:
-            with self._signals.condition:
-                self._unlocked.add(thread)
+            self.unlocked.add(thread)
         self._signals.tell(thread)
-
-    def take_unlocked(self) -> set[str]:
-        """Return the directories of the threads whose run lock was closed since the last call."""
-        with self._signals.condition:
-            unlocked = self._unlocked
-            self._unlocked = set()
-            return unlocked
 
     @property
     def is_alive(self) -> bool:

@@ -6,7 +6,7 @@ that is how a run lock without a holder is noticed at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from datetime import UTC, datetime
 from logging import getLogger
 from math import inf
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, final
 from graphkit.abc import Change, is_namespace_inside
 from graphkit.errors import CheckpointerError, CheckpointFormatError
 from savers._filesystem import catalog, layout
-from savers._filesystem.file_events import FileEvents, find_network_file_system
+from savers._filesystem.file_events import FileEvents
 from savers._log.change_reader import ChangeReader
 from savers._log.log_watch import Bookmark, FoundLog, LogSource, Place, Signals
 
@@ -42,9 +42,8 @@ class FileSource(LogSource):
         Args:
             store: the directory.
             config: what to follow; None: all threads.
-            interval: seconds between reads on a file system without events, for the warning.
+            interval: seconds between reads on a file system without events.
         """
-        self.path = store.root
         self.signals = Signals()
         self._store = store
         self._config = config
@@ -57,33 +56,18 @@ class FileSource(LogSource):
         """Threads whose run lock may be free."""
         self._rechecks: dict[str, float] = {}
         """Threads whose run lock must be checked again, and when."""
-        self._events = self._start_events()
+        self._events: FileEvents | None = None
+        try:
+            self._events = FileEvents(self.signals, store.root, self._only)
+            self.signals.hears_all = True
+        except OSError as error:
+            self._warn_polling(error)
 
     # Signals
 
-    def _start_events(self) -> FileEvents | None:
-        root = self._store.root
-        try:
-            network = find_network_file_system(root)
-            if network is not None:
-                self._warn_polling(f"{network} is a network file system")
-                return None
-            events = FileEvents(self.signals, root, self._only)
-            if self._only is not None:
-                events.cover(layout.join(root, self._only))
-        except OSError as error:
-            self._warn_polling(error)
-            return None
-        self.signals.hears_all = True
-        return events
-
     def _warn_polling(self, reason: object) -> None:
-        _LOGGER.warning(
-            "%s: no file events (%s); looking every %g seconds instead",
-            self._store.root,
-            reason,
-            self._interval,
-        )
+        message = "%s: no file events (%s); looking every %g seconds instead"
+        _LOGGER.warning(message, self._store.root, reason, self._interval)
 
     def _stop_events(self, reason: object) -> None:
         """Go on without events."""
@@ -98,12 +82,11 @@ class FileSource(LogSource):
             self._events = None
 
     def take_threads(self) -> set[str] | None:
-        # In this order: what a run has written before it let its lock go is read before that is
-        # reported.
         now = monotonic()
         self._unlocked.update(thread for thread, due in self._rechecks.items() if due <= now)
-        if self._events is not None:
-            self._unlocked |= self._events.take_unlocked()
+        # Before the changes: what a run has written before it let its lock go is read first.
+        while self._events is not None and self._events.unlocked:
+            self._unlocked.add(self._events.unlocked.pop())
         changed = self.signals.take_threads()
         return None if changed is None else changed | self._unlocked
 
@@ -138,20 +121,16 @@ class FileSource(LogSource):
         owner = self._find_owner(place)
         return owner is None or is_namespace_inside(owner[1], self._config.checkpoint_ns)
 
-    def _list_place(self, place: Place) -> Iterator[FoundLog]:
+    def _list_place(self, place: Place) -> list[FoundLog]:
         # The live log first: if it was released after that, the version is there when versions are
         # listed.
         live = self._find(place, 0)
-        for version in self._list_new_versions(place):
-            found = self._find(place, version)
-            if found is not None:
-                yield found
-        if live is not None:
-            yield live
+        released = [self._find(place, version) for version in self._list_new_versions(place)]
+        return [found for found in (*released, live) if found is not None]
 
     def _find(self, place: Place, version: int) -> FoundLog | None:
         status = self._store.io.stat(self._path_of(place, version))
-        return None if status is None else FoundLog(place, status.st_ino, status.st_size, version)
+        return None if status is None else FoundLog(place, Bookmark(status.st_ino, status.st_size), version)
 
     def _path_of(self, place: Place, version: int) -> str:
         file = layout.version_name(version) if version else layout.LOG
@@ -183,9 +162,6 @@ class FileSource(LogSource):
         """Return the id of the thread with a directory; None while no file contains it."""
         if self._config is not None:
             return self._config.thread
-        known = layout.plain_id(thread) or self._store.ids.get(thread)
-        if known is not None:
-            return known
         directory = layout.join(self._store.root, thread)
         logs = catalog.list_logs(self._store, directory, released=True)
         return catalog.find_id(self._store, directory, logs, "thread")
@@ -193,7 +169,7 @@ class FileSource(LogSource):
     # Reading
 
     def skip(self, found: FoundLog) -> Bookmark:
-        return Bookmark(found.id, self._find_end(found), self._find_owner(found.place))
+        return found.mark._replace(end=self._find_end(found), owner=self._find_owner(found.place))
 
     def _find_end(self, found: FoundLog) -> int:
         """Return where the records of a log end: before the zeros by which it was extended."""
@@ -201,18 +177,18 @@ class FileSource(LogSource):
         try:
             fd = io.open(self._path_of(found.place, found.version))
         except FileNotFoundError:
-            return found.end
+            return found.mark.end
         try:
-            tail = io.read_at(fd, max(0, found.end - _TAIL_SIZE), _TAIL_SIZE)
+            tail = io.read_at(fd, max(0, found.mark.end - _TAIL_SIZE), _TAIL_SIZE)
         finally:
             io.close(fd)
         reader = None if tail.strip(b"\0") else self.new_reader(found)
         if reader is None:
-            return found.end
+            return found.mark.end
         try:
-            return reader.end if reader.open_at(None) else found.end
+            return reader.end if reader.open_at(None) else found.mark.end
         except CheckpointerError:
-            return found.end  # Reading it reports the damage.
+            return found.mark.end  # Reading it reports the damage.
         finally:
             reader.log.close()
 
@@ -229,14 +205,11 @@ class FileSource(LogSource):
 
     # Run locks
 
-    @property
-    def locks_due(self) -> float:
-        return min(self._rechecks.values(), default=inf)
-
-    def check_run_locks(self) -> Iterator[Change]:
+    def check_run_locks(self) -> Generator[Change, None, float]:
         for thread in sorted(self._unlocked):
             yield from self._check_run_lock(thread)
             self._unlocked.discard(thread)
+        return min(self._rechecks.values(), default=inf)
 
     def _check_run_lock(self, thread: str) -> Iterator[Change]:
         """Report a thread as idle if its run lock is free; else check it again after a moment."""

@@ -126,14 +126,11 @@ class ChangeReader:
         last = self.log.history.last
         if frame.type == CHECKPOINT:
             assert last is not None
-            about = self._make_info(last)
-            yield self._checkpoint_change(about)
-            if frame.flags & EARLY:
-                yield from self._writes_changes(last, about)
+            yield from self._checkpoint_changes(last, self._make_info(last))
         elif frame.type == WRITE and not frame.flags & EARLY:  # Early ones are reported when the checkpoint comes.
             owner, packed = payloads.decode_writes(self.log.path, frame)
-            is_about_last = last is not None and last.id == owner
-            yield from self._iter_writes(self._make_info(last) if is_about_last and last is not None else None, packed)
+            about = self._make_info(last) if last is not None and last.id == owner else None
+            yield from self._iter_writes(about, packed)
         elif frame.type in {RELEASE, TOMBSTONE} and not _is_empty(frame):
             yield self._end_change(frame)
 
@@ -141,13 +138,11 @@ class ChangeReader:
         return with_status_when_stored(make_info(self.log, checkpoint))
 
     def _checkpoint_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
-        yield self._checkpoint_change(about)
-        yield from self._writes_changes(checkpoint, about)
-
-    def _checkpoint_change(self, about: CheckpointInfo) -> Change:
         if not is_incomplete(about.metadata):
             self._reported = about.id
-        return Change("checkpoint", self.log.thread_id, self.log.namespace, about, at=about.created_at)
+        yield Change("checkpoint", self.log.thread_id, self.log.namespace, about, at=about.created_at)
+        if checkpoint.writes:
+            yield from self._writes_changes(checkpoint, about)
 
     def _writes_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
         packed = self.log.history.read_packed_writes(checkpoint)

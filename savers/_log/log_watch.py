@@ -19,11 +19,12 @@ from collections import OrderedDict
 from collections.abc import Collection, Generator, Iterator
 from datetime import datetime
 from logging import getLogger
+from math import inf
 from threading import Condition
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit.abc import BaseCheckpointSaver, Change, ChangeKind, Watch
+from graphkit.abc import Change, ChangeKind, Watch
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from graphkit import RunnableConfig
     from savers._log.change_reader import ChangeReader
     from savers._log.log import AnyLog
+    from savers._log.log_saver import LogSaver
 
 MAX_OPEN_LOGS: Final = 64
 FULL_READ_INTERVAL: Final = 60.0
@@ -57,31 +59,15 @@ class Place(NamedTuple):
     namespace: str
 
 
-class FoundLog(NamedTuple):
-    """A log as the medium lists it."""
-
-    place: Place
-    id: int
-    """Identifies its bytes: a rewrite makes a log with another id; a release keeps it."""
-    end: int
-    """Where its bytes end."""
-    version: int = 0
-    """0: live; above: released."""
-    released: datetime | None = None
-    """When it was released, if its log does not say so."""
-    mark: Bookmark | None = None
-    """A bookmark at its end, if the listing says enough to make it."""
-
-
 class Bookmark(NamedTuple):
     """How far a log has been reported."""
 
     id: int
-    """The log."""
+    """Identifies the bytes of the log: a rewrite makes a log with another id; a release keeps it."""
     end: int
     """Where the next record begins that was not reported yet."""
-    owner: tuple[str, str] | None
-    """The thread and the namespace; None if no log could say so."""
+    owner: tuple[str, str] | None = None
+    """The thread and the namespace; None if they are not known."""
     last: str | None = None
     """The id of the last checkpoint that was reported, or must not be; None if it is not known."""
     reports_end: bool = True
@@ -89,6 +75,18 @@ class Bookmark(NamedTuple):
     said so, nor for a history that never had a checkpoint."""
     wants_latest: bool = False
     """Whether the latest checkpoint before `end` must be reported first."""
+
+
+class FoundLog(NamedTuple):
+    """A log as the medium lists it."""
+
+    place: Place
+    mark: Bookmark
+    """A bookmark at its end, as far as the listing says."""
+    version: int = 0
+    """0: live; above: released."""
+    released: datetime | None = None
+    """When it was released, if its log does not say so."""
 
 
 class Signals:
@@ -130,11 +128,9 @@ class LogSource(ABC):
     """What a LogWatch follows: which threads may have changed, and which logs there are.
 
     Attributes:
-        path: names the store in errors.
         signals: which threads may have changed.
     """
 
-    path: str
     signals: Signals
 
     def take_threads(self) -> set[str] | None:
@@ -161,9 +157,9 @@ class LogSource(ABC):
     def note_reported(self, found: FoundLog) -> None:
         """Note that a released log is no news any more."""
 
-    @abstractmethod
     def skip(self, found: FoundLog) -> Bookmark:
-        """Return a bookmark at the end of a log."""
+        """Return a bookmark at the end of a log, with what its listing does not say."""
+        return found.mark
 
     @abstractmethod
     def new_reader(self, found: FoundLog) -> ChangeReader | None:
@@ -173,14 +169,13 @@ class LogSource(ABC):
     def identify(self, log: AnyLog) -> int:
         """Return the id of an open log."""
 
-    @property
     @abstractmethod
-    def locks_due(self) -> float:
-        """When `check_run_locks` must be called again, by the monotonic clock."""
+    def check_run_locks(self) -> Generator[Change, None, float]:
+        """Yield a change for each thread that no run holds any more.
 
-    @abstractmethod
-    def check_run_locks(self) -> Iterator[Change]:
-        """Yield a change for each thread that no run holds any more."""
+        Returns:
+            When to do this again, by the monotonic clock.
+        """
 
     def note_change(self, thread_id: str) -> None:  # noqa: B027 - for media that do not tell of free locks
         """Note that a thread has changed: a run may hold its lock."""
@@ -196,7 +191,7 @@ class LogWatch(Watch):
 
     def __init__(
         self,
-        saver: BaseCheckpointSaver,
+        saver: LogSaver[Any],
         source: LogSource,
         config: RunnableConfig | None,
         *,
@@ -220,6 +215,7 @@ class LogWatch(Watch):
         self._readers: OrderedDict[Place, ChangeReader] = OrderedDict()
         """The open logs, each read up to its bookmark, the least recently used first."""
         self._full_read_at = 0.0
+        self._locks_due = inf
         try:
             super().__init__(interval)
             self._condition = source.signals.condition
@@ -268,15 +264,15 @@ class LogWatch(Watch):
                 for change in self._read_thread(thread):
                     source.note_change(change.thread_id)
                     yield change
-            yield from source.check_run_locks()
+            self._locks_due = yield from source.check_run_locks()
         except Exception as error:
             # The next call reads what was not read yet.
             self._full_read_at = monotonic()
             if isinstance(error, OSError) and not isinstance(error, CheckpointerError):
-                raise CheckpointStorageError(error.filename or source.path, "follow", error) from error
+                raise CheckpointStorageError(error.filename or self._saver.describe(), "follow", error) from error
             raise
         finally:
-            self._next_read = min(self._full_read_at, source.locks_due)
+            self._next_read = min(self._full_read_at, self._locks_due)
 
     def _list_threads(self) -> set[str]:
         """Return all threads, those included that are gone, and decide when this is done again."""
@@ -301,7 +297,7 @@ class LogWatch(Watch):
 
     def _read_place(self, place: Place, logs: list[FoundLog]) -> Iterator[Change]:
         mark = self._find_mark(place)
-        if mark is not None and all(found.id != mark.id for found in logs):
+        if mark is not None and all(found.mark.id != mark.id for found in logs):
             moved = self._source.find_log(mark)
             if moved is not None:
                 logs.insert(0, moved)
@@ -344,9 +340,9 @@ class LogWatch(Watch):
         mark = self._find_mark(place)
         if mark is None:
             reader = self._open(found, 0)
-        elif found.id != mark.id or found.end < mark.end:
+        elif found.mark.id != mark.id or found.mark.end < mark.end:
             reader = yield from self._read_replacement(found, mark)
-        elif found.end > mark.end or mark.wants_latest:
+        elif found.mark.end > mark.end or mark.wants_latest:
             reader = self._readers.get(place) or self._open(found, mark.end)
             if mark.wants_latest and reader is not None:
                 yield from reader.latest_changes(self._saver)
@@ -358,7 +354,7 @@ class LogWatch(Watch):
         try:
             yield from reader.read_changes()
         finally:
-            self._set_mark(place, _make_bookmark(found.id, reader))
+            self._set_mark(place, _make_bookmark(found.mark.id, reader))
 
     def _read_replacement(self, found: FoundLog, mark: Bookmark) -> Generator[Change, None, ChangeReader | None]:
         """Yield what leads from a bookmark to a log that has taken the place of the bookmarked one.
@@ -371,14 +367,14 @@ class LogWatch(Watch):
         Returns:
             The reader to go on with; None if the log is there no longer.
         """
-        if found.id != mark.id and not found.version:
+        if found.mark.id != mark.id and not found.version:
             mark = yield from self._read_rest(found.place, mark)
         reader = self._open(found, None)
         if reader is None:
             return None
         if mark.wants_latest:
             yield from reader.latest_changes(self._saver)
-        elif found.id == mark.id or _is_rewritten(reader.log, mark):
+        elif found.mark.id == mark.id or _is_rewritten(reader.log, mark):
             yield from reader.changes_after(mark.last)
         else:
             self._remove_mark(found.place)
@@ -425,7 +421,7 @@ class LogWatch(Watch):
         if len(self._readers) > MAX_OPEN_LOGS:
             _, oldest = self._readers.popitem(last=False)
             oldest.log.close()
-        if reader.open_at(end) and self._source.identify(reader.log) == found.id:
+        if reader.open_at(end) and self._source.identify(reader.log) == found.mark.id:
             return reader
         self._close_reader(place)
         return None

@@ -7,7 +7,7 @@ deleted, or rewritten as another one that has its last checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -42,7 +42,6 @@ class RowSource(LogSource):
         self._store = store
         self._config = config
         self._interval = interval
-        self.path = store.database.path
         self._newest = store.find_newest_history()
         """Released histories up to this number are no news."""
         self._reported: set[int] = set()
@@ -76,7 +75,7 @@ class RowSource(LogSource):
         listed = self._listed.pop(thread, None)
         if listed is None:
             listed = self._list(thread)
-        return [found for found in listed if self._is_followed(found) and found.id not in self._reported]
+        return [found for found in listed if self._is_followed(found) and found.mark.id not in self._reported]
 
     def _list(self, thread: str | None) -> list[FoundLog]:
         return [_read_row(row) for row in self._store.list_ends(thread, self._newest)]
@@ -108,35 +107,29 @@ class RowSource(LogSource):
         return None
 
     def note_reported(self, found: FoundLog) -> None:
-        self._reported.add(found.id)
+        self._reported.add(found.mark.id)
 
     # Reading
 
-    def skip(self, found: FoundLog) -> Bookmark:
-        assert found.mark is not None
-        return found.mark
-
     def new_reader(self, found: FoundLog) -> ChangeReader | None:
-        assert found.mark is not None
         assert found.mark.owner is not None
-        return ChangeReader(self._store.new_log_of(found.id, *found.mark.owner), lambda: None)
+        return ChangeReader(self._store.new_log_of(found.mark.id, *found.mark.owner), lambda: None)
 
     def identify(self, log: RowLog) -> int:
         return log.frames.bytes.history
 
     # Run locks
 
-    @property
-    def locks_due(self) -> float:
-        return self._locks_due if self._changed or self._running else inf
-
     def note_change(self, thread_id: str) -> None:
         self._changed.add(thread_id)
 
-    def check_run_locks(self) -> Iterator[Change]:
+    def check_run_locks(self) -> Generator[Change, None, float]:
         """Report the threads whose run lock was held and is free now."""
-        if monotonic() < self._locks_due:
-            return
+        if monotonic() >= self._locks_due:
+            yield from self._check_run_locks()
+        return self._locks_due if self._changed or self._running else inf
+
+    def _check_run_locks(self) -> Iterator[Change]:
         locks = self._store.database.run_locks
         self._locks_due = monotonic() + self._interval
         for thread_id in sorted(self._changed.union(self._running)):
@@ -161,11 +154,5 @@ def _read_row(row: Row) -> FoundLog:
         last=None if last is None else decode_id(bytes(last)),
         reports_end=last is not None,
     )
-    return FoundLog(
-        place=Place(thread, owner[1]),
-        id=number,
-        end=mark.end,
-        version=version,
-        released=None if released is None else _EPOCH + timedelta(microseconds=released),
-        mark=mark,
-    )
+    released_at = None if released is None else _EPOCH + timedelta(microseconds=released)
+    return FoundLog(Place(thread, owner[1]), mark, version, released_at)

@@ -117,12 +117,12 @@ def test_a_transaction_on_a_file_is_seen_after_its_commit(open_sqlite):
     database = open_sqlite()
     put(database, add_history(database, "other"), 0)
     commits = _Commits(database._connect_to_tables, database.names)
-    assert commits.find_threads() is ANY, "what was there before the first look"
+    assert commits.find_threads() == {ANY}, "what was there before the first look"
     transaction = notify_in_transaction(database)
     next(transaction)
     assert commits.find_threads() == set()
     assert list(transaction) == []
-    assert commits.find_threads() is ANY, "a notification, on a file, is a change of any thread"
+    assert commits.find_threads() == {ANY}, "a notification, on a file, is a change of any thread"
     put(database, add_history(database, "another"), 0)
     assert commits.find_threads() == {"another"}
     commits.close()
@@ -187,10 +187,10 @@ def test_a_file_that_could_not_be_opened_for_a_while_is_watched_again(open_sqlit
     file = tmp_path / "test.db"
     file.rename(tmp_path / "away")
     file.mkdir()
-    assert commits.find_threads() is ANY
+    assert commits.find_threads() == {ANY}
     file.rmdir()
     (tmp_path / "away").rename(file)
-    assert commits.find_threads() is ANY
+    assert commits.find_threads() == {ANY}
     assert commits.find_threads() == set()
     commits.close()
     database.close()

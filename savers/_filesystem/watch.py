@@ -109,16 +109,14 @@ class FileSource(LogSource):
                 self._stop_events(error)
         logs: list[FoundLog] = []
         for namespace in ("", *self._store.directories_in(directory, layout.is_namespace)):
-            place = Place(thread, namespace)
-            if self._is_followed(place):
-                logs += self._list_place(place)
+            logs += filter(self._is_followed, self._list_place(Place(thread, namespace)))
         return logs
 
-    def _is_followed(self, place: Place) -> bool:
-        """Return whether a place is in the namespace to follow, or below it, as far as its logs name it."""
+    def _is_followed(self, found: FoundLog) -> bool:
+        """Return whether a log is in the namespace to follow, or below it, as far as it says so."""
         if self._config is None or not self._config.checkpoint_ns:
             return True
-        owner = self._find_owner(place)
+        owner = self._find_owner(found)
         return owner is None or is_namespace_inside(owner[1], self._config.checkpoint_ns)
 
     def _list_place(self, place: Place) -> list[FoundLog]:
@@ -133,8 +131,7 @@ class FileSource(LogSource):
         return None if status is None else FoundLog(place, Bookmark(status.st_ino, status.st_size), version)
 
     def _path_of(self, place: Place, version: int) -> str:
-        file = layout.version_name(version) if version else layout.LOG
-        return layout.join(self._store.root, *place, file)
+        return layout.join(self._store.root, *place, _name_log(version))
 
     def _list_new_versions(self, place: Place) -> list[int]:
         files = self._store.io.listdir(layout.join(self._store.root, *place))
@@ -149,14 +146,16 @@ class FileSource(LogSource):
     def note_reported(self, found: FoundLog) -> None:
         self._versions[found.place] = found.version
 
-    def _find_owner(self, place: Place) -> tuple[str, str] | None:
-        """Return the thread and the namespace of a place; None while no file contains them."""
-        thread_id = self._find_thread(place.thread)
-        if thread_id is None or not place.namespace:
-            return None if thread_id is None else (thread_id, "")
-        directory = layout.join(self._store.root, *place)
-        namespace = catalog.find_id(self._store, directory, [layout.LOG], "ns")
-        return None if namespace is None else (thread_id, namespace)
+    def _find_owner(self, found: FoundLog) -> tuple[str, str] | None:
+        """Return the thread and the namespace of a log; None while no file contains them."""
+        thread_id = self._find_thread(found.place.thread)
+        namespace: str | None = ""
+        if found.place.namespace:
+            directory = layout.join(self._store.root, *found.place)
+            namespace = catalog.find_id(self._store, directory, [_name_log(found.version)], "ns")
+        if thread_id is None or namespace is None:
+            return None
+        return thread_id, namespace
 
     def _find_thread(self, thread: str) -> str | None:
         """Return the id of the thread with a directory; None while no file contains it."""
@@ -169,7 +168,7 @@ class FileSource(LogSource):
     # Reading
 
     def skip(self, found: FoundLog) -> Bookmark:
-        return found.mark._replace(end=self._find_end(found), owner=self._find_owner(found.place))
+        return found.mark._replace(end=self._find_end(found), owner=self._find_owner(found))
 
     def _find_end(self, found: FoundLog) -> int:
         """Return where the records of a log end: before the zeros by which it was extended."""
@@ -193,7 +192,7 @@ class FileSource(LogSource):
             reader.log.close()
 
     def new_reader(self, found: FoundLog) -> ChangeReader | None:
-        owner = self._find_owner(found.place)
+        owner = self._find_owner(found)
         if owner is None:
             return None
         log = self._store.new_reader(*owner, self._path_of(found.place, found.version))
@@ -225,3 +224,7 @@ class FileSource(LogSource):
             yield Change("idle", thread_id, "", value=lock.is_abandoned())
         elif not is_second_check:
             self._rechecks[thread] = monotonic() + _RECHECK_DELAY
+
+
+def _name_log(version: int) -> str:
+    return layout.version_name(version) if version else layout.LOG

@@ -312,30 +312,31 @@ class LogWatch(Watch):
         """Yield what is new in a log, and its end if it is a released one."""
         place = found.place
         try:
-            yield from self._read_new(found)
+            is_read = yield from self._read_new(found)
         except DAMAGE as error:
             reader = self._readers.get(place)
-            is_gone = reader is not None and reader.log.frames.bytes.is_gone()
+            # One that was removed while it was read only seems damaged.
+            is_read = reader is None or not reader.log.frames.bytes.is_gone()
             self._close_reader(place)
-            if is_gone:
-                # It was removed while it was read, and only seems damaged.
-                self._full_read_at = monotonic()
-                return
-            _warn(error)
-            self._set_mark(place, self._source.skip(found))
+            if is_read:
+                _warn(error)
+                self._set_mark(place, self._source.skip(found))
         except Exception:
             self._close_reader(place)
             raise
-        if found.version:
+        if found.version and is_read:
             mark = self._find_mark(place)
             self._close_reader(place)
             self._remove_mark(place)
             self._source.note_reported(found)
-            if mark is not None:
-                yield from _iter_end("release", mark, found.released)
+            yield from _iter_end("release", mark, found.released)
 
-    def _read_new(self, found: FoundLog) -> Iterator[Change]:
-        """Yield the changes in a log from the bookmark of its place on, and set the bookmark."""
+    def _read_new(self, found: FoundLog) -> Generator[Change, None, bool]:
+        """Yield the changes in a log from the bookmark of its place on, and set the bookmark.
+
+        Returns:
+            Whether the log was read to its end.
+        """
         place = found.place
         mark = self._find_mark(place)
         if mark is None:
@@ -347,14 +348,15 @@ class LogWatch(Watch):
             if mark.wants_latest and reader is not None:
                 yield from reader.latest_changes(self._saver)
         else:
-            return
+            return True
         if reader is None:
-            return
+            return False
         self._readers.move_to_end(place)
         try:
             yield from reader.read_changes()
         finally:
             self._set_mark(place, _make_bookmark(found.mark.id, reader))
+        return True
 
     def _read_replacement(self, found: FoundLog, mark: Bookmark) -> Generator[Change, None, ChangeReader | None]:
         """Yield what leads from a bookmark to a log that has taken the place of the bookmarked one.
@@ -456,8 +458,8 @@ def _make_bookmark(id: int, reader: ChangeReader) -> Bookmark:
     )
 
 
-def _iter_end(kind: ChangeKind, mark: Bookmark, at: datetime | None = None) -> Iterator[Change]:
-    if mark.reports_end and mark.owner is not None:
+def _iter_end(kind: ChangeKind, mark: Bookmark | None, at: datetime | None = None) -> Iterator[Change]:
+    if mark is not None and mark.reports_end and mark.owner is not None:
         yield Change(kind, *mark.owner, at=at)
 
 

@@ -260,12 +260,13 @@ def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
         assert len(watch._readers) == 1
 
 
-def test_what_was_released_before_anybody_looked_is_told_too(saver, config, disk):
-    inner = config.replace(checkpoint_ns="in")
+@pytest.mark.parametrize("namespace", ["in", "Ünï/cöde"])
+def test_what_was_released_before_anybody_looked_is_told_too(saver, opener, config, disk, namespace):
+    inner = config.replace(checkpoint_ns=namespace)
     saver.put(config, disk.step(0))
     saver.release(config)  # before the watch: not told
     last = saver.put(config, disk.step(1)).checkpoint_id
-    with saver.watch(interval=NEVER) as watch:
+    with opener().watch(interval=NEVER) as watch:
         expected = []
         for n in (2, 3):
             expected += [saver.put(one, disk.step(n)).checkpoint_id for one in (config, inner)]
@@ -274,7 +275,7 @@ def test_what_was_released_before_anybody_looked_is_told_too(saver, config, disk
         found = so_far(watch, saver, disk)
         kinds = ["checkpoint", "release"] * 2 + ["checkpoint"]
         assert [one.kind for one in found if one.checkpoint_ns == ""] == kinds
-        assert [one.kind for one in found if one.checkpoint_ns == "in"] == kinds[:4]
+        assert [one.kind for one in found if one.checkpoint_ns == namespace] == kinds[:4]
         assert sorted(ids(found)) == sorted([*expected, newest])
         assert last not in ids(found)
 

@@ -65,23 +65,20 @@ class ChangeReader:
     def open_at(self, end: int | None) -> bool:
         """Open the log as it was when it ended at an offset; return False if there is none.
 
+        The caller closes the log, also after an error.
+
         Args:
             end: the offset; None: the present end.
         """
         log = self.log
-        log.close()
-        try:
-            if not log.frames.open():
-                return False
-            medium = log.frames.bytes
-            if end is not None:
-                medium.size = min(end, medium.size)
-            if medium.size > log.frames.end:
-                log.history.load_end()
-            log.history.drop_index()
-        except BaseException:
-            log.close()
-            raise
+        if not log.frames.open():
+            return False
+        medium = log.frames.bytes
+        if end is not None:
+            medium.size = min(end, medium.size)
+        if medium.size > log.frames.end:
+            log.history.load_end()
+        log.history.drop_index()
         self.end = log.frames.end
         return True
 

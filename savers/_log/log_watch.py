@@ -265,7 +265,7 @@ class LogWatch(Watch):
                     source.note_change(change.thread_id)
                     yield change
             self._locks_due = yield from source.check_run_locks()
-        except Exception as error:
+        except BaseException as error:
             # The next call reads what was not read yet.
             self._full_read_at = monotonic()
             if isinstance(error, OSError) and not isinstance(error, CheckpointerError):
@@ -321,7 +321,7 @@ class LogWatch(Watch):
             if is_read:
                 _warn(error)
                 self._set_mark(place, self._source.skip(found))
-        except Exception:
+        except BaseException:
             self._close_reader(place)
             raise
         if found.version and is_read:

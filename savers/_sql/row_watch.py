@@ -40,7 +40,7 @@ class RowSource(LogSource):
             interval: seconds between two looks at the run locks of threads that run.
         """
         self._store = store
-        self._config = config
+        self._namespace = "" if config is None else config.checkpoint_ns
         self._interval = interval
         self._newest = store.find_newest_history()
         """Released histories up to this number are no news."""
@@ -75,13 +75,11 @@ class RowSource(LogSource):
         listed = self._listed.pop(thread, None)
         if listed is None:
             listed = self._list(thread)
-        return [found for found in listed if self._is_followed(found) and found.mark.id not in self._reported]
+        inside = [found for found in listed if is_namespace_inside(found.place.namespace, self._namespace)]
+        return [found for found in inside if found.mark.id not in self._reported]
 
     def _list(self, thread: str | None) -> list[FoundLog]:
         return [_read_row(row) for row in self._store.list_ends(thread, self._newest)]
-
-    def _is_followed(self, found: FoundLog) -> bool:
-        return self._config is None or is_namespace_inside(found.place.namespace, self._config.checkpoint_ns)
 
     def find_log(self, mark: Bookmark) -> FoundLog | None:
         # A release of a history that was there when the watch began is not listed.

@@ -87,10 +87,12 @@ class FileEvents:
 
         The caller reads the directory afterwards.
         """
+        if self._only is None:
+            return
         inode = 0
         if os.path.isdir(directory) and not os.path.islink(directory):
             inode = os.lstat(directory).st_ino
-        if self._only is None or inode == self._inode:
+        if inode == self._inode:
             return
         if self._thread_watch is not None:
             with suppress(KeyError):

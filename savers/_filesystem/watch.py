@@ -6,7 +6,7 @@ that is how a run lock without a holder is noticed at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from logging import getLogger
 from math import inf
@@ -147,23 +147,23 @@ class FileSource(LogSource):
         self._versions[found.place] = found.version
 
     def _find_owner(self, found: FoundLog) -> tuple[str, str] | None:
-        """Return the thread and the namespace of a log; None while no file contains them."""
-        thread_id = self._find_thread(found.place.thread)
-        namespace: str | None = ""
-        if found.place.namespace:
-            directory = layout.join(self._store.root, *found.place)
-            namespace = catalog.find_id(self._store, directory, [_name_log(found.version)], "ns")
+        """Return the thread and the namespace of a log; None while it does not contain them."""
+        namespace: str | None
+        thread, namespace = found.place
+        name = _name_log(found.version)
+        thread_id = self._find_thread(thread, [layout.join(namespace, name)])
+        if namespace:
+            directory = layout.join(self._store.root, thread, namespace)
+            namespace = catalog.find_id(self._store, directory, [name], "ns")
         if thread_id is None or namespace is None:
             return None
         return thread_id, namespace
 
-    def _find_thread(self, thread: str) -> str | None:
-        """Return the id of the thread with a directory; None while no file contains it."""
+    def _find_thread(self, thread: str, logs: Iterable[str]) -> str | None:
+        """Return the id of the thread with a directory; None while none of its logs contains it."""
         if self._config is not None:
             return self._config.thread
-        directory = layout.join(self._store.root, thread)
-        logs = catalog.list_logs(self._store, directory, released=True)
-        return catalog.find_id(self._store, directory, logs, "thread")
+        return catalog.find_id(self._store, layout.join(self._store.root, thread), logs, "thread")
 
     # Reading
 
@@ -214,7 +214,8 @@ class FileSource(LogSource):
         """Report a thread as idle if its run lock is free; else check it again after a moment."""
         is_second_check = self._rechecks.pop(thread, None) is not None
         try:
-            thread_id = self._find_thread(thread)
+            logs = catalog.list_logs(self._store, layout.join(self._store.root, thread), released=True)
+            thread_id = self._find_thread(thread, logs)
         except CheckpointFormatError:
             return  # The watch has logged the reason.
         if thread_id is None:

@@ -217,6 +217,7 @@ class LogWatch(Watch):
         self._full_read_at = 0.0
         self._locks_due = inf
         try:
+            # The source listens already: a change is either in this listing, or told after it.
             super().__init__(interval)
             self._condition = source.signals.condition
             for thread in self._list_threads():
@@ -257,6 +258,7 @@ class LogWatch(Watch):
     def _read_changes(self) -> Generator[Change, None, None]:
         source = self._source
         try:
+            # Taken before anything is read: what is told from here on is read by the next call.
             threads = source.take_threads()
             if threads is None or monotonic() >= self._full_read_at:
                 threads = self._list_threads()
@@ -266,7 +268,7 @@ class LogWatch(Watch):
                     yield change
             self._locks_due = yield from source.check_run_locks()
         except BaseException as error:
-            # The next call reads what was not read yet.
+            # The signals of the threads that were not read yet are gone, so the next call reads all.
             self._full_read_at = monotonic()
             if isinstance(error, OSError) and not isinstance(error, CheckpointerError):
                 raise CheckpointStorageError(error.filename or self._saver.describe(), "follow", error) from error
@@ -300,6 +302,7 @@ class LogWatch(Watch):
         if mark is not None and all(found.mark.id != mark.id for found in logs):
             moved = self._source.find_log(mark)
             if moved is not None:
+                # It has ended since: what it still has comes before all other logs of its place.
                 logs.insert(0, moved)
         for found in logs:
             yield from self._read_log(found)
@@ -325,6 +328,8 @@ class LogWatch(Watch):
             self._close_reader(place)
             raise
         if found.version and is_read:
+            # The next log of the place begins without a bookmark. A log in a file ends in a record
+            # of its release, which was reported when it was read.
             mark = self._find_mark(place)
             self._close_reader(place)
             self._remove_mark(place)
@@ -355,6 +360,7 @@ class LogWatch(Watch):
         try:
             yield from reader.read_changes()
         finally:
+            # Also after an error: the next read repeats one record, and not all since the bookmark.
             self._set_mark(place, _make_bookmark(found.mark.id, reader))
         return True
 
@@ -370,6 +376,8 @@ class LogWatch(Watch):
             The reader to go on with; None if the log is there no longer.
         """
         if found.mark.id != mark.id and not found.version:
+            # A release has all that its log had, but a rewrite may have dropped what was not read
+            # yet, and a delete has left a record of itself at the end.
             mark = yield from self._read_rest(found.place, mark)
         reader = self._open(found, None)
         if reader is None:
@@ -419,10 +427,12 @@ class LogWatch(Watch):
         reader = self._source.new_reader(found)
         if reader is None:
             return None
+        # Before it is opened, so that `_read_log` closes it after an error.
         self._readers[place] = reader
         if len(self._readers) > MAX_OPEN_LOGS:
             _, oldest = self._readers.popitem(last=False)
             oldest.log.close()
+        # A file is opened by its name, which another one may have taken since the listing.
         if reader.open_at(end) and self._source.identify(reader.log) == found.mark.id:
             return reader
         self._close_reader(place)

@@ -71,7 +71,7 @@ class RowSource(LogSource):
 
     def list_logs(self, thread: str) -> list[FoundLog]:
         if self._only not in {None, thread}:
-            return []
+            return []  # SQLite tells each listener of all threads.
         listed = self._listed.pop(thread, None)
         if listed is None:
             listed = self._list(thread)

@@ -119,9 +119,8 @@ class FileEvents:
             self.unlocked.add(thread)
         self._signals.tell(thread)
 
-    @property
     def is_alive(self) -> bool:
-        """Whether watchdog still reports events."""
+        """Return whether watchdog still reports events."""
         return bool(self._observer.is_alive())
 
     def stop(self) -> None:

@@ -93,7 +93,7 @@ class FileSource(LogSource):
     # Listing
 
     def list_threads(self) -> Collection[str]:
-        if self._events is not None and not self._events.is_alive:
+        if self._events is not None and not self._events.is_alive():
             self._stop_events("they have ended")
         if self._only is not None:
             return [self._only]

@@ -111,16 +111,14 @@ class Signals:
                 self._threads.add(thread)
             self.condition.notify_all()
 
-    @property
     def has_changes(self) -> bool:
-        """Whether a change was told since the last `take_threads`. The caller holds `condition`."""
+        """Return whether a change was told since the last `take_threads`. The caller holds `condition`."""
         return self._threads is None or bool(self._threads)
 
     def take_threads(self) -> set[str] | None:
         """Return the threads that may have changed since the last call; None: any may have."""
         with self.condition:
-            threads = self._threads
-            self._threads = set()
+            threads, self._threads = self._threads, set()
             return threads
 
 
@@ -246,7 +244,7 @@ class LogWatch(Watch):
         self._set_mark(found.place, mark)
 
     def _has_signal(self) -> bool:
-        return self._source.signals.has_changes
+        return self._source.signals.has_changes()
 
     def _close_resources(self) -> None:
         self._source.close()

@@ -145,12 +145,7 @@ def _read_row(row: Row) -> FoundLog:
     """Return a row of `RowStore.list_ends` as a log."""
     number, thread, long_thread, namespace, long_namespace, version, released, end, last = row
     owner = (decode_row(thread, long_thread), decode_row(namespace, long_namespace))
-    mark = Bookmark(
-        id=number,
-        end=end or 0,
-        owner=owner,
-        last=None if last is None else decode_id(bytes(last)),
-        reports_end=last is not None,
-    )
+    last_id = None if last is None else decode_id(bytes(last))
+    mark = Bookmark(number, end or 0, owner, last_id, reports_end=last is not None)
     released_at = None if released is None else _EPOCH + timedelta(microseconds=released)
     return FoundLog(Place(thread, owner[1]), mark, version, released_at)

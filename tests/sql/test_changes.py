@@ -31,7 +31,7 @@ def listener(database):
 def has_heard(listener):
     """Whether the listener is told of a change within the time that any of them may take."""
     with listener.condition:
-        return listener.condition.wait_for(lambda: listener.has_changes, LONG)
+        return listener.condition.wait_for(listener.has_changes, LONG)
 
 
 def threads_told(listener, database):

@@ -50,8 +50,8 @@ class FileSource(LogSource):
         self._interval = interval
         self._only = None if config is None else layout.locate_thread(config.thread).name
         """The directory of the only thread to follow; None: all threads."""
-        self._versions: dict[Place, int] = {}
-        """The last version at each place that was reported, or was there before."""
+        self._versions: dict[str, dict[str, int]] = {}
+        """The last version that was reported, or was there before, by thread and namespace."""
         self._unlocked: set[str] = set()
         """Threads whose run lock may be free."""
         self._rechecks: dict[str, float] = {}
@@ -107,8 +107,13 @@ class FileSource(LogSource):
                 self._events.cover(directory)
             except OSError as error:
                 self._stop_events(error)
+        namespaces = ["", *self._store.directories_in(directory, layout.is_namespace)]
+        # Of a namespace that is gone, and created again, the versions begin with 1.
+        known = self._versions.pop(thread, {})
+        if known:
+            self._versions[thread] = {name: known[name] for name in namespaces if name in known}
         logs: list[FoundLog] = []
-        for namespace in ("", *self._store.directories_in(directory, layout.is_namespace)):
+        for namespace in namespaces:
             logs += filter(self._is_followed, self._list_place(Place(thread, namespace)))
         return logs
 
@@ -136,15 +141,16 @@ class FileSource(LogSource):
     def _list_new_versions(self, place: Place) -> list[int]:
         files = self._store.io.listdir(layout.join(self._store.root, *place))
         versions = sorted(version for version in map(layout.parse_version, files) if version is not None)
-        last = self._versions.get(place, 0)
+        known = self._versions.get(place.thread, {})
+        last = known.get(place.namespace, 0)
         if not versions or versions[-1] < last:
             # The thread was deleted, and perhaps created again.
-            self._versions.pop(place, None)
+            known.pop(place.namespace, None)
             return versions
         return [version for version in versions if version > last]
 
     def note_reported(self, found: FoundLog) -> None:
-        self._versions[found.place] = found.version
+        self._versions.setdefault(found.place.thread, {})[found.place.namespace] = found.version
 
     def _find_owner(self, found: FoundLog) -> tuple[str, str] | None:
         """Return the thread and the namespace of a log; None while it does not contain them."""

@@ -329,6 +329,21 @@ def test_a_thread_that_was_deleted_and_made_again_before_anybody_looked(saver, c
         assert [one.kind for one in found] == ["delete", "checkpoint", "checkpoint"]
 
 
+def test_the_versions_of_a_thread_that_was_made_again_begin_with_one_again(saver, config, disk):
+    inner = config.replace(checkpoint_ns="in")
+    with saver.watch(interval=NEVER) as watch:
+        saver.put(inner, disk.step(1))
+        saver.release(config)
+        assert [one.kind for one in so_far(watch, saver, disk)] == ["checkpoint", "release"]
+        saver.delete(config)
+        so_far(watch, saver, disk)
+        new = saver.put(inner, disk.step(2)).checkpoint_id
+        saver.release(config)
+        found = so_far(watch, saver, disk)
+        assert [one.kind for one in found] == ["checkpoint", "release"]
+        assert ids(found) == [new]
+
+
 def test_what_follows_the_latest_is_told_if_nobody_looked_meanwhile(saver, config, disk):
     put = [saver.put(config, disk.step(n)).checkpoint_id for n in range(2)]
     with saver.watch(config, latest=True, interval=NEVER) as watch:

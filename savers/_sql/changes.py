@@ -7,7 +7,6 @@ import select
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from logging import getLogger
 from typing import Final
 
@@ -53,8 +52,7 @@ class ChangeSource(ABC):
             if self._stop is None:
                 watch = self._start_watching()
                 stop = self._stop = WakeUp()
-                runner = threading.Thread(target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True)
-                runner.start()
+                threading.Thread(target=self._watch, args=(watch, stop), name="graphkit-changes", daemon=True).start()
             self._listeners.append(listener)
         return listener
 
@@ -81,7 +79,7 @@ class ChangeSource(ABC):
 
     def _remove(self, listener: ChangeListener) -> None:
         with self._mutex:
-            with suppress(ValueError):
+            if listener in self._listeners:
                 self._listeners.remove(listener)
             if not self._listeners and self._stop is not None:
                 self._stop.wake()

@@ -41,12 +41,12 @@ class FileEvents:
         Raises:
             OSError: the system has no such events, or no room for more.
         """
-        from watchdog import events
-        from watchdog.observers import Observer
-
         network = find_network_file_system(root)
         if network is not None:
             raise OSError(f"{network} is a network file system")
+        from watchdog import events
+        from watchdog.observers import Observer
+
         if FileEvents.process not in {0, os.getpid()}:
             raise OSError("watchdog's thread stayed with the process that this one was forked from")
         FileEvents.process = os.getpid()

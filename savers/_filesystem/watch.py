@@ -73,6 +73,7 @@ class FileSource(LogSource):
         """Go on without events."""
         self.close()
         self.signals.hears_all = False
+        # The watch reads all threads, and then at its interval.
         self.signals.tell()
         self._warn_polling(reason)
 

@@ -380,10 +380,9 @@ class LogWatch(Watch):
         reader = self._open(found, None)
         if reader is None:
             return None
-        if mark.wants_latest:
-            yield from reader.latest_changes(self._saver)
-        elif found.mark.id == mark.id or _is_rewritten(reader.log, mark):
-            yield from reader.changes_after(mark.last)
+        if found.mark.id == mark.id or _is_rewritten(reader.log, mark):
+            # What was the latest when the watch began is not known any more: it is one of all.
+            yield from reader.changes_after(None if mark.wants_latest else mark.last)
         else:
             self._remove_mark(found.place)
             yield from _iter_end("delete", mark)

@@ -329,6 +329,16 @@ def test_a_thread_that_was_deleted_and_made_again_before_anybody_looked(saver, c
         assert [one.kind for one in found] == ["delete", "checkpoint", "checkpoint"]
 
 
+@pytest.mark.parametrize("latest", [False, True])
+def test_a_log_that_was_written_anew_before_anybody_looked_is_told_from_its_beginning(saver, config, disk, latest):
+    put = [saver.put(config, disk.step(n)).checkpoint_id for n in range(4)]
+    with saver.watch(config, latest=latest, interval=NEVER) as watch:
+        put.append(saver.put(config, disk.step(4)).checkpoint_id)
+        saver.prune(config, keep_last=3)
+        put.append(saver.put(config, disk.step(5)).checkpoint_id)
+        assert ids(until(watch, to(put[-1]))) == put[2:]
+
+
 def test_the_versions_of_a_thread_that_was_made_again_begin_with_one_again(saver, config, disk):
     inner = config.replace(checkpoint_ns="in")
     with saver.watch(interval=NEVER) as watch:

@@ -34,7 +34,7 @@ class FileEvents:
         """Start to listen.
 
         Args:
-            signals: is told the directories of threads whose files have changed.
+            signals: collects the directories of threads whose files have changed.
             root: the directory of the store.
             only: the name of the directory of the only thread to collect; None: all.
 
@@ -117,7 +117,7 @@ class FileEvents:
             return
         if is_close:
             self.unlocked.add(thread)
-        self._signals.tell(thread)
+        self._signals.notify(thread)
 
     def is_alive(self) -> bool:
         """Return whether watchdog still reports events."""

@@ -1,4 +1,4 @@
-"""Tells a watch which logs of a directory have grown, been replaced or released, on file events.
+"""FileSource: the logs of a directory that a watch reads, on file events.
 
 watchdog reports which files change. A process that dies closes its files, which is an event too:
 that is how a run lock without a holder is noticed at once.
@@ -74,7 +74,7 @@ class FileSource(LogSource):
         self.close()
         self.signals.hears_all = False
         # The watch reads all threads, and then at its interval.
-        self.signals.tell()
+        self.signals.notify()
         self._warn_polling(reason)
 
     def close(self) -> None:

@@ -94,7 +94,7 @@ class ChangeReader:
         """Yield the latest checkpoint and its pending writes, as if they were new.
 
         Args:
-            saver: tells the status of the thread.
+            saver: finds the status of the thread.
         """
         latest = self.log.history.find_latest()
         if latest is not None:

@@ -1,6 +1,6 @@
 """LogWatch: follows the logs of a store, wherever their bytes lie.
 
-Theory of operation. A `LogSource` tells which threads may have changed; of these signals only the
+Theory of operation. A `LogSource` signals which threads may have changed; of these signals only the
 names are kept, so nothing accumulates however slowly the caller reads. The changes themselves are
 read from the logs, each from a bookmark on: the position where the last read of it ended. So a
 superfluous signal does no harm, and a change that was written while the watch was being set up
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MAX_OPEN_LOGS: Final = 64
 FULL_READ_INTERVAL: Final = 60.0
-"""Seconds after which all threads are read although each change is told: a queue of the system may
+"""Seconds after which all threads are read although each change is signalled: a queue of the system may
 overflow, and a connection may be cut off without a sign."""
 _PAUSE_PER_LISTING: Final = 10.0
 """The pause before all threads are listed again is at least this many times as long as the listing."""
@@ -94,7 +94,7 @@ class Signals:
 
     Attributes:
         condition: guards what is collected, and is notified of it.
-        hears_all: whether each change is told. Otherwise all threads are read at an interval.
+        hears_all: whether each change is signalled. Otherwise all threads are read at an interval.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class Signals:
         self.hears_all = False
         self._threads: set[str] | None = set()
 
-    def tell(self, thread: str | None = None) -> None:
+    def notify(self, thread: str | None = None) -> None:
         """Record a change of a thread; None: of any."""
         with self.condition:
             if thread is None or self._threads is None or len(self._threads) >= _MOST_THREADS:
@@ -112,7 +112,7 @@ class Signals:
             self.condition.notify_all()
 
     def has_changes(self) -> bool:
-        """Return whether a change was told since the last `take_threads`. The caller holds `condition`."""
+        """Return whether a change was recorded since the last `take_threads`. The caller holds `condition`."""
         return self._threads is None or bool(self._threads)
 
     def take_threads(self) -> set[str] | None:
@@ -175,7 +175,7 @@ class LogSource(ABC):
             When to do this again, by the monotonic clock.
         """
 
-    def note_change(self, thread_id: str) -> None:  # noqa: B027 - for media that do not tell of free locks
+    def note_change(self, thread_id: str) -> None:  # noqa: B027 - for media that do not signal free locks
         """Note that a thread has changed: a run may hold its lock."""
 
     @abstractmethod
@@ -215,7 +215,7 @@ class LogWatch(Watch):
         self._full_read_at = 0.0
         self._locks_due = inf
         try:
-            # The source listens already: a change is either in this listing, or told after it.
+            # The source listens already: a change is either in this listing, or signalled after it.
             super().__init__(interval)
             self._condition = source.signals.condition
             for thread in self._list_threads():
@@ -256,7 +256,7 @@ class LogWatch(Watch):
     def _read_changes(self) -> Generator[Change, None, None]:
         source = self._source
         try:
-            # Taken before anything is read: what is told from here on is read by the next call.
+            # Taken before anything is read: what is signalled from here on is read by the next call.
             threads = source.take_threads()
             if threads is None or monotonic() >= self._full_read_at:
                 threads = self._list_threads()

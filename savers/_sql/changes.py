@@ -1,4 +1,4 @@
-"""Tells watchers that a database has changed, so that they read what is new."""
+"""Notifies watches that a database has changed, so that they read what is new."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ class ChangeSource(ABC):
             self._listeners.append(listener)
         return listener
 
-    def tell(self, thread: str | None = None) -> None:
-        """Tell all listeners of a change of a thread, by its encoded id; None: of any."""
+    def notify(self, thread: str | None = None) -> None:
+        """Notify all listeners of a change of a thread, by its encoded id; None: of any."""
         for listener in list(self._listeners):
-            listener.tell(thread)
+            listener.notify(thread)
 
     @abstractmethod
     def _start_watching(self) -> Callable[[WakeUp], None]:
         """Prepare what the thread needs, so that no later change is missed.
 
         Returns:
-            Watches until it is woken up, calls `tell` for changes, and closes what was prepared.
+            Watches until it is woken up, calls `notify` for changes, and closes what was prepared.
         """
 
     def _watch(self, watch: Callable[[WakeUp], None], stop: WakeUp) -> None:

@@ -1,8 +1,8 @@
-"""Tells a watch which histories of a database have grown, ended or been replaced.
+"""RowSource: the histories of a database that a watch reads.
 
-The database tells which threads have changed, or that any may have. For these threads one statement
-lists where each history ends. A number of a history never returns: a history whose row is gone was
-deleted, or rewritten as another one that has its last checkpoint.
+The database signals which threads have changed, or that any may have. For these threads one
+statement lists where each history ends. A number of a history never returns: a history whose row is
+gone was deleted, or rewritten as another one that has its last checkpoint.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RowSource(LogSource):
 
     def list_logs(self, thread: str) -> list[FoundLog]:
         if self._only not in {None, thread}:
-            return []  # SQLite tells each listener of all threads.
+            return []  # SQLite notifies each listener of all threads.
         listed = self._listed.pop(thread, None)
         if listed is None:
             listed = self._list(thread)

@@ -63,7 +63,7 @@ class SqliteChanges(ChangeSource):
             stop.wait(pause)
             threads = commits.find_threads()
             for thread in threads:
-                self.tell(thread)
+                self.notify(thread)
             pause = _FIRST_WAIT if threads else min(pause * 1.5, _LONGEST_WAIT)
         commits.close()
 

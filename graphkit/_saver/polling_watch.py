@@ -55,34 +55,19 @@ class PollingWatch(Watch):
         self._bookmarks: dict[_HistoryKey, _Bookmark] = {}
         for key in self._list_histories():
             self._set_first_bookmark(key, latest=latest)
-        self._next_read = monotonic()
-
-    def _wait(self, deadline: float | None) -> bool:
-        while not self._is_interrupted:
-            now = monotonic()
-            if now >= self._next_read:
-                break
-            if deadline is not None and now >= deadline:
-                return False
-            self._sleep_until(self._next_read if deadline is None else min(deadline, self._next_read))
-        return True
 
     def _list_histories(self) -> list[_HistoryKey]:
-        found: list[_HistoryKey] = []
+        saver = self._saver
         if self._config is None:
-            for thread in self._saver.threads():
-                found += [(thread, namespace) for namespace in self._saver.namespaces(thread)]
-            return found
+            return [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
         thread = self._config.thread
         root = self._config.checkpoint_ns
+        namespaces = {name for name in saver.namespaces(thread) if name != root and is_namespace_inside(name, root)}
         # Read with `get`: a saver that cannot list its namespaces does not name one that the
         # application chose.
-        if self._saver.get(self._config.with_check_point_id(None)) is not None:
-            found.append((thread, root))
-        for namespace in self._saver.namespaces(thread):
-            if namespace != root and is_namespace_inside(namespace, root):
-                found.append((thread, namespace))
-        return found
+        if saver.get(self._config.with_check_point_id(None)) is not None:
+            namespaces.add(root)
+        return [(thread, namespace) for namespace in sorted(namespaces)]
 
     def _set_first_bookmark(self, key: _HistoryKey, *, latest: bool) -> None:
         thread, namespace = key

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from datetime import datetime
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Self, final
+from typing import Any, Literal, NamedTuple, Self, final
 
 from graphkit._option_checks import check_seconds
 from graphkit._records.output import CheckpointInfo
@@ -17,8 +17,6 @@ from graphkit.errors import CheckpointerConfigurationError
 
 ChangeKind = Literal["checkpoint", "interrupt", "answer", "failure", "progress", "release", "delete", "idle"]
 """The kind of a `Change`."""
-
-_FOREVER: Final = threading.TIMEOUT_MAX
 
 
 @final
@@ -70,8 +68,8 @@ class Watch(abc.ABC):
     in the store, not in memory. One thread at a time may read a watch; `wake` and `close` may be
     called from any other.
 
-    Implementers provide `_wait`, which blocks until there may be a change, and `_read_changes`, which
-    yields the changes.
+    Implementers provide `_read_changes`, which yields the changes and sets `_next_read`. A store with
+    change events also provides `_has_signal`.
     """
 
     def __init__(self, interval: float) -> None:
@@ -83,17 +81,15 @@ class Watch(abc.ABC):
         self._condition = threading.Condition()
         """Notified when there may be a change. Never held for long, nor while waiting for
         `_read_lock`, because a signal handler may want it."""
+        self._next_read = monotonic()
+        """When changes are read even without a signal, by the monotonic clock."""
         self._is_closed = False
         self._is_woken = False
         self._unread = _no_changes()
 
-    @abc.abstractmethod
-    def _wait(self, deadline: float | None) -> bool:
-        """Wait with `_condition`, which the caller holds, until there may be a change.
-
-        Returns:
-            False once the deadline (of the monotonic clock) has passed.
-        """
+    def _has_signal(self) -> bool:
+        """Return whether the store has reported that there may be a change. The caller holds `_condition`."""
+        return False
 
     @abc.abstractmethod
     def _read_changes(self) -> Generator[Change, None, None]:
@@ -130,14 +126,25 @@ class Watch(abc.ABC):
                 has_read = True
         return None
 
-    def _sleep_until(self, time: float | None) -> None:
-        """Sleep until a notification or a time of the monotonic clock. The caller holds `_condition`."""
-        seconds = _FOREVER if time is None else time - monotonic()
-        self._condition.wait(max(0.0, min(seconds, _FOREVER)))
+    def _wait(self, deadline: float | None) -> bool:
+        """Wait with `_condition`, which the caller holds, until there may be a change.
 
-    @property
-    def _is_interrupted(self) -> bool:
-        return self._is_closed or self._is_woken
+        Returns:
+            False once the deadline (of the monotonic clock) has passed.
+        """
+        while not (self._is_closed or self._is_woken or self._has_signal()):
+            now = monotonic()
+            if now >= self._next_read:
+                break
+            if deadline is not None and now >= deadline:
+                return False
+            self._sleep_until(self._next_read if deadline is None else min(deadline, self._next_read))
+        return True
+
+    def _sleep_until(self, time: float) -> None:
+        """Sleep until a notification or a time of the monotonic clock. The caller holds `_condition`."""
+        seconds = max(0.0, time - monotonic())
+        self._condition.wait(min(seconds, threading.TIMEOUT_MAX))
 
     def wake(self) -> None:
         """Make the `get` that waits, or the next one, return None. May be called from a signal handler."""

@@ -14,7 +14,7 @@ from warnings import filterwarnings
 from savers._filesystem import layout
 
 if TYPE_CHECKING:
-    from threading import Condition
+    from savers._log.log_watch import Signals
 
 _NETWORK: Final = frozenset(
     {"9p", "afs", "ceph", "cifs", "fuse", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "virtiofs"}
@@ -30,17 +30,20 @@ class FileEvents:
     process = 0
     """The process that has started watchdog; 0: none."""
 
-    def __init__(self, condition: Condition, root: str, only: str | None) -> None:
+    def __init__(self, signals: Signals, root: str, only: str | None) -> None:
         """Start to listen.
 
         Args:
-            condition: guards what is collected, and is notified of it.
+            signals: collects the directories of threads whose files have changed.
             root: the directory of the store.
             only: the name of the directory of the only thread to collect; None: all.
 
         Raises:
             OSError: the system has no such events, or no room for more.
         """
+        network = find_network_file_system(root)
+        if network is not None:
+            raise OSError(f"{network} is a network file system")
         from watchdog import events
         from watchdog.observers import Observer
 
@@ -51,11 +54,9 @@ class FileEvents:
         # watchdog warns of a directory that is created while it walks through the others. That is
         # harmless.
         filterwarnings("ignore", "Callback with id", RuntimeWarning)
-        self.changed: set[str] = set()
-        """The directories of threads whose files have changed."""
         self.unlocked: set[str] = set()
-        """The directories of threads whose run lock a process has closed."""
-        self._condition = condition
+        """The directories of threads whose run lock a process has closed, until the reader pops them."""
+        self._signals = signals
         self._root = root
         self._only = only
         self._event_filter = [
@@ -79,22 +80,19 @@ class FileEvents:
     def _listen(self, path: str, *, recursive: bool) -> Any:
         # All watches have the same filter: watchdog asks the system only once for a directory that
         # two of them cover.
-        return self._observer.schedule(
-            self,
-            path,
-            recursive=recursive,
-            event_filter=self._event_filter,
-        )
+        return self._observer.schedule(self, path, recursive=recursive, event_filter=self._event_filter)
 
     def cover(self, directory: str) -> None:
         """Listen to the directory of the only thread, which may have been created again.
 
         The caller reads the directory afterwards.
         """
+        if self._only is None:
+            return
         inode = 0
         if os.path.isdir(directory) and not os.path.islink(directory):
             inode = os.lstat(directory).st_ino
-        if self._only is None or inode == self._inode:
+        if inode == self._inode:
             return
         if self._thread_watch is not None:
             with suppress(KeyError):
@@ -117,14 +115,12 @@ class FileEvents:
         if is_close != is_lock:
             # The holder of a run lock writes to it, and readers close logs: neither is a change.
             return
-        with self._condition:
-            collected = self.unlocked if is_close else self.changed
-            collected.add(thread)
-            self._condition.notify_all()
+        if is_close:
+            self.unlocked.add(thread)
+        self._signals.notify(thread)
 
-    @property
     def is_alive(self) -> bool:
-        """Whether watchdog still reports events."""
+        """Return whether watchdog still reports events."""
         return bool(self._observer.is_alive())
 
     def stop(self) -> None:

@@ -344,15 +344,12 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         every `interval` seconds, and says so in a warning of the logger "graphkit". A run whose
         process died is reported as idle at once on Linux; on other systems it is not reported.
         """
-        from savers._filesystem.watch import FileWatch
+        from savers._filesystem.watch import FileSource
+        from savers._log.log_watch import LogWatch
 
-        return FileWatch(
-            self,
-            self._store,
-            self._resolve_watched(thread),
-            latest=latest,
-            interval=interval,
-        )
+        config = self._resolve_watched(thread)
+        source = FileSource(self._store, config, interval)
+        return LogWatch(self, source, config, latest=latest, interval=interval)
 
     # For operators
 

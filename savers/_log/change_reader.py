@@ -32,6 +32,7 @@ class ChangeReader:
 
     Attributes:
         log: the log, used by no other caller.
+        end: where the next record begins whose changes were not all yielded.
     """
 
     _reported: str | None = None
@@ -46,6 +47,7 @@ class ChangeReader:
                 record it.
         """
         self.log = log
+        self.end = 0
         self._find_write_time = find_write_time
 
     @property
@@ -63,23 +65,21 @@ class ChangeReader:
     def open_at(self, end: int | None) -> bool:
         """Open the log as it was when it ended at an offset; return False if there is none.
 
+        The caller closes the log, also after an error.
+
         Args:
             end: the offset; None: the present end.
         """
         log = self.log
-        log.close()
-        try:
-            if not log.frames.open():
-                return False
-            medium = log.frames.bytes
-            if end is not None:
-                medium.size = min(end, medium.size)
-            if medium.size > log.frames.end:
-                log.history.load_end()
-            log.history.drop_index()
-        except BaseException:
-            log.close()
-            raise
+        if not log.frames.open():
+            return False
+        medium = log.frames.bytes
+        if end is not None:
+            medium.size = min(end, medium.size)
+        if medium.size > log.frames.end:
+            log.history.load_end()
+        log.history.drop_index()
+        self.end = log.frames.end
         return True
 
     def read_changes(self) -> Iterator[Change]:
@@ -88,12 +88,13 @@ class ChangeReader:
         log.frames.bytes.refresh(log.frames.end)
         for frame in log.history.iter_on(log.frames.bytes.size):
             yield from self._frame_changes(frame)
+            self.end = frame.end
 
     def latest_changes(self, saver: BaseCheckpointSaver) -> Iterator[Change]:
         """Yield the latest checkpoint and its pending writes, as if they were new.
 
         Args:
-            saver: tells the status of the thread.
+            saver: finds the status of the thread.
         """
         latest = self.log.history.find_latest()
         if latest is not None:
@@ -122,14 +123,11 @@ class ChangeReader:
         last = self.log.history.last
         if frame.type == CHECKPOINT:
             assert last is not None
-            about = self._make_info(last)
-            yield self._checkpoint_change(about)
-            if frame.flags & EARLY:
-                yield from self._writes_changes(last, about)
+            yield from self._checkpoint_changes(last, self._make_info(last))
         elif frame.type == WRITE and not frame.flags & EARLY:  # Early ones are reported when the checkpoint comes.
             owner, packed = payloads.decode_writes(self.log.path, frame)
-            is_about_last = last is not None and last.id == owner
-            yield from self._iter_writes(self._make_info(last) if is_about_last and last is not None else None, packed)
+            about = self._make_info(last) if last is not None and last.id == owner else None
+            yield from self._iter_writes(about, packed)
         elif frame.type in {RELEASE, TOMBSTONE} and not _is_empty(frame):
             yield self._end_change(frame)
 
@@ -137,13 +135,11 @@ class ChangeReader:
         return with_status_when_stored(make_info(self.log, checkpoint))
 
     def _checkpoint_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
-        yield self._checkpoint_change(about)
-        yield from self._writes_changes(checkpoint, about)
-
-    def _checkpoint_change(self, about: CheckpointInfo) -> Change:
         if not is_incomplete(about.metadata):
             self._reported = about.id
-        return Change("checkpoint", self.log.thread_id, self.log.namespace, about, at=about.created_at)
+        yield Change("checkpoint", self.log.thread_id, self.log.namespace, about, at=about.created_at)
+        if checkpoint.writes:
+            yield from self._writes_changes(checkpoint, about)
 
     def _writes_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
         packed = self.log.history.read_packed_writes(checkpoint)

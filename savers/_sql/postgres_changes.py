@@ -147,7 +147,7 @@ class PostgresChanges(ChangeSource):
                     self._renew()
                     self._ask_for_echo()
                     # What has happened meanwhile was not received.
-                    self.tell()
+                    self.notify()
                 stop.wait(max(0.0, due - monotonic()), session.fileno())
                 self._take(session.take_notifications())
                 if monotonic() >= due:
@@ -160,7 +160,7 @@ class PostgresChanges(ChangeSource):
                     session.close()
                     session = None
                     # Who reads now gets the error, or waits for the server.
-                    self.tell()
+                    self.notify()
                 # A standby may become the primary.
                 is_standby = isinstance(error, CheckpointStorageError) and error.errno == errno.EROFS
                 stop.wait(_RENEWAL if is_standby else _RECONNECT_WAIT)
@@ -170,7 +170,7 @@ class PostgresChanges(ChangeSource):
     def _take(self, threads: list[str]) -> None:
         for thread in dict.fromkeys(threads):
             if thread:
-                self.tell(thread)
+                self.notify(thread)
             else:
                 for listener in list(self._watchers):
                     listener.hears_all = listener.thread is not None

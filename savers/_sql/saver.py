@@ -453,9 +453,12 @@ class SqlSaver(LogSaver[RowLogBytes]):
         `interval` seconds: a commit that notifies excludes all others of the server for as long as
         it takes. A run whose process died is reported as idle within `interval` seconds.
         """
-        from savers._sql.row_watch import RowWatch
+        from savers._log.log_watch import LogWatch
+        from savers._sql.row_watch import RowSource
 
-        return RowWatch(self, self._store, self._resolve_watched(thread), latest=latest, interval=interval)
+        config = self._resolve_watched(thread)
+        source = RowSource(self._store, config, interval)
+        return LogWatch(self, source, config, latest=latest, interval=interval)
 
     # The run lock
 

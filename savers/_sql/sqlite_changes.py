@@ -61,16 +61,10 @@ class SqliteChanges(ChangeSource):
         pause = _FIRST_WAIT
         while not stop.is_woken:
             stop.wait(pause)
-            pause = min(pause * 1.5, _LONGEST_WAIT)
             threads = commits.find_threads()
-            if threads is None:
-                self.tell()
-            elif threads:
-                for thread in threads:
-                    self.tell(thread)
-            else:
-                continue
-            pause = _FIRST_WAIT
+            for thread in threads:
+                self.notify(thread)
+            pause = _FIRST_WAIT if threads else min(pause * 1.5, _LONGEST_WAIT)
         commits.close()
 
 
@@ -97,8 +91,8 @@ class _Commits:
             f" JOIN {names.histories} AS h ON h.history = r.history WHERE r.rowid >= ? ORDER BY r.rowid"
         )
 
-    def find_threads(self) -> set[str] | None:
-        """Return the encoded ids of the threads with new rows since the last call; None: any may have changed."""
+    def find_threads(self) -> set[str | None]:
+        """Return the encoded ids of the threads with new rows since the last call; None among them: any may have."""
         try:
             if self._connection is None or not self._connection.is_at_path():
                 self.close()
@@ -112,25 +106,19 @@ class _Commits:
         except CheckpointerError:
             # The watcher reads, and gets the error.
             self._seen = None
-            return None
+            return {None}
 
-    def _find_new(self, commits: int) -> set[str] | None:
+    def _find_new(self, commits: int) -> set[str | None]:
         seen = self._seen
         rewrites = self._read(self._count_rewrites)[0][0]
-        if seen is None or seen.last_row is None or seen.rewrites != rewrites:
-            self._begin(commits, rewrites)
-            return None
-        rows = self._read(self._select_new, seen.last_row[0])
-        if not rows or rows[0][:3] != seen.last_row:
-            self._begin(commits, rewrites)
-            return None
-        self._seen = _Seen(commits, rewrites, rows[-1][:3])
-        return {thread for _, _, _, thread in rows[1:]}
-
-    def _begin(self, commits: int, rewrites: int) -> None:
-        """Begin with the last record there is."""
+        if seen is not None and seen.last_row is not None and seen.rewrites == rewrites:
+            rows = self._read(self._select_new, seen.last_row[0])
+            if rows and rows[0][:3] == seen.last_row:
+                self._seen = _Seen(commits, rewrites, rows[-1][:3])
+                return {thread for _, _, _, thread in rows[1:]}
         last = self._read(self._select_last)
         self._seen = _Seen(commits, rewrites, last[0] if last else None)
+        return {None}
 
     def _read(self, sql: str, *parameters: object) -> list[Row]:
         assert self._connection is not None

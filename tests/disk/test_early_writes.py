@@ -1,5 +1,6 @@
 """Writes that are recorded before their checkpoint: none is lost, in whatever order they and the checkpoints arrive."""
 
+import errno
 import itertools
 import random
 
@@ -9,6 +10,7 @@ from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError,
 from savers import FileSystemSaver
 from savers._log import frame, stored_checkpoint
 from savers._log.frame import CHECKPOINT, EARLY, WRITE, pack_frame
+from savers._log.history import History
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.simfs import Disk, SimFS
@@ -233,6 +235,24 @@ def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
         saver.put(ROOT, made("b"))
         seen = [next(watch) for _ in range(2)]
     assert [(change.kind, change.checkpoint.id) for change in seen] == [("checkpoint", "b"), ("interrupt", "b")]
+
+
+def test_a_watch_reports_them_again_if_they_could_not_be_read(saver, opener, monkeypatch):
+    saver.put(ROOT, made("a"))
+    read = History.read_packed_writes
+
+    def fail_once(history, stored):
+        monkeypatch.setattr(History, "read_packed_writes", read)
+        raise OSError(errno.EIO, "input/output error")
+
+    with opener().watch("t") as watch:
+        saver.put_writes(at("b"), {"failure": {"node_id": "n", "type": "E", "message": "m", "at": 1}}, early=True)
+        saver.put(ROOT, made("b"))
+        monkeypatch.setattr(History, "read_packed_writes", fail_once)
+        assert watch.get(60).kind == "checkpoint"
+        with pytest.raises(CheckpointStorageError):
+            watch.get(60)
+        assert [watch.get(60).kind for _ in range(2)] == ["checkpoint", "failure"]
 
 
 def test_a_writer_follows_early_writes_that_others_record_and_complete(tmp_path):

@@ -17,7 +17,8 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import watch as watching
+from savers._filesystem import file_events
+from savers._log import log_watch
 
 PATIENCE = 60.0
 NEVER = 3600.0
@@ -84,14 +85,14 @@ def test_all_that_other_processes_write_is_told_in_order(saver):
 def test_nothing_is_read_while_nothing_happens(opener, disk, config, monkeypatch):
     io = disk.CountingIO()
     saver = opener(io=io)
-    dispatch, is_settled = watching.FileEvents.dispatch, threading.Event()
+    dispatch, is_settled = file_events.FileEvents.dispatch, threading.Event()
 
     def dispatch_and_see(events, event):
         dispatch(events, event)
         if event.src_path.endswith("settled"):
             is_settled.set()
 
-    monkeypatch.setattr(watching.FileEvents, "dispatch", dispatch_and_see)
+    monkeypatch.setattr(file_events.FileEvents, "dispatch", dispatch_and_see)
     saver.put(config, disk.step(1))
     with saver.watch(interval=0.01) as watch:
         # The watch may hear of what was done before. Events come in order.
@@ -245,7 +246,7 @@ def test_a_log_that_was_written_anew_is_read_on(saver, config, disk):
 
 
 def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(watching, "_MAX_OPEN_LOGS", 1)
+    monkeypatch.setattr(log_watch, "MAX_OPEN_LOGS", 1)
     other = RunnableConfig("other")
     with saver.watch(interval=NEVER) as watch:
         for one in (config, other, config, other):  # so that the first log is closed again
@@ -256,15 +257,16 @@ def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
         found = [one for one in until(watch, to(new)) if one.kind != "idle"]
         assert [one.kind for one in found] == ["checkpoint", "release", "checkpoint"]
         assert ids(found) == [last, new]
-        assert len(watch._logs) == 1
+        assert len(watch._readers) == 1
 
 
-def test_what_was_released_before_anybody_looked_is_told_too(saver, config, disk):
-    inner = config.replace(checkpoint_ns="in")
+@pytest.mark.parametrize("namespace", ["in", "Ünï/cöde"])
+def test_what_was_released_before_anybody_looked_is_told_too(saver, opener, config, disk, namespace):
+    inner = config.replace(checkpoint_ns=namespace)
     saver.put(config, disk.step(0))
     saver.release(config)  # before the watch: not told
     last = saver.put(config, disk.step(1)).checkpoint_id
-    with saver.watch(interval=NEVER) as watch:
+    with opener().watch(interval=NEVER) as watch:
         expected = []
         for n in (2, 3):
             expected += [saver.put(one, disk.step(n)).checkpoint_id for one in (config, inner)]
@@ -273,7 +275,7 @@ def test_what_was_released_before_anybody_looked_is_told_too(saver, config, disk
         found = so_far(watch, saver, disk)
         kinds = ["checkpoint", "release"] * 2 + ["checkpoint"]
         assert [one.kind for one in found if one.checkpoint_ns == ""] == kinds
-        assert [one.kind for one in found if one.checkpoint_ns == "in"] == kinds[:4]
+        assert [one.kind for one in found if one.checkpoint_ns == namespace] == kinds[:4]
         assert sorted(ids(found)) == sorted([*expected, newest])
         assert last not in ids(found)
 
@@ -316,6 +318,49 @@ def test_a_thread_that_is_deleted_and_made_again(saver, config, disk):
         assert len(watch._marks) <= 1
 
 
+def test_a_thread_that_was_deleted_and_made_again_before_anybody_looked(saver, config, disk):
+    saver.put(config, disk.step(1))
+    # While the old log is open, the new one cannot get its inode.
+    with disk.log_of(saver.base_directory).open("rb"), saver.watch(config, interval=NEVER) as watch:
+        saver.delete(config)
+        saver.put(config, disk.step(2))
+        new = saver.put(config, disk.step(3)).checkpoint_id
+        found = [one for one in until(watch, to(new)) if one.kind != "idle"]
+        assert [one.kind for one in found] == ["delete", "checkpoint", "checkpoint"]
+
+
+@pytest.mark.parametrize("latest", [False, True])
+def test_a_log_that_was_written_anew_before_anybody_looked_is_told_from_its_beginning(saver, config, disk, latest):
+    put = [saver.put(config, disk.step(n)).checkpoint_id for n in range(4)]
+    with saver.watch(config, latest=latest, interval=NEVER) as watch:
+        put.append(saver.put(config, disk.step(4)).checkpoint_id)
+        saver.prune(config, keep_last=3)
+        put.append(saver.put(config, disk.step(5)).checkpoint_id)
+        assert ids(until(watch, to(put[-1]))) == put[2:]
+
+
+def test_the_versions_of_a_thread_that_was_made_again_begin_with_one_again(saver, config, disk):
+    inner = config.replace(checkpoint_ns="in")
+    with saver.watch(interval=NEVER) as watch:
+        saver.put(inner, disk.step(1))
+        saver.release(config)
+        assert [one.kind for one in so_far(watch, saver, disk)] == ["checkpoint", "release"]
+        saver.delete(config)
+        so_far(watch, saver, disk)
+        new = saver.put(inner, disk.step(2)).checkpoint_id
+        saver.release(config)
+        found = so_far(watch, saver, disk)
+        assert [one.kind for one in found] == ["checkpoint", "release"]
+        assert ids(found) == [new]
+
+
+def test_what_follows_the_latest_is_told_if_nobody_looked_meanwhile(saver, config, disk):
+    put = [saver.put(config, disk.step(n)).checkpoint_id for n in range(2)]
+    with saver.watch(config, latest=True, interval=NEVER) as watch:
+        put += [saver.put(config, disk.step(n)).checkpoint_id for n in range(2, 4)]
+        assert ids(until(watch, to(put[-1]))) == put[1:]
+
+
 def test_a_tail_that_was_cut_short_is_passed_over(saver, config, disk):
     saver.put(config, disk.step(1))
     path = disk.log_of(saver.base_directory)
@@ -356,9 +401,9 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk
     if reason == "refused":
         monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
     elif reason == "remote":
-        monkeypatch.setattr(watching, "find_network_file_system", lambda _: "nfs4")
+        monkeypatch.setattr(file_events, "find_network_file_system", lambda _: "nfs4")
     else:
-        monkeypatch.setattr(watching.FileEvents, "process", os.getpid() + 1)
+        monkeypatch.setattr(file_events.FileEvents, "process", os.getpid() + 1)
     saver.put(config, disk.step(1))
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
         (record,) = caplog.records
@@ -371,7 +416,7 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk
 
 
 def test_looks_that_take_longer_than_the_interval_leave_time_for_the_rest(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(watching, "find_network_file_system", lambda _: "nfs4")
+    monkeypatch.setattr(file_events, "find_network_file_system", lambda _: "nfs4")
     saver.put(config, disk.step(1))
     with ThreadPoolExecutor(1) as pool, saver.watch(latest=True, interval=1e-9) as watch:
         assert pool.submit(watch.get, 0.0).result(PATIENCE).kind == "checkpoint"
@@ -386,20 +431,21 @@ def test_when_events_run_out_later_it_goes_on_without(saver, config, disk, caplo
         assert "no watches left" in caplog.text
 
 
-def test_a_failed_look_is_made_up_for(opener, config, disk):
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "no more files"), KeyboardInterrupt("no")])
+def test_a_failed_look_is_made_up_for(opener, config, disk, error):
     class Failing(disk.CountingIO):
         fails = False
 
         def open(self, path, **options):
             if self.fails:
-                raise OSError(errno.EMFILE, "too many open files", path)
+                raise error
             return super().open(path, **options)
 
     saver, io = opener(), Failing()
     with opener(io=io).watch(interval=NEVER) as watch:
         io.fails = True
         last = saver.put(config, disk.step(1)).checkpoint_id
-        with pytest.raises(CheckpointStorageError, match="too many open files"):
+        with pytest.raises((CheckpointStorageError, KeyboardInterrupt), match="no"):
             watch.get(PATIENCE)
         io.fails = False
         until(watch, to(last))
@@ -432,24 +478,24 @@ def test_a_namespace_alone_is_followed_through_a_release(saver, config, disk):
 
 
 def test_an_observer_that_ends_is_replaced_by_looking(saver, config, disk, caplog, monkeypatch):
-    monkeypatch.setattr(watching, "_FULL_READ_INTERVAL", 0.05)
+    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
-        watch._events.stop()
+        watch._source._events.stop()
         until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
         until(watch, to(saver.put(config, disk.step(2)).checkpoint_id))
         assert "looking every 0.01 seconds instead" in caplog.text
 
 
 def test_what_an_event_was_lost_of_is_found_later(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(watching, "_FULL_READ_INTERVAL", 0.05)
-    monkeypatch.setattr(watching.FileEvents, "dispatch", lambda *_: None)
+    monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
+    monkeypatch.setattr(file_events.FileEvents, "dispatch", lambda *_: None)
     with saver.watch(interval=NEVER) as watch:
         until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
 
 
 def test_the_file_systems_of_this_machine():
-    assert watching.find_network_file_system("/proc") is None
-    assert watching.find_network_file_system(__file__) is None
+    assert file_events.find_network_file_system("/proc") is None
+    assert file_events.find_network_file_system(__file__) is None
 
 
 # What it takes
@@ -484,4 +530,4 @@ def test_descriptors_of_a_watch_are_bounded(saver, disk):
             assert change is not None
             missing.discard(change.thread_id)
         assert last
-        assert disk.open_files() <= before + watching._MAX_OPEN_LOGS
+        assert disk.open_files() <= before + log_watch.MAX_OPEN_LOGS

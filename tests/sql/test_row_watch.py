@@ -124,9 +124,9 @@ def test_a_history_that_is_deleted_before_it_is_read_has_ended(saver, open_saver
     with saver.watch("t", latest=latest, interval=LONG) as watch:
         open_log = watch._open
 
-        def delete_and_open(history, end):
+        def delete_and_open(found, end):
             other.delete("t")
-            return open_log(history, end)
+            return open_log(found, end)
 
         monkeypatch.setattr(watch, "_open", delete_and_open)
         put(other, number=1)
@@ -197,7 +197,7 @@ def test_a_run_that_has_ended_leaves_its_thread_idle(saver, open_saver):
         with other.run_lock(RunnableConfig("t")):
             put(other)
             assert take(watch).kind == "checkpoint"
-            while "t" not in watch._running:
+            while "t" not in watch._source._running:
                 assert watch.get(0.05) is None
         told = take(watch)
         assert (told.kind, told.value) == ("idle", False)
@@ -225,7 +225,7 @@ def test_the_death_of_a_run_is_told_from_its_end(saver, dies):
         put(saver, number=1)
         assert take(watch).checkpoint.status == "running"
         assert saver.history(RunnableConfig("t"))[0].status == "running"
-        while "t" not in watch._running:
+        while "t" not in watch._source._running:
             assert watch.get(0.05) is None
         if dies:
             holder.kill()
@@ -274,7 +274,7 @@ def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema
         put(saver)
         with saver.watch("t", interval=0.01) as watch:
             assert put(saver, number=1) == take_id(watch)
-            assert not watch._listener.hears_all
+            assert not watch._source._listener.hears_all
 
 
 def test_a_role_that_only_reads_watches_at_intervals(own_server):
@@ -288,7 +288,7 @@ def test_a_role_that_only_reads_watches_at_intervals(own_server):
         with reading, reading.watch("t", interval=0.01) as watch:
             assert put(saver, number=1) == take_id(watch)
             assert put(saver, number=2) == take_id(watch)
-            assert not watch._listener.hears_all
+            assert not watch._source._listener.hears_all
             with pytest.raises(CheckpointStorageError, match="permission denied"):
                 put(reading, number=3)
 
@@ -303,7 +303,7 @@ def test_a_watch_on_a_standby_reads_at_intervals(own_server, thread):
                     assert put(saver, number=1) == take_id(watch)
                     # The advisory lock of the holder is on the primary only.
                     assert reading._database.run_locks.is_held("t")
-                assert not watch._listener.hears_all
+                assert not watch._source._listener.hears_all
             with pytest.raises(CheckpointStorageError, match="connect to a server that accepts writes"):
                 put(reading, number=3)
 

@@ -447,6 +447,21 @@ def test_a_history_that_is_released_during_a_rotation_is_rotated_too(open_saver)
 # Watching
 
 
+def test_a_release_that_was_rotated_before_a_watch_read_it_is_a_release(open_saver):
+    old = open_saver(cipher=OLD)
+    old.put(CONFIG, made(1))
+    saver = open_saver(cipher=BOTH)
+    with saver.watch(CONFIG) as watch:
+        old.put(CONFIG, made(2))
+        old.release(CONFIG)
+        assert len(saver.rotate().rewritten) == 1
+        saver.put(CONFIG, made(3))
+        found = [watch.get(30) for _ in range(3)]
+    assert [change.kind for change in found] == ["checkpoint", "release", "checkpoint"]
+    assert [change.checkpoint.metadata["plain_step"] for change in found[::2]] == ["plain2", "plain3"]
+    assert found[1].at is not None
+
+
 def test_a_watch_reads_a_sealed_store_and_reports_nothing_of_a_rotation(open_saver):
     old = open_saver(cipher=OLD)
     write(old, count=2)

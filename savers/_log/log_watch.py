@@ -1,0 +1,477 @@
+"""LogWatch: follows the logs of a store, wherever their bytes lie.
+
+Theory of operation. A `LogSource` signals which threads may have changed; of these signals only the
+names are kept, so nothing accumulates however slowly the caller reads. The changes themselves are
+read from the logs, each from a bookmark on: the position where the last read of it ended. So a
+superfluous signal does no harm, and a change that was written while the watch was being set up
+needs no signal.
+
+Each history has a place, and one bookmark. At a place there are released logs, which are read once
+and in the order of their versions, and then the live log, if there is one. If the log of the
+bookmark is among them, reading goes on in it, also after it was released. Otherwise it was
+rewritten, or deleted, and the first of the others has taken its place.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Collection, Generator, Iterator
+from datetime import datetime
+from logging import getLogger
+from math import inf
+from threading import Condition
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+
+from graphkit.abc import Change, ChangeKind, Watch
+from graphkit.errors import (
+    CheckpointCorruptionError,
+    CheckpointerError,
+    CheckpointFormatError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+)
+
+if TYPE_CHECKING:
+    from graphkit import RunnableConfig
+    from savers._log.change_reader import ChangeReader
+    from savers._log.log import AnyLog
+    from savers._log.log_saver import LogSaver
+
+MAX_OPEN_LOGS: Final = 64
+FULL_READ_INTERVAL: Final = 60.0
+"""Seconds after which all threads are read although each change is signalled: a queue of the system may
+overflow, and a connection may be cut off without a sign."""
+_PAUSE_PER_LISTING: Final = 10.0
+"""The pause before all threads are listed again is at least this many times as long as the listing."""
+_MOST_THREADS: Final = 10_000
+"""If more threads have changed between two reads, all are read."""
+DAMAGE: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError)
+"""Errors that concern one log: it is named in a warning, and the others are followed."""
+_LOGGER: Final = getLogger("graphkit")
+
+
+class Place(NamedTuple):
+    """Where the logs of one history are, as the medium names it."""
+
+    thread: str
+    namespace: str
+
+
+class Bookmark(NamedTuple):
+    """How far a log has been reported."""
+
+    id: int
+    """Identifies the bytes of the log: a rewrite makes a log with another id; a release keeps it."""
+    end: int
+    """Where the next record begins that was not reported yet."""
+    owner: tuple[str, str] | None = None
+    """The thread and the namespace; None if they are not known."""
+    last: str | None = None
+    """The id of the last checkpoint that was reported, or must not be; None if it is not known."""
+    reports_end: bool = True
+    """Whether a release or a delete is reported when the log is released or gone. Not if its log has
+    said so, nor for a history that never had a checkpoint."""
+    wants_latest: bool = False
+    """Whether the latest checkpoint before `end` must be reported first."""
+
+
+class FoundLog(NamedTuple):
+    """A log as the medium lists it."""
+
+    place: Place
+    mark: Bookmark
+    """A bookmark at its end, as far as the listing says."""
+    version: int = 0
+    """0: live; above: released."""
+    released: datetime | None = None
+    """When it was released, if its log does not say so."""
+
+
+class Signals:
+    """Collects the names of the threads that may have changed, for one watch.
+
+    Attributes:
+        condition: guards what is collected, and is notified of it.
+        hears_all: whether each change is signalled. Otherwise all threads are read at an interval.
+    """
+
+    def __init__(self) -> None:
+        self.condition = Condition()
+        self.hears_all = False
+        self._threads: set[str] | None = set()
+
+    def notify(self, thread: str | None = None) -> None:
+        """Record a change of a thread; None: of any."""
+        with self.condition:
+            if thread is None or self._threads is None or len(self._threads) >= _MOST_THREADS:
+                self._threads = None
+            else:
+                self._threads.add(thread)
+            self.condition.notify_all()
+
+    def has_changes(self) -> bool:
+        """Return whether a change was recorded since the last `take_threads`. The caller holds `condition`."""
+        return self._threads is None or bool(self._threads)
+
+    def take_threads(self) -> set[str] | None:
+        """Return the threads that may have changed since the last call; None: any may have."""
+        with self.condition:
+            threads, self._threads = self._threads, set()
+            return threads
+
+
+class LogSource(ABC):
+    """What a LogWatch follows: which threads may have changed, and which logs there are.
+
+    Attributes:
+        signals: which threads may have changed.
+    """
+
+    signals: Signals
+
+    def take_threads(self) -> set[str] | None:
+        """Return the threads to read; None: all."""
+        return self.signals.take_threads()
+
+    @abstractmethod
+    def list_threads(self) -> Collection[str]:
+        """Return the threads to follow; `list_logs` is called for each of them next."""
+
+    @abstractmethod
+    def list_logs(self, thread: str) -> list[FoundLog]:
+        """Return the logs to follow of a thread: the released ones that are news, by version, then live ones.
+
+        Raises:
+            CheckpointFormatError: the thread cannot be read.
+        """
+
+    def find_log(self, mark: Bookmark) -> FoundLog | None:  # noqa: ARG002 - for media that list less
+        """Return what has become of a log that `list_logs` does not return any more, if it is there."""
+        return None
+
+    @abstractmethod
+    def note_reported(self, found: FoundLog) -> None:
+        """Note that a released log is no news any more."""
+
+    def skip(self, found: FoundLog) -> Bookmark:
+        """Return a bookmark at the end of a log, with what its listing does not say."""
+        return found.mark
+
+    @abstractmethod
+    def new_reader(self, found: FoundLog) -> ChangeReader | None:
+        """Return a reader of a log, not open yet; None while no log names its thread and namespace."""
+
+    @abstractmethod
+    def identify(self, log: AnyLog) -> int:
+        """Return the id of an open log."""
+
+    @abstractmethod
+    def check_run_locks(self) -> Generator[Change, None, float]:
+        """Yield a change for each thread that no run holds any more.
+
+        Returns:
+            When to do this again, by the monotonic clock.
+        """
+
+    def note_change(self, thread_id: str) -> None:  # noqa: B027 - for media that do not signal free locks
+        """Note that a thread has changed: a run may hold its lock."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop listening."""
+
+
+@final
+class LogWatch(Watch):
+    """Reports the changes of the logs of a store, whichever process makes them."""
+
+    def __init__(
+        self,
+        saver: LogSaver[Any],
+        source: LogSource,
+        config: RunnableConfig | None,
+        *,
+        latest: bool,
+        interval: float,
+    ) -> None:
+        """Begin to follow a store; see `BaseCheckpointSaver.watch`.
+
+        Args:
+            saver: the saver of the store.
+            source: the logs; closed with the watch.
+            config: what to follow.
+            latest: begin with the latest checkpoint of each history.
+            interval: seconds between two reads of all threads, if the source does not hear of each
+                change.
+        """
+        self._source = source
+        self._saver = saver
+        self._marks: dict[str, dict[str, Bookmark]] = {}
+        """The bookmark of each place, by its thread and its namespace."""
+        self._readers: OrderedDict[Place, ChangeReader] = OrderedDict()
+        """The open logs, each read up to its bookmark, the least recently used first."""
+        self._full_read_at = 0.0
+        self._locks_due = inf
+        try:
+            # The source listens already: a change is either in this listing, or signalled after it.
+            super().__init__(interval)
+            self._condition = source.signals.condition
+            for thread in self._list_threads():
+                for found in source.list_logs(thread):
+                    self._set_start(found, config, latest=latest)
+        except BaseException:
+            source.close()
+            raise
+        if latest or (config is not None and config.checkpoint_id is not None):
+            self._full_read_at = monotonic()
+        self._next_read = self._full_read_at
+
+    def _set_start(self, found: FoundLog, config: RunnableConfig | None, *, latest: bool) -> None:
+        """Decide where reading a log begins that is there already."""
+        if found.version:
+            self._source.note_reported(found)
+            return
+        mark = self._source.skip(found)._replace(wants_latest=latest)
+        start = _find_start(config, mark.owner)
+        reader = None if start is None else self._open(found, None)
+        if reader is not None:
+            checkpoint = reader.log.find(start)
+            self._close_reader(found.place)
+            if checkpoint is not None:
+                mark = mark._replace(end=checkpoint.end, last=checkpoint.id, wants_latest=False)
+        self._set_mark(found.place, mark)
+
+    def _has_signal(self) -> bool:
+        return self._source.signals.has_changes()
+
+    def _close_resources(self) -> None:
+        self._source.close()
+        for place in list(self._readers):
+            self._close_reader(place)
+
+    # One pass
+
+    def _read_changes(self) -> Generator[Change, None, None]:
+        source = self._source
+        try:
+            # Taken before anything is read: what is signalled from here on is read by the next call.
+            threads = source.take_threads()
+            if threads is None or monotonic() >= self._full_read_at:
+                threads = self._list_threads()
+            for thread in sorted(threads):
+                for change in self._read_thread(thread):
+                    source.note_change(change.thread_id)
+                    yield change
+            self._locks_due = yield from source.check_run_locks()
+        except BaseException as error:
+            # The signals of the threads that were not read yet are gone, so the next call reads all.
+            self._full_read_at = monotonic()
+            if isinstance(error, OSError) and not isinstance(error, CheckpointerError):
+                raise CheckpointStorageError(error.filename or self._saver.describe(), "follow", error) from error
+            raise
+        finally:
+            self._next_read = min(self._full_read_at, self._locks_due)
+
+    def _list_threads(self) -> set[str]:
+        """Return all threads, those included that are gone, and decide when this is done again."""
+        started = monotonic()
+        threads = set(self._source.list_threads())
+        now = monotonic()
+        interval = FULL_READ_INTERVAL if self._source.signals.hears_all else self._interval
+        self._full_read_at = now + max(interval, _PAUSE_PER_LISTING * (now - started))
+        return threads.union(self._marks)
+
+    def _read_thread(self, thread: str) -> Iterator[Change]:
+        try:
+            logs = self._source.list_logs(thread)
+        except CheckpointFormatError as error:
+            _warn(error)
+            return
+        by_namespace: dict[str, list[FoundLog]] = {namespace: [] for namespace in self._marks.get(thread, ())}
+        for found in logs:
+            by_namespace.setdefault(found.place.namespace, []).append(found)
+        for namespace in sorted(by_namespace):
+            yield from self._read_place(Place(thread, namespace), by_namespace[namespace])
+
+    def _read_place(self, place: Place, logs: list[FoundLog]) -> Iterator[Change]:
+        mark = self._find_mark(place)
+        if mark is not None and all(found.mark.id != mark.id for found in logs):
+            moved = self._source.find_log(mark)
+            if moved is not None:
+                # It has ended since: what it still has comes before all other logs of its place.
+                logs.insert(0, moved)
+        for found in logs:
+            yield from self._read_log(found)
+        if mark is not None and not logs:
+            mark = yield from self._read_rest(place, mark)
+            self._remove_mark(place)
+            yield from _iter_end("delete", mark)
+
+    def _read_log(self, found: FoundLog) -> Iterator[Change]:
+        """Yield what is new in a log, and its end if it is a released one."""
+        place = found.place
+        try:
+            is_read = yield from self._read_new(found)
+        except DAMAGE as error:
+            reader = self._readers.get(place)
+            # One that was removed while it was read only seems damaged.
+            is_read = reader is None or not reader.log.frames.bytes.is_gone()
+            self._close_reader(place)
+            if is_read:
+                _warn(error)
+                self._set_mark(place, self._source.skip(found))
+        except BaseException:
+            self._close_reader(place)
+            raise
+        if found.version and is_read:
+            # The next log of the place begins without a bookmark. A log in a file ends in a record
+            # of its release, which was reported when it was read.
+            mark = self._find_mark(place)
+            self._close_reader(place)
+            self._remove_mark(place)
+            self._source.note_reported(found)
+            yield from _iter_end("release", mark, found.released)
+
+    def _read_new(self, found: FoundLog) -> Generator[Change, None, bool]:
+        """Yield the changes in a log from the bookmark of its place on, and set the bookmark.
+
+        Returns:
+            Whether the log was read to its end.
+        """
+        place = found.place
+        mark = self._find_mark(place)
+        if mark is None:
+            reader = self._open(found, 0)
+        elif found.mark.id != mark.id or found.mark.end < mark.end:
+            reader = yield from self._read_replacement(found, mark)
+        elif found.mark.end > mark.end or mark.wants_latest:
+            reader = self._readers.get(place) or self._open(found, mark.end)
+            if mark.wants_latest and reader is not None:
+                yield from reader.latest_changes(self._saver)
+        else:
+            return True
+        if reader is None:
+            return False
+        self._readers.move_to_end(place)
+        try:
+            yield from reader.read_changes()
+        finally:
+            # Also after an error: the next read repeats one record, and not all since the bookmark.
+            self._set_mark(place, _make_bookmark(found.mark.id, reader))
+        return True
+
+    def _read_replacement(self, found: FoundLog, mark: Bookmark) -> Generator[Change, None, ChangeReader | None]:
+        """Yield what leads from a bookmark to a log that has taken the place of the bookmarked one.
+
+        A log of the same id is shorter than it was: a write that never finished was cut off, and
+        acknowledged records may have been cut off with it. Another one is a rewrite if its header
+        says so, which it does not in every medium, or if it has the last checkpoint. Otherwise the
+        history was deleted, and begun again.
+
+        Returns:
+            The reader to go on with; None if the log is there no longer.
+        """
+        if found.mark.id != mark.id and not found.version:
+            # A release has all that its log had, but a rewrite may have dropped what was not read
+            # yet, and a delete has left a record of itself at the end.
+            mark = yield from self._read_rest(found.place, mark)
+        reader = self._open(found, None)
+        if reader is None:
+            return None
+        if found.mark.id == mark.id or _is_rewritten(reader.log, mark):
+            # What was the latest when the watch began is not known any more: it is one of all.
+            yield from reader.changes_after(None if mark.wants_latest else mark.last)
+        else:
+            self._remove_mark(found.place)
+            yield from _iter_end("delete", mark)
+            reader = self._open(found, 0)
+        return reader
+
+    def _read_rest(self, place: Place, mark: Bookmark) -> Generator[Change, None, Bookmark]:
+        """Yield what an open log has left that is gone, as an unlinked file is still read; return where it ends."""
+        reader = self._readers.pop(place, None)
+        if reader is None:
+            return mark
+        try:
+            yield from reader.read_changes()
+            return _make_bookmark(mark.id, reader)
+        except DAMAGE as error:
+            _warn(error)
+            return mark
+        finally:
+            reader.log.close()
+
+    # Bookmarks and open logs
+
+    def _find_mark(self, place: Place) -> Bookmark | None:
+        return self._marks.get(place.thread, {}).get(place.namespace)
+
+    def _set_mark(self, place: Place, mark: Bookmark) -> None:
+        self._marks.setdefault(place.thread, {})[place.namespace] = mark
+
+    def _remove_mark(self, place: Place) -> None:
+        marks = self._marks.get(place.thread, {})
+        marks.pop(place.namespace, None)
+        if not marks:
+            self._marks.pop(place.thread, None)
+
+    def _open(self, found: FoundLog, end: int | None) -> ChangeReader | None:
+        """Open a log as it was when it ended at an offset (None: now); return None if it is there no longer."""
+        place = found.place
+        self._close_reader(place)
+        reader = self._source.new_reader(found)
+        if reader is None:
+            return None
+        # Before it is opened, so that `_read_log` closes it after an error.
+        self._readers[place] = reader
+        if len(self._readers) > MAX_OPEN_LOGS:
+            _, oldest = self._readers.popitem(last=False)
+            oldest.log.close()
+        # A file is opened by its name, which another one may have taken since the listing.
+        if reader.open_at(end) and self._source.identify(reader.log) == found.mark.id:
+            return reader
+        self._close_reader(place)
+        return None
+
+    def _close_reader(self, place: Place) -> None:
+        reader = self._readers.pop(place, None)
+        if reader is not None:
+            reader.log.close()
+
+
+def _warn(error: CheckpointerError) -> None:
+    _LOGGER.warning("changes are not reported here: %s", error)
+
+
+def _find_start(config: RunnableConfig | None, owner: tuple[str, str] | None) -> str | None:
+    """Return the checkpoint after which a history is reported; None if the caller named none of it."""
+    if config is None or (config.thread, config.checkpoint_ns) != owner:
+        return None
+    return config.checkpoint_id
+
+
+def _make_bookmark(id: int, reader: ChangeReader) -> Bookmark:
+    """Return a bookmark for the position to which a log was read."""
+    log = reader.log
+    history = log.history
+    return Bookmark(
+        id=id,
+        end=reader.end,
+        owner=(log.thread_id, log.namespace),
+        last=reader.last_reported,
+        reports_end=history.closed_by is None and history.last is not None,
+    )
+
+
+def _iter_end(kind: ChangeKind, mark: Bookmark | None, at: datetime | None = None) -> Iterator[Change]:
+    if mark is not None and mark.reports_end and mark.owner is not None:
+        yield Change(kind, *mark.owner, at=at)
+
+
+def _is_rewritten(log: AnyLog, mark: Bookmark) -> bool:
+    """Return whether a log has come from a rewrite of the bookmarked one."""
+    header = log.frames.header
+    assert header is not None
+    return header.generation > 1 or (mark.last is not None and log.find(mark.last) is not None)

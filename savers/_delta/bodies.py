@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from savers._compression import expand
-from savers._delta.listed_value import ListedValue
 from savers._delta.pieces import is_in_block
-from savers._delta.values import BLOCK_BASE, Mismatch, Value
+from savers._delta.values import BLOCK_BASE, ListedValue, Mismatch, Value
 
 _MAX_GAP: Final = 1 << 13
 """Pieces that are closer than this are read together."""

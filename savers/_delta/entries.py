@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from savers._delta.listed_value import ListedValue, decode_steps, get_steps
-from savers._delta.values import BLOCK, INLINE_LENGTH, Value, check_size
+from savers._delta.values import BLOCK, INLINE_LENGTH, ListedValue, Value, check_size, decode_steps, get_steps
 
 MIN_PIECE: Final = 16
 """The next keyframe repeats a value whose pieces are shorter than this on average."""

@@ -17,7 +17,7 @@ from savers._filesystem.log_checker import find_namespace, find_thread_id
 from savers._filesystem.verify import list_files
 from savers._log.frame import RELEASE
 from savers._log.reports import RotationReport
-from savers._log.rotation import needs_rotation
+from savers._log.rewriter import needs_rotation
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing

@@ -472,7 +472,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
                 cases it has rotated the others, and the error names those that it could not rotate.
         """
         from savers._filesystem import rotation
-        from savers._log.rotation import require_keys
+        from savers._log.rewriter import require_keys
 
         store = self._store
         key_ring = require_keys(store.key_ring)

@@ -125,6 +125,60 @@ class PackedHistory:
             raise
 
 
+class PackedTable(delta.Interpreter["bytes | GrowingValue"]):
+    """The packed state of one checkpoint as the bytes of its values."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, *, opaque: bool) -> None:
+        super().__init__(opaque=opaque)
+        self.size = 0
+        """About how many bytes of memory the values have taken in addition to those of the records."""
+
+    def _set(self, data: bytes, begin: int, end: int, position: int) -> bytes | GrowingValue:  # noqa: ARG002 - for tables of pieces
+        value = data[begin:end]
+        return _make_growing(delta.OPAQUE, 0, value) if self.opaque else value
+
+    def _append(self, old: bytes | GrowingValue, count: int, added: bytes, position: int) -> GrowingValue:  # noqa: ARG002
+        growing = old if isinstance(old, GrowingValue) else _make_growing(*read_body(old))
+        return growing.grow(growing.count + count, added, crc32(added, growing.crc))
+
+    def _replace(
+        self,
+        op: int,
+        old: bytes | GrowingValue,
+        arguments: Sequence[int],
+        added: bytes,
+        position: int,  # noqa: ARG002
+    ) -> GrowingValue:
+        count, prefix, gone, crc = arguments
+        if op == delta.SPLICE and not gone:
+            growing = old if isinstance(old, GrowingValue) else _make_growing(*read_body(old))
+            if growing.length == prefix:
+                if crc32(added, growing.crc) != crc:
+                    raise delta.Mismatch
+                return growing.grow(count, added, crc)
+        kind, _, body = read_body(old)
+        rest = body[prefix + gone :]
+        tail = added + rest if op == delta.SPLICE else rest + added
+        return self._check(kind, count, crc, body[:prefix] + tail)
+
+    def _expand(self, arguments: Sequence[int], packed: bytes, position: int) -> GrowingValue:  # noqa: ARG002
+        kind, count, size, crc, method = arguments
+        delta.check_size(size)
+        return self._check(kind, count, crc, expand(method, packed, size))
+
+    def _check(self, kind: int, count: int, crc: int, body: bytes) -> GrowingValue:
+        if crc32(body) != crc:
+            raise delta.Mismatch
+        self.size += len(body)
+        return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
+
+
+def _make_growing(kind: int, count: int, body: bytes) -> GrowingValue:
+    return GrowingValue(kind, count, len(body), crc32(body), _GrowingBytes(body))
+
+
 class Replay:
     """The packed states of a chain, made one after the other."""
 
@@ -133,13 +187,15 @@ class Replay:
         self._chain = chain
         self._number = -1
         """The number of the record that was applied last."""
-        self._names: list[str] = []
-        self._values: PackedState = {}
-        """The state there, which no later step changes."""
+        self._table = PackedTable(opaque=tables.is_opaque)
+        """The state there."""
         self._states: list[PackedState] | None = []
         """All states until then; None once they would take too much memory."""
-        self.size = 0
+
+    @property
+    def size(self) -> int:
         """About how many bytes of memory the values take in addition to those of the records."""
+        return self._table.size
 
     def reaches(self, number: int) -> bool:
         """Return whether the state at a record can be had without beginning again."""
@@ -152,149 +208,55 @@ class Replay:
             CheckpointCorruptionError: a record on the way is malformed, or bytes that it names are
                 damaged.
         """
-        if number <= self._number:
-            return self._values if number == self._number or self._states is None else self._states[number]
+        if self._states is not None and number < self._number:
+            return self._states[number]
         records = self._chain.records
         if self._number < 0:
             self._begin(records[0])
         for record in records[self._number + 1 : number + 1]:
             self._step(record)
-        return self._values
+        return self._table.values
 
     def _begin(self, keyframe: DecodedRecord) -> None:
         """Make the state at the keyframe."""
+        table = self._table
         listed = keyframe.table or ()
         if not any(listed[1::2]):
             # Its own ops set all values.
-            self._names = list(listed[::2])
-            self._values = dict.fromkeys(self._names, b"")
+            table.names = list(listed[::2])
+            table.values = dict.fromkeys(table.names, b"")
             self._step(keyframe)
             return
-        table = self._tables.build(keyframe)
-        bodies = self._tables.read_bodies(table.values.values(), keyframe.checkpoint.offset)
-        values: PackedState = {}
-        for (name, value), body in zip(table.values.items(), bodies, strict=True):
+        named = self._tables.build(keyframe)
+        bodies = self._tables.read_bodies(named.values.values(), keyframe.checkpoint.offset)
+        for (name, value), body in zip(named.values.items(), bodies, strict=True):
             if value.kind != delta.OPAQUE and value.length <= delta.INLINE_LENGTH:
-                values[name] = delta.pack_header(value.kind, value.count) + body
+                table.values[name] = delta.pack_header(value.kind, value.count) + body
             else:
-                values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, _GrowingBytes(body))
-                self.size += value.length
-        self._names = table.names
-        self._note(values)
+                table.values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, _GrowingBytes(body))
+                table.size += value.length
+        table.names = named.names
+        self._note_step()
 
     def _step(self, record: DecodedRecord) -> None:
+        # Callers have the state before the step, which must not change.
+        self._table.values = self._table.values.copy()
         try:
-            self._note(self._apply(record.ops, record.data))
+            self._table.apply(record.ops, record.data, record.start)
         except delta.Mismatch:
             reason = "the state's checksum is wrong"
             raise CheckpointCorruptionError(self._chain.path, record.checkpoint.offset, reason) from None
         except delta.MALFORMED as error:
             reason = f"the change is malformed: {error}"
             raise CheckpointCorruptionError(self._chain.path, record.checkpoint.offset, reason) from error
+        self._note_step()
 
-    def _note(self, values: PackedState) -> None:
-        self._values = values
+    def _note_step(self) -> None:
         self._number += 1
         if self._states is not None:
-            self._states.append(values)
-            if self.size > _MAX_KEPT:
+            self._states.append(self._table.values)
+            if self._table.size > _MAX_KEPT:
                 self._states = None
-
-    def _apply(self, ops: Sequence[Any], added: bytes) -> PackedState:
-        """Return the state after the ops of the next record; see `delta.Table.apply`.
-
-        Raises:
-            delta.Mismatch: a value does not have its checksum.
-            IndexError, KeyError, ValueError, TypeError, struct.error: the ops are malformed.
-        """
-        # Nearly all ops set a value. 1.5 us for six of them.
-        values = self._values.copy()
-        names = self._names
-        is_opaque = self._tables.is_opaque
-        keys_changed = False
-        position = 0
-        i = 0
-        while i < len(ops):
-            op = ops[i]
-            key = ops[i + 1]
-            name = names[key] if key.__class__ is int else key
-            if op == delta.SET:
-                length = ops[i + 2]
-                keys_changed = keys_changed or name not in values
-                value = added[position : position + length]
-                values[name] = _make_opaque(value) if is_opaque else value
-                i += 3
-            elif op == delta.APPEND:
-                length = ops[i + 3]
-                values[name] = _append(values[name], ops[i + 2], added[position : position + length])
-                i += 4
-            elif op in {delta.SPLICE, delta.DROP}:
-                length = ops[i + 6]
-                values[name] = self._cut(op, values[name], ops[i + 2 : i + 6], added[position : position + length])
-                i += 7
-            elif op == delta.PACKED:
-                length = ops[i + 7]
-                keys_changed = keys_changed or name not in values
-                values[name] = self._expand(ops[i + 2 : i + 7], added[position : position + length])
-                i += 8
-            elif op == delta.DEL:
-                length = 0
-                del values[name]
-                keys_changed = True
-                i += 2
-            else:
-                raise ValueError(f"unknown op {op!r}")
-            position += length
-        if position != len(added):
-            raise ValueError("the data is longer or shorter than its ops say")
-        if keys_changed:
-            self._names = list(values)
-        return values
-
-    def _cut(self, op: int, old: bytes | GrowingValue, arguments: Sequence[int], new: bytes) -> GrowingValue:
-        """Return a value with a part replaced (SPLICE), or a part taken out and bytes added (DROP)."""
-        count, prefix, gone, crc = arguments
-        if not gone and op == delta.SPLICE:
-            growing = _make_growing(old)
-            if growing.length == prefix:
-                if crc32(new, growing.crc) != crc:
-                    raise delta.Mismatch
-                return growing.grow(count, new, crc)
-        kind, _, body = read_body(old)
-        rest = body[prefix + gone :]
-        body = body[:prefix] + (new + rest if op == delta.SPLICE else rest + new)
-        return self._check(kind, count, crc, body)
-
-    def _expand(self, arguments: Sequence[int], packed: bytes) -> GrowingValue:
-        """Return a value that was stored compressed."""
-        kind, count, size, crc, method = arguments
-        delta.check_size(size)
-        body = expand(method, packed, size)
-        if len(body) != size:
-            raise delta.Mismatch
-        return self._check(kind, count, crc, body)
-
-    def _check(self, kind: int, count: int, crc: int, body: bytes) -> GrowingValue:
-        if crc32(body) != crc:
-            raise delta.Mismatch
-        self.size += len(body)
-        return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
-
-
-def _make_opaque(body: bytes) -> GrowingValue:
-    return GrowingValue(delta.OPAQUE, 0, len(body), crc32(body), _GrowingBytes(body))
-
-
-def _append(old: bytes | GrowingValue, count: int, new: bytes) -> GrowingValue:
-    growing = _make_growing(old)
-    return growing.grow(growing.count + count, new, crc32(new, growing.crc))
-
-
-def _make_growing(value: bytes | GrowingValue) -> GrowingValue:
-    if isinstance(value, GrowingValue):
-        return value
-    kind, count, body = read_body(value)
-    return GrowingValue(kind, count, len(body), crc32(body), _GrowingBytes(body))
 
 
 class _DecodedValue(NamedTuple):

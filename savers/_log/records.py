@@ -27,7 +27,7 @@ from savers._log.frame import (
     parse_frames,
     read_trailer_length,
 )
-from savers._log.opened_ranges import OpenedRanges
+from savers._log.sealing import OpenedRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -214,17 +214,11 @@ class Records:
 
     # Ranges of values
 
-    def read_range(self, start: int, length: int) -> bytes:
-        """Return a range of the log, opened if the log is sealed."""
-        if self._ranges is not None:
-            return self._ranges.read(start, length)
-        return self.bytes.read_at(start, length)
-
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """Return the bytes between several pairs of start and end, as `read_range` does."""
-        if self._ranges is not None:
-            return [self.read_range(start, end - start) for start, end in ranges]
-        return self.bytes.read_many(ranges)
+        """Return the bytes between several pairs of start and end, opened if the log is sealed."""
+        if self._ranges is None:
+            return self.bytes.read_many(ranges)
+        return [self._ranges.read(start, end - start) for start, end in ranges]
 
     def note_appended(self, end: int, payload: bytes) -> None:
         """Keep the payload that was just sealed, with which the next one is compared."""

@@ -1,4 +1,4 @@
-"""Writes checkpoints of one log to another, and finds what of a log no reader can reach."""
+"""Writes checkpoints of one log to another, and finds out whether a log needs it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from graphkit.errors import CheckpointCorruptionError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 from savers import _delta as delta
 from savers._log import payloads
-from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY, MARK, WRITE, Frame
+from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY, MARK, SEALED, WRITE, Frame
 from savers._log.log_bytes import MemoryLogBytes
+from savers._log.records import Records
+from savers._log.sealing import read_key_id
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers._log.table_replay import TableReplay
+from savers._log.tables import TableReplay
 
 if TYPE_CHECKING:
+    from savers._cipher import KeyRing
     from savers._log.log import AnyLog
 
 
@@ -40,7 +43,7 @@ def replay_states(
     for stored in reversed(checkpoints):
         in_order.append(stored.offset < next_offset)
         next_offset = min(next_offset, stored.offset)
-    replay = TableReplay(log, lost_offset=lost_offset)
+    replay = TableReplay(log.tables, lost_offset=lost_offset)
     records = log.frames.records
     frames = records.search(HEADER_SIZE, log.frames.end)
     for stored in checkpoints:
@@ -48,7 +51,7 @@ def replay_states(
             yield stored, replay.advance_to(stored, frames)
         else:
             own_frames = records.search(stored.keyframe_offset, stored.end)
-            yield stored, TableReplay(log, lost_offset=lost_offset).advance_to(stored, own_frames)
+            yield stored, TableReplay(log.tables, lost_offset=lost_offset).advance_to(stored, own_frames)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,3 +264,26 @@ def _names_all(log: AnyLog, frame: Frame, data_starts: Sequence[int]) -> bool:
 
 def _refuse_base(position: int) -> delta.Value:
     raise ValueError(f"the value has no base, and none at byte {position}")
+
+
+def require_keys(key_ring: KeyRing | None) -> KeyRing:
+    """Return the keys of a saver.
+
+    Raises:
+        CheckpointerConfigurationError: it has none.
+    """
+    if key_ring is None:
+        raise CheckpointerConfigurationError("rotate needs the keys: open the store with `cipher`")
+    return key_ring
+
+
+def needs_rotation(log: AnyLog, key_ring: KeyRing) -> bool:
+    """Return whether an open log is plain, or has a record that another key than the current one sealed."""
+    frames = log.frames
+    if frames.seal is None:
+        return True
+    current_id, _ = key_ring.get_current(log.path)
+    return any(
+        frame.flags & SEALED and read_key_id(frame.payload) != current_id
+        for frame in Records(frames.bytes, frames.fid).scan(HEADER_SIZE, frames.end, 0)
+    )

@@ -63,7 +63,6 @@ _SPILL_LENGTH: Final = 1 << 12
 """If a keyframe would be too long, values longer than this go to DATA records."""
 _OPAQUE_KEY: Final = ""
 """The only key of a state that is the bytes of a StateSerializer."""
-_STRINGS: Final = (str, str)
 _ABSENT: Final = object()
 
 Pack = Callable[[str], bytes]
@@ -591,20 +590,13 @@ def _check_fields(stored: StoredCheckpoint) -> None:
     Raises:
         CheckpointSerializationError: a field of the checkpoint cannot be stored.
     """
-    # For the usual case, two look-ups: this is part of every put.
-    if (stored.id.__class__, stored.node.__class__) != _STRINGS or (
-        (stored.next.__class__, stored.parent.__class__) != _STRINGS
-    ):
-        _check_strings(stored)
+    # Nearly all checkpoints have four strings: this is part of every put. Subclasses of str are accepted, too.
+    if not (stored.id.__class__ is stored.node.__class__ is stored.next.__class__ is stored.parent.__class__ is str):
+        for name, value in (("id", stored.id), ("node_id", stored.node)):
+            if not isinstance(value, str):
+                raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
+        for name, optional in (("next_node_id", stored.next), ("parent_id", stored.parent)):
+            if optional is not None and not isinstance(optional, str):
+                raise CheckpointSerializationError(name, type(optional).__name__, "it must be a string or None")
     if not payloads.FIRST_TIME <= stored.created <= payloads.LAST_TIME:
         raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
-
-
-def _check_strings(stored: StoredCheckpoint) -> None:
-    """Refuse fields that are not strings; subclasses of str are accepted."""
-    for name, value in (("id", stored.id), ("node_id", stored.node)):
-        if not isinstance(value, str):
-            raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
-    for name, optional in (("next_node_id", stored.next), ("parent_id", stored.parent)):
-        if optional is not None and not isinstance(optional, str):
-            raise CheckpointSerializationError(name, type(optional).__name__, "it must be a string or None")

@@ -390,7 +390,7 @@ def test_changes_applied_to_one_key_leave_its_value(history):
     for name in "abcdef":
         table = tape.keyframe(0)
         for position, _, ops, data in tape.records[1:]:
-            table.apply_to_key(name, ops, data, position)
+            table.apply(ops, data, position, only=name)
         for field in whole.values[name].__slots__:
             assert getattr(table.values[name], field) == getattr(whole.values[name], field), field
 

@@ -887,9 +887,9 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     deleteIdle = delete_idle
     adeleteIdle = adelete_idle
 
-    @abstractmethod
     def close(self) -> None:
         """Bring everything that was put to the disk, and close what is open. A later use opens it again."""
+        self.catalogue.logs.close()
 
     def __enter__(self) -> Self:
         return self

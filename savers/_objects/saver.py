@@ -21,8 +21,7 @@ from graphkit.errors import (
 from savers._compression import Compression, parse_compression
 from savers._log import payloads
 from savers._log.catalogue import LogCatalogue
-from savers._log.frame import HEADER_SIZE, RELEASE, digest_thread
-from savers._log.frame_log import ThreadIdentity
+from savers._log.frame import HEADER_SIZE, RELEASE
 from savers._log.log import Log
 from savers._log.log_bytes import MemoryLogBytes, StaleLogError
 from savers._log.log_saver import LogSaver
@@ -51,18 +50,10 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
     """The logs in a bucket: `<thread>/<namespace>/`, and what SegmentBytes says."""
 
     def __init__(self, bucket: Bucket, codec: Codec, compression: Compression | None) -> None:
-        super().__init__()
+        super().__init__(codec, compression)
         self._bucket = bucket
-        self._codec = codec
-        self._compression = compression
-
-    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> ObjectLog:
-        identity = ThreadIdentity((thread_id, namespace), digest_thread(thread_id), None, is_opaque=False)
-        medium = self.new_medium(thread_id, namespace, version)
-        return Log(medium, identity, self._codec, None, self._compression, expects_release=version > 0)
 
     def new_medium(self, thread_id: str, namespace: str, version: int = 0) -> SegmentBytes:
-        """Return the bytes of the log of a history; the arguments are those of `shared_log`."""
         return SegmentBytes(self._bucket, f"{encode(thread_id)}/{encode(namespace)}", version)
 
     def list_threads(self, *, released: bool) -> Sequence[str]:
@@ -258,6 +249,3 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
                 return True if dry_run else self._delete(thread_id)
         except ThreadBusyError:
             return False
-
-    def close(self) -> None:
-        self._catalogue.logs.close()

@@ -18,6 +18,7 @@ from graphkit._saver.capabilities import (
     SupportsDeleteIdle,
     SupportsExists,
     SupportsFlush,
+    SupportsRemove,
     SupportsRepair,
     SupportsReplay,
     SupportsRotate,
@@ -191,6 +192,7 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
     SupportsFlush,
     SupportsDeleteIdle,
     SupportsRotate,
+    SupportsRemove,
     SupportsExists,
 )
 """The protocols that only some delegates implement."""

@@ -61,6 +61,7 @@ from savers._delta.table import Interpreter as Interpreter, Table as Table
 from savers._delta.values import (
     BIN as BIN,
     BLOCK as BLOCK,
+    BLOCK_BASE as BLOCK_BASE,
     INLINE_LENGTH as INLINE_LENGTH,
     LIST as LIST,
     MALFORMED as MALFORMED,
@@ -69,6 +70,7 @@ from savers._delta.values import (
     Mismatch as Mismatch,
     Value as Value,
     check_size as check_size,
+    find_header as find_header,
     has_canonical_header as has_canonical_header,
     pack_header as pack_header,
     parse_header as parse_header,

@@ -130,13 +130,6 @@ class Table(Interpreter[Value]):
         """The bytes of all values."""
         return sum([value.length for value in self.values.values()])
 
-    def copy(self) -> Table:
-        """Return a copy that can be changed without changing this table."""
-        new = Table(opaque=self.opaque)
-        new.names = self.names
-        new.values = {name: value.copy() for name, value in self.values.items()}
-        return new
-
     def _set(self, data: bytes, begin: int, end: int, position: int) -> Value:
         kind, count, skip = (OPAQUE, 0, 0) if self.opaque or begin == end else parse_header(data, begin)
         size = end - begin - skip

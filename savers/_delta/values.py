@@ -123,8 +123,9 @@ class ListedValue(Value):
 
     def count_pieces(self) -> int:
         """Return the number of pieces."""
-        steps = self.steps
-        return len(self._pieces if steps is None else steps) // 2
+        if self.steps is None:
+            return super().count_pieces()
+        return len(self.steps) // 2
 
     def add_piece(self, start: int, length: int) -> None:
         """Add a piece at the end."""
@@ -155,7 +156,11 @@ def get_steps(value: Value) -> tuple[list[int], int]:
     """Return the steps of a value, which the caller must not change, and where its last piece ends."""
     if isinstance(value, ListedValue) and value.steps is not None:
         return value.steps, value.end
-    pieces = value.pieces
+    return encode_steps(value.pieces)
+
+
+def encode_steps(pieces: list[int]) -> tuple[list[int], int]:
+    """Return pieces as steps, and where the last one ends; see `ListedValue`."""
     if not pieces:
         return [], 0
     steps = pieces[:]
@@ -231,9 +236,16 @@ def has_canonical_header(value: Value, body: bytes) -> bool:
     return parse_header(head + body, 0) == (value.kind, value.count, len(head))
 
 
+def find_header(packed: bytes, *, opaque: bool) -> tuple[int, int, int]:
+    """Return the kind, the count and the header's length of a packed value; an opaque or empty one has no header."""
+    if opaque or not packed:
+        return OPAQUE, 0, 0
+    return parse_header(packed, 0)
+
+
 def split_value(packed: bytes, *, opaque: bool) -> tuple[Value, memoryview]:
     """Return a packed value without pieces, and its bytes, which may be too many to be copied."""
-    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else parse_header(packed, 0)
+    kind, count, skip = find_header(packed, opaque=opaque)
     body = memoryview(packed)[skip:]
     return Value(kind=kind, count=count, length=len(body), crc=crc32(body), pieces=[]), body
 

@@ -33,7 +33,11 @@ _MAX_KEPT: Final = 8 << 20
 
 
 class GrowingValue:
-    """A packed value whose bytes are the first ones of a longer value."""
+    """A packed value whose bytes are the first ones of a longer value.
+
+    A list that grows at each step has its bytes once for all states of a chain: the values share one
+    `_GrowingBytes`, and each knows how many of them are its own. Only the longest of them may grow.
+    """
 
     __slots__ = ("_bytes", "count", "crc", "kind", "length")
 
@@ -88,7 +92,7 @@ def read_body(value: bytes | GrowingValue) -> tuple[int, int, bytes]:
     """
     if isinstance(value, GrowingValue):
         return value.kind, value.count, value.join_behind(b"")
-    kind, count, skip = delta.parse_header(value, 0) if value else (delta.OPAQUE, 0, 0)
+    kind, count, skip = delta.find_header(value, opaque=False)
     return kind, count, value[skip:]
 
 
@@ -110,6 +114,8 @@ class PackedHistory:
             CheckpointStorageError: the machine has too little memory for the state.
         """
         path = self._tables.frames.path
+        # The chain keeps its replay, so that the next state of the same chain costs only the records between
+        # the two. An exception may leave a state half made: then the next caller begins again.
         chain = self._chains.read(stored.keyframe_offset, stored.end)
         number = chain.find_number(stored.offset)
         if number is None:
@@ -136,11 +142,12 @@ class PackedTable(delta.Interpreter["bytes | GrowingValue"]):
         """About how many bytes of memory the values have taken in addition to those of the records."""
 
     def _set(self, data: bytes, begin: int, end: int, position: int) -> bytes | GrowingValue:  # noqa: ARG002 - for tables of pieces
-        value = data[begin:end]
-        return _make_growing(delta.OPAQUE, 0, value) if self.opaque else value
+        if self.opaque:
+            return _start_growing(delta.OPAQUE, 0, data[begin:end])
+        return data[begin:end]
 
     def _append(self, old: bytes | GrowingValue, count: int, added: bytes, position: int) -> GrowingValue:  # noqa: ARG002
-        growing = old if isinstance(old, GrowingValue) else _make_growing(*read_body(old))
+        growing = _as_growing(old)
         return growing.grow(growing.count + count, added, crc32(added, growing.crc))
 
     def _replace(
@@ -153,15 +160,15 @@ class PackedTable(delta.Interpreter["bytes | GrowingValue"]):
     ) -> GrowingValue:
         count, prefix, gone, crc = arguments
         if op == delta.SPLICE and not gone:
-            growing = old if isinstance(old, GrowingValue) else _make_growing(*read_body(old))
+            growing = _as_growing(old)
             if growing.length == prefix:
                 if crc32(added, growing.crc) != crc:
                     raise delta.Mismatch
                 return growing.grow(count, added, crc)
         kind, _, body = read_body(old)
         rest = body[prefix + gone :]
-        tail = added + rest if op == delta.SPLICE else rest + added
-        return self._check(kind, count, crc, body[:prefix] + tail)
+        parts = (body[:prefix], added, rest) if op == delta.SPLICE else (body[:prefix], rest, added)
+        return self._check(kind, count, crc, b"".join(parts))
 
     def _expand(self, arguments: Sequence[int], packed: bytes, position: int) -> GrowingValue:  # noqa: ARG002
         kind, count, size, crc, method = arguments
@@ -175,8 +182,14 @@ class PackedTable(delta.Interpreter["bytes | GrowingValue"]):
         return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
 
 
-def _make_growing(kind: int, count: int, body: bytes) -> GrowingValue:
+def _start_growing(kind: int, count: int, body: bytes) -> GrowingValue:
     return GrowingValue(kind, count, len(body), crc32(body), _GrowingBytes(body))
+
+
+def _as_growing(value: bytes | GrowingValue) -> GrowingValue:
+    if isinstance(value, GrowingValue):
+        return value
+    return _start_growing(*read_body(value))
 
 
 class Replay:
@@ -338,19 +351,26 @@ class StateDecoder:
         return state
 
     def _decode_value(self, name: str, value: bytes | GrowingValue, known: _DecodedValue | None) -> _DecodedValue:
+        unpack = self._codec.unpack
         if not isinstance(value, GrowingValue):
-            decoded = self._codec.unpack(value, name)
-            _, _, body = read_body(value) if type(decoded) is FrozenList else (0, 0, b"")
+            decoded = unpack(value, name)
+            if type(decoded) is not FrozenList:
+                return _DecodedValue(value, b"", decoded)
+            _, _, body = read_body(value)
             return _DecodedValue(value, body, decoded)
         if value.kind == delta.BIN and value.count == value.length:
             # Nothing is copied: LangGraph's states consist of bytes.
             return _DecodedValue(value, b"", value.join_behind(b""))
         header = delta.pack_header(value.kind, value.count)
         if value.kind != delta.LIST:
-            return _DecodedValue(value, b"", self._codec.unpack(value.join_behind(header), name))
+            return _DecodedValue(value, b"", unpack(value.join_behind(header), name))
         body = value.join_behind(b"")
-        items = None if known is None else self._share_items(known, value.count, body, name)
-        return _DecodedValue(value, body, self._codec.unpack(header + body, name) if items is None else items)
+        items = None
+        if known is not None:
+            items = self._share_items(known, value.count, body, name)
+        if items is None:
+            items = unpack(header + body, name)
+        return _DecodedValue(value, body, items)
 
     def _share_items(self, known: _DecodedValue, count: int, body: bytes, name: str) -> FrozenList | None:
         """Return a list by the items of one that was decoded before; None if neither continues the other.
@@ -361,16 +381,15 @@ class StateDecoder:
         # A tuple, a set and others are packed as lists, too, with a mark in front.
         if type(old) is not FrozenList:
             return None
-        if count <= len(old):
-            if not known.body.startswith(body):
-                return None
+        if count <= len(old) and known.body.startswith(body):
             items = FrozenList(old[:count])
             if old.kind == PLAIN:
                 items.kind = PLAIN
             return items
-        if not body.startswith(known.body):
+        if count <= len(old) or not body.startswith(known.body):
             return None
-        added = self._codec.unpack(delta.pack_header(delta.LIST, count - len(old)) + body[len(known.body) :], name)
+        header = delta.pack_header(delta.LIST, count - len(old))
+        added = self._codec.unpack(header + body[len(known.body) :], name)
         if type(added) is not FrozenList:
             return None
         grown: FrozenList = old + added

@@ -145,7 +145,7 @@ class Rewriter:
             return delta.Drop(
                 count=value.count,
                 prefix=window.prefix,
-                dropped=window.dropped,
+                dropped=window.removed,
                 crc=value.crc,
                 data=self._read_pieces(value, window.pieces),
             )

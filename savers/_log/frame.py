@@ -236,6 +236,8 @@ def pack_frame(
     """
     length = len(payload)
     trailer = _pack_trailer(length + OVERHEAD, END)
+    # A disk that loses power keeps some sectors of a write and loses others, which are zero then. The number of
+    # sectors that are zero anyway distinguishes a lost sector from one of the payload. A shorter payload fills none.
     zeros = 0
     if length >= SECTOR:
         start = offset + FRAME_SIZE
@@ -243,6 +245,7 @@ def pack_frame(
         last = length - min((start + length) % SECTOR, length)
         zeros = count_zero_sectors(payload, start) + count_zero_sectors(payload[last:] + trailer, start + last)
         zeros = min(zeros, _U16_MAX)
+    # Rounded up, so that the record never vouches for bytes that were not on the disk.
     unsynced_sectors = (unsynced + SECTOR - 1) // SECTOR
     if unsynced_sectors > _U16_MAX:  # noqa: PLR1730 - min() takes 1,300 instructions of 10,000
         unsynced_sectors = _U16_MAX
@@ -274,6 +277,7 @@ def count_zero_sectors(data: bytes, offset: int) -> int:
         data: the bytes.
         offset: where they begin in the file.
     """
+    # Sectors are those of the file, not of the data: a run of zeros counts only from the next boundary on.
     count = 0
     run = data.find(_ZERO_SECTOR)
     while run >= 0:
@@ -412,14 +416,6 @@ def parse_frames(data: bytes, start: int, stop: int, offset: int, fid: int, seq:
         offset = end
         seq += 1
     return frames
-
-
-def read_trailer_length(data: bytes) -> int:
-    """Return the length of the record that ends where the data end, from its trailer.
-
-    The record is not checked.
-    """
-    return int(unpack_trailer(data, len(data) - TRAILER_SIZE)[0])
 
 
 def check_known(path: str, frame: Frame) -> None:

@@ -185,7 +185,11 @@ class History:
         return True
 
     def _adopt(self, chain: Chain) -> None:
-        """Go on behind the last chain of the log."""
+        """Go on behind the last chain of the log.
+
+        The chain has all of its checkpoints, but nothing of the log before it: neither an index, nor the early
+        writes that wait since earlier. Its keyframe says how far back these begin; `load_early` reads them.
+        """
         scan = chain.scan
         self._scan = Scan(self._frames, self._unpack, chain.start)
         # Copies: the chain takes in later records by itself, when a reader needs them.
@@ -252,7 +256,9 @@ class History:
         if self.index is not None:
             return self.index.find(id)
         last = self._scan.last
-        return last if last is not None and last.id == id else None
+        if last is None or last.id != id:
+            return None
+        return last
 
     def note_appended(self, stored: StoredCheckpoint, target: str | None, keyframe: DecodedRecord | None) -> None:
         """Note that a checkpoint was appended; `keyframe` is its record, if that is a keyframe."""
@@ -267,17 +273,12 @@ class History:
 
     # Early writes
 
-    @property
-    def has_unread_early(self) -> bool:
-        """Whether early writes may wait that were not read yet."""
-        return self._early_start < self._scan.start
-
     def load_early(self) -> EarlyWrites:
         """Return the early writes that wait for their checkpoint.
 
         Reads the part of the log in which they stand, if it was not read yet.
         """
-        if self.has_unread_early:
+        if self._early_start < self._scan.start:
             self._scan.early = scan_early(self._frames, self._early_start, self._frames.end)
             self._scan.start = self._early_start
         return self._scan.early
@@ -303,7 +304,8 @@ class History:
             located = self._frames.bytes.locate(id)
             if located is not None and not located:
                 return None
-            found = self._find_at(self._search(id) if located is None else located, id)
+            offsets = self._search(id) if located is None else located
+            found = self._find_at(offsets, id)
             if found is not None:
                 return found
         return self.load_index().find(id)
@@ -494,10 +496,14 @@ class History:
         """
         frames = self._frames
         read: dict[int, Mapping[str, bytes]] = {}
-        for offset in stored.writes.values():
-            if offset not in read:
+        packed: dict[str, bytes] = {}
+        for key, offset in stored.writes.items():
+            values = read.get(offset)
+            if values is None:
                 values = self._chains.find_writes(offset)
-                if values is None:
-                    _, values = payloads.decode_writes(frames.path, frames.records.read(offset, frames.end))
-                read[offset] = values
-        return {key: read[offset][key] for key, offset in stored.writes.items()}
+            if values is None:
+                frame = frames.records.read(offset, frames.end)
+                _, values = payloads.decode_writes(frames.path, frame)
+            read[offset] = values
+            packed[key] = values[key]
+        return packed

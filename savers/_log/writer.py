@@ -196,8 +196,8 @@ class LogWriter:
         """
         _check_fields(stored)
         history = self._history
-        if history.has_unread_early:
-            history.load_early()
+        # Before the first byte is written: early writes that cannot be read must not leave half a checkpoint.
+        history.load_early()
         frames = self._frames
         if not self._append_change(stored, draft, order, target, step):
             start = frames.end
@@ -220,11 +220,13 @@ class LogWriter:
             return False
         names = self._list_names()
         if names != order and not _follows(names, draft, order):
+            # Ops cannot move a key: a reader would find the state in another order.
             return False
         ops, data, flags = self._encode(draft, names)
         frames = self._frames
         if len(data) > _SPILL_LENGTH and len(data) > frames.bytes.max_values:
             return False
+        # All distances are from the beginning of the record, which is where the log ends now.
         start = frames.end
         early = self._history.load_early().measure(stored.id, start)
         if early is not None:
@@ -278,11 +280,15 @@ class LogWriter:
         self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], pack: Pack, target: str | None
     ) -> None:
         """Append a checkpoint as a keyframe; bytes that do not fit into one record go before it."""
+        # A keyframe has a table, which names the bytes of long values where earlier records have them, and ops for the
+        # values that changed or are short. If these do not fit into a record, the bytes of the long ones among them
+        # are appended first, and the table names these, too.
         frames = self._frames
         listed = self._list_values(draft, order, pack, {})
         payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
         if len(data) > frames.bytes.max_part or len(payload) > frames.max_payload:
-            payload = data = b""  # Each may take as much memory as the state, as does each record with a part of it.
+            # Each may take as much memory as the state, as does each record with a part of it.
+            payload = data = b""
             spilled = self._spill(draft, pack)
             listed = self._list_values(draft, order, pack, spilled)
             payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
@@ -401,7 +407,11 @@ class LogWriter:
     # What changed
 
     def load_table(self) -> delta.Table:
-        """Return the table of the last state, from then on kept up to date."""
+        """Return the table of the last state, from then on kept up to date.
+
+        Most runs never need it: the engine says what changed, and a keyframe of a short state repeats all values. It is
+        read when a long value is compared with the stored one, or when a keyframe names earlier bytes.
+        """
         table = self._table
         if table is not None:
             return table
@@ -436,6 +446,7 @@ class LogWriter:
                     draft[name] = delta.DELETE
                 continue
             value = state[name]
+            # A list that grew: the engine says how many of its first elements are the old list.
             if op > 0 and type(old) is FrozenList and len(old) == op:
                 items = value[op:]
                 if items:
@@ -503,6 +514,7 @@ class LogWriter:
         """Return the operation that turns a value of the last state into a packed value; None if they are equal."""
         old = self.load_table().values[name]
         if len(packed) <= delta.INLINE_LENGTH < old.length:
+            # Reading the old value costs more than a short new one.
             return packed
         last = self._history.last
         assert last is not None

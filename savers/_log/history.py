@@ -244,7 +244,7 @@ class History:
 
     def _note_keyframe(self, keyframe: DecodedRecord) -> None:
         self.keyframe_end = keyframe.checkpoint.end
-        self.has_whole_keyframe = not any((keyframe.table or ())[1::2])
+        self.has_whole_keyframe = not any(keyframe.entries)
 
     def _add_to_index(self, checkpoint: StoredCheckpoint, target: str | None) -> None:
         if self.index is not None and not self.index.add(checkpoint, target):

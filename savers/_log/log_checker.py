@@ -150,8 +150,7 @@ class LogChecker:
 
     def _check_keyframe(self, before: delta.Table, record: payloads.DecodedRecord) -> None:
         """Check that a keyframe's table has the values that the records before it led to."""
-        described = record.table or ()
-        for name, entry in zip(described[::2], described[1::2], strict=True):
+        for name, entry in zip(record.names, record.entries, strict=True):
             if entry is None or _describes(entry, before.values.get(name)):
                 continue
             if not self._is_new_data(name):

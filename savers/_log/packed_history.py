@@ -233,10 +233,9 @@ class Replay:
     def _begin(self, keyframe: DecodedRecord) -> None:
         """Make the state at the keyframe."""
         table = self._table
-        listed = keyframe.table or ()
-        if not any(listed[1::2]):
+        if not any(keyframe.entries):
             # Its own ops set all values.
-            table.names = list(listed[::2])
+            table.names = keyframe.names
             table.values = dict.fromkeys(table.names, b"")
             self._step(keyframe)
             return
@@ -254,14 +253,7 @@ class Replay:
     def _step(self, record: DecodedRecord) -> None:
         # Callers have the state before the step, which must not change.
         self._table.values = self._table.values.copy()
-        try:
-            self._table.apply(record.ops, record.data, record.start)
-        except delta.Mismatch:
-            reason = "the state's checksum is wrong"
-            raise CheckpointCorruptionError(self._chain.path, record.checkpoint.offset, reason) from None
-        except delta.MALFORMED as error:
-            reason = f"the change is malformed: {error}"
-            raise CheckpointCorruptionError(self._chain.path, record.checkpoint.offset, reason) from error
+        self._tables.apply(self._table, record)
         self._note_step()
 
     def _note_step(self) -> None:

@@ -147,6 +147,16 @@ class DecodedRecord(NamedTuple):
     early: EarlyDistances = NO_DISTANCES
     """Where the early writes before the record begin."""
 
+    @property
+    def names(self) -> list[str]:
+        """The keys that the table of a keyframe lists."""
+        return list((self.table or ())[::2])
+
+    @property
+    def entries(self) -> Sequence[Any]:
+        """The entries of the table, in the same order; None for a value that the ops set."""
+        return (self.table or ())[1::2]
+
 
 _new_record: Final = tuple.__new__
 """Makes a NamedTuple in half the time."""

@@ -253,8 +253,7 @@ def _names_all(log: AnyLog, frame: Frame, data_starts: Sequence[int]) -> bool:
         return False
     record = payloads.decode_checkpoint(log.path, frame, None, log.unpack)
     starts: set[int] = set()
-    entries = (record.table or ())[1::2]
-    for entry in entries:
+    for entry in record.entries:
         if entry is None or delta.names_base(entry):
             continue
         value = delta.decode_entry(entry, frame.offset, _refuse_base)

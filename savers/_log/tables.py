@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from savers._log.frame_log import AnyFrameLog
     from savers._log.stored_checkpoint import StoredCheckpoint
 
-_PAIR: Final = 2
-"""A keyframe lists a name and an entry for each value."""
 _ODD_KEYS: Final = ExtType(0, b"\0")
 """The mark in front of a mapping with keys that a msgpack map cannot hold, such as a str with a
 lone surrogate."""
@@ -90,14 +88,17 @@ class TableReader:
 
     # Tables
 
-    def apply(self, table: delta.Table, record: payloads.DecodedRecord) -> None:
+    def apply(self, table: delta.Interpreter[Any], record: payloads.DecodedRecord) -> None:
         """Apply the ops of a record to the table of the record before it.
 
         Raises:
-            CheckpointCorruptionError: the ops are malformed.
+            CheckpointCorruptionError: the ops are malformed, or a value does not have its checksum.
         """
         try:
             table.apply(record.ops, record.data, record.start)
+        except delta.Mismatch:
+            reason = "the state's checksum is wrong"
+            raise CheckpointCorruptionError(self.frames.path, record.checkpoint.offset, reason) from None
         except delta.MALFORMED as error:
             reason = f"the change is malformed: {error}"
             raise CheckpointCorruptionError(self.frames.path, record.checkpoint.offset, reason) from error
@@ -134,12 +135,11 @@ class TableReader:
             CheckpointCorruptionError: as for `build`.
         """
         position = keyframe.checkpoint.offset
-        listed = keyframe.table or ()
         table = delta.Table(opaque=self.is_opaque)
         seen: dict[int, payloads.DecodedRecord] = {position: keyframe}
         try:
-            table.names = list(listed[::_PAIR])
-            for name, entry in zip(table.names, listed[1::_PAIR], strict=True):
+            table.names = keyframe.names
+            for name, entry in zip(table.names, keyframe.entries, strict=True):
                 table.values[name] = decode(entry, name, seen)
         except (*delta.MALFORMED, RecursionError) as error:
             reason = f"the keyframe is malformed: {error}"
@@ -166,11 +166,9 @@ class TableReader:
         keyframe = seen.get(position)
         if keyframe is None:
             seen[position] = keyframe = self._read_keyframe(position)
-        listed = keyframe.table or ()
         table = delta.Table(opaque=self.is_opaque)
-        table.names = list(listed[::_PAIR])
-        number = table.names.index(name)
-        entry = listed[_PAIR * number + 1]
+        table.names = keyframe.names
+        entry = keyframe.entries[table.names.index(name)]
         value = self.decode_entry(entry, name, position, seen)
         depth = value.depth
         table.values[name] = value

@@ -454,7 +454,7 @@ class History:
         return list(islice(self.walk_back(), limit))[::-1]
 
     def load_index(self) -> Index:
-        """Return the index; the first call builds it, from the chains or by a scan of the log.
+        """Return the index; the first call builds it by a scan of the log.
 
         Raises:
             CheckpointCorruptionError: the log is damaged.
@@ -464,19 +464,6 @@ class History:
             return self.index
         if not frames.bytes.is_open:
             return Index()
-        try:
-            checkpoints = list(self._walk_chains())
-        except (_NoChainsError, CheckpointCorruptionError):
-            # Of a damaged log, the scan finds out where the damage begins.
-            return self._scan_index()
-        index = Index()
-        for stored in reversed(checkpoints):
-            index.add(stored, None)
-        self.index = index
-        return index
-
-    def _scan_index(self) -> Index:
-        frames = self._frames
         frames.in_doubt = True
         end = frames.end
         index = self.load_all(end)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -54,23 +53,14 @@ def replay_states(
             yield stored, TableReplay(log.tables, lost_offset=lost_offset).advance_to(stored, own_frames)
 
 
-@dataclass(slots=True, kw_only=True)
-class _WrittenValue:
-    """A value as it was when it was written: the Value itself may have grown since."""
-
-    kind: int
-    count: int
-    length: int
-    pieces: list[int]
-
-
 class Rewriter:
     """Writes checkpoints of one log to another, each as what changed since the one before it."""
 
     def __init__(self, source: AnyLog, target: AnyLog) -> None:
         self._source = source
         self._target = target
-        self._written: dict[str, _WrittenValue] = {}
+        self._written: dict[str, delta.Value] = {}
+        """The values as they were when they were written: copies, because those of the replay may grow."""
 
     def write(self, stored: StoredCheckpoint, table: delta.Table) -> None:
         """Write a checkpoint with its pending writes and tags; `table` is its packed state.
@@ -133,11 +123,15 @@ class Rewriter:
 
     def _compare(
         self,
-        before: _WrittenValue | None,
+        before: delta.Value | None,
         value: delta.Value,
         pack: Callable[[], bytes],
     ) -> delta.Operation | bytes | None:
-        """Return the operation that makes a value of the one before; None if they are equal."""
+        """Return the operation that makes a value of the one before; None if they are equal.
+
+        The pieces show what both have in common, so that no byte of it is read.
+        """
+        read_pieces = self._source.tables.read_pieces
         if before is None or before.kind != value.kind:
             return pack()
         window = delta.find_moved_window(before.pieces, before.length, value)
@@ -147,7 +141,7 @@ class Rewriter:
                 prefix=window.prefix,
                 dropped=window.removed,
                 crc=value.crc,
-                data=self._read_pieces(value, window.pieces),
+                data=read_pieces(value, window.pieces),
             )
         change = delta.compare_pieces(before.pieces, before.length, value)
         added = value.length - (before.length - change.removed)
@@ -155,7 +149,7 @@ class Rewriter:
             return None
         if added + delta.SPLICE_COST >= value.length:
             return pack()
-        data = self._read_pieces(value, change.pieces)
+        data = read_pieces(value, change.pieces)
         is_at_end = not change.removed and change.prefix == before.length
         if value.kind == delta.LIST and is_at_end and value.count > before.count:
             return delta.Append(value.count - before.count, data)
@@ -167,11 +161,6 @@ class Rewriter:
             data=data,
         )
 
-    def _read_pieces(self, value: delta.Value, pieces: list[int]) -> bytes:
-        if not pieces:
-            return b""
-        return self._source.tables.read_pieces(value, pieces)
-
     def _check_written(
         self,
         stored: StoredCheckpoint,
@@ -180,7 +169,7 @@ class Rewriter:
     ) -> None:
         """Check that the new log has the checksums and lengths of the old one.
 
-        `_read_pieces` does not check the bytes that it reads.
+        The bytes of pieces are read unchecked.
         """
         written = self._target.writer.load_table().values
         for name in changed:
@@ -194,14 +183,8 @@ class Rewriter:
     def _remember(self, changed: Sequence[str], values: Mapping[str, delta.Value]) -> None:
         for name in changed:
             self._written.pop(name, None)
-            value = values.get(name)
-            if value is not None:
-                self._written[name] = _WrittenValue(
-                    kind=value.kind,
-                    count=value.count,
-                    length=value.length,
-                    pieces=value.pieces.copy(),
-                )
+            if name in values:
+                self._written[name] = values[name].copy()
 
 
 def copy_to_memory(log: AnyLog, checkpoints: Sequence[StoredCheckpoint]) -> bytes:

@@ -67,6 +67,9 @@ _ZERO_SECTOR: Final = bytes(SECTOR)
 _MAX_FRAMES: Final = 256
 """How many records are parsed at once: few enough that the collector seldom sees them."""
 
+# The checksum of a record's header covers the offset and the id of the file, which are not stored with the record (the
+# offset) or must be those of this file. So bytes that were copied from elsewhere prove nothing: a state may hold the
+# bytes of a log, and a block of an older file may turn up in a newer one after a power loss.
 _FILE_HEADER: Final = struct.Struct("<8sHHIIIQQ16sI")
 _HEAD_TYPE_AND_OFFSET: Final = struct.Struct("<4sIIBIIIIHHHBQ")
 """What the checksum of a record's header covers: its fields, the type, and the record's offset."""
@@ -342,6 +345,7 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     room = len(data) - start
     if room < FRAME_SIZE:
         return ""
+    # In this order: the length is not believed before the header is proved, and the payload not before it is there.
     fields = unpack_head(data, start)
     sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = fields
     if sync != SYNC:
@@ -396,6 +400,7 @@ def parse_frames(data: bytes, start: int, stop: int, offset: int, fid: int, seq:
             break
         payload = data[start + FRAME_SIZE : trailer]
         whole = length + OVERHEAD
+        # The cheap checks do not come first: nearly all records pass all of them.
         is_good = (
             sync == SYNC
             and check == crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[start : start + _CHECKED]))

@@ -127,6 +127,9 @@ class History:
             self.load_all(size)
 
     def _load_end(self, size: int) -> bool:
+        # From the end back: zeros, if writers extend the log ahead; records about the last checkpoint; its own record,
+        # which says where its keyframe is; from there on forward, the last chain. Each step may find no good record.
+        # Whether that is a write that never finished, or damage, only reading from the beginning tells.
         frames = self._frames
         back = BackwardReader(frames.records, size)
         back.skip_zeros()
@@ -141,7 +144,6 @@ class History:
             # Forward, each record takes a third of the time.
             run = frames.records.read_run(last.offset - last.key, end)
         except CheckpointCorruptionError:
-            # Only reading from the beginning distinguishes damage from records that a power loss took.
             return False
         back.skip_to(run[0].offset)
         if not frames.bytes.has_whole_end(chain(reversed(run), back)):
@@ -301,6 +303,8 @@ class History:
         if last is not None and last.id == id and not last.is_replacement:
             return last
         if self.can_search():
+            # A search reads the log once, from its end, and decodes one chain. An index decodes all records, and takes
+            # memory for each, but answers the next question at once.
             located = self._frames.bytes.locate(id)
             if located is not None and not located:
                 return None
@@ -395,6 +399,8 @@ class History:
 
         Reads no further back than the iteration goes, chain by chain.
         """
+        # An index may be built while the caller works with a checkpoint, and a log may turn out to have no chains: then
+        # the iteration goes on in the index, before the last checkpoint that was yielded.
         yielded = self._frames.end
         if self.index is None:
             try:
@@ -427,6 +433,7 @@ class History:
         start: int | None = last.keyframe_offset
         while start is not None:
             if end - start > MAX_LENGTH:
+                # It would not be kept, and be read again for each of its checkpoints.
                 raise _NoChainsError
             for record in reversed(self._chains.read(start, end).records):
                 stored = record.checkpoint

@@ -110,6 +110,9 @@ class TableReader:
             CheckpointCorruptionError: the table is malformed, or an earlier keyframe that it names
                 is damaged.
         """
+        # This keyframe is the base of each value of which it lists pieces: all of them, or those that follow the pieces
+        # of an earlier base, which a reader then needs, too. `depth` counts these. It is taken before the ops, because
+        # an op may make a new value of the same pieces. A value of which it lists no piece keeps its base.
         position = keyframe.checkpoint.offset
         table = self.list_entries(keyframe, lambda entry, name, seen: self.decode_entry(entry, name, position, seen))
         depths = {name: value.depth for name, value in table.values.items()}

@@ -321,7 +321,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         Of all threads (None), it logs a warning about one that cannot be read, and omits it.
         """
 
-        def read(log: Log[Medium]) -> tuple[list[CheckpointInfo], str] | None:
+        def read(log: Log[Medium]) -> tuple[list[CheckpointInfo], bool]:
             checkpoints = log.history.load_index().checkpoints
             # An info is made only of what matches.
             found = [
@@ -329,27 +329,23 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 for stored in reversed(checkpoints)
                 if all(key in stored.metadata and stored.metadata[key] == value for key, value in metadata.items())
             ]
-            return (found, checkpoints[-1].id) if found else None
+            return found, bool(found) and found[0].id == checkpoints[-1].id
 
         wanted = None if thread_id is None else resolve_thread_id(thread_id)
         infos: list[CheckpointInfo] = []
         for owner, namespace in self._find_histories(wanted, metadata):
-            remaining = None if limit is None else limit - len(infos)
-            if remaining is not None and remaining <= 0:
+            if limit is not None and len(infos) >= limit:
                 break
             with self._warn_if_unreadable(owner, is_one_of_all=wanted is None):
-                matching = self._read_once(owner, namespace, read, None)
-                if matching is None:
-                    continue
-                found, latest = matching
-                if found[0].id == latest:
+                found, has_latest = self._read_once(owner, namespace, read, ([], False))
+                if has_latest:
                     found[0] = with_status(self, found[0])
-                infos += found[:remaining]
-        return infos
+                infos += found
+        return infos[:limit]
 
     def _find_histories(self, thread_id: str | None, metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:  # noqa: ARG002 - for media with an index
         """Yield the histories, by thread and namespace, that may have a checkpoint with such metadata."""
-        for owner in self.threads() if thread_id is None else [thread_id]:
+        for owner in self._select_threads(thread_id):
             with self._warn_if_unreadable(owner, is_one_of_all=thread_id is None):
                 for namespace in self.catalogue.list_namespaces(owner):
                     yield owner, namespace
@@ -423,7 +419,9 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         def read(log: Log[Medium]) -> FrozenDict | None:
             # In the log from which it was listed, it is still at the same offset.
             present = stored if log.frames.fid == fid else log.find(stored.id)
-            return None if present is None else log.load_state(present)
+            if present is None:
+                return None
+            return log.load_state(present)
 
         def load() -> FrozenDict:
             damage: CheckpointCorruptionError | None = None
@@ -767,7 +765,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """
         if idle_since.tzinfo is None:
             raise ValueError(f"idle_since must have a time zone, such as UTC: {idle_since!r}")
-        thread_ids = self._list_possibly_idle(None if thread is None else resolve_thread_id(thread), idle_since)
+        thread_id = None if thread is None else resolve_thread_id(thread)
+        thread_ids = self._list_possibly_idle(thread_id, idle_since)
         deleted: list[str] = []
 
         def delete(thread_id: str) -> None:

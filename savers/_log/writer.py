@@ -123,7 +123,10 @@ class LogWriter:
         state = checkpoint.state
         metadata = checkpoint.metadata
         base = history.last
-        step = metadata["step"] if base is not None and checkpoint.metadata_base is base.metadata else None
+        step = None
+        if base is not None and checkpoint.metadata_base is base.metadata:
+            # The engine says that only the number of the step differs.
+            step = metadata["step"]
         # By position, because this is part of every put.
         stored = StoredCheckpoint(
             checkpoint.id,
@@ -136,7 +139,12 @@ class LogWriter:
         )
         pack = self._codec.pack
         if self._serializer is None:
-            draft = self._draft(checkpoint.changes, state)
+            if base is None:
+                draft: delta.Draft = {name: pack(value, _check_key(name)) for name, value in state.items()}
+            elif checkpoint.changes is not None and checkpoint.changes.base is self.state:
+                draft = self._draft_changes(checkpoint.changes, state)
+            else:
+                draft = self._draft_by_comparison(state)
             self.append(stored, draft, [*state], lambda name: pack(state[name], name), target, step)
         else:
             packed = self._dump(state)
@@ -425,14 +433,6 @@ class LogWriter:
         self._table = table
         self.state_length = table.length
         return table
-
-    def _draft(self, changes: Changes | None, state: FrozenDict) -> delta.Draft:
-        """Return the operations that turn the last state into a new one."""
-        if self._history.last is None:
-            return {name: self._codec.pack(value, _check_key(name)) for name, value in state.items()}
-        if changes is not None and changes.base is self.state:
-            return self._draft_changes(changes, state)
-        return self._draft_by_comparison(state)
 
     def _draft_changes(self, changes: Changes, state: FrozenDict) -> delta.Draft:
         """Draft what changed, as the engine recorded it: only the changed keys are packed, and nothing is read."""

@@ -252,8 +252,11 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         def read(log: Log[Medium], stored: StoredCheckpoint) -> tuple[CheckpointInfo | None, bool]:
             return make_info(log, stored), stored is log.history.find_latest()
 
-        info, is_latest = self._read_checkpoint(config, read, (None, False))
-        return with_status(self, info) if is_latest and info is not None else info
+        nothing: tuple[CheckpointInfo | None, bool] = (None, False)
+        info, is_latest = self._read_checkpoint(config, read, nothing)
+        if info is None or not is_latest:
+            return info
+        return with_status(self, info)
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         return self._read_checkpoint(config, Log.read_writes, {})
@@ -332,12 +335,13 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             return found, bool(found) and found[0].id == checkpoints[-1].id
 
         wanted = None if thread_id is None else resolve_thread_id(thread_id)
+        nothing: tuple[list[CheckpointInfo], bool] = ([], False)
         infos: list[CheckpointInfo] = []
         for owner, namespace in self._find_histories(wanted, metadata):
             if limit is not None and len(infos) >= limit:
                 break
             with self._warn_if_unreadable(owner, is_one_of_all=wanted is None):
-                found, has_latest = self._read_once(owner, namespace, read, ([], False))
+                found, has_latest = self._read_once(owner, namespace, read, nothing)
                 if has_latest:
                     found[0] = with_status(self, found[0])
                 infos += found

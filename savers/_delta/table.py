@@ -137,13 +137,25 @@ class Table(Interpreter[Value]):
         return Value(kind, count, size, crc32(data[begin + skip : end]), pieces)
 
     def _append(self, old: Value, count: int, added: bytes, position: int) -> Value:
-        return _extend(old, old.count + count, crc32(added, old.crc), len(added), position)
+        length = len(added)
+        old.count += count
+        old.length += length
+        old.crc = crc32(added, old.crc)
+        if length:
+            old.add_piece(position, length)
+        return old
 
     def _replace(self, op: int, old: Value, arguments: Sequence[int], added: bytes, position: int) -> Value:
         count, prefix, gone, crc = arguments
         length = len(added)
         if op == SPLICE and prefix == old.length and not gone:
-            return _extend(old, count, crc, length, position)
+            # Bytes at the end. The value keeps its base, so that keyframes do not list its pieces again.
+            old.count = count
+            old.length += length
+            old.crc = crc
+            if length:
+                old.add_piece(position, length)
+            return old
         pieces = cut(old.pieces, 0, prefix)
         rest = cut_rest(old.pieces, prefix + gone)
         new = [position, length] if length else []
@@ -159,13 +171,3 @@ class Table(Interpreter[Value]):
         value = Value(kind, count, size, crc, [position - BLOCK_BASE, size])
         value.block = position, len(packed), size, method
         return value
-
-
-def _extend(value: Value, count: int, crc: int, length: int, position: int) -> Value:
-    """Add bytes at the end. The value keeps its base, so that keyframes do not list it again."""
-    value.count = count
-    value.length += length
-    value.crc = crc
-    if length:
-        value.add_piece(position, length)
-    return value

@@ -101,7 +101,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             stored = log.find(config.checkpoint_id)
             return default if stored is None else read(log, stored)
 
-        return self.read_log(config, find, default)
+        return self._use(self.catalogue.shared_log(config.thread, config.checkpoint_ns), find, default)
 
     def _read_once(
         self, thread_id: str, namespace: str, read: Callable[[Log[Medium]], _Result], default: _Result

@@ -218,6 +218,15 @@ class SupportsReplay(Protocol):
 
 
 @runtime_checkable
+class SupportsClose(Protocol):
+    """A saver that holds files or connections."""
+
+    def close(self) -> None:
+        """Bring everything that was put to the disk, and close what is open. A later use opens it again."""
+        ...
+
+
+@runtime_checkable
 class SupportsRemove(Protocol):
     """A saver that removes single checkpoints."""
 

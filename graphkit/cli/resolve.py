@@ -17,7 +17,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsExists
+from graphkit._saver.capabilities import SupportsClose, SupportsExists
 from graphkit._saver.versions import HasVersions
 from graphkit._wording import simplify_text
 from graphkit.cli.store_names import POSTGRES, SQLITE, StoreName, hide_passwords, parse_store_name
@@ -153,9 +153,8 @@ def close_stores() -> Iterator[None]:
 
 def _close_at_the_end(saver: BaseCheckpointSaver) -> None:
     opened = _OPENED.get()
-    close = getattr(saver, "close", None)
-    if opened is not None and close is not None:
-        opened.callback(close)
+    if opened is not None and isinstance(saver, SupportsClose):
+        opened.callback(saver.close)
 
 
 def open_target(name: str) -> tuple[str | BaseCheckpointSaver, dict[str, str]]:

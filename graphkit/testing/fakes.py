@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import (
     QUALITIES,
+    SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
@@ -193,6 +194,7 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
     SupportsDeleteIdle,
     SupportsRotate,
     SupportsRemove,
+    SupportsClose,
     SupportsExists,
 )
 """The protocols that only some delegates implement."""

@@ -14,6 +14,7 @@ from graphkit.abc import (
     Change,
     ConfigLike,
     HasVersions,
+    SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
@@ -365,6 +366,7 @@ _OPTIONAL: Final = (
     SupportsRotate,
     SupportsReplay,
     SupportsRemove,
+    SupportsClose,
     SupportsExists,
 )
 _MIXINS: Final[Mapping[type, type]] = {

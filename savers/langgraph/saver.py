@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 
 from graphkit import RunnableConfig
-from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver as SaverOfGraphkit, check_complete, check_limit
+from graphkit.abc import (
+    LANGGRAPH,
+    MADE_BY,
+    BaseCheckpointSaver as SaverOfGraphkit,
+    SupportsClose,
+    check_complete,
+    check_limit,
+)
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
@@ -118,9 +125,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         """Stop the sweeper, and close the saver, if it can be closed. A later use no longer applies `ttl`."""
         if self._sweeper is not None:
             self._sweeper.stop()
-        close = getattr(self.store, "close", None)
-        if close is not None:
-            close()
+        if isinstance(self.store, SupportsClose):
+            self.store.close()
 
     # Writing
 

@@ -131,9 +131,14 @@ class Table(Interpreter[Value]):
         return sum([value.length for value in self.values.values()])
 
     def _set(self, data: bytes, begin: int, end: int, position: int) -> Value:
-        kind, count, skip = (OPAQUE, 0, 0) if self.opaque or begin == end else parse_header(data, begin)
+        kind = OPAQUE
+        count = skip = 0
+        if begin != end and not self.opaque:
+            kind, count, skip = parse_header(data, begin)
         size = end - begin - skip
-        pieces = [position + skip, size] if size else []
+        pieces: list[int] = []
+        if size:
+            pieces = [position + skip, size]
         return Value(kind, count, size, crc32(data[begin + skip : end]), pieces)
 
     def _append(self, old: Value, count: int, added: bytes, position: int) -> Value:
@@ -157,9 +162,14 @@ class Table(Interpreter[Value]):
                 old.add_piece(position, length)
             return old
         pieces = cut(old.pieces, 0, prefix)
-        rest = cut_rest(old.pieces, prefix + gone)
-        new = [position, length] if length else []
-        pieces += new + rest if op == SPLICE else rest + new
+        new: list[int] = []
+        if length:
+            new = [position, length]
+        if op == SPLICE:
+            pieces += new
+        pieces += cut_rest(old.pieces, prefix + gone)
+        if op == DROP:
+            pieces += new
         value = Value(old.kind, count, old.length - gone + length, crc, pieces)
         if old.block is not None and is_in_block(pieces):
             value.block = old.block

@@ -141,9 +141,7 @@ def read_header(path: str, data: bytes) -> Header:
         if data.find(SYNC) >= 0:
             raise CheckpointCorruptionError(path, 0, "the file header is not a log's")
         raise CheckpointFormatError(path, "this is not a graphkit log")
-    checked_size = HEADER_SIZE - _U32.size
-    (check,) = _U32.unpack_from(data, checked_size)
-    if check != crc32(data[:checked_size]):
+    if not _has_right_checksum(data):
         raise CheckpointCorruptionError(path, 0, "the file header's checksum is wrong")
     if major != MAJOR:
         raise CheckpointFormatError(path, explain_format(major))
@@ -154,9 +152,15 @@ def is_newer(data: bytes) -> bool:
     """Return whether the first bytes of a log are the header of a newer major version."""
     if len(data) < HEADER_SIZE or not data.startswith(MAGIC):
         return False
-    checked_size = HEADER_SIZE - _U32.size
     major: int = _FILE_HEADER.unpack_from(data)[1]
-    return major > MAJOR and _U32.unpack_from(data, checked_size)[0] == crc32(data[:checked_size])
+    return major > MAJOR and _has_right_checksum(data)
+
+
+def _has_right_checksum(data: bytes) -> bool:
+    """Return whether a file header, of whatever version, has the checksum of its bytes."""
+    checked_size = HEADER_SIZE - _U32.size
+    (check,) = _U32.unpack_from(data, checked_size)
+    return bool(check == crc32(data[:checked_size]))
 
 
 def explain_format(major: int) -> str:

@@ -182,10 +182,16 @@ def pack_keyframe(
         pack: packs metadata with the codec.
         early: where early writes begin, if there are any.
     """
-    next_node = _NONE if new.next is None else new.next
+    next_node: Any = new.next
+    if next_node is None:
+        next_node = _NONE
+    parent: Any = _NONE
+    if new.parent is not None:
+        parent = id_bytes(new.parent)
+    metadata = None
+    if new.metadata:
+        metadata = pack(new.metadata, "metadata")
     parts: list[Any] = [id_bytes(new.id), new.node, next_node, new.created, ops, table]
-    parent: Any = _NONE if new.parent is None else id_bytes(new.parent)
-    metadata = pack(new.metadata, "metadata") if new.metadata else None
     return _pack_parts(parts, parent, metadata, target, early, data)
 
 

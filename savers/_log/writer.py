@@ -508,7 +508,9 @@ class LogWriter:
         if self._history.last is None:
             return {_OPAQUE_KEY: packed}
         change = self._compare(_OPAQUE_KEY, packed)
-        return {} if change is None else {_OPAQUE_KEY: change}
+        if change is None:
+            return {}
+        return {_OPAQUE_KEY: change}
 
     def _compare(self, name: str, packed: bytes) -> delta.Operation | bytes | None:
         """Return the operation that turns a value of the last state into a packed value; None if they are equal."""
@@ -523,9 +525,10 @@ class LogWriter:
 
     def _compare_bytes(self, name: str, old: bytes, new: bytes) -> delta.Operation | bytes | None:
         """As `_compare`, for bytes objects that are in memory."""
-        # The checksum of a long one is known.
-        crc = self.load_table().values[name].crc if len(old) > COMPARE_LENGTH else None
-        return delta.compare_bytes(old, new, crc)
+        if len(old) <= COMPARE_LENGTH:
+            return delta.compare_bytes(old, new)
+        # The table has the checksum, so that the bytes of a long one are not read for it.
+        return delta.compare_bytes(old, new, self.load_table().values[name].crc)
 
     # Pending writes and tags
 
@@ -567,7 +570,9 @@ class LogWriter:
     def _flags_about(self, stored: StoredCheckpoint) -> int:
         """Return the flags of a record about a checkpoint: SCATTERED unless it is the last one."""
         last = self._history.last
-        return 0 if last is not None and last.id == stored.id else SCATTERED
+        if last is not None and last.id == stored.id:
+            return 0
+        return SCATTERED
 
 
 def _follows(names: list[str], draft: delta.Draft, order: list[str]) -> bool:
@@ -604,11 +609,16 @@ def _check_fields(stored: StoredCheckpoint) -> None:
     """
     # Nearly all checkpoints have four strings: this is part of every put. Subclasses of str are accepted, too.
     if not (stored.id.__class__ is stored.node.__class__ is stored.next.__class__ is stored.parent.__class__ is str):
-        for name, value in (("id", stored.id), ("node_id", stored.node)):
-            if not isinstance(value, str):
-                raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
-        for name, optional in (("next_node_id", stored.next), ("parent_id", stored.parent)):
-            if optional is not None and not isinstance(optional, str):
-                raise CheckpointSerializationError(name, type(optional).__name__, "it must be a string or None")
+        _check_string("id", stored.id, "it must be a string")
+        _check_string("node_id", stored.node, "it must be a string")
+        if stored.next is not None:
+            _check_string("next_node_id", stored.next, "it must be a string or None")
+        if stored.parent is not None:
+            _check_string("parent_id", stored.parent, "it must be a string or None")
     if not payloads.FIRST_TIME <= stored.created <= payloads.LAST_TIME:
         raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
+
+
+def _check_string(name: str, value: object, reason: str) -> None:
+    if not isinstance(value, str):
+        raise CheckpointSerializationError(name, type(value).__name__, reason)

@@ -222,6 +222,8 @@ class LogSeal:
         """Return what seals with a key: with a salt that the log has already, or a new one."""
         encoded = encode_text(key_id)
         beginning = bytes([len(encoded)]) + encoded
+        # One salt serves all records of a log, so that a reader derives one key, which takes longer than opening some
+        # records. A new salt is needed only for a new key, or by a writer that has read no record with that key.
         for head, sealer in self._sealers.items():
             if head.startswith(beginning):
                 return sealer
@@ -283,6 +285,7 @@ class OpenedRanges:
         Raises:
             CheckpointKeyError: a key is missing or wrong.
         """
+        # A put compares a long value with the one that the last put has stored: that payload is still in memory.
         at = start - self._appended_start
         if at >= 0 and at + length <= len(self._appended):
             return self._appended[at : at + length]

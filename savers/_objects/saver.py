@@ -101,10 +101,13 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
             return unquote(name.removeprefix(_EMPTY), errors="surrogatepass")
         for directory in directories:
             for file, size in self._bucket.list(directory):
-                if size and file.endswith(f".{0:020d}"):
-                    (data,) = self._bucket.read([f"{directory}/{file}"])
-                    frames = Records(MemoryLogBytes(name, bytearray(data)), None).search(HEADER_SIZE, len(data))
-                    return str(payloads.unpack_payload(name, next(frames))[key])
+                # The first segment of a log; it is empty if it only takes the name of one that is gone.
+                if not size or not file.endswith(f".{0:020d}"):
+                    continue
+                (data,) = self._bucket.read([f"{directory}/{file}"])
+                medium = MemoryLogBytes(name, bytearray(data))
+                meta = next(Records(medium, None).search(HEADER_SIZE, len(data)))
+                return str(payloads.unpack_payload(name, meta)[key])
         return name  # It was deleted.
 
 
@@ -211,12 +214,10 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
 
     def _finish_release(self, root: ObjectLog, version: int) -> None:
         """Make all live logs of a thread a version, the root last, unless another process has just done that."""
-        mediums = [
-            self._catalogue.new_medium(root.thread_id, name)
-            for name in self._catalogue.list_live(root.thread_id)
-            if name
-        ]
-        for medium in [*(each for each in mediums if each.open()), root.frames.bytes]:
+        others = [name for name in self._catalogue.list_live(root.thread_id) if name]
+        mediums = [self._catalogue.new_medium(root.thread_id, name) for name in others]
+        opened = [medium for medium in mediums if medium.open()]
+        for medium in [*opened, root.frames.bytes]:
             with suppress(StaleLogError):
                 medium.replace(b"", version)
 
@@ -238,7 +239,9 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
 
     def size(self, thread: ThreadLike = None) -> int:
         """Return the bytes of all objects of a thread, or of the whole store (None)."""
-        return self._bucket.measure("" if thread is None else encode(resolve_thread_id(thread)))[0]
+        directory = "" if thread is None else encode(resolve_thread_id(thread))
+        size, _ = self._bucket.measure(directory)
+        return size
 
     def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
         _, last_write = self._bucket.measure(encode(thread_id))
@@ -246,6 +249,6 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
             return False
         try:
             with self._run_lock(RunnableConfig(thread_id), 0.0):
-                return True if dry_run else self._delete(thread_id)
+                return dry_run or self._delete(thread_id)
         except ThreadBusyError:
             return False

@@ -1,4 +1,4 @@
-"""Reads the tables of keyframes, and the bytes of the values that they name.
+"""Reads the tables of keyframes and of the checkpoints behind them, and the bytes of the values that they name.
 
 A table is the packed state of one checkpoint: where the bytes of each value lie in the log. A writer
 needs the last one, to name pieces of it in the next keyframe. Prune, verify and repair need all of

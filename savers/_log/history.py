@@ -399,8 +399,8 @@ class History:
 
         Reads no further back than the iteration goes, chain by chain.
         """
-        # An index may be built while the caller works with a checkpoint, and a log may turn out to have no chains: then
-        # the iteration goes on in the index, before the last checkpoint that was yielded.
+        # A chain may turn out to be too long to be read as a whole: then the iteration goes on in the index, before the
+        # last checkpoint that was yielded.
         yielded = self._frames.end
         if self.index is None:
             try:
@@ -471,6 +471,7 @@ class History:
             return self.index
         if not frames.bytes.is_open:
             return Index()
+        # Forward, which serves every log, and is faster than chain by chain from the end.
         frames.in_doubt = True
         end = frames.end
         index = self.load_all(end)

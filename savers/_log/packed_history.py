@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
-    from savers._log.chains import Chains
+    from savers._log.chains import Chain, Chains
     from savers._log.payloads import DecodedRecord
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._log.tables import TableReader
@@ -122,8 +122,8 @@ class PackedHistory:
             raise CheckpointCorruptionError(path, stored.offset, "its keyframe does not lead to it")
         try:
             if chain.replay is None or not chain.replay.reaches(number):
-                chain.replay = Replay(self._tables)
-            return chain.replay.advance_to(number, chain.records)
+                chain.replay = Replay(self._tables, chain)
+            return chain.replay.advance_to(number)
         except BaseException as error:
             chain.replay = None
             if isinstance(error, MemoryError):
@@ -193,10 +193,11 @@ def _as_growing(value: bytes | GrowingValue) -> GrowingValue:
 
 
 class Replay:
-    """The packed states of a chain, made one after the other. The chain owns it."""
+    """The packed states of a chain, made one after the other."""
 
-    def __init__(self, tables: TableReader) -> None:
+    def __init__(self, tables: TableReader, chain: Chain) -> None:
         self._tables = tables
+        self._chain = chain
         self._number = -1
         """The number of the record that was applied last."""
         self._table = PackedTable(opaque=tables.is_opaque)
@@ -213,8 +214,8 @@ class Replay:
         """Return whether the state at a record can be had without beginning again."""
         return self._states is not None or number >= self._number
 
-    def advance_to(self, number: int, records: Sequence[DecodedRecord]) -> PackedState:
-        """Return the state at a record of the chain, which has these.
+    def advance_to(self, number: int) -> PackedState:
+        """Return the state at a record.
 
         Raises:
             CheckpointCorruptionError: a record on the way is malformed, or bytes that it names are
@@ -222,6 +223,7 @@ class Replay:
         """
         if self._states is not None and number < self._number:
             return self._states[number]
+        records = self._chain.records
         if self._number < 0:
             self._begin(records[0])
         for record in records[self._number + 1 : number + 1]:

@@ -14,7 +14,7 @@ have `SupportsReplay`, which would bypass it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
@@ -213,6 +213,30 @@ class SupportsReplay(Protocol):
 
         Raises:
             CheckpointNotFoundError: there is no such version.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsClose(Protocol):
+    """A saver that holds files or connections."""
+
+    def close(self) -> None:
+        """Bring everything that was put to the disk, and close what is open. A later use opens it again."""
+        ...
+
+
+@runtime_checkable
+class SupportsRemove(Protocol):
+    """A saver that removes single checkpoints."""
+
+    def remove(self, config: ConfigLike, ids: Collection[str]) -> int:
+        """Remove checkpoints of a history, with their pending writes and tags.
+
+        The other checkpoints keep their whole states.
+
+        Returns:
+            How many of the checkpoints the history had.
         """
         ...
 

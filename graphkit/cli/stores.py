@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsExists
+from graphkit._saver.capabilities import SupportsClose, SupportsExists
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
@@ -298,9 +298,8 @@ def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> Base
     saver = registry.get_saver(kind, **options)
 
     opened = _OPENED.get()
-    close = getattr(saver, "close", None)
-    if opened is not None and close is not None:
-        opened.callback(close)
+    if opened is not None and isinstance(saver, SupportsClose):
+        opened.callback(saver.close)
     return saver
 
 

@@ -14,10 +14,12 @@ from typing import Any, Final, NamedTuple, Self
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import (
     QUALITIES,
+    SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
     SupportsFlush,
+    SupportsRemove,
     SupportsRepair,
     SupportsReplay,
     SupportsRotate,
@@ -191,6 +193,8 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
     SupportsFlush,
     SupportsDeleteIdle,
     SupportsRotate,
+    SupportsRemove,
+    SupportsClose,
     SupportsExists,
 )
 """The protocols that only some delegates implement."""

@@ -19,7 +19,6 @@ The package does not know files: callers pass positions, and functions that read
 """
 
 from savers._delta.bodies import (
-    ReadRanges as ReadRanges,
     check_pieces as check_pieces,
     read_bodies as read_bodies,
     read_pieces as read_pieces,
@@ -41,17 +40,13 @@ from savers._delta.operations import (
     APPEND as APPEND,
     DEL as DEL,
     DELETE as DELETE,
-    DROP as DROP,
-    PACKED as PACKED,
     SET as SET,
     SPLICE as SPLICE,
     SPLICE_COST as SPLICE_COST,
     Append as Append,
-    Delete as Delete,
     Draft as Draft,
     Drop as Drop,
     Operation as Operation,
-    SetCompressed as SetCompressed,
     Splice as Splice,
     compress as compress,
     encode_draft as encode_draft,
@@ -62,7 +57,7 @@ from savers._delta.pieces import (
     compare_pieces as compare_pieces,
     find_moved_window as find_moved_window,
 )
-from savers._delta.table import Table as Table
+from savers._delta.table import Interpreter as Interpreter, Table as Table
 from savers._delta.values import (
     BIN as BIN,
     BLOCK as BLOCK,
@@ -70,12 +65,12 @@ from savers._delta.values import (
     INLINE_LENGTH as INLINE_LENGTH,
     LIST as LIST,
     MALFORMED as MALFORMED,
-    MAP as MAP,
     OPAQUE as OPAQUE,
     STR as STR,
     Mismatch as Mismatch,
     Value as Value,
     check_size as check_size,
+    find_header as find_header,
     has_canonical_header as has_canonical_header,
     pack_header as pack_header,
     parse_header as parse_header,

@@ -6,7 +6,7 @@ from typing import Final
 from zlib import crc32
 
 from savers._delta.operations import SPLICE_COST, Append, Drop, Operation, Splice
-from savers._delta.values import BIN, LIST, OPAQUE, Value, pack_header, parse_header
+from savers._delta.values import BIN, LIST, Value, find_header, pack_header
 
 _NEEDLE_LENGTH: Final = 64
 """The fewest bytes of the new value that are searched for in the old one, to find a window that
@@ -33,16 +33,17 @@ def compare_values(old: Value, old_body: bytes, packed: bytes, *, opaque: bool) 
         packed: the new value, with its header.
         opaque: whether the values are bytes of a StateSerializer.
     """
-    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else parse_header(packed, 0)
+    kind, count, skip = find_header(packed, opaque=opaque)
     new = packed[skip:]
     if kind != old.kind:
         return packed
     if new == old_body:
-        return None if count == old.count else packed
+        # The counts are equal too, unless the old value comes from a forged record.
+        return packed if count != old.count else None
     if kind == LIST and count > old.count and new.startswith(old_body):
+        # The elements of a list are packed one after the other, so new ones are simply the bytes that follow.
         return Append(count - old.count, new[len(old_body) :])
-    change = _find_change(old_body, new, count)
-    return packed if change is None else change
+    return _find_change(old_body, new, count) or packed
 
 
 def compare_bytes(old: bytes, new: bytes, old_crc: int | None = None) -> Operation | bytes | None:
@@ -61,7 +62,9 @@ def compare_bytes(old: bytes, new: bytes, old_crc: int | None = None) -> Operati
         if not added:
             return None
         if len(added) + SPLICE_COST < len(new):
-            crc = crc32(new) if old_crc is None else crc32(added, old_crc)
+            if old_crc is None:
+                old_crc = crc32(old)
+            crc = crc32(added, old_crc)
             return Splice(count=len(new), prefix=len(old), removed=0, crc=crc, data=added)
     else:
         change = _find_change(old, new, len(new))
@@ -75,20 +78,19 @@ def _find_change(old_body: bytes, new: bytes, count: int) -> Operation | None:
 
     None if it would not be shorter than the new value.
     """
+    # A SPLICE replaces what is between a common prefix and a common suffix. A window that has moved (a chat that
+    # drops its oldest messages) has hardly any of both, but most of its bytes: a DROP names those that are gone.
+    # Where a DROP brings little, no suffix is looked for, because that reads both values to their ends.
     limit = min(len(old_body), len(new))
     prefix = _find_prefix(old_body, new, limit)
     drop = None
-    dropped = _find_dropped(prefix, old_body, new) if len(new) - prefix > _NEEDLE_LENGTH else 0
+    dropped = 0
+    if len(new) - prefix > _NEEDLE_LENGTH:
+        dropped = _find_dropped(prefix, old_body, new)
     if dropped:
-        kept = len(old_body) - dropped
-        drop = Drop(
-            count=count,
-            prefix=prefix,
-            dropped=dropped,
-            crc=crc32(new),
-            data=new[kept:],
-        )
-        if len(drop.data) < len(new) // _LARGE_PART:
+        added = new[len(old_body) - dropped :]
+        drop = Drop(count=count, prefix=prefix, dropped=dropped, crc=crc32(new), data=added)
+        if len(added) < len(new) // _LARGE_PART:
             return drop
     suffix = _find_suffix(old_body, new, limit - prefix)
     middle = new[prefix : len(new) - suffix]
@@ -106,6 +108,8 @@ def _find_dropped(prefix: int, old: bytes, new: bytes) -> int:
     This is what a moving window does, with or without elements in front that stay. Returns 0 for
     any other change.
     """
+    # The window begins where the bytes after the prefix occur in the old value. If they occur more than once, the
+    # right place is the one from which the old value continues to its end.
     rest = new[prefix:]
     long = rest[:_LONG_NEEDLE]
     dropped = _find_window(old, rest, long, prefix + 1, prefix)

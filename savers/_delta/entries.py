@@ -8,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from savers._delta.listed_value import ListedValue, decode_steps, get_steps
-from savers._delta.values import BLOCK, INLINE_LENGTH, Value, check_size
+from savers._delta.values import (
+    BLOCK,
+    INLINE_LENGTH,
+    ListedValue,
+    Value,
+    check_size,
+    decode_steps,
+    encode_steps,
+    get_steps,
+)
 
 MIN_PIECE: Final = 16
 """The next keyframe repeats a value whose pieces are shorter than this on average."""
@@ -55,23 +63,22 @@ def encode_entry(value: Value, position: int) -> list[int]:
     """
     base = value.base
     if len(value.pieces) != value.shared and value.depth >= MAX_DEPTH:
+        # One more base would be too many for a reader: all pieces are listed again.
         base = None
-    entry = [value.kind, value.count, value.length, value.crc]
-    entry.append(0 if base is None else position - base)
+    distance = shared = 0
+    if base is not None:
+        distance = position - base
+        shared = value.shared
+    entry = [value.kind, value.count, value.length, value.crc, distance]
     if value.block is not None:
         entry[_KIND] += BLOCK
         if base is None:
             block_at, length, size, method = value.block
             entry += (position - block_at, length, size, method)
-    pieces = value.pieces
-    end = position
-    for i in range(0 if base is None else value.shared, len(pieces), 2):
-        start = pieces[i]
-        length = pieces[i + 1]
-        entry.append(position - start if end == position else start - end)
-        entry.append(length)
-        end = start + length
-    return entry
+    steps, _ = encode_steps(value.pieces[shared:])
+    if steps:
+        steps[0] = position - steps[0]
+    return entry + steps
 
 
 def decode_entry(entry: Sequence[int], position: int, base: Callable[[int], Value]) -> Value:

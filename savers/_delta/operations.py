@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
-from zlib import crc32
 
-from savers._delta.values import OPAQUE, parse_header
+from savers._delta.values import split_value
 
 SET: Final = 0
 """[SET, key, length]: a new value, including its header, in the next `length` bytes of the data."""
@@ -196,16 +195,15 @@ def compress(
         shorter: compresses bytes; None if they do not become shorter.
         opaque: whether the value is the bytes of a StateSerializer.
     """
-    kind, count, skip = (OPAQUE, 0, 0) if opaque else parse_header(packed, 0)
-    body = memoryview(packed)[skip:]
+    value, body = split_value(packed, opaque=opaque)
     block = shorter(body)
     if block is None:
         return packed
     return SetCompressed(
-        kind=kind,
-        count=count,
-        size=len(body),
-        crc=crc32(body),
+        kind=value.kind,
+        count=value.count,
+        size=value.length,
+        crc=value.crc,
         method=method,
         data=block,
     )

@@ -17,24 +17,13 @@ _FEW: Final = 16
 
 
 class Replacement(NamedTuple):
-    """What turns a value into another one, as SPLICE has it."""
+    """What turns a value into another one, as SPLICE or DROP has it."""
 
     pieces: list[int]
-    """The new bytes."""
-    prefix: int
-    """How many old bytes stay in front of them."""
-    removed: int
-    """How many old bytes they replace."""
-
-
-class MovedWindow(NamedTuple):
-    """What turns a value into one whose window has moved on, as DROP has it."""
-
-    pieces: list[int]
-    """The new bytes, at the end."""
+    """The new bytes: in place of those that are gone (SPLICE), or at the end (DROP)."""
     prefix: int
     """How many old bytes stay in front."""
-    dropped: int
+    removed: int
     """How many old bytes after these are gone."""
 
 
@@ -105,7 +94,7 @@ def compare_pieces(before: list[int], length: int, new: Value) -> Replacement:
     )
 
 
-def find_moved_window(before: list[int], length: int, new: Value) -> MovedWindow | None:
+def find_moved_window(before: list[int], length: int, new: Value) -> Replacement | None:
     """Recognize a window that has moved on, by the pieces of the value before and after.
 
     Args:
@@ -130,7 +119,7 @@ def find_moved_window(before: list[int], length: int, new: Value) -> MovedWindow
         return None
     if cut(rest_after, 0, kept) != cut(rest_before, dropped, length - prefix):
         return None
-    return MovedWindow(cut(rest_after, kept, new.length - prefix), prefix=prefix, dropped=dropped)
+    return Replacement(cut(rest_after, kept, new.length - prefix), prefix, removed=dropped)
 
 
 def _find_position(pieces: Sequence[int], start: int) -> int:

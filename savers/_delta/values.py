@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from itertools import accumulate
+from operator import add, sub
+from typing import Final, final
 from zlib import crc32
 
 OPAQUE: Final = 0
@@ -59,7 +61,10 @@ class Value:
 
     def copy(self) -> Value:
         """Return a copy that can be changed without changing this value."""
-        new = Value(kind=self.kind, count=self.count, length=self.length, crc=self.crc, pieces=self.pieces[:])
+        return self._share_rest(Value(self.kind, self.count, self.length, self.crc, self.pieces[:]))
+
+    def _share_rest(self, new: Value) -> Value:
+        """Give a copy what does not change in place."""
         new.block = self.block
         new.base = self.base
         new.shared = self.shared
@@ -81,6 +86,87 @@ class Value:
         pieces = self.pieces
         pieces.append(start)
         pieces.append(length)
+
+
+@final
+class ListedValue(Value):
+    """A value with thousands of pieces, which most readers only read from the first to the last.
+
+    A keyframe lists pieces as *steps*: the start of the first one, its length, the gap behind it,
+    the length of the next one, and so on. That is what a reader needs that goes through the file
+    once. Working out the start of each piece takes 0.15 ms for 3000 pieces.
+    """
+
+    __slots__ = ("_pieces", "end", "steps")
+
+    def __init__(self, kind: int, count: int, length: int, crc: int, steps: list[int], end: int) -> None:
+        """Make a value of steps, which are numbers; `end` is their sum."""
+        super().__init__(kind, count, length, crc, [])
+        self.steps: list[int] | None = steps
+        """The steps, which the caller must not change; None once the pieces were worked out."""
+        self.end = end
+        """Where the last piece ends, while there are steps."""
+
+    @property
+    def pieces(self) -> list[int]:
+        """start, length, start, length, ..."""
+        steps = self.steps
+        if steps is not None:
+            self._pieces = decode_steps(steps)
+            self.steps = None
+        return self._pieces
+
+    @pieces.setter
+    def pieces(self, pieces: list[int]) -> None:
+        self._pieces = pieces
+        self.steps = None
+
+    def count_pieces(self) -> int:
+        """Return the number of pieces."""
+        if self.steps is None:
+            return super().count_pieces()
+        return len(self.steps) // 2
+
+    def add_piece(self, start: int, length: int) -> None:
+        """Add a piece at the end."""
+        steps = self.steps
+        if steps is None:
+            super().add_piece(start, length)
+            return
+        steps.append(start - self.end)
+        steps.append(length)
+        self.end = start + length
+
+    def copy(self) -> Value:
+        """Return a copy that can be changed without changing this value."""
+        if self.steps is None:
+            return super().copy()
+        return self._share_rest(ListedValue(self.kind, self.count, self.length, self.crc, self.steps[:], self.end))
+
+
+def decode_steps(steps: list[int]) -> list[int]:
+    """Return the pieces that are given by steps; see `ListedValue`."""
+    pieces = steps[:]
+    # The sums are the start of the first piece, its end, the start of the second one, and so on.
+    pieces[::2] = [*accumulate(steps)][::2]
+    return pieces
+
+
+def get_steps(value: Value) -> tuple[list[int], int]:
+    """Return the steps of a value, which the caller must not change, and where its last piece ends."""
+    if isinstance(value, ListedValue) and value.steps is not None:
+        return value.steps, value.end
+    return encode_steps(value.pieces)
+
+
+def encode_steps(pieces: list[int]) -> tuple[list[int], int]:
+    """Return pieces as steps, and where the last one ends; see `ListedValue`."""
+    if not pieces:
+        return [], 0
+    steps = pieces[:]
+    ends = [*map(add, pieces[::2], pieces[1::2])]
+    steps[2::2] = map(sub, pieces[2::2], ends)
+    return steps, ends[-1]
 
 
 _FIXED_FIRST: Final = 0x80
@@ -150,9 +236,16 @@ def has_canonical_header(value: Value, body: bytes) -> bool:
     return parse_header(head + body, 0) == (value.kind, value.count, len(head))
 
 
+def find_header(packed: bytes, *, opaque: bool) -> tuple[int, int, int]:
+    """Return the kind, the count and the header's length of a packed value; an opaque or empty one has no header."""
+    if opaque or not packed:
+        return OPAQUE, 0, 0
+    return parse_header(packed, 0)
+
+
 def split_value(packed: bytes, *, opaque: bool) -> tuple[Value, memoryview]:
     """Return a packed value without pieces, and its bytes, which may be too many to be copied."""
-    kind, count, skip = (OPAQUE, 0, 0) if opaque or not packed else parse_header(packed, 0)
+    kind, count, skip = find_header(packed, opaque=opaque)
     body = memoryview(packed)[skip:]
     return Value(kind=kind, count=count, length=len(body), crc=crc32(body), pieces=[]), body
 

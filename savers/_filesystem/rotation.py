@@ -17,7 +17,7 @@ from savers._filesystem.leftovers import remove_temporary_logs
 from savers._filesystem.verify import find_thread_id, list_files, list_others
 from savers._log.frame import RELEASE
 from savers._log.reports import RotationReport
-from savers._log.rotation import needs_rotation
+from savers._log.rewriter import needs_rotation
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing

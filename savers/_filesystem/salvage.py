@@ -33,7 +33,7 @@ from savers._log.frame import (
 from savers._log.records import Records
 from savers._log.sealing import read_key_id
 from savers._log.stored_checkpoint import EarlyWrites, Index
-from savers._log.table_replay import TableReplay
+from savers._log.tables import TableReplay
 
 if TYPE_CHECKING:
     from savers._filesystem.store import FileLog, Store
@@ -141,7 +141,7 @@ class Salvage:
 
     def search(self, size: int) -> None:
         """Find the good records and interpret them as a reader would."""
-        replay = TableReplay(self._log, lost_offset=NOWHERE)
+        replay = TableReplay(self._log.tables, lost_offset=NOWHERE)
         records = self._log.frames.records
         end = HEADER_SIZE
         seq = -1

@@ -468,7 +468,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         """
         from savers._filesystem import rotation
         from savers._filesystem.verify import list_files
-        from savers._log.rotation import require_keys
+        from savers._log.rewriter import require_keys
 
         store = self._store
         key_ring = require_keys(store.key_ring)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from savers._log.frame_log import Medium
+from savers._log.frame import digest_thread
+from savers._log.frame_log import Medium, ThreadIdentity
 from savers._log.log import Log
 from savers._log.open_logs import OpenLogs
+
+if TYPE_CHECKING:
+    from graphkit.codec import Codec
+    from savers._compression import Compression
 
 
 class Head(NamedTuple):
@@ -27,8 +32,19 @@ class LogCatalogue(ABC, Generic[Medium]):
         logs: those that are kept open.
     """
 
-    def __init__(self) -> None:
+    _codec: Codec
+
+    def __init__(self, codec: Codec | None = None, compression: Compression | None = None) -> None:
+        """Begin without open logs.
+
+        Args:
+            codec: that of the saver; only `new_log` needs it.
+            compression: how large values are compressed.
+        """
         self.logs: OpenLogs[Log[Medium]] = OpenLogs()
+        if codec is not None:
+            self._codec = codec
+        self._compression = compression
 
     def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> Log[Medium]:
         """Return the log of a history, whether it exists or not. Other callers may use it too: hold its mutex.
@@ -41,9 +57,21 @@ class LogCatalogue(ABC, Generic[Medium]):
         key = (thread_id, namespace, version)
         return self.logs.find(key) or self.logs.add(key, self.new_log(thread_id, namespace, version))
 
-    @abstractmethod
     def new_log(self, thread_id: str, namespace: str, version: int = 0) -> Log[Medium]:
-        """Return the log of a history for one caller, who closes it; the arguments are those of `shared_log`."""
+        """Return the log of a history for one caller, who closes it; the arguments are those of `shared_log`.
+
+        By default a plain log over what `new_medium` returns.
+        """
+        identity = ThreadIdentity((thread_id, namespace), digest_thread(thread_id), None, is_opaque=False)
+        medium = self.new_medium(thread_id, namespace, version)
+        return Log(medium, identity, self._codec, None, self._compression, expects_release=version > 0)
+
+    def new_medium(self, thread_id: str, namespace: str, version: int = 0) -> Medium:
+        """Return the bytes of the log of a history, not opened; the arguments are those of `shared_log`.
+
+        A catalogue implements this or `new_log`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has neither new_log nor new_medium")
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:  # noqa: ARG002 - for media with an index
         """Return the live histories that may have a checkpoint whose metadata have these keys with these values.

@@ -94,12 +94,13 @@ class Scan:
         checkpoint = decoded.checkpoint
         if base is not None and not frame.flags & KEY and checkpoint.keyframe_offset != base.keyframe_offset:
             raise CheckpointCorruptionError(path, frame.offset, "it names another record as its keyframe")
+        # The record says how far before it its early writes begin. They may be in an earlier chain, which this scan
+        # has not read: then that part of the log is read now.
         own_distance, _ = decoded.early
         if own_distance:
             early = self.early
             first = frame.offset - own_distance
             if first < self.start:
-                # They begin before the records that were taken in.
                 early = scan_early(self._frames, first, frame.offset)
             early.give_to(checkpoint)
             self.early.drop(checkpoint.id)
@@ -145,15 +146,12 @@ class Chain:
         self._numbers: dict[int, int] = {}
 
     @property
-    def keyframe_end(self) -> int:
-        """Where the keyframe ends."""
-        return self.records[0].checkpoint.end
-
-    @property
     def size(self) -> int:
         """About how many bytes this takes in memory."""
         size = self.end - self.start + _RECORD_COST * len(self.records)
-        return size if self.replay is None else size + self.replay.size
+        if self.replay is not None:
+            size += self.replay.size
+        return size
 
     def find_number(self, offset: int) -> int | None:
         """Return the number of the CHECKPOINT record at an offset; None if there is none."""
@@ -166,6 +164,7 @@ class Chain:
             CheckpointCorruptionError: it does not belong to the chain.
         """
         last = self.scan.last
+        # A chain has one keyframe, its first record. Another one would be the beginning of the next chain.
         is_keyframe = frame.type == CHECKPOINT and bool(frame.flags & KEY)
         if is_keyframe is not (last is None):
             raise CheckpointCorruptionError(self.path, frame.offset, "it is not the keyframe that it should be")
@@ -176,9 +175,12 @@ class Chain:
         self.end = frame.end
 
     def _find(self, id: str) -> StoredCheckpoint | None:
-        # Of a log that is not SCATTERED, only the last checkpoint gets anything.
+        # Of a log that is not SCATTERED, only the last checkpoint gets anything. Of one that is, the history is read
+        # from an index, and what this chain says of writes and tags is not used.
         last = self.scan.last
-        return last if last is not None and last.id == id else None
+        if last is None or last.id != id:
+            return None
+        return last
 
 
 class Chains:
@@ -231,6 +233,7 @@ class Chains:
 
     def read_around(self, keyframe: int, end: int) -> Chain:
         """Return a chain as `read` does, and what stands behind its record at `end` up to the next CHECKPOINT."""
+        # What belongs to the last checkpoint of a chain stands behind its record, and before the next CHECKPOINT.
         chain = self.read(keyframe, end)
         frames = self._frames
         while end <= chain.end < frames.end:
@@ -242,5 +245,6 @@ class Chains:
 
     def find_writes(self, offset: int) -> Mapping[str, bytes] | None:
         """Return the packed values of a WRITE record of the chain that is kept; None if it is not in it."""
-        written = None if self._kept is None else self._kept.scan.written
-        return None if written is None else written.get(offset)
+        if self._kept is None or self._kept.scan.written is None:
+            return None
+        return self._kept.scan.written.get(offset)

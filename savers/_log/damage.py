@@ -80,7 +80,9 @@ def is_torn(records: Records, offset: int, end: int, *, is_followed: bool = Fals
     if is_followed and end % SECTOR and records.bytes.read_at(end - 1, 1)[0] != END:
         # The sector with the end of the record was not lost: the good record begins in it.
         return False
-    needed = FRAME_SIZE if extent is None else extent.length
+    needed = FRAME_SIZE
+    if extent is not None:
+        needed = extent.length
     if room < needed:
         # The file ends inside the record. No good record can stand inside another one.
         return not is_followed
@@ -103,7 +105,8 @@ def _has_lost_sectors(records: Records, extent: Extent, offset: int) -> bool:
     """Return whether the end of a record is zero, or more of its sectors than its header says."""
     end = offset + extent.length
     is_extended = bool(records.bytes.read_at(end, 1))
-    if records.is_zero(end - 1 if is_extended else end - _CUT_SIZE, _FILE_END):
+    cut_size = 1 if is_extended else _CUT_SIZE
+    if records.is_zero(end - cut_size, _FILE_END):
         return True
     last_sector = (end - 1) // SECTOR * SECTOR
     if last_sector > offset and records.is_zero(last_sector, last_sector + SECTOR):

@@ -67,6 +67,9 @@ _ZERO_SECTOR: Final = bytes(SECTOR)
 _MAX_FRAMES: Final = 256
 """How many records are parsed at once: few enough that the collector seldom sees them."""
 
+# The checksum of a record's header covers the offset and the id of the file, which are not stored with the record (the
+# offset) or must be those of this file. So bytes that were copied from elsewhere prove nothing: a state may hold the
+# bytes of a log, and a block of an older file may turn up in a newer one after a power loss.
 _FILE_HEADER: Final = struct.Struct("<8sHHIIIQQ16sI")
 _HEAD_TYPE_AND_OFFSET: Final = struct.Struct("<4sIIBIIIIHHHBQ")
 """What the checksum of a record's header covers: its fields, the type, and the record's offset."""
@@ -138,9 +141,7 @@ def read_header(path: str, data: bytes) -> Header:
         if data.find(SYNC) >= 0:
             raise CheckpointCorruptionError(path, 0, "the file header is not a log's")
         raise CheckpointFormatError(path, "this is not a graphkit log")
-    checked_size = HEADER_SIZE - _U32.size
-    (check,) = _U32.unpack_from(data, checked_size)
-    if check != crc32(data[:checked_size]):
+    if not _has_right_checksum(data):
         raise CheckpointCorruptionError(path, 0, "the file header's checksum is wrong")
     if major != MAJOR:
         raise CheckpointFormatError(path, explain_format(major))
@@ -151,9 +152,15 @@ def is_newer(data: bytes) -> bool:
     """Return whether the first bytes of a log are the header of a newer major version."""
     if len(data) < HEADER_SIZE or not data.startswith(MAGIC):
         return False
-    checked_size = HEADER_SIZE - _U32.size
     major: int = _FILE_HEADER.unpack_from(data)[1]
-    return major > MAJOR and _U32.unpack_from(data, checked_size)[0] == crc32(data[:checked_size])
+    return major > MAJOR and _has_right_checksum(data)
+
+
+def _has_right_checksum(data: bytes) -> bool:
+    """Return whether a file header, of whatever version, has the checksum of its bytes."""
+    checked_size = HEADER_SIZE - _U32.size
+    (check,) = _U32.unpack_from(data, checked_size)
+    return bool(check == crc32(data[:checked_size]))
 
 
 def explain_format(major: int) -> str:
@@ -236,6 +243,8 @@ def pack_frame(
     """
     length = len(payload)
     trailer = _pack_trailer(length + OVERHEAD, END)
+    # A disk that loses power keeps some sectors of a write and loses others, which are zero then. The number of
+    # sectors that are zero anyway distinguishes a lost sector from one of the payload. A shorter payload fills none.
     zeros = 0
     if length >= SECTOR:
         start = offset + FRAME_SIZE
@@ -243,6 +252,7 @@ def pack_frame(
         last = length - min((start + length) % SECTOR, length)
         zeros = count_zero_sectors(payload, start) + count_zero_sectors(payload[last:] + trailer, start + last)
         zeros = min(zeros, _U16_MAX)
+    # Rounded up, so that the record never vouches for bytes that were not on the disk.
     unsynced_sectors = (unsynced + SECTOR - 1) // SECTOR
     if unsynced_sectors > _U16_MAX:  # noqa: PLR1730 - min() takes 1,300 instructions of 10,000
         unsynced_sectors = _U16_MAX
@@ -274,6 +284,7 @@ def count_zero_sectors(data: bytes, offset: int) -> int:
         data: the bytes.
         offset: where they begin in the file.
     """
+    # Sectors are those of the file, not of the data: a run of zeros counts only from the next boundary on.
     count = 0
     run = data.find(_ZERO_SECTOR)
     while run >= 0:
@@ -338,6 +349,7 @@ def parse_frame(data: bytes, start: int, offset: int, fid: int) -> Frame | str: 
     room = len(data) - start
     if room < FRAME_SIZE:
         return ""
+    # In this order: the length is not believed before the header is proved, and the payload not before it is there.
     fields = unpack_head(data, start)
     sync, length, crc, flags, back, key, seq, frame_fid, unsynced, boot, _, check, type_ = fields
     if sync != SYNC:
@@ -392,6 +404,7 @@ def parse_frames(data: bytes, start: int, stop: int, offset: int, fid: int, seq:
             break
         payload = data[start + FRAME_SIZE : trailer]
         whole = length + OVERHEAD
+        # The cheap checks do not come first: nearly all records pass all of them.
         is_good = (
             sync == SYNC
             and check == crc32(_TYPE_AND_OFFSET.pack(type_, offset), crc32(data[start : start + _CHECKED]))
@@ -412,14 +425,6 @@ def parse_frames(data: bytes, start: int, stop: int, offset: int, fid: int, seq:
         offset = end
         seq += 1
     return frames
-
-
-def read_trailer_length(data: bytes) -> int:
-    """Return the length of the record that ends where the data end, from its trailer.
-
-    The record is not checked.
-    """
-    return int(unpack_trailer(data, len(data) - TRAILER_SIZE)[0])
 
 
 def check_known(path: str, frame: Frame) -> None:

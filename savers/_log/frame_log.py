@@ -249,8 +249,10 @@ class FrameLog(Generic[Medium, Owner]):
             OSError: the medium refused. The log is as it was.
         """
         medium = self.bytes
-        if len(payload) > medium.max_payload - MAX_OVERHEAD:
-            self.check_length(payload)
+        # Two steps, because this is part of every put.
+        if len(payload) > medium.max_payload - MAX_OVERHEAD and len(payload) > self.max_payload:
+            reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
+            raise CheckpointSerializationError("", "record", reason)
         self.in_doubt = True
         if not medium.is_open:
             self.begin(new_header(self.identity.digest, 1))
@@ -279,18 +281,9 @@ class FrameLog(Generic[Medium, Owner]):
     @property
     def max_payload(self) -> int:
         """The most bytes of a payload before it is sealed."""
-        is_sealed = self.identity.seals_new_logs or self.seal is not None
-        return self.bytes.max_payload - MAX_OVERHEAD if is_sealed else self.bytes.max_payload
-
-    def check_length(self, payload: bytes) -> None:
-        """Refuse a payload that is too long for a record.
-
-        Raises:
-            CheckpointSerializationError: the record would be longer than a reader accepts.
-        """
-        if len(payload) > self.max_payload:
-            reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
-            raise CheckpointSerializationError("", "record", reason)
+        if self.identity.seals_new_logs or self.seal is not None:
+            return self.bytes.max_payload - MAX_OVERHEAD
+        return self.bytes.max_payload
 
     def begin(self, header: Header) -> None:
         """Begin a log with a header; its first bytes are written with the first record."""

@@ -127,6 +127,9 @@ class History:
             self.load_all(size)
 
     def _load_end(self, size: int) -> bool:
+        # From the end back: zeros, if writers extend the log ahead; records about the last checkpoint; its own record,
+        # which says where its keyframe is; from there on forward, the last chain. Each step may find no good record.
+        # Whether that is a write that never finished, or damage, only reading from the beginning tells.
         frames = self._frames
         back = BackwardReader(frames.records, size)
         back.skip_zeros()
@@ -141,7 +144,6 @@ class History:
             # Forward, each record takes a third of the time.
             run = frames.records.read_run(last.offset - last.key, end)
         except CheckpointCorruptionError:
-            # Only reading from the beginning distinguishes damage from records that a power loss took.
             return False
         back.skip_to(run[0].offset)
         if not frames.bytes.has_whole_end(chain(reversed(run), back)):
@@ -185,7 +187,11 @@ class History:
         return True
 
     def _adopt(self, chain: Chain) -> None:
-        """Go on behind the last chain of the log."""
+        """Go on behind the last chain of the log.
+
+        The chain has all of its checkpoints, but nothing of the log before it: neither an index, nor the early
+        writes that wait since earlier. Its keyframe says how far back these begin; `load_early` reads them.
+        """
         scan = chain.scan
         self._scan = Scan(self._frames, self._unpack, chain.start)
         # Copies: the chain takes in later records by itself, when a reader needs them.
@@ -240,7 +246,7 @@ class History:
 
     def _note_keyframe(self, keyframe: DecodedRecord) -> None:
         self.keyframe_end = keyframe.checkpoint.end
-        self.has_whole_keyframe = not any((keyframe.table or ())[1::2])
+        self.has_whole_keyframe = not any(keyframe.entries)
 
     def _add_to_index(self, checkpoint: StoredCheckpoint, target: str | None) -> None:
         if self.index is not None and not self.index.add(checkpoint, target):
@@ -252,7 +258,9 @@ class History:
         if self.index is not None:
             return self.index.find(id)
         last = self._scan.last
-        return last if last is not None and last.id == id else None
+        if last is None or last.id != id:
+            return None
+        return last
 
     def note_appended(self, stored: StoredCheckpoint, target: str | None, keyframe: DecodedRecord | None) -> None:
         """Note that a checkpoint was appended; `keyframe` is its record, if that is a keyframe."""
@@ -267,17 +275,12 @@ class History:
 
     # Early writes
 
-    @property
-    def has_unread_early(self) -> bool:
-        """Whether early writes may wait that were not read yet."""
-        return self._early_start < self._scan.start
-
     def load_early(self) -> EarlyWrites:
         """Return the early writes that wait for their checkpoint.
 
         Reads the part of the log in which they stand, if it was not read yet.
         """
-        if self.has_unread_early:
+        if self._early_start < self._scan.start:
             self._scan.early = scan_early(self._frames, self._early_start, self._frames.end)
             self._scan.start = self._early_start
         return self._scan.early
@@ -300,10 +303,13 @@ class History:
         if last is not None and last.id == id and not last.is_replacement:
             return last
         if self.can_search():
+            # A search reads the log once, from its end, and decodes one chain. An index decodes all records, and takes
+            # memory for each, but answers the next question at once.
             located = self._frames.bytes.locate(id)
             if located is not None and not located:
                 return None
-            found = self._find_at(self._search(id) if located is None else located, id)
+            offsets = self._search(id) if located is None else located
+            found = self._find_at(offsets, id)
             if found is not None:
                 return found
         return self.load_index().find(id)
@@ -393,6 +399,8 @@ class History:
 
         Reads no further back than the iteration goes, chain by chain.
         """
+        # A chain may turn out to be too long to be read as a whole: then the iteration goes on in the index, before the
+        # last checkpoint that was yielded.
         yielded = self._frames.end
         if self.index is None:
             try:
@@ -425,6 +433,7 @@ class History:
         start: int | None = last.keyframe_offset
         while start is not None:
             if end - start > MAX_LENGTH:
+                # It would not be kept, and be read again for each of its checkpoints.
                 raise _NoChainsError
             for record in reversed(self._chains.read(start, end).records):
                 stored = record.checkpoint
@@ -452,7 +461,7 @@ class History:
         return list(islice(self.walk_back(), limit))[::-1]
 
     def load_index(self) -> Index:
-        """Return the index; the first call builds it, from the chains or by a scan of the log.
+        """Return the index; the first call builds it by a scan of the log.
 
         Raises:
             CheckpointCorruptionError: the log is damaged.
@@ -462,19 +471,7 @@ class History:
             return self.index
         if not frames.bytes.is_open:
             return Index()
-        try:
-            checkpoints = list(self._walk_chains())
-        except (_NoChainsError, CheckpointCorruptionError):
-            # Of a damaged log, the scan finds out where the damage begins.
-            return self._scan_index()
-        index = Index()
-        for stored in reversed(checkpoints):
-            index.add(stored, None)
-        self.index = index
-        return index
-
-    def _scan_index(self) -> Index:
-        frames = self._frames
+        # Forward, which serves every log, and is faster than chain by chain from the end.
         frames.in_doubt = True
         end = frames.end
         index = self.load_all(end)
@@ -494,10 +491,14 @@ class History:
         """
         frames = self._frames
         read: dict[int, Mapping[str, bytes]] = {}
-        for offset in stored.writes.values():
-            if offset not in read:
+        packed: dict[str, bytes] = {}
+        for key, offset in stored.writes.items():
+            values = read.get(offset)
+            if values is None:
                 values = self._chains.find_writes(offset)
-                if values is None:
-                    _, values = payloads.decode_writes(frames.path, frames.records.read(offset, frames.end))
-                read[offset] = values
-        return {key: read[offset][key] for key, offset in stored.writes.items()}
+            if values is None:
+                frame = frames.records.read(offset, frames.end)
+                _, values = payloads.decode_writes(frames.path, frame)
+            read[offset] = values
+            packed[key] = values[key]
+        return packed

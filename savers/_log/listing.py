@@ -20,9 +20,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _from_timestamp: Final = datetime.fromtimestamp
 _EXACT_TIME: Final = (1 << 32) * 1_000_000
 """Microseconds. A number of seconds below 2 to the 32 as a float is exact to a quarter of one."""
-_get_writes: Final = attrgetter("writes")
-_get_cleared: Final = attrgetter("cleared")
-_get_tags: Final = attrgetter("tags")
+Additions = tuple[Mapping[str, int], frozenset[str], tuple[str, ...]]
+"""What later records add to a checkpoint: its `writes`, `cleared` and `tags`."""
+_get_additions: Final[Callable[[StoredCheckpoint], Additions]] = attrgetter("writes", "cleared", "tags")
 _new_info: Final[Callable[..., CheckpointInfo]] = tuple.__new__
 
 
@@ -44,19 +44,14 @@ class Owned(Protocol):
 
 def make_info(log: Owned, stored: StoredCheckpoint) -> CheckpointInfo:
     """Return what is known of a stored checkpoint without decoding its state; it has no status."""
-    return _make_info(log.thread_id, log.namespace, stored, stored.writes, stored.cleared, stored.tags)
+    return _make_info((log.thread_id, log.namespace), stored, _get_additions(stored))
 
 
-def _make_info(
-    thread_id: str,
-    namespace: str,
-    stored: StoredCheckpoint,
-    writes: Mapping[str, int],
-    cleared: frozenset[str],
-    tags: tuple[str, ...],
-) -> CheckpointInfo:
+def _make_info(owner: tuple[str, str], stored: StoredCheckpoint, additions: Additions) -> CheckpointInfo:
     # A history has one of these per checkpoint. By position, without the calls that most need not
     # make, and without the constructor: 0.7 us instead of 2 us.
+    thread_id, namespace = owner
+    writes, cleared, tags = additions
     metadata = stored.metadata
     stopped = ""
     if writes or is_incomplete(metadata):
@@ -95,10 +90,7 @@ class ListedInfos(Sequence[CheckpointInfo]):
         """Note the checkpoints of a log, which are in the order of the history, oldest first."""
         self._owner = (log.thread_id, log.namespace)
         self._checkpoints = checkpoints[::-1]
-        # A third less than three comprehensions take.
-        self._writes = [*map(_get_writes, self._checkpoints)]
-        self._cleared = [*map(_get_cleared, self._checkpoints)]
-        self._tags = [*map(_get_tags, self._checkpoints)]
+        self._additions = [*map(_get_additions, self._checkpoints)]
         self._infos: list[CheckpointInfo] | None = None
         self._latest: CheckpointInfo | None = None
 
@@ -111,12 +103,8 @@ class ListedInfos(Sequence[CheckpointInfo]):
     def _make_all(self) -> list[CheckpointInfo]:
         infos = self._infos
         if infos is None:
-            thread_id, namespace = self._owner
-            noted = zip(self._checkpoints, self._writes, self._cleared, self._tags, strict=True)
-            infos = [
-                _make_info(thread_id, namespace, stored, writes, cleared, tags)
-                for stored, writes, cleared, tags in noted
-            ]
+            noted = zip(self._checkpoints, self._additions, strict=True)
+            infos = [_make_info(self._owner, stored, additions) for stored, additions in noted]
             if self._latest is not None:
                 infos[0] = self._latest
             self._infos = infos
@@ -148,15 +136,7 @@ class ListedInfos(Sequence[CheckpointInfo]):
     def _make(self, number: int) -> CheckpointInfo:
         if self._latest is not None and number in {0, -len(self)}:
             return self._latest
-        thread_id, namespace = self._owner
-        return _make_info(
-            thread_id,
-            namespace,
-            self._checkpoints[number],
-            self._writes[number],
-            self._cleared[number],
-            self._tags[number],
-        )
+        return _make_info(self._owner, self._checkpoints[number], self._additions[number])
 
     def __eq__(self, other: object) -> bool:
         """Compare with another history or a list, as lists do."""

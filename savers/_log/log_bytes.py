@@ -277,7 +277,7 @@ class LogBytes(ABC):
 
 
 class MemoryLogBytes(LogBytes):
-    """The bytes of a log in memory, for tests.
+    """The bytes of a log in memory: of one that is rewritten before it replaces another, or for tests.
 
     Several objects may use the same bytes, as several writers use a file.
     """

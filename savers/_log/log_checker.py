@@ -17,7 +17,7 @@ from savers._log import payloads
 from savers._log.frame import CHECKPOINT, DATA, EARLY, MARK, RELEASE, TOMBSTONE, WRITE, Frame
 from savers._log.records import Records
 from savers._log.stored_checkpoint import EarlyWrites
-from savers._log.table_replay import TableReplay
+from savers._log.tables import TableReplay
 
 if TYPE_CHECKING:
     from savers._log.log import AnyLog
@@ -34,7 +34,7 @@ class LogChecker:
         self.checkpoint_ids: set[str] = set()
         self.closed_by: Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        self._replay = TableReplay(checked_log, skips_metadata=True)
+        self._replay = TableReplay(checked_log.tables, skips_metadata=True)
         self._early = EarlyWrites()
         """The early writes that wait for their checkpoint. It may never come."""
         self._data_start: int | None = None
@@ -150,8 +150,7 @@ class LogChecker:
 
     def _check_keyframe(self, before: delta.Table, record: payloads.DecodedRecord) -> None:
         """Check that a keyframe's table has the values that the records before it led to."""
-        described = record.table or ()
-        for name, entry in zip(described[::2], described[1::2], strict=True):
+        for name, entry in zip(record.names, record.entries, strict=True):
             if entry is None or _describes(entry, before.values.get(name)):
                 continue
             if not self._is_new_data(name):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack
@@ -41,6 +41,7 @@ from graphkit.errors import (
 from savers._log.failed_threads import FailedThreads, is_out_of_resources
 from savers._log.frame_log import Medium
 from savers._log.listing import ListedInfos, make_info, read_forward
+from savers._log.log import Log
 from savers._log.log_bytes import StaleLogError
 from savers._log.rewriter import copy_to_memory, has_unreachable_records
 
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from graphkit.values import FrozenDict
     from savers._log.catalogue import LogCatalogue
-    from savers._log.log import Log
     from savers._log.reports import Progress, RotationReport
     from savers._log.stored_checkpoint import StoredCheckpoint
 
@@ -90,6 +90,18 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """
         config = RunnableConfig.of(config)
         return self._use(self.catalogue.shared_log(config.thread, config.checkpoint_ns), read, default)
+
+    def _read_checkpoint(
+        self, config: ConfigLike, read: Callable[[Log[Medium], StoredCheckpoint], _Result], default: _Result
+    ) -> _Result:
+        """As `read_log`, for a function of one checkpoint: the one that the config names, by default the latest."""
+        config = RunnableConfig.of(config)
+
+        def find(log: Log[Medium]) -> _Result:
+            stored = log.find(config.checkpoint_id)
+            return default if stored is None else read(log, stored)
+
+        return self._use(self.catalogue.shared_log(config.thread, config.checkpoint_ns), find, default)
 
     def _read_once(
         self, thread_id: str, namespace: str, read: Callable[[Log[Medium]], _Result], default: _Result
@@ -212,25 +224,32 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         return self.read_log(config, self._list_checkpoints, [])
 
     def get(self, config: ConfigLike = None) -> Checkpoint | None:
+        # Not by `_read_checkpoint`: one more call would be 4 % of a get of an open log.
         config = RunnableConfig.of(config)
 
         def read(log: Log[Medium]) -> Checkpoint | None:
             stored = log.find(config.checkpoint_id)
-            return None if stored is None else stored.make_checkpoint(log.load_state(stored))
+            if stored is None:
+                return None
+            return stored.make_checkpoint(log.load_state(stored))
 
-        return self.read_log(config, read, None)
+        return self._use(self.catalogue.shared_log(config.thread, config.checkpoint_ns), read, None)
 
     def namespaces(self, thread: ThreadLike = None) -> Sequence[str]:
         return self.catalogue.list_namespaces(resolve_thread_id(thread))
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
-        infos = self.read_log(config, lambda log: ListedInfos(log, log.history.load_index().checkpoints), None)
-        return [] if infos is None else infos.add_status(self)
+        return self._list_infos(config, select_all)
 
     def _recent(self, config: RunnableConfig, limit: int) -> Sequence[CheckpointInfo]:
         # Reads from the end of the log, at a cost that depends on the limit. Damage further back is
         # found by `verify`, not here.
-        infos = self.read_log(config, lambda log: ListedInfos(log, log.history.find_recent(limit)), None)
+        return self._list_infos(config, lambda log: log.history.find_recent(limit))
+
+    def _list_infos(
+        self, config: ConfigLike, select: Callable[[Log[Medium]], Sequence[StoredCheckpoint]]
+    ) -> Sequence[CheckpointInfo]:
+        infos = self.read_log(config, lambda log: ListedInfos(log, select(log)), None)
         return [] if infos is None else infos.add_status(self)
 
     def info(self, config: ConfigLike = None) -> CheckpointInfo | None:
@@ -238,35 +257,21 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         The config names the checkpoint; by default it is the latest.
         """
-        config = RunnableConfig.of(config)
 
-        def read(log: Log[Medium]) -> tuple[CheckpointInfo, bool] | None:
-            stored = log.find(config.checkpoint_id)
-            return None if stored is None else (make_info(log, stored), stored is log.history.find_latest())
+        def read(log: Log[Medium], stored: StoredCheckpoint) -> tuple[CheckpointInfo | None, bool]:
+            return make_info(log, stored), stored is log.history.find_latest()
 
-        found = self.read_log(config, read, None)
-        if found is None:
-            return None
-        info, is_latest = found
-        return with_status(self, info) if is_latest else info
+        nothing: tuple[CheckpointInfo | None, bool] = (None, False)
+        info, is_latest = self._read_checkpoint(config, read, nothing)
+        if info is None or not is_latest:
+            return info
+        return with_status(self, info)
 
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
-        config = RunnableConfig.of(config)
-
-        def read(log: Log[Medium]) -> Mapping[str, Any]:
-            stored = log.find(config.checkpoint_id)
-            return {} if stored is None else log.read_writes(stored)
-
-        return self.read_log(config, read, {})
+        return self._read_checkpoint(config, Log.read_writes, {})
 
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
-        config = RunnableConfig.of(config)
-
-        def read(log: Log[Medium]) -> tuple[str, ...]:
-            stored = log.find(config.checkpoint_id)
-            return () if stored is None else stored.tags
-
-        return self.read_log(config, read, ())
+        return self._read_checkpoint(config, lambda _, stored: stored.tags, ())
 
     def replay(self, config: ConfigLike = None, *, version: int | None = None) -> Iterator[Checkpoint]:
         """Yield the checkpoints of a history, oldest first; see `graphkit.abc.SupportsReplay`.
@@ -298,7 +303,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             return self._find_interrupts(resolve_thread_id(thread_id))
         found: list[WaitingInterrupt] = []
         for each_id in self._list_waiting_threads():
-            with self._warn_if_unreadable(each_id):
+            with self._warn_if_unreadable(each_id, is_one_of_all=True):
                 found += self._find_interrupts(each_id)
         return found
 
@@ -328,7 +333,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         Of all threads (None), it logs a warning about one that cannot be read, and omits it.
         """
 
-        def read(log: Log[Medium]) -> tuple[list[CheckpointInfo], str] | None:
+        def read(log: Log[Medium]) -> tuple[list[CheckpointInfo], bool]:
             checkpoints = log.history.load_index().checkpoints
             # An info is made only of what matches.
             found = [
@@ -336,39 +341,37 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 for stored in reversed(checkpoints)
                 if all(key in stored.metadata and stored.metadata[key] == value for key, value in metadata.items())
             ]
-            return (found, checkpoints[-1].id) if found else None
+            return found, bool(found) and found[0].id == checkpoints[-1].id
 
         wanted = None if thread_id is None else resolve_thread_id(thread_id)
+        nothing: tuple[list[CheckpointInfo], bool] = ([], False)
         infos: list[CheckpointInfo] = []
         for owner, namespace in self._find_histories(wanted, metadata):
-            remaining = None if limit is None else limit - len(infos)
-            if remaining is not None and remaining <= 0:
+            if limit is not None and len(infos) >= limit:
                 break
-            with nullcontext() if wanted is not None else self._warn_if_unreadable(owner):
-                matching = self._read_once(owner, namespace, read, None)
-                if matching is None:
-                    continue
-                found, latest = matching
-                if found[0].id == latest:
+            with self._warn_if_unreadable(owner, is_one_of_all=wanted is None):
+                found, has_latest = self._read_once(owner, namespace, read, nothing)
+                if has_latest:
                     found[0] = with_status(self, found[0])
-                infos += found[:remaining]
-        return infos
+                infos += found
+        return infos[:limit]
 
     def _find_histories(self, thread_id: str | None, metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:  # noqa: ARG002 - for media with an index
         """Yield the histories, by thread and namespace, that may have a checkpoint with such metadata."""
-        for owner in self.threads() if thread_id is None else [thread_id]:
-            with nullcontext() if thread_id is not None else self._warn_if_unreadable(owner):
+        for owner in self._select_threads(thread_id):
+            with self._warn_if_unreadable(owner, is_one_of_all=thread_id is None):
                 for namespace in self.catalogue.list_namespaces(owner):
                     yield owner, namespace
 
     @contextmanager
-    def _warn_if_unreadable(self, thread_id: str) -> Iterator[None]:
-        """Log a warning instead of raising an error of one thread, so that the caller can go on with the others."""
+    def _warn_if_unreadable(self, thread_id: str, *, is_one_of_all: bool) -> Iterator[None]:
+        """Log a warning instead of raising the error of one of all threads, so that the caller reads the others."""
         try:
             yield
         except (OSError, CheckpointerError) as error:
             # A missing key concerns more than one thread.
-            if is_out_of_resources(error) or isinstance(error, (CheckpointKeyError, *self.fatal_errors)):
+            concerns_all = is_out_of_resources(error) or isinstance(error, (CheckpointKeyError, *self.fatal_errors))
+            if concerns_all or not is_one_of_all:
                 raise
             _LOGGER.warning("thread %.80r is passed over, for it cannot be read: %s", thread_id, error)
 
@@ -429,7 +432,9 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         def read(log: Log[Medium]) -> FrozenDict | None:
             # In the log from which it was listed, it is still at the same offset.
             present = stored if log.frames.fid == fid else log.find(stored.id)
-            return None if present is None else log.load_state(present)
+            if present is None:
+                return None
+            return log.load_state(present)
 
         def load() -> FrozenDict:
             damage: CheckpointCorruptionError | None = None
@@ -528,9 +533,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 if new:
                     writer.put_early(id, new)
                 return
-            stored = log.find(id)
-            if stored is None:
-                raise _explain_missing(config, id)
+            stored = _require(log, id)
             new = _choose_new(packed, keep, stored.writes)
             if new:
                 writer.put_writes(stored, new)
@@ -549,10 +552,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         config = RunnableConfig.of(config)
 
         def append(log: Log[Medium]) -> None:
-            stored = log.find(config.checkpoint_id)
-            if stored is None:
-                raise _explain_missing(config, config.checkpoint_id)
-            log.writer.put_tags(stored, add, remove)
+            log.writer.put_tags(_require(log, config.checkpoint_id), add, remove)
 
         self.append_to_log(config, append)
 
@@ -578,12 +578,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 prune.
         """
         chosen = Retention(**retention)
-        return self._sum_over_threads("prune", thread, lambda thread_id: self._prune_thread(thread_id, chosen))
 
-    def _prune_thread(self, thread_id: str, retention: Retention) -> int:
-        config = RunnableConfig(thread_id)
-        namespaces = self.namespaces(thread_id)
-        return sum(self._prune(config.replace(checkpoint_ns=namespace), retention) for namespace in namespaces)
+        def prune(thread_id: str) -> int:
+            configs = [RunnableConfig(thread_id, checkpoint_ns=name) for name in self.namespaces(thread_id)]
+            return sum(self._prune(config, chosen) for config in configs)
+
+        return sum(self._change_threads("prune", self._select_threads(thread), prune, None, goes_on=thread is None))
 
     def _prune(self, config: RunnableConfig, retention: Retention) -> int:
         return self._remove(config, lambda infos: {info.id for info in retention.select_removable(infos)})
@@ -635,26 +635,14 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
                 threads (None), it has compacted the others, and the error names those that it could
                 not compact.
         """
-        return self._sum_over_threads("compact", thread, self._compact_thread, progress)
 
-    def _compact_thread(self, thread_id: str) -> int:
-        config = RunnableConfig(thread_id)
-        namespaces = self.catalogue.list_namespaces(thread_id)
-        return sum(
-            self._rewrite_log(config.replace(checkpoint_ns=namespace), _select_if_unreachable)
-            for namespace in namespaces
-        )
+        def compact(thread_id: str) -> int:
+            names = self.catalogue.list_namespaces(thread_id)
+            configs = [RunnableConfig(thread_id, checkpoint_ns=name) for name in names]
+            return sum(self._rewrite_log(config, _select_if_unreachable) for config in configs)
 
-    def _sum_over_threads(
-        self,
-        verb: str,
-        thread: ThreadLike,
-        change: Callable[[str], int],
-        progress: Progress | None = None,
-    ) -> int:
-        """Change one thread, or all threads (None), and return the sum of what was changed in each."""
-        results = self._change_threads(verb, self._select_threads(thread), change, progress, goes_on=thread is None)
-        return sum(results)
+        thread_ids = self._select_threads(thread)
+        return sum(self._change_threads("compact", thread_ids, compact, progress, goes_on=thread is None))
 
     def _rotate_threads(
         self,
@@ -694,10 +682,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         Returns:
             What `change` returned, for each thread.
         """
-        failed = FailedThreads(verb, fatal=self.fatal_errors)
+        failed = FailedThreads(verb, fatal=self.fatal_errors if goes_on else (Exception,))
         results: list[_Result] = []
         for done, thread_id in enumerate(thread_ids, 1):
-            with failed.catch(thread_id) if goes_on else nullcontext():
+            with failed.catch(thread_id):
                 results.append(change(thread_id))
             if progress is not None:
                 progress(done, len(thread_ids), thread_id)
@@ -773,7 +761,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """
         if idle_since.tzinfo is None:
             raise ValueError(f"idle_since must have a time zone, such as UTC: {idle_since!r}")
-        thread_ids = self._list_possibly_idle(None if thread is None else resolve_thread_id(thread), idle_since)
+        thread_id = None if thread is None else resolve_thread_id(thread)
+        thread_ids = self._list_possibly_idle(thread_id, idle_since)
         deleted: list[str] = []
 
         def delete(thread_id: str) -> None:
@@ -858,9 +847,9 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     putPackedWrites = put_packed_writes
     deleteIdle = delete_idle
 
-    @abstractmethod
     def close(self) -> None:
         """Bring everything that was put to the disk, and close what is open. A later use opens it again."""
+        self.catalogue.logs.close()
 
     def __enter__(self) -> Self:
         return self
@@ -889,5 +878,13 @@ def _choose_new(packed: Mapping[str, bytes], keep: Collection[str], recorded: Ma
     return {key: value for key, value in packed.items() if key not in kept}
 
 
-def _explain_missing(config: RunnableConfig, id: str | None) -> CheckpointNotFoundError:
-    return CheckpointNotFoundError(config.thread, f"checkpoint {id or 'at all'}")
+def _require(log: Log[Any], id: str | None) -> StoredCheckpoint:
+    """Return the checkpoint with an id, or the latest.
+
+    Raises:
+        CheckpointNotFoundError: there is none.
+    """
+    stored = log.find(id)
+    if stored is None:
+        raise CheckpointNotFoundError(log.thread_id, f"checkpoint {id or 'at all'}")
+    return stored

@@ -33,7 +33,11 @@ _MAX_KEPT: Final = 8 << 20
 
 
 class GrowingValue:
-    """A packed value whose bytes are the first ones of a longer value."""
+    """A packed value whose bytes are the first ones of a longer value.
+
+    A list that grows at each step has its bytes once for all states of a chain: the values share one
+    `_GrowingBytes`, and each knows how many of them are its own. Only the longest of them may grow.
+    """
 
     __slots__ = ("_bytes", "count", "crc", "kind", "length")
 
@@ -88,7 +92,7 @@ def read_body(value: bytes | GrowingValue) -> tuple[int, int, bytes]:
     """
     if isinstance(value, GrowingValue):
         return value.kind, value.count, value.join_behind(b"")
-    kind, count, skip = delta.parse_header(value, 0) if value else (delta.OPAQUE, 0, 0)
+    kind, count, skip = delta.find_header(value, opaque=False)
     return kind, count, value[skip:]
 
 
@@ -110,6 +114,8 @@ class PackedHistory:
             CheckpointStorageError: the machine has too little memory for the state.
         """
         path = self._tables.frames.path
+        # The chain keeps its replay, so that the next state of the same chain costs only the records between
+        # the two. An exception may leave a state half made: then the next caller begins again.
         chain = self._chains.read(stored.keyframe_offset, stored.end)
         number = chain.find_number(stored.offset)
         if number is None:
@@ -125,6 +131,67 @@ class PackedHistory:
             raise
 
 
+class PackedTable(delta.Interpreter["bytes | GrowingValue"]):
+    """The packed state of one checkpoint as the bytes of its values."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, *, opaque: bool) -> None:
+        super().__init__(opaque=opaque)
+        self.size = 0
+        """About how many bytes of memory the values have taken in addition to those of the records."""
+
+    def _set(self, data: bytes, begin: int, end: int, position: int) -> bytes | GrowingValue:  # noqa: ARG002 - for tables of pieces
+        if self.opaque:
+            return _start_growing(delta.OPAQUE, 0, data[begin:end])
+        return data[begin:end]
+
+    def _append(self, old: bytes | GrowingValue, count: int, added: bytes, position: int) -> GrowingValue:  # noqa: ARG002
+        growing = _as_growing(old)
+        return growing.grow(growing.count + count, added, crc32(added, growing.crc))
+
+    def _replace(
+        self,
+        op: int,
+        old: bytes | GrowingValue,
+        arguments: Sequence[int],
+        added: bytes,
+        position: int,  # noqa: ARG002
+    ) -> GrowingValue:
+        count, prefix, gone, crc = arguments
+        if op == delta.SPLICE and not gone:
+            growing = _as_growing(old)
+            if growing.length == prefix:
+                if crc32(added, growing.crc) != crc:
+                    raise delta.Mismatch
+                return growing.grow(count, added, crc)
+        kind, _, body = read_body(old)
+        rest = body[prefix + gone :]
+        parts = (body[:prefix], added, rest) if op == delta.SPLICE else (body[:prefix], rest, added)
+        return self._check(kind, count, crc, b"".join(parts))
+
+    def _expand(self, arguments: Sequence[int], packed: bytes, position: int) -> GrowingValue:  # noqa: ARG002
+        kind, count, size, crc, method = arguments
+        delta.check_size(size)
+        return self._check(kind, count, crc, expand(method, packed, size))
+
+    def _check(self, kind: int, count: int, crc: int, body: bytes) -> GrowingValue:
+        if crc32(body) != crc:
+            raise delta.Mismatch
+        self.size += len(body)
+        return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
+
+
+def _start_growing(kind: int, count: int, body: bytes) -> GrowingValue:
+    return GrowingValue(kind, count, len(body), crc32(body), _GrowingBytes(body))
+
+
+def _as_growing(value: bytes | GrowingValue) -> GrowingValue:
+    if isinstance(value, GrowingValue):
+        return value
+    return _start_growing(*read_body(value))
+
+
 class Replay:
     """The packed states of a chain, made one after the other."""
 
@@ -133,13 +200,15 @@ class Replay:
         self._chain = chain
         self._number = -1
         """The number of the record that was applied last."""
-        self._names: list[str] = []
-        self._values: PackedState = {}
-        """The state there, which no later step changes."""
+        self._table = PackedTable(opaque=tables.is_opaque)
+        """The state there."""
         self._states: list[PackedState] | None = []
         """All states until then; None once they would take too much memory."""
-        self.size = 0
+
+    @property
+    def size(self) -> int:
         """About how many bytes of memory the values take in addition to those of the records."""
+        return self._table.size
 
     def reaches(self, number: int) -> bool:
         """Return whether the state at a record can be had without beginning again."""
@@ -152,149 +221,49 @@ class Replay:
             CheckpointCorruptionError: a record on the way is malformed, or bytes that it names are
                 damaged.
         """
-        if number <= self._number:
-            return self._values if number == self._number or self._states is None else self._states[number]
+        if self._states is not None and number < self._number:
+            return self._states[number]
         records = self._chain.records
         if self._number < 0:
             self._begin(records[0])
         for record in records[self._number + 1 : number + 1]:
             self._step(record)
-        return self._values
+        return self._table.values
 
     def _begin(self, keyframe: DecodedRecord) -> None:
         """Make the state at the keyframe."""
-        listed = keyframe.table or ()
-        if not any(listed[1::2]):
+        table = self._table
+        if not any(keyframe.entries):
             # Its own ops set all values.
-            self._names = list(listed[::2])
-            self._values = dict.fromkeys(self._names, b"")
+            table.names = keyframe.names
+            table.values = dict.fromkeys(table.names, b"")
             self._step(keyframe)
             return
-        table = self._tables.build(keyframe)
-        bodies = self._tables.read_bodies(table.values.values(), keyframe.checkpoint.offset)
-        values: PackedState = {}
-        for (name, value), body in zip(table.values.items(), bodies, strict=True):
+        # The bytes of long values are read once, here. A change in the chain adds to them in memory. A short value gets
+        # the form that a SET gives it, which takes less memory; an opaque one has no header to be put before it.
+        named = self._tables.build(keyframe)
+        bodies = self._tables.read_bodies(named.values.values(), keyframe.checkpoint.offset)
+        for (name, value), body in zip(named.values.items(), bodies, strict=True):
             if value.kind != delta.OPAQUE and value.length <= delta.INLINE_LENGTH:
-                values[name] = delta.pack_header(value.kind, value.count) + body
+                table.values[name] = delta.pack_header(value.kind, value.count) + body
             else:
-                values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, _GrowingBytes(body))
-                self.size += value.length
-        self._names = table.names
-        self._note(values)
+                table.values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, _GrowingBytes(body))
+                table.size += value.length
+        table.names = named.names
+        self._note_step()
 
     def _step(self, record: DecodedRecord) -> None:
-        try:
-            self._note(self._apply(record.ops, record.data))
-        except delta.Mismatch:
-            reason = "the state's checksum is wrong"
-            raise CheckpointCorruptionError(self._chain.path, record.checkpoint.offset, reason) from None
-        except delta.MALFORMED as error:
-            reason = f"the change is malformed: {error}"
-            raise CheckpointCorruptionError(self._chain.path, record.checkpoint.offset, reason) from error
+        # Callers have the state before the step, which must not change.
+        self._table.values = self._table.values.copy()
+        self._tables.apply(self._table, record)
+        self._note_step()
 
-    def _note(self, values: PackedState) -> None:
-        self._values = values
+    def _note_step(self) -> None:
         self._number += 1
         if self._states is not None:
-            self._states.append(values)
-            if self.size > _MAX_KEPT:
+            self._states.append(self._table.values)
+            if self._table.size > _MAX_KEPT:
                 self._states = None
-
-    def _apply(self, ops: Sequence[Any], added: bytes) -> PackedState:
-        """Return the state after the ops of the next record; see `delta.Table.apply`.
-
-        Raises:
-            delta.Mismatch: a value does not have its checksum.
-            IndexError, KeyError, ValueError, TypeError, struct.error: the ops are malformed.
-        """
-        # Nearly all ops set a value. 1.5 us for six of them.
-        values = self._values.copy()
-        names = self._names
-        is_opaque = self._tables.is_opaque
-        keys_changed = False
-        position = 0
-        i = 0
-        while i < len(ops):
-            op = ops[i]
-            key = ops[i + 1]
-            name = names[key] if key.__class__ is int else key
-            if op == delta.SET:
-                length = ops[i + 2]
-                keys_changed = keys_changed or name not in values
-                value = added[position : position + length]
-                values[name] = _make_opaque(value) if is_opaque else value
-                i += 3
-            elif op == delta.APPEND:
-                length = ops[i + 3]
-                values[name] = _append(values[name], ops[i + 2], added[position : position + length])
-                i += 4
-            elif op in {delta.SPLICE, delta.DROP}:
-                length = ops[i + 6]
-                values[name] = self._cut(op, values[name], ops[i + 2 : i + 6], added[position : position + length])
-                i += 7
-            elif op == delta.PACKED:
-                length = ops[i + 7]
-                keys_changed = keys_changed or name not in values
-                values[name] = self._expand(ops[i + 2 : i + 7], added[position : position + length])
-                i += 8
-            elif op == delta.DEL:
-                length = 0
-                del values[name]
-                keys_changed = True
-                i += 2
-            else:
-                raise ValueError(f"unknown op {op!r}")
-            position += length
-        if position != len(added):
-            raise ValueError("the data is longer or shorter than its ops say")
-        if keys_changed:
-            self._names = list(values)
-        return values
-
-    def _cut(self, op: int, old: bytes | GrowingValue, arguments: Sequence[int], new: bytes) -> GrowingValue:
-        """Return a value with a part replaced (SPLICE), or a part taken out and bytes added (DROP)."""
-        count, prefix, gone, crc = arguments
-        if not gone and op == delta.SPLICE:
-            growing = _make_growing(old)
-            if growing.length == prefix:
-                if crc32(new, growing.crc) != crc:
-                    raise delta.Mismatch
-                return growing.grow(count, new, crc)
-        kind, _, body = read_body(old)
-        rest = body[prefix + gone :]
-        body = body[:prefix] + (new + rest if op == delta.SPLICE else rest + new)
-        return self._check(kind, count, crc, body)
-
-    def _expand(self, arguments: Sequence[int], packed: bytes) -> GrowingValue:
-        """Return a value that was stored compressed."""
-        kind, count, size, crc, method = arguments
-        delta.check_size(size)
-        body = expand(method, packed, size)
-        if len(body) != size:
-            raise delta.Mismatch
-        return self._check(kind, count, crc, body)
-
-    def _check(self, kind: int, count: int, crc: int, body: bytes) -> GrowingValue:
-        if crc32(body) != crc:
-            raise delta.Mismatch
-        self.size += len(body)
-        return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
-
-
-def _make_opaque(body: bytes) -> GrowingValue:
-    return GrowingValue(delta.OPAQUE, 0, len(body), crc32(body), _GrowingBytes(body))
-
-
-def _append(old: bytes | GrowingValue, count: int, new: bytes) -> GrowingValue:
-    growing = _make_growing(old)
-    return growing.grow(growing.count + count, new, crc32(new, growing.crc))
-
-
-def _make_growing(value: bytes | GrowingValue) -> GrowingValue:
-    if isinstance(value, GrowingValue):
-        return value
-    kind, count, body = read_body(value)
-    return GrowingValue(kind, count, len(body), crc32(body), _GrowingBytes(body))
 
 
 class _DecodedValue(NamedTuple):
@@ -362,6 +331,8 @@ class StateDecoder:
         state = FrozenDict()
         known: dict[str, _DecodedValue] = {}
         size = 0
+        # The same packed object is the same value: states of one chain share those that did not change. Objects of the
+        # application are decoded for each state, because a caller may change them.
         for name, value in packed.items():
             read = self._known.get(name)
             if read is None or read.packed is not value:
@@ -376,39 +347,47 @@ class StateDecoder:
         return state
 
     def _decode_value(self, name: str, value: bytes | GrowingValue, known: _DecodedValue | None) -> _DecodedValue:
+        unpack = self._codec.unpack
         if not isinstance(value, GrowingValue):
-            decoded = self._codec.unpack(value, name)
-            _, _, body = read_body(value) if type(decoded) is FrozenList else (0, 0, b"")
+            decoded = unpack(value, name)
+            if type(decoded) is not FrozenList:
+                return _DecodedValue(value, b"", decoded)
+            _, _, body = read_body(value)
             return _DecodedValue(value, body, decoded)
         if value.kind == delta.BIN and value.count == value.length:
             # Nothing is copied: LangGraph's states consist of bytes.
             return _DecodedValue(value, b"", value.join_behind(b""))
         header = delta.pack_header(value.kind, value.count)
         if value.kind != delta.LIST:
-            return _DecodedValue(value, b"", self._codec.unpack(value.join_behind(header), name))
+            return _DecodedValue(value, b"", unpack(value.join_behind(header), name))
         body = value.join_behind(b"")
-        items = None if known is None else self._share_items(known, value.count, body, name)
-        return _DecodedValue(value, body, self._codec.unpack(header + body, name) if items is None else items)
+        items = None
+        if known is not None:
+            items = self._share_items(known, value.count, body, name)
+        if items is None:
+            items = unpack(header + body, name)
+        return _DecodedValue(value, body, items)
 
     def _share_items(self, known: _DecodedValue, count: int, body: bytes, name: str) -> FrozenList | None:
         """Return a list by the items of one that was decoded before; None if neither continues the other.
 
         Of 3,000 messages, comparing their bytes takes a tenth of the time of unpacking them.
         """
+        # The elements of a list are packed one after the other, so that a list begins with another one if its bytes
+        # begin with the other's bytes. States are read forward (a listing) or backward (a walk): both are handled.
         old = known.decoded
         # A tuple, a set and others are packed as lists, too, with a mark in front.
         if type(old) is not FrozenList:
             return None
-        if count <= len(old):
-            if not known.body.startswith(body):
-                return None
+        if count <= len(old) and known.body.startswith(body):
             items = FrozenList(old[:count])
             if old.kind == PLAIN:
                 items.kind = PLAIN
             return items
-        if not body.startswith(known.body):
+        if count <= len(old) or not body.startswith(known.body):
             return None
-        added = self._codec.unpack(delta.pack_header(delta.LIST, count - len(old)) + body[len(known.body) :], name)
+        header = delta.pack_header(delta.LIST, count - len(old))
+        added = self._codec.unpack(header + body[len(known.body) :], name)
         if type(added) is not FrozenList:
             return None
         grown: FrozenList = old + added

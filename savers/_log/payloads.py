@@ -33,13 +33,6 @@ _NONE: Final = False
 _COMPARABLE: Final = frozenset({str, int, bool, bytes, NoneType})
 _EMPTY: Final = FrozenDict()
 _INT64: Final = 1 << 63
-_LEAST_U16: Final = 1 << 8
-_GREATEST_U16: Final = (1 << 16) - 1
-"""The numbers that msgpack writes as an unsigned number of 16 bits."""
-_STEP_U16: Final = b"\x81\xa4step\xcd"
-"""The msgpack of {"step": n} up to such a number."""
-_STEP: Final = ["step"]
-"""The keys of the metadata that a usual step changes."""
 _PLAIN: Final = 6
 """Elements of a change whose parent and metadata are those of nearly every step: id, node, next,
 created, ops, data."""
@@ -154,6 +147,16 @@ class DecodedRecord(NamedTuple):
     early: EarlyDistances = NO_DISTANCES
     """Where the early writes before the record begin."""
 
+    @property
+    def names(self) -> list[str]:
+        """The keys that the table of a keyframe lists."""
+        return list((self.table or ())[::2])
+
+    @property
+    def entries(self) -> Sequence[Any]:
+        """The entries of the table, in the same order; None for a value that the ops set."""
+        return (self.table or ())[1::2]
+
 
 _new_record: Final = tuple.__new__
 """Makes a NamedTuple in half the time."""
@@ -179,10 +182,16 @@ def pack_keyframe(
         pack: packs metadata with the codec.
         early: where early writes begin, if there are any.
     """
-    next_node = _NONE if new.next is None else new.next
+    next_node: Any = new.next
+    if next_node is None:
+        next_node = _NONE
+    parent: Any = _NONE
+    if new.parent is not None:
+        parent = id_bytes(new.parent)
+    metadata = None
+    if new.metadata:
+        metadata = pack(new.metadata, "metadata")
     parts: list[Any] = [id_bytes(new.id), new.node, next_node, new.created, ops, table]
-    parent: Any = _NONE if new.parent is None else id_bytes(new.parent)
-    metadata = pack(new.metadata, "metadata") if new.metadata else None
     return _pack_parts(parts, parent, metadata, target, early, data)
 
 
@@ -232,8 +241,8 @@ def pack_change(  # noqa: C901 - part of every put
 
     metadata = None
     if step is not None:
-        # Not compared key by key: 1,000 instructions instead of 18,000.
-        metadata = _pack_step(step)
+        # Not compared key by key, which takes 18,000 instructions.
+        metadata = packb({"step": step})
     elif new.metadata is not base.metadata and (new.metadata or base.metadata):
         metadata = _metadata_change(base.metadata, new.metadata, pack)
     created = new.created - base.created
@@ -288,10 +297,6 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
     # What is the same object is found without a step of the interpreter for each key: all of it but
     # the number of the step, in a usual run.
     replaced = [*compress(keys, map(is_not, old.values(), new.values()))]
-    if replaced == _STEP and len(new_keys) == len(keys):
-        step = new["step"]
-        if step.__class__ is old["step"].__class__ is int and old["step"] != step and 0 <= step <= _GREATEST_U16:
-            return _pack_step(step)
     changed: dict[str, Any] = {}
     for key in replaced:
         before = old[key]
@@ -305,13 +310,6 @@ def _metadata_change(old: FrozenDict, new: FrozenDict, pack: Pack) -> Any:
     for key in new_keys[len(keys) :]:
         changed[key] = new[key]
     return _pack_metadata(changed, pack) if changed else None
-
-
-def _pack_step(step: int) -> bytes:
-    """Return a new number of the step, as `_pack_metadata` does."""
-    if _LEAST_U16 <= step <= _GREATEST_U16:
-        return _STEP_U16 + step.to_bytes(2, "big")
-    return packb({"step": step})
 
 
 def _pack_metadata(changed: dict[str, Any], pack: Pack) -> bytes:
@@ -355,7 +353,7 @@ def decode_checkpoint(path: str, frame: Frame, base: StoredCheckpoint | None, un
         raise malformed_error(path, frame, error) from error
 
 
-def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see below
+def _decode_parts(  # noqa: C901, PLR0912, PLR0915 - the hot path of every read, see below
     parts: Any, frame: Frame, base: StoredCheckpoint | None, unpack: Unpack
 ) -> DecodedRecord:
     # Every scan runs this once for a record, in 2.2 us. Calls, keywords and optional elements that
@@ -404,35 +402,28 @@ def _decode_parts(  # noqa: C901, PLR0912 - the hot path of every read, see belo
         own_id = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
     elif own_id.__class__ is not str:
         raise TypeError(f"{own_id!r} is not an id")
-    if parent is None and base is not None:
-        parent = base.id
-    elif parent is not None:
-        parent = id_text(parent) if parent else None
-    old = _EMPTY if base is None else base.metadata
+    if next_node is _NONE:
+        next_node = None
+    if parent is None:
+        parent = None if base is None else base.id
+    elif not parent:
+        parent = None
+    else:
+        parent = id_text(parent)
+    merged = _EMPTY if base is None else base.metadata
+    if metadata is not None:
+        merged = _merge_metadata(merged, metadata, unpack)
+    if target is not None:
+        target = id_text(target)
+    distances = NO_DISTANCES
+    if early is not None:
+        distances = _check_distances(early)
+    size = end - offset
     checkpoint = StoredCheckpoint(
-        own_id,
-        node,
-        None if next_node is _NONE else next_node,
-        created,
-        parent,
-        old if metadata is None else _merge_metadata(old, metadata, unpack),
-        target is not None,
-        offset,
-        end - offset,
-        offset - key,
+        own_id, node, next_node, created, parent, merged, target is not None, offset, size, offset - key
     )
-    return _new_record(
-        DecodedRecord,
-        (
-            checkpoint,
-            ops,
-            table,
-            None if target is None else id_text(target),
-            data,
-            end - TRAILER_SIZE - len(data),
-            NO_DISTANCES if early is None else _check_distances(early),
-        ),
-    )
+    start = end - TRAILER_SIZE - len(data)
+    return _new_record(DecodedRecord, (checkpoint, ops, table, target, data, start, distances))
 
 
 def read_id(path: str, frame: Frame) -> str:

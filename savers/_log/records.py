@@ -25,9 +25,9 @@ from savers._log.frame import (
     parse_extent,
     parse_frame,
     parse_frames,
-    read_trailer_length,
+    unpack_trailer,
 )
-from savers._log.opened_ranges import OpenedRanges
+from savers._log.sealing import OpenedRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -103,15 +103,18 @@ class Records:
         while offset < end:
             frames = parse_frames(data, offset - base, end - base, offset, self.fid, seq)
             if frames:
-                yield frames if self.seal is None else [self.open(frame) for frame in frames]
+                if self.seal is not None:
+                    frames = [self.open(frame) for frame in frames]
+                yield frames
                 offset = frames[-1].end
                 seq += len(frames)
                 continue
+            # No usual record. The reason may be harmless: the data end inside it, or the log ends here.
             frame = parse_frame(data, offset - base, offset, self.fid)
             if frame == "" and base + len(data) < end:
                 # The data end inside the record. It is read whole the second time.
                 known = data[offset - base :]
-                wanted = _needed_size(known, offset, window) if known else window
+                wanted = _needed_size(known, offset, window)
                 more = self.bytes.read_at(offset, min(wanted, end - offset))
                 if not more:
                     return
@@ -121,19 +124,22 @@ class Records:
                     window = min(2 * window, WINDOW)
                     continue
                 # The log was cut meanwhile.
-            if isinstance(frame, str) or frame.seq != seq:
-                reason = frame if isinstance(frame, str) else "records are missing before it"
-                again = self._read_again(offset, end, reason, data[offset - base :])
-                if again is None:
-                    return
-                data = again
-                base = offset
+            if isinstance(frame, str):
+                reason = frame
+            elif frame.seq != seq:
+                reason = "records are missing before it"
+            else:
+                # A record of a newer format, which this reader refuses or skips.
+                check_known(self.path, frame)
+                yield [self.open(frame)]
+                offset = frame.end
+                seq += 1
                 continue
-            # A record of a newer format, which this reader refuses or skips.
-            check_known(self.path, frame)
-            yield [frame if self.seal is None else self.open(frame)]
-            offset = frame.end
-            seq += 1
+            again = self._read_again(offset, end, reason, data[offset - base :])
+            if again is None:
+                return
+            data = again
+            base = offset
 
     def _read_again(self, offset: int, end: int, reason: str, data: bytes) -> bytes | None:
         """Return the bytes at an offset, read again, if they have changed; None if they are nothing yet or torn.
@@ -203,28 +209,20 @@ class Records:
             raise CheckpointCorruptionError(self.path, end, "the record before it names no keyframe")
         data = self.bytes.read_at(start, end - start)
         first = parse_frame(data, 0, start, self.fid or 0)
-        found: list[Frame] = []
-        if isinstance(first, Frame):
-            found += self.scan(start, end, first.seq, data)
-        if not found or found[-1].end != end:
-            offset = found[-1].end if found else start
-            reason = first if isinstance(first, str) and first else "the record is cut short"
-            raise CheckpointCorruptionError(self.path, offset, reason)
+        if isinstance(first, str):
+            raise CheckpointCorruptionError(self.path, start, first or "the record is cut short")
+        found = [*self.scan(start, end, first.seq, data)]
+        if found[-1].end != end:
+            raise CheckpointCorruptionError(self.path, found[-1].end, "the record is cut short")
         return found
 
     # Ranges of values
 
-    def read_range(self, start: int, length: int) -> bytes:
-        """Return a range of the log, opened if the log is sealed."""
-        if self._ranges is not None:
-            return self._ranges.read(start, length)
-        return self.bytes.read_at(start, length)
-
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """Return the bytes between several pairs of start and end, as `read_range` does."""
-        if self._ranges is not None:
-            return [self.read_range(start, end - start) for start, end in ranges]
-        return self.bytes.read_many(ranges)
+        """Return the bytes between several pairs of start and end, opened if the log is sealed."""
+        if self._ranges is None:
+            return self.bytes.read_many(ranges)
+        return [self._ranges.read(start, end - start) for start, end in ranges]
 
     def note_appended(self, end: int, payload: bytes) -> None:
         """Keep the payload that was just sealed, with which the next one is compared."""
@@ -249,6 +247,9 @@ class Records:
 
         Reads a window at a time. Reads beyond the window only for a header that proves itself.
         """
+        # The bytes between records may be anything: a torn write, a damaged record, or the data of a user who stores
+        # the bytes of a log in a state. So each sync marker is only a candidate, and after one that fails the search
+        # goes on at the next byte. After a record it goes on behind it: no record stands inside another one.
         base = start
         data = b""
         index = 0
@@ -256,7 +257,9 @@ class Records:
             index = data.find(SYNC, index)
             if index < 0 or len(data) - index < FRAME_SIZE:
                 # The last bytes of the window may be the beginning of a record.
-                kept = index if index >= 0 else max(0, len(data) - FRAME_SIZE)
+                kept = index
+                if index < 0:
+                    kept = max(0, len(data) - FRAME_SIZE)
                 window_end = base + len(data)
                 more = self.bytes.read_at(window_end, max(0, min(_SEARCH_SIZE, end - window_end)))
                 if not more:
@@ -291,16 +294,20 @@ class Records:
             offset: where the record begins in the log.
             end: where the record must have ended.
         """
-        extent = parse_extent(data[index : index + FRAME_SIZE], offset)
+        head = data[index : index + FRAME_SIZE]
+        extent = parse_extent(head, offset)
         if extent is None or self.fid not in {None, extent.fid}:
             return None
-        if extent.length > min(MAX_PAYLOAD + OVERHEAD, end - offset):
+        length = extent.length
+        if length > min(MAX_PAYLOAD + OVERHEAD, end - offset):
             return None
-        whole = data[index : index + extent.length]
-        if len(whole) < extent.length:
-            whole = self.bytes.read_at(offset, extent.length)
+        whole = data[index : index + length]
+        if len(whole) < length:
+            whole = self.bytes.read_at(offset, length)
         frame = parse_frame(whole, 0, offset, extent.fid)
-        return frame if isinstance(frame, Frame) else None
+        if isinstance(frame, str):
+            return None
+        return frame
 
     def find_vouched_end(self, start: int, end: int) -> int:
         """Return up to where the good records between two offsets vouch for the log, else 0."""
@@ -308,7 +315,11 @@ class Records:
 
 
 class BackwardReader:
-    """Steps back over the records of a log from its end. It does not open sealed records."""
+    """Steps back over the records of a log from its end. It does not open sealed records.
+
+    A trailer repeats the length of its record, so the record before an offset is found without reading
+    the log from its beginning. Opening a log costs its last records, however long it is.
+    """
 
     def __init__(self, records: Records, end: int) -> None:
         assert records.fid is not None
@@ -350,7 +361,7 @@ class BackwardReader:
         if len(trailer) < TRAILER_SIZE:
             # Bytes before the end are missing, as a row may be.
             return None
-        length = read_trailer_length(trailer)
+        length, _ = unpack_trailer(trailer)
         start = end - length
         if length < OVERHEAD or start < HEADER_SIZE:
             return None
@@ -374,6 +385,8 @@ class BackwardReader:
 
 def _needed_size(data: bytes, offset: int, window: int) -> int:
     """Return how many bytes to read for the record that begins with the data; at least a window."""
+    if not data:
+        return window
     extent = parse_extent(data[:FRAME_SIZE], offset)
     if extent is None or extent.length > MAX_PAYLOAD + OVERHEAD:
         return WINDOW

@@ -1,21 +1,23 @@
-"""Writes checkpoints of one log to another, and finds what of a log no reader can reach."""
+"""Writes checkpoints of one log to another, and finds out whether a log needs it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from graphkit.errors import CheckpointCorruptionError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 from savers import _delta as delta
 from savers._log import payloads
-from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY, MARK, WRITE, Frame
+from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY, MARK, SEALED, WRITE, Frame
 from savers._log.log_bytes import MemoryLogBytes
+from savers._log.records import Records
+from savers._log.sealing import read_key_id
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers._log.table_replay import TableReplay
+from savers._log.tables import TableReplay
 
 if TYPE_CHECKING:
+    from savers._cipher import KeyRing
     from savers._log.log import AnyLog
 
 
@@ -40,7 +42,7 @@ def replay_states(
     for stored in reversed(checkpoints):
         in_order.append(stored.offset < next_offset)
         next_offset = min(next_offset, stored.offset)
-    replay = TableReplay(log, lost_offset=lost_offset)
+    replay = TableReplay(log.tables, lost_offset=lost_offset)
     records = log.frames.records
     frames = records.search(HEADER_SIZE, log.frames.end)
     for stored in checkpoints:
@@ -48,17 +50,7 @@ def replay_states(
             yield stored, replay.advance_to(stored, frames)
         else:
             own_frames = records.search(stored.keyframe_offset, stored.end)
-            yield stored, TableReplay(log, lost_offset=lost_offset).advance_to(stored, own_frames)
-
-
-@dataclass(slots=True, kw_only=True)
-class _WrittenValue:
-    """A value as it was when it was written: the Value itself may have grown since."""
-
-    kind: int
-    count: int
-    length: int
-    pieces: list[int]
+            yield stored, TableReplay(log.tables, lost_offset=lost_offset).advance_to(stored, own_frames)
 
 
 class Rewriter:
@@ -67,7 +59,8 @@ class Rewriter:
     def __init__(self, source: AnyLog, target: AnyLog) -> None:
         self._source = source
         self._target = target
-        self._written: dict[str, _WrittenValue] = {}
+        self._written: dict[str, delta.Value] = {}
+        """The values as they were when they were written: copies, because those of the replay may grow."""
 
     def write(self, stored: StoredCheckpoint, table: delta.Table) -> None:
         """Write a checkpoint with its pending writes and tags; `table` is its packed state.
@@ -130,11 +123,15 @@ class Rewriter:
 
     def _compare(
         self,
-        before: _WrittenValue | None,
+        before: delta.Value | None,
         value: delta.Value,
         pack: Callable[[], bytes],
     ) -> delta.Operation | bytes | None:
-        """Return the operation that makes a value of the one before; None if they are equal."""
+        """Return the operation that makes a value of the one before; None if they are equal.
+
+        The pieces show what both have in common, so that no byte of it is read.
+        """
+        read_pieces = self._source.tables.read_pieces
         if before is None or before.kind != value.kind:
             return pack()
         window = delta.find_moved_window(before.pieces, before.length, value)
@@ -142,9 +139,9 @@ class Rewriter:
             return delta.Drop(
                 count=value.count,
                 prefix=window.prefix,
-                dropped=window.dropped,
+                dropped=window.removed,
                 crc=value.crc,
-                data=self._read_pieces(value, window.pieces),
+                data=read_pieces(value, window.pieces),
             )
         change = delta.compare_pieces(before.pieces, before.length, value)
         added = value.length - (before.length - change.removed)
@@ -152,7 +149,7 @@ class Rewriter:
             return None
         if added + delta.SPLICE_COST >= value.length:
             return pack()
-        data = self._read_pieces(value, change.pieces)
+        data = read_pieces(value, change.pieces)
         is_at_end = not change.removed and change.prefix == before.length
         if value.kind == delta.LIST and is_at_end and value.count > before.count:
             return delta.Append(value.count - before.count, data)
@@ -164,11 +161,6 @@ class Rewriter:
             data=data,
         )
 
-    def _read_pieces(self, value: delta.Value, pieces: list[int]) -> bytes:
-        if not pieces:
-            return b""
-        return self._source.tables.read_pieces(value, pieces)
-
     def _check_written(
         self,
         stored: StoredCheckpoint,
@@ -177,7 +169,7 @@ class Rewriter:
     ) -> None:
         """Check that the new log has the checksums and lengths of the old one.
 
-        `_read_pieces` does not check the bytes that it reads.
+        The bytes of pieces are read unchecked.
         """
         written = self._target.writer.load_table().values
         for name in changed:
@@ -191,14 +183,8 @@ class Rewriter:
     def _remember(self, changed: Sequence[str], values: Mapping[str, delta.Value]) -> None:
         for name in changed:
             self._written.pop(name, None)
-            value = values.get(name)
-            if value is not None:
-                self._written[name] = _WrittenValue(
-                    kind=value.kind,
-                    count=value.count,
-                    length=value.length,
-                    pieces=value.pieces.copy(),
-                )
+            if name in values:
+                self._written[name] = values[name].copy()
 
 
 def copy_to_memory(log: AnyLog, checkpoints: Sequence[StoredCheckpoint]) -> bytes:
@@ -250,8 +236,7 @@ def _names_all(log: AnyLog, frame: Frame, data_starts: Sequence[int]) -> bool:
         return False
     record = payloads.decode_checkpoint(log.path, frame, None, log.unpack)
     starts: set[int] = set()
-    entries = (record.table or ())[1::2]
-    for entry in entries:
+    for entry in record.entries:
         if entry is None or delta.names_base(entry):
             continue
         value = delta.decode_entry(entry, frame.offset, _refuse_base)
@@ -261,3 +246,26 @@ def _names_all(log: AnyLog, frame: Frame, data_starts: Sequence[int]) -> bool:
 
 def _refuse_base(position: int) -> delta.Value:
     raise ValueError(f"the value has no base, and none at byte {position}")
+
+
+def require_keys(key_ring: KeyRing | None) -> KeyRing:
+    """Return the keys of a saver.
+
+    Raises:
+        CheckpointerConfigurationError: it has none.
+    """
+    if key_ring is None:
+        raise CheckpointerConfigurationError("rotate needs the keys: open the store with `cipher`")
+    return key_ring
+
+
+def needs_rotation(log: AnyLog, key_ring: KeyRing) -> bool:
+    """Return whether an open log is plain, or has a record that another key than the current one sealed."""
+    frames = log.frames
+    if frames.seal is None:
+        return True
+    current_id, _ = key_ring.get_current(log.path)
+    return any(
+        frame.flags & SEALED and read_key_id(frame.payload) != current_id
+        for frame in Records(frames.bytes, frames.fid).scan(HEADER_SIZE, frames.end, 0)
+    )

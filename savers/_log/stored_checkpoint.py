@@ -110,7 +110,9 @@ class StoredCheckpoint:
         """
         own = self.writes
         own_cleared = self.cleared
-        self.writes = {**replaced.writes, **own} if own else replaced.writes
+        self.writes = replaced.writes
+        if own:
+            self.writes = {**replaced.writes, **own}
         self.cleared = replaced.cleared.difference(own).union(own_cleared)
         self.tags = replaced.tags
 
@@ -188,17 +190,22 @@ class EarlyWrites:
             checkpoints: the checkpoints of the log.
         """
         offsets = sorted(checkpoint.offset for checkpoint in checkpoints)
-        start = offsets[-KEPT_SUCCESSORS] if len(offsets) >= KEPT_SUCCESSORS else 0
+        start = 0
+        if len(offsets) >= KEPT_SUCCESSORS:
+            start = offsets[-KEPT_SUCCESSORS]
         return [waiting for waiting in self if waiting.offset > start]
 
     def measure(self, id: str, offset: int) -> EarlyDistances | None:
         """Return the distances for the record of a checkpoint at an offset; None if both are 0."""
         if not self._waiting:
             return None
-        own = self._waiting.get(id)
-        others = [waiting.offset for waiting in self if waiting is not own]
-        own_distance = 0 if own is None else offset - own.offset
-        other_distance = offset - min(others) if others else 0
+        own_distance = other_distance = 0
+        for waiting in self:
+            distance = offset - waiting.offset
+            if waiting.id == id:
+                own_distance = distance
+            else:
+                other_distance = max(other_distance, distance)
         return own_distance, other_distance
 
 

@@ -63,7 +63,6 @@ _SPILL_LENGTH: Final = 1 << 12
 """If a keyframe would be too long, values longer than this go to DATA records."""
 _OPAQUE_KEY: Final = ""
 """The only key of a state that is the bytes of a StateSerializer."""
-_STRINGS: Final = (str, str)
 _ABSENT: Final = object()
 
 Pack = Callable[[str], bytes]
@@ -124,7 +123,10 @@ class LogWriter:
         state = checkpoint.state
         metadata = checkpoint.metadata
         base = history.last
-        step = metadata["step"] if base is not None and checkpoint.metadata_base is base.metadata else None
+        step = None
+        if base is not None and checkpoint.metadata_base is base.metadata:
+            # The engine says that only the number of the step differs.
+            step = metadata["step"]
         # By position, because this is part of every put.
         stored = StoredCheckpoint(
             checkpoint.id,
@@ -137,7 +139,12 @@ class LogWriter:
         )
         pack = self._codec.pack
         if self._serializer is None:
-            draft = self._draft(checkpoint.changes, state)
+            if base is None:
+                draft: delta.Draft = {name: pack(value, _check_key(name)) for name, value in state.items()}
+            elif checkpoint.changes is not None and checkpoint.changes.base is self.state:
+                draft = self._draft_changes(checkpoint.changes, state)
+            else:
+                draft = self._draft_by_comparison(state)
             self.append(stored, draft, [*state], lambda name: pack(state[name], name), target, step)
         else:
             packed = self._dump(state)
@@ -197,8 +204,8 @@ class LogWriter:
         """
         _check_fields(stored)
         history = self._history
-        if history.has_unread_early:
-            history.load_early()
+        # Before the first byte is written: early writes that cannot be read must not leave half a checkpoint.
+        history.load_early()
         frames = self._frames
         if not self._append_change(stored, draft, order, target, step):
             start = frames.end
@@ -221,11 +228,13 @@ class LogWriter:
             return False
         names = self._list_names()
         if names != order and not _follows(names, draft, order):
+            # Ops cannot move a key: a reader would find the state in another order.
             return False
         ops, data, flags = self._encode(draft, names)
         frames = self._frames
         if len(data) > _SPILL_LENGTH and len(data) > frames.bytes.max_values:
             return False
+        # All distances are from the beginning of the record, which is where the log ends now.
         start = frames.end
         early = self._history.load_early().measure(stored.id, start)
         if early is not None:
@@ -279,11 +288,15 @@ class LogWriter:
         self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], pack: Pack, target: str | None
     ) -> None:
         """Append a checkpoint as a keyframe; bytes that do not fit into one record go before it."""
+        # A keyframe has a table, which names the bytes of long values where earlier records have them, and ops for the
+        # values that changed or are short. If these do not fit into a record, the bytes of the long ones among them
+        # are appended first, and the table names these, too.
         frames = self._frames
         listed = self._list_values(draft, order, pack, {})
         payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
         if len(data) > frames.bytes.max_part or len(payload) > frames.max_payload:
-            payload = data = b""  # Each may take as much memory as the state, as does each record with a part of it.
+            # Each may take as much memory as the state, as does each record with a part of it.
+            payload = data = b""
             spilled = self._spill(draft, pack)
             listed = self._list_values(draft, order, pack, spilled)
             payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
@@ -402,7 +415,11 @@ class LogWriter:
     # What changed
 
     def load_table(self) -> delta.Table:
-        """Return the table of the last state, from then on kept up to date."""
+        """Return the table of the last state, from then on kept up to date.
+
+        Most runs never need it: the engine says what changed, and a keyframe of a short state repeats all values. It is
+        read when a long value is compared with the stored one, or when a keyframe names earlier bytes.
+        """
         table = self._table
         if table is not None:
             return table
@@ -417,14 +434,6 @@ class LogWriter:
         self.state_length = table.length
         return table
 
-    def _draft(self, changes: Changes | None, state: FrozenDict) -> delta.Draft:
-        """Return the operations that turn the last state into a new one."""
-        if self._history.last is None:
-            return {name: self._codec.pack(value, _check_key(name)) for name, value in state.items()}
-        if changes is not None and changes.base is self.state:
-            return self._draft_changes(changes, state)
-        return self._draft_by_comparison(state)
-
     def _draft_changes(self, changes: Changes, state: FrozenDict) -> delta.Draft:
         """Draft what changed, as the engine recorded it: only the changed keys are packed, and nothing is read."""
         pack = self._codec.pack
@@ -437,6 +446,7 @@ class LogWriter:
                     draft[name] = delta.DELETE
                 continue
             value = state[name]
+            # A list that grew: the engine says how many of its first elements are the old list.
             if op > 0 and type(old) is FrozenList and len(old) == op:
                 items = value[op:]
                 if items:
@@ -498,12 +508,15 @@ class LogWriter:
         if self._history.last is None:
             return {_OPAQUE_KEY: packed}
         change = self._compare(_OPAQUE_KEY, packed)
-        return {} if change is None else {_OPAQUE_KEY: change}
+        if change is None:
+            return {}
+        return {_OPAQUE_KEY: change}
 
     def _compare(self, name: str, packed: bytes) -> delta.Operation | bytes | None:
         """Return the operation that turns a value of the last state into a packed value; None if they are equal."""
         old = self.load_table().values[name]
         if len(packed) <= delta.INLINE_LENGTH < old.length:
+            # Reading the old value costs more than a short new one.
             return packed
         last = self._history.last
         assert last is not None
@@ -512,9 +525,10 @@ class LogWriter:
 
     def _compare_bytes(self, name: str, old: bytes, new: bytes) -> delta.Operation | bytes | None:
         """As `_compare`, for bytes objects that are in memory."""
-        # The checksum of a long one is known.
-        crc = self.load_table().values[name].crc if len(old) > COMPARE_LENGTH else None
-        return delta.compare_bytes(old, new, crc)
+        if len(old) <= COMPARE_LENGTH:
+            return delta.compare_bytes(old, new)
+        # The table has the checksum, so that the bytes of a long one are not read for it.
+        return delta.compare_bytes(old, new, self.load_table().values[name].crc)
 
     # Pending writes and tags
 
@@ -556,7 +570,9 @@ class LogWriter:
     def _flags_about(self, stored: StoredCheckpoint) -> int:
         """Return the flags of a record about a checkpoint: SCATTERED unless it is the last one."""
         last = self._history.last
-        return 0 if last is not None and last.id == stored.id else SCATTERED
+        if last is not None and last.id == stored.id:
+            return 0
+        return SCATTERED
 
 
 def _follows(names: list[str], draft: delta.Draft, order: list[str]) -> bool:
@@ -591,20 +607,18 @@ def _check_fields(stored: StoredCheckpoint) -> None:
     Raises:
         CheckpointSerializationError: a field of the checkpoint cannot be stored.
     """
-    # For the usual case, two look-ups: this is part of every put.
-    if (stored.id.__class__, stored.node.__class__) != _STRINGS or (
-        (stored.next.__class__, stored.parent.__class__) != _STRINGS
-    ):
-        _check_strings(stored)
+    # Nearly all checkpoints have four strings: this is part of every put. Subclasses of str are accepted, too.
+    if not (stored.id.__class__ is stored.node.__class__ is stored.next.__class__ is stored.parent.__class__ is str):
+        _check_string("id", stored.id, "it must be a string")
+        _check_string("node_id", stored.node, "it must be a string")
+        if stored.next is not None:
+            _check_string("next_node_id", stored.next, "it must be a string or None")
+        if stored.parent is not None:
+            _check_string("parent_id", stored.parent, "it must be a string or None")
     if not payloads.FIRST_TIME <= stored.created <= payloads.LAST_TIME:
         raise CheckpointSerializationError("created_at", "datetime", "UTC has no year for it")
 
 
-def _check_strings(stored: StoredCheckpoint) -> None:
-    """Refuse fields that are not strings; subclasses of str are accepted."""
-    for name, value in (("id", stored.id), ("node_id", stored.node)):
-        if not isinstance(value, str):
-            raise CheckpointSerializationError(name, type(value).__name__, "it must be a string")
-    for name, optional in (("next_node_id", stored.next), ("parent_id", stored.parent)):
-        if optional is not None and not isinstance(optional, str):
-            raise CheckpointSerializationError(name, type(optional).__name__, "it must be a string or None")
+def _check_string(name: str, value: object, reason: str) -> None:
+    if not isinstance(value, str):
+        raise CheckpointSerializationError(name, type(value).__name__, reason)

@@ -36,7 +36,9 @@ class Bucket:
         self.url = url
         self._fs: AbstractFileSystem = fs
         self._root = root.rstrip("/")
-        protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
+        protocols = fs.protocol
+        if isinstance(protocols, str):
+            protocols = (protocols,)
         self._is_local = "file" in protocols
         self._guard = _IN_MEMORY if "memory" in protocols else nullcontext()
 

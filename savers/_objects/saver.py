@@ -21,8 +21,7 @@ from graphkit.errors import (
 from savers._compression import Compression, parse_compression
 from savers._log import payloads
 from savers._log.catalogue import LogCatalogue
-from savers._log.frame import HEADER_SIZE, RELEASE, digest_thread
-from savers._log.frame_log import ThreadIdentity
+from savers._log.frame import HEADER_SIZE, RELEASE
 from savers._log.log import Log
 from savers._log.log_bytes import MemoryLogBytes, StaleLogError
 from savers._log.log_saver import LogSaver
@@ -51,18 +50,10 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
     """The logs in a bucket: `<thread>/<namespace>/`, and what SegmentBytes says."""
 
     def __init__(self, bucket: Bucket, codec: Codec, compression: Compression | None) -> None:
-        super().__init__()
+        super().__init__(codec, compression)
         self._bucket = bucket
-        self._codec = codec
-        self._compression = compression
-
-    def new_log(self, thread_id: str, namespace: str, version: int = 0) -> ObjectLog:
-        identity = ThreadIdentity((thread_id, namespace), digest_thread(thread_id), None, is_opaque=False)
-        medium = self.new_medium(thread_id, namespace, version)
-        return Log(medium, identity, self._codec, None, self._compression, expects_release=version > 0)
 
     def new_medium(self, thread_id: str, namespace: str, version: int = 0) -> SegmentBytes:
-        """Return the bytes of the log of a history; the arguments are those of `shared_log`."""
         return SegmentBytes(self._bucket, f"{encode(thread_id)}/{encode(namespace)}", version)
 
     def list_threads(self, *, released: bool) -> Sequence[str]:
@@ -110,10 +101,13 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
             return unquote(name.removeprefix(_EMPTY), errors="surrogatepass")
         for directory in directories:
             for file, size in self._bucket.list(directory):
-                if size and file.endswith(f".{0:020d}"):
-                    (data,) = self._bucket.read([f"{directory}/{file}"])
-                    frames = Records(MemoryLogBytes(name, bytearray(data)), None).search(HEADER_SIZE, len(data))
-                    return str(payloads.unpack_payload(name, next(frames))[key])
+                # The first segment of a log; it is empty if it only takes the name of one that is gone.
+                if not size or not file.endswith(f".{0:020d}"):
+                    continue
+                (data,) = self._bucket.read([f"{directory}/{file}"])
+                medium = MemoryLogBytes(name, bytearray(data))
+                meta = next(Records(medium, None).search(HEADER_SIZE, len(data)))
+                return str(payloads.unpack_payload(name, meta)[key])
         return name  # It was deleted.
 
 
@@ -220,12 +214,10 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
 
     def _finish_release(self, root: ObjectLog, version: int) -> None:
         """Make all live logs of a thread a version, the root last, unless another process has just done that."""
-        mediums = [
-            self._catalogue.new_medium(root.thread_id, name)
-            for name in self._catalogue.list_live(root.thread_id)
-            if name
-        ]
-        for medium in [*(each for each in mediums if each.open()), root.frames.bytes]:
+        others = [name for name in self._catalogue.list_live(root.thread_id) if name]
+        mediums = [self._catalogue.new_medium(root.thread_id, name) for name in others]
+        opened = [medium for medium in mediums if medium.open()]
+        for medium in [*opened, root.frames.bytes]:
             with suppress(StaleLogError):
                 medium.replace(b"", version)
 
@@ -247,7 +239,9 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
 
     def size(self, thread: ThreadLike = None) -> int:
         """Return the bytes of all objects of a thread, or of the whole store (None)."""
-        return self._bucket.measure("" if thread is None else encode(resolve_thread_id(thread)))[0]
+        directory = "" if thread is None else encode(resolve_thread_id(thread))
+        size, _ = self._bucket.measure(directory)
+        return size
 
     def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
         _, last_write = self._bucket.measure(encode(thread_id))
@@ -255,9 +249,6 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
             return False
         try:
             with self._run_lock(RunnableConfig(thread_id), 0.0):
-                return True if dry_run else self._delete(thread_id)
+                return dry_run or self._delete(thread_id)
         except ThreadBusyError:
             return False
-
-    def close(self) -> None:
-        self._catalogue.logs.close()

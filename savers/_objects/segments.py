@@ -99,7 +99,8 @@ class SegmentBytes(LogBytes):
                 raise CheckpointCorruptionError(self.path, self.size, "a segment is missing")
             self.is_sealed = not length
             self.size += length
-            self._starts += [start] if length else []
+            if length:
+                self._starts.append(start)
         return self.size > 0
 
     def refresh(self, end: int) -> Change:
@@ -123,7 +124,9 @@ class SegmentBytes(LogBytes):
         end = min(offset + length, self.size)
         if offset >= end:
             return b""
-        starts = self._starts[bisect_right(self._starts, offset) - 1 : bisect_left(self._starts, end)]
+        low = bisect_right(self._starts, offset) - 1
+        high = bisect_left(self._starts, end)
+        starts = self._starts[low:high]
         missing = [start for start in starts if start not in self._kept]
         if missing:
             try:
@@ -131,7 +134,9 @@ class SegmentBytes(LogBytes):
             except FileNotFoundError as error:
                 raise CheckpointCorruptionError(self.path, offset, "a segment is missing") from error
             self._kept.update(zip(missing, found, strict=True))
-        data = b"".join([self._kept[start] for start in starts])[offset - starts[0] : end - starts[0]]
+        whole = b"".join([self._kept[start] for start in starts])
+        first = starts[0]
+        data = whole[offset - first : end - first]
         if len(data) < end - offset:
             raise CheckpointCorruptionError(self.path, offset, "a segment is shorter than it was")
         return data
@@ -216,7 +221,9 @@ class SegmentBytes(LogBytes):
             self._create(self._name(self.size), b"")
         if version:
             self._create(self._name(0, name_version(version)), self._read_all())
-        self._create(self._name_next(), self._read_all() if data is None else data)
+        if data is None:
+            data = self._read_all()
+        self._create(self._name_next(), data)
         self.remove_others()
 
     def _read_all(self) -> bytes:

@@ -400,7 +400,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
             CheckpointCorruptionError: a history is damaged. If it rotates all threads (None), in both
                 cases it has rotated the others, and the error names those that it could not rotate.
         """
-        from savers._log.rotation import require_keys
+        from savers._log.rewriter import require_keys
 
         key_ring = require_keys(self._store.mark.key_ring)
         thread_id = _resolve_optional(thread)
@@ -421,7 +421,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
 
     def _rotate_thread(self, thread_id: str, key_ring: KeyRing) -> RotationReport:
         from savers._log.reports import RotationReport
-        from savers._log.rotation import needs_rotation
+        from savers._log.rewriter import needs_rotation
 
         rewritten: list[str] = []
 

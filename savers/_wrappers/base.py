@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, wraps
 from typing import Any, Final, Self, Unpack
 
 from graphkit import Checkpoint, CheckpointInfo, HistorySummary, RunnableConfig, Tag, WaitingInterrupt
@@ -13,10 +13,12 @@ from graphkit.abc import (
     ConfigLike,
     HasVersions,
     RetentionOptions,
+    SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
     SupportsFlush,
+    SupportsRemove,
     SupportsRepair,
     SupportsReplay,
     SupportsRotate,
@@ -25,16 +27,6 @@ from graphkit.abc import (
     Watch,
 )
 from graphkit.errors import CheckpointerConfigurationError
-from savers._wrappers.mixins import (
-    CompactMixin,
-    DeleteIdleMixin,
-    ExistsMixin,
-    FlushMixin,
-    RepairMixin,
-    ReplayMixin,
-    RotateMixin,
-    VerifyMixin,
-)
 
 
 class SaverWrapper(BaseCheckpointSaver):
@@ -273,16 +265,35 @@ class VersionedSaverWrapper(SaverWrapper, HasVersions):
         return self.delegate.version_namespaces(thread, version)  # type: ignore[no-any-return]
 
 
+def _make_mixin(capability: type) -> type:
+    """Return a class that forwards the methods of an optional capability to the delegate."""
+
+    def forward(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def forwarded(wrapper: SaverWrapper, *arguments: Any, **options: Any) -> Any:
+            return getattr(wrapper.delegate, name)(*arguments, **options)
+
+        return forwarded
+
+    methods = {name: forward(name, each) for name, each in vars(capability).items() if not name.startswith("_")}
+    return type(f"Forwards{capability.__name__}", (), methods)
+
+
+_OPTIONAL: Final = (
+    SupportsVerify,
+    SupportsRepair,
+    SupportsCompact,
+    SupportsFlush,
+    SupportsDeleteIdle,
+    SupportsRotate,
+    SupportsReplay,
+    SupportsRemove,
+    SupportsClose,
+    SupportsExists,
+)
 _MIXINS: Final[Mapping[type, type]] = {
     HasVersions: VersionedSaverWrapper,
-    SupportsVerify: VerifyMixin,
-    SupportsRepair: RepairMixin,
-    SupportsCompact: CompactMixin,
-    SupportsFlush: FlushMixin,
-    SupportsDeleteIdle: DeleteIdleMixin,
-    SupportsRotate: RotateMixin,
-    SupportsReplay: ReplayMixin,
-    SupportsExists: ExistsMixin,
+    **{capability: _make_mixin(capability) for capability in _OPTIONAL},
 }
 """The class that forwards the methods of each capability."""
 

@@ -17,7 +17,15 @@ from typing import Any, Final, final
 from weakref import WeakValueDictionary
 
 from graphkit import END, Checkpoint, CheckpointInfo, RunnableConfig
-from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver, HasVersions, make_checkpoint_info, read_history
+from graphkit.abc import (
+    LANGGRAPH,
+    MADE_BY,
+    BaseCheckpointSaver,
+    HasVersions,
+    SupportsRemove,
+    make_checkpoint_info,
+    read_history,
+)
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.values import FrozenDict, freeze
@@ -198,13 +206,12 @@ class ContractHistories(Histories):
         """As in Histories.
 
         Raises:
-            CheckpointerConfigurationError: the saver has no `remove` and keeps versions, so that what
+            CheckpointerConfigurationError: the saver is no `SupportsRemove` and keeps versions, so that what
                 is removed would stay in a version. Nothing was changed.
         """
-        remove = getattr(self.saver, "remove", None)
         for config in (history, _make_early_config(history)):
-            if remove is not None:
-                remove(config, ids)
+            if isinstance(self.saver, SupportsRemove):
+                self.saver.remove(config, ids)
             else:
                 self._remove_by_rewriting(config, frozenset(ids))
 

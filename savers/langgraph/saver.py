@@ -21,7 +21,14 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import RunnableConfig
-from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver as SaverOfGraphkit, check_complete, check_limit
+from graphkit.abc import (
+    LANGGRAPH,
+    MADE_BY,
+    BaseCheckpointSaver as SaverOfGraphkit,
+    SupportsClose,
+    check_complete,
+    check_limit,
+)
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
@@ -126,9 +133,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         """Stop the sweeper, and close the saver, if it can be closed. A later use no longer applies `ttl`."""
         if self._sweeper is not None:
             self._sweeper.stop()
-        close = getattr(self.store, "close", None)
-        if close is not None:
-            close()
+        if isinstance(self.store, SupportsClose):
+            self.store.close()
 
     # Writing
 

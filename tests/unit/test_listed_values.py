@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from savers import _delta as delta
-from savers._delta.listed_value import ListedValue
+from savers._delta.values import ListedValue
 from tests.sweeps import examples
 
 FAR = 5_000_000

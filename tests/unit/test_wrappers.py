@@ -3,12 +3,14 @@ import inspect
 
 import pytest
 
-from graphkit import BaseCheckpointSaver, HasVersions, RunnableConfig
+from graphkit import BaseCheckpointSaver, Checkpoint, HasVersions, RunnableConfig
 from graphkit._saver.capabilities import QUALITIES
 from graphkit.abc import (
+    SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsFlush,
+    SupportsRemove,
     SupportsRepair,
     SupportsReplay,
     SupportsRotate,
@@ -159,6 +161,32 @@ def test_a_wrapper_has_the_optional_methods_of_its_delegate(wrap):
         ("rotate", "t", print),
         ("replay", "t", 1),
     ]
+
+
+@pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])
+def test_a_wrapper_removes_checkpoints_if_its_delegate_does(wrap):
+    saver = wrap(MemorySaver())
+    assert isinstance(saver, SupportsRemove)
+    config = RunnableConfig("t")
+    ids = [saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": n})).checkpoint_id for n in range(3)]
+    assert saver.remove(config, ids[:2]) == 2
+    assert [one.id for one in saver.list(config)] == ids[2:]
+
+
+@pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])
+def test_a_wrapper_closes_its_delegate_if_that_can_be_closed(wrap):
+    class Closing(MemorySaver):
+        is_closed = False
+
+        def close(self):
+            self.is_closed = True
+
+    inner = Closing()
+    saver = wrap(inner)
+    assert isinstance(saver, SupportsClose)
+    saver.close()
+    assert inner.is_closed
+    assert not isinstance(wrap(MemorySaver()), SupportsClose)
 
 
 def test_a_wrapper_that_changes_what_is_listed_does_not_replay_the_delegate():

@@ -51,7 +51,7 @@ class CheckpointWriter:
 
     def save(self, save: Save) -> Checkpoint | None:
         """Append a checkpoint; return None if that failed and the run goes on."""
-        checkpoint = checkpoint_of(save)
+        checkpoint = save.checkpoint
         if self.queue is not None:
             self.queue.add(lambda: save.saver.put(save.config, checkpoint), describe_write(save))
             return checkpoint
@@ -167,19 +167,5 @@ class _WriteQueue:
 def describe_write(request: Save | Record) -> str:
     """Name what a request stores, for a message."""
     if isinstance(request, Save):
-        return f"the checkpoint of {request.node_id!r}"
+        return f"the checkpoint of {request.checkpoint.node_id!r}"
     return "the pending writes of a checkpoint"
-
-
-def checkpoint_of(save: Save) -> Checkpoint:
-    """Make the checkpoint that a request asks to store."""
-    # By position, as the run does with the request.
-    return Checkpoint._create(  # noqa: SLF001 - the engine's own way to make a checkpoint
-        save.node_id,
-        save.next_node_id,
-        save.parent_id,
-        save.metadata,
-        save.data,
-        save.changes,
-        save.metadata_base,
-    )

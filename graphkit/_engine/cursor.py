@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, Final
 
 from graphkit._engine.program import Program
-from graphkit._engine.requests import Ask, Load, LoadWrites, Request
+from graphkit._engine.requests import Ask, Clock, Load, LoadWrites, Request
 from graphkit._engine.subgraph_updates import strip_subgraph_updates
 from graphkit._engine.update_codec import pack
 from graphkit._plan.topology import Call, Condition, Node
@@ -59,6 +59,9 @@ PostEvent = Callable[..., None]
 
 class GraphCursor:
     """Where a run stands in a graph, and how it moves on."""
+
+    clock: Clock
+    """Tells the time and makes ids; see `attach`."""
 
     def __init__(self, program: Program, config: RunnableConfig, saver: BaseCheckpointSaver | None) -> None:
         self.program = program
@@ -276,17 +279,18 @@ class GraphCursor:
 
     def attach(
         self,
-        held_locks: frozenset[object],
-        perform: Callable[[Generator[Request, Any, Any]], None],
-        clock: Callable[[], float],
+        held_locks: frozenset[object],  # noqa: ARG002 - for runs
+        perform: Callable[[Generator[Request, Any, Any]], None],  # noqa: ARG002 - for runs
+        clock: Clock,
     ) -> None:
         """Accept what a driver provides to a run: its locks, its hands, its clock.
 
         Args:
             held_locks: the keys of the run locks that the driver and the outer runs hold.
             perform: answers the requests of a generator at once, on the calling thread.
-            clock: returns a time in seconds.
+            clock: tells the time and makes ids.
         """
+        self.clock = clock
 
     def post_event(self, type: str, level: str, node_id: str | None, **data: Any) -> None:
         """Post an event to the observers, if there are any.

@@ -9,7 +9,7 @@ from types import AsyncGeneratorType
 from typing import Any, Final, final
 
 from graphkit._engine.call_kinds import capture_outcome, unwrap_outcome
-from graphkit._engine.checkpoint_writer import checkpoint_of, describe_write
+from graphkit._engine.checkpoint_writer import describe_write
 from graphkit._engine.cursor import GraphCursor
 from graphkit._engine.requests import (
     Ask,
@@ -161,7 +161,7 @@ class Driver(SyncDriver):
     async def _asave(self, request: Save) -> Any:
         if self.writer.queue is not None or self.async_pool is not None:
             return await self._complete(_in_thread(self._save, request))
-        checkpoint = checkpoint_of(request)
+        checkpoint = request.checkpoint
         try:
             await self._complete(request.saver.aput(request.config, checkpoint))
         except (CheckpointerError, OSError) as error:

@@ -9,7 +9,7 @@ them. The keys of results of `config.once` and the record of a failure are here.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Protocol, final
 
 from graphkit._records.context import NodeContext
@@ -89,11 +89,11 @@ def find_answers(writes: Mapping[str, Any], key: str) -> tuple[Any, ...]:
     return tuple(answers)
 
 
-def failure_record(error: Exception, node_id: str | None) -> dict[str, Any]:
+def failure_record(error: Exception, node_id: str | None, at: datetime) -> dict[str, Any]:
     """Return what is recorded about the failure that ended a run."""
     return {
         "node_id": node_id,
         "type": type(error).__name__,
         "message": message_of(error)[:_MAX_MESSAGE],
-        "at": datetime.now(UTC),
+        "at": at,
     }

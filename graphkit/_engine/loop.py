@@ -41,6 +41,7 @@ from graphkit._engine.start import RunStart
 from graphkit._engine.subgraph_updates import strip_subgraph_updates
 from graphkit._engine.update_codec import unpack
 from graphkit._plan.checkpoint_when import Step
+from graphkit._records.checkpoint import to_datetime
 from graphkit._records.config import END, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
 from graphkit._saver.writes import FAILURE, unanswered_interrupts
@@ -121,7 +122,7 @@ class Run(RunStart):
             if control.pause_requested:
                 raise Halt
             step = self.step
-            started = self.clock() if measures_time else 0.0
+            started = self.clock.measure() if measures_time else 0.0
             node = nodes.get(current)  # type: ignore[arg-type]
             following: str | None
             if node is None:
@@ -181,7 +182,7 @@ class Run(RunStart):
             interval = self.options.checkpoint_interval
             # A fork may pass several multiples of the interval at once.
             return step_before // interval != self.step // interval
-        seconds = self.clock() - started
+        seconds = self.clock.measure() - started
         step = Step(
             self.next_node_id,
             seconds,
@@ -238,7 +239,7 @@ class Run(RunStart):
         # An older checkpoint gets no failure: the run that continued from it did not fail.
         if failure is not None and self.is_latest:
             node_id = getattr(failure, "node_id", None) or self.next_node_id
-            writes[FAILURE] = freeze(failure_record(failure, node_id))
+            writes[FAILURE] = freeze(failure_record(failure, node_id, to_datetime(self.clock.now() // 1000)))
         if writes:
             yield from self.record(writes)
 
@@ -251,7 +252,7 @@ class Run(RunStart):
             return
         assert self.saver is not None
         node_id = self.next_node_id if self.is_saved else self.node_id
-        failure = freeze(failure_record(error, node_id))
+        failure = freeze(failure_record(error, node_id, to_datetime(self.clock.now() // 1000)))
         yield Record(self.saver, self._base_config(), {FAILURE: failure})
 
     def _post_failure(self, error: Exception) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Self
 
 from graphkit._engine import journal, subgraph
@@ -15,12 +15,12 @@ from graphkit._engine.map import MapExecution
 from graphkit._engine.node_runner import NodeRunner
 from graphkit._engine.position import Position
 from graphkit._engine.program import Program
-from graphkit._engine.requests import Load, Record, Request, Save
+from graphkit._engine.requests import Clock, Load, Record, Request, Save
 from graphkit._engine.run_control import RunControl
 from graphkit._engine.run_events import RunEvents
 from graphkit._engine.subgraph_updates import SubgraphUpdates
 from graphkit._plan.topology import Fork, Node
-from graphkit._records.checkpoint import Checkpoint, generate_id
+from graphkit._records.checkpoint import Checkpoint, to_datetime
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import GraphResume, InterruptionMetadata, When
 from graphkit._saver.base import BaseCheckpointSaver
@@ -44,8 +44,6 @@ class RunState(NodeRunner, ABC):
     position: Position
     perform: Callable[[Steps], None]
     """Answers the requests of a generator at once, on any thread; see `attach`."""
-    clock: Callable[[], float]
-    """Returns a time in seconds; see `attach`."""
 
     def __init__(  # noqa: PLR0915 - a list of fields
         self,
@@ -139,7 +137,7 @@ class RunState(NodeRunner, ABC):
         self,
         held_locks: frozenset[object],
         perform: Callable[[Steps], None],
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
         """Accept what a driver provides; see `GraphCursor.attach`."""
         self.held_locks = held_locks
@@ -227,18 +225,20 @@ class RunState(NodeRunner, ABC):
         else:
             earlier = None
             metadata = self._checkpoint_metadata(source, step, continued)
+        now = self.clock.now()
         # By position: a run does this at every step, and keywords would take as long again.
-        saved = yield Save(
-            self.saver,
-            self.config,
+        checkpoint = Checkpoint._create(  # noqa: SLF001 - the engine's own way to make a checkpoint
+            self.clock.new_id(now // 1_000_000),
             position.node_id,
             position.next_node_id,
-            data,
-            self.base,
+            None if self.base is None else self.base.id,
+            now // 1000,
             metadata,
+            data,
             changes,
             earlier,
         )
+        saved = yield Save(self.saver, self.config, checkpoint)
         if saved is None:
             return
         if source != "fork":  # a fork is a copy of the resumed checkpoint: no node has run yet
@@ -365,7 +365,8 @@ class RunState(NodeRunner, ABC):
         """
         waiting = unanswered_interrupts(self.writes)
         known_id = _find_interrupt(waiting, node_id, when, key)
-        created_at = datetime.now(UTC)
+        now = self.clock.now()
+        created_at = to_datetime(now // 1000)
         if known_id is not None:
             created_at = waiting[known_id]["created_at"]
         interrupt = {
@@ -386,7 +387,7 @@ class RunState(NodeRunner, ABC):
         except ValueError as error:
             reason = f"the interrupt of {node_id!r} cannot be stored: {error}"
             raise self.make_error(NodeExecutionError, reason, node_id) from error
-        interrupt_id = known_id or generate_id()
+        interrupt_id = known_id or self.clock.new_id(now // 1_000_000)
         yield from self.record({INTERRUPT + interrupt_id: frozen})
         self.post_event("interrupt.raised", "info", node_id, id=interrupt_id, when=when)
 

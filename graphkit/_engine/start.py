@@ -7,7 +7,6 @@ journal finds them for `interrupt()`.
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Self
 
 from graphkit._engine import subgraph
@@ -22,7 +21,7 @@ from graphkit._engine.run_state import RunState
 from graphkit._engine.subgraph_updates import SUBGRAPH_UPDATES, strip_subgraph_updates
 from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
 from graphkit._plan.topology import Node
-from graphkit._records.checkpoint import Checkpoint, generate_id
+from graphkit._records.checkpoint import Checkpoint, to_datetime
 from graphkit._records.config import START
 from graphkit._records.output import GraphResume, When
 from graphkit._saver.writes import (
@@ -71,7 +70,7 @@ class RunStart(RunState):
             self._adopt_outer_state(run_input)
         else:
             yield from self._load_and_merge(run_input)
-        own = {"run_id": self.metadata.get("run_id") or generate_id()}
+        own = {"run_id": self.metadata.get("run_id") or self._new_id()}
         self.start_id = self.outer_execution or own["run_id"]
         if self.outer_execution is not None:
             own[OUTER_EXECUTION] = self.outer_execution
@@ -111,7 +110,7 @@ class RunStart(RunState):
     # By a resume
 
     def _resume(self, resume: GraphResume) -> Steps:
-        self.resumed_at = datetime.now(UTC)
+        self.resumed_at = to_datetime(self.clock.now() // 1000)
         added = yield from self.accept_resume(resume)
         base = self.base
         assert base is not None
@@ -233,7 +232,10 @@ class RunStart(RunState):
         if self.is_latest:
             self.start_id = base.metadata.get(CONTINUED_EXECUTION, base.id)
         else:
-            self.start_id = generate_id()
+            self.start_id = self._new_id()
+
+    def _new_id(self) -> str:
+        return self.clock.new_id(self.clock.now() // 1_000_000)
 
     def _make_trial_run(self, node: Node) -> Self:
         """Make the run of a nested graph that only checks a resume."""

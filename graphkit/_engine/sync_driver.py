@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
-from time import perf_counter
-from typing import Any, Final, NamedTuple
+from time import perf_counter, time_ns
+from typing import Any, Final
 
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.cursor import GraphCursor
 from graphkit._engine.driver_locks import DriverLocks
 from graphkit._engine.requests import (
     Ask,
+    Clock,
     Close,
     Discard,
     Emit,
@@ -40,21 +41,15 @@ from graphkit._engine.task_pool import (
     run_node,
 )
 from graphkit._plan.events import EVENTS, Level, Outbox
-from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.checkpoint import make_id
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError
 
 Steps = Generator[Request, Any, Any]
+_CLOCK: Final = Clock(now=time_ns, measure=perf_counter, new_id=make_id)
 _LOG: Final = logging.getLogger("graphkit.engine")
-
-
-class _Saved(NamedTuple):
-    """A save that was made, and its checkpoint."""
-
-    request: Save
-    checkpoint: Checkpoint
 
 
 class SyncDriver:
@@ -94,11 +89,11 @@ class SyncDriver:
         """The pools that were made; without one, no tasks run concurrently."""
         self.store_lock = threading.RLock()
         """Held to store: the run and the threads of its nodes store one at a time."""
-        self.last_save: _Saved | None = None
+        self.last_save: Save | None = None
         """The last save that was made after a pool was."""
         self.outside_context = self._make_outside_context()
         """The context in which edges, hooks and releases run: outside any node."""
-        cursor.attach(self.locks.held_keys, self.perform, perf_counter)
+        cursor.attach(self.locks.held_keys, self.perform, _CLOCK)
 
     def drive(self, steps: Steps) -> Iterator[NodeOutput]:
         """Run to the end and yield the outputs.
@@ -218,10 +213,10 @@ class SyncDriver:
         if not self.pools:
             return self.writer.save(request)
         with self.store_lock:
-            if self.last_save is not None and _is_same_save(self.last_save.request, request):
+            if self.last_save is not None and _is_same_save(self.last_save, request):
                 return self.last_save.checkpoint  # another thread has stored it since
             checkpoint = self.writer.save(request)
-            self.last_save = None if checkpoint is None else _Saved(request, checkpoint)
+            self.last_save = None if checkpoint is None else request
             return checkpoint
 
     def _record(self, request: Record) -> None:
@@ -315,11 +310,14 @@ def arguments_of(request: Ask) -> tuple[Any, ...]:
 
 
 def _is_same_save(one: Save, other: Save) -> bool:
-    return (one.saver, one.config, one.parent_id, one.node_id, one.metadata, one.data) == (
+    """Return whether two threads of one run have asked to store the same position.
+
+    A position has one parent. The metadata distinguish executions of a nested graph, each of which
+    begins without a parent.
+    """
+    return (one.saver, one.config, one.checkpoint.parent_id, one.checkpoint.metadata) == (
         other.saver,
         other.config,
-        other.parent_id,
-        other.node_id,
-        other.metadata,
-        other.data,
+        other.checkpoint.parent_id,
+        other.checkpoint.metadata,
     )

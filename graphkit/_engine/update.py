@@ -89,16 +89,18 @@ class Update(GraphCursor):
         changes = self.changes
         if subgraph_updates is not None:
             data, changes = subgraph_updates.include_in(data, changes, subgraph_updates.entries)
-        child = yield Save(
-            self.saver,
-            self.config,
+        now = self.clock.now()
+        checkpoint = Checkpoint.from_stored(
+            id=self.clock.new_id(now // 1_000_000),
             node_id=node_id,
             next_node_id=next_node_id,
-            data=data,
-            parent=base,
+            parent_id=base.id,
+            created_us=now // 1000,
             metadata=metadata,
+            state=data,
             changes=changes,
         )
+        child = yield Save(self.saver, self.config, checkpoint)
         child_config = self.config.replace(checkpoint_id=child.id, next_node=next_node_id)
         if keeps_position and writes:
             yield Record(self.saver, child_config, writes)

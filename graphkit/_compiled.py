@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any, cast, final
 
 from graphkit._diagram.render import GraphRepresentation, draw
-from graphkit._engine import subgraph
-from graphkit._engine.cursor import GraphCursor, checkpoint_not_found, is_update
 from graphkit._engine.default_thread import warn_of_default_thread
 from graphkit._engine.driver import Driver
+from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
-from graphkit._engine.program import Program
+from graphkit._engine.program import Program, find_programs
+from graphkit._engine.reporter import RunReporter
+from graphkit._engine.state import RunState, is_update
 from graphkit._engine.update import Update
 from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
@@ -139,7 +140,7 @@ class CompiledGraph(JavaNames):
         thread_id = None if thread is None else self._resolve_config(thread, None).thread
         paused = 0
         for run in self._running.copy().values():
-            if thread_id is None or run.config.thread == thread_id:
+            if thread_id is None or run.history.config.thread == thread_id:
                 run.control.pause_requested = True
                 paused += 1
         return paused
@@ -316,7 +317,7 @@ class CompiledGraph(JavaNames):
     def _make_run(self, input: Input, config: ConfigLike) -> Run:
         config = RunnableConfig.of(config)
         warn_of_default_thread(self.compile_config.saver, config)
-        return Run(self.program, config, _parse_input(input))
+        return Run(RunHistory(self.program, config, self.compile_config.saver), _parse_input(input))
 
     def _make_update(
         self,
@@ -329,15 +330,13 @@ class CompiledGraph(JavaNames):
         history = self._find_history(config)
         outer_channels = () if history.outer is None else history.outer.topology.schema.channels
         update = Update(
-            history.program,
-            config,
-            history.saver,
+            RunHistory(history.program, config, history.saver),
             values=values,
             as_node=as_node,
             goto=goto,
             outer_channels=outer_channels,
         )
-        return Driver(update, runs_nodes=False), update
+        return Driver(update), update
 
     def _find_history(self, config: RunnableConfig) -> _History:
         """Return the history that a config names.
@@ -349,7 +348,7 @@ class CompiledGraph(JavaNames):
         saver = self.compile_config.saver
         if saver is None:
             raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
-        programs = subgraph.find_programs(self.program, config.checkpoint_ns)
+        programs = find_programs(self.program, config.checkpoint_ns)
         if programs is None:
             raise GraphRunnerError(f"the graph has no subgraph at checkpoint_ns={config.checkpoint_ns!r}")
 
@@ -373,9 +372,10 @@ class CompiledGraph(JavaNames):
 
     def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
         """Return the state of a checkpoint as nodes receive it: migrated, as a state object."""
-        cursor = GraphCursor(self._find_history(config).program, config, None)
-        cursor.move_to_checkpoint(checkpoint)
-        return cursor.schema.state_factory(cursor.data)
+        program = self._find_history(config).program
+        state = RunState(program.topology, RunReporter(config, 0, has_saver=False))
+        state.move_to(checkpoint, program.options.migrations)
+        return state.schema.state_factory(state.data)
 
     def _find_waiting_interrupts(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts of a checkpoint, and those in nested graphs for which it waits."""
@@ -383,7 +383,7 @@ class CompiledGraph(JavaNames):
         found = waiting_interrupts(config, writes)
         nested = subgraph_interrupts(well_formed_writes(writes, config.thread))
         for namespace in dict.fromkeys(nested.values()):
-            if subgraph.find_programs(self.program, namespace) is None:
+            if find_programs(self.program, namespace) is None:
                 continue  # the graph has changed since
             latest = self.state_of(config.replace(checkpoint_ns=namespace, checkpoint_id=None))
             inside = () if latest is None else latest.interrupts

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, final
 
-from graphkit._engine.cursor import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
+from graphkit._engine.history import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
 from graphkit._engine.update_codec import pack_if_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import ConfigLike, RunnableConfig

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 
 from graphkit._engine.call_kinds import capture_outcome, unwrap_outcome
 from graphkit._engine.checkpoint_writer import describe_write
-from graphkit._engine.cursor import GraphCursor
+from graphkit._engine.loop import Run
 from graphkit._engine.requests import (
     Ask,
     Close,
@@ -31,6 +31,7 @@ from graphkit._engine.requests import (
 )
 from graphkit._engine.sync_driver import Steps, SyncDriver, arguments_of
 from graphkit._engine.task_pool import AsyncPool, advance_generator
+from graphkit._engine.update import Update
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import NodeOutput
 from graphkit.errors import CheckpointerError
@@ -45,13 +46,12 @@ class Driver(SyncDriver):
 
     def __init__(
         self,
-        cursor: GraphCursor,
+        run: Run | Update,
         *,
-        runs_nodes: bool = True,
         active_runs: dict[int, Any] | None = None,
     ) -> None:
         """Prepare to drive a run or an update; see `SyncDriver`."""
-        super().__init__(cursor, runs_nodes=runs_nodes, active_runs=active_runs)
+        super().__init__(run, active_runs=active_runs)
         self.async_pool: AsyncPool | None = None
         self.cancelled: BaseException | None = None
         """A cancellation that arrived while a call had to be waited for."""
@@ -68,7 +68,7 @@ class Driver(SyncDriver):
         error: BaseException | None = None
         try:
             await self._aopen()
-            self.active_runs[id(self.cursor)] = self.cursor
+            self.active_runs[id(self.run)] = self.run
             while (request := self._next_request(steps, answer, error)) is not None:
                 answer = None
                 error = None
@@ -90,7 +90,7 @@ class Driver(SyncDriver):
                         error = raised
         finally:
             del error  # its traceback refers to this frame
-            self.active_runs.pop(id(self.cursor), None)
+            self.active_runs.pop(id(self.run), None)
             await self._aclose()
 
     async def _aanswer(self, request: Request) -> Any:
@@ -193,7 +193,7 @@ class Driver(SyncDriver):
     # Start and end
 
     async def _aopen(self) -> None:
-        if self.locks.must_acquire or self.cursor.options.observers:
+        if self.locks.must_acquire or self.run.history.program.options.observers:
             await self._complete(_in_thread(self._open))
             self._raise_cancellation()
 

@@ -9,8 +9,8 @@ from time import perf_counter, time_ns
 from typing import Any, Final
 
 from graphkit._engine.checkpoint_writer import CheckpointWriter
-from graphkit._engine.cursor import GraphCursor
 from graphkit._engine.driver_locks import DriverLocks
+from graphkit._engine.loop import Run
 from graphkit._engine.requests import (
     Ask,
     Clock,
@@ -40,6 +40,7 @@ from graphkit._engine.task_pool import (
     refuse_awaitable,
     run_node,
 )
+from graphkit._engine.update import Update
 from graphkit._plan.events import EVENTS, Level, Outbox
 from graphkit._records.checkpoint import make_id
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
@@ -61,28 +62,28 @@ class SyncDriver:
 
     def __init__(
         self,
-        cursor: GraphCursor,
+        run: Run | Update,
         *,
-        runs_nodes: bool = True,
         active_runs: dict[int, Any] | None = None,
     ) -> None:
         """Prepare to drive a run, or an update.
 
         Args:
-            cursor: the run or update.
-            runs_nodes: False for an update, which a node may make of its own thread.
+            run: the run or update; a node may make an update of its own thread.
             active_runs: where the run is registered by its id() while it is under way.
 
         Raises:
             GraphRunnerError: the calling code is a node of a run on the same thread and namespace.
         """
-        self.cursor = cursor
+        history = run.history
+        is_run = isinstance(run, Run)
+        self.run = run
         self.active_runs = {} if active_runs is None else active_runs
-        self.locks = DriverLocks(cursor.saver, cursor.config, is_run=runs_nodes)
+        self.locks = DriverLocks(history.saver, history.config, is_run=is_run)
         self.result: Any = None
         self.was_closed = False
         """Whether the caller closed the stream."""
-        self.writer = CheckpointWriter(cursor.options, self._post_event, is_update=not runs_nodes)
+        self.writer = CheckpointWriter(history.program.options, self._post_event, is_update=not is_run)
         self.outbox: Outbox | None = None
         self.thread_pool: ThreadPool | None = None
         self.pools: list[TaskPool] = []
@@ -93,7 +94,7 @@ class SyncDriver:
         """The last save that was made after a pool was."""
         self.outside_context = self._make_outside_context()
         """The context in which edges, hooks and releases run: outside any node."""
-        cursor.attach(self.locks.held_keys, self.perform, _CLOCK)
+        history.attach(self.locks.held_keys, self.perform, _CLOCK)
 
     def drive(self, steps: Steps) -> Iterator[NodeOutput]:
         """Run to the end and yield the outputs.
@@ -104,7 +105,7 @@ class SyncDriver:
         error: BaseException | None = None
         try:
             self._open()
-            self.active_runs[id(self.cursor)] = self.cursor
+            self.active_runs[id(self.run)] = self.run
             # `_next_request` and `_answer` in line: two calls for each of the three or four requests
             # of a step would be 5 % of it.
             answers = _ANSWERS
@@ -133,7 +134,7 @@ class SyncDriver:
                         error = raised
         finally:
             del error  # its traceback refers to this frame
-            self.active_runs.pop(id(self.cursor), None)
+            self.active_runs.pop(id(self.run), None)
             self._close()
 
     def _next_request(self, steps: Steps, answer: Any, error: BaseException | None) -> Request | None:
@@ -190,7 +191,7 @@ class SyncDriver:
             CURRENT_NODE_CONTEXT.reset(token)
 
     def _make_outside_context(self) -> NodeContext:
-        return NodeContext("", (), self.locks.held_keys, journal=self.cursor.journal)
+        return NodeContext("", (), self.locks.held_keys, journal=self.run.history)
 
     def _threads(self) -> ThreadPool:
         if self.thread_pool is None:
@@ -258,10 +259,10 @@ class SyncDriver:
 
     def _open(self) -> None:
         """Start the observers' threads, and take the run lock."""
-        observers: Any = self.cursor.options.observers
+        observers: Any = self.run.history.program.options.observers
         if observers:
             self.outbox = Outbox(observers)
-            self.cursor.post = self.outbox.post
+            self.run.history.reporter.post = self.outbox.post
         self.locks.acquire()
 
     def _close(self) -> None:
@@ -279,7 +280,8 @@ class SyncDriver:
 
     def _post_event(self, type: str, data: Mapping[str, Any]) -> None:
         level = Level.WARNING if "error" in data else Level.INFO
-        self.cursor.post_event(type, max(EVENTS[type].level, level), None, **data)
+        reporter = self.run.history.reporter
+        reporter.post_event(type, None, data, level=max(EVENTS[type].level, level))
 
 
 # A table by type: a chain of ifs would be evaluated at each step.

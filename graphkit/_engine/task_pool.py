@@ -13,16 +13,15 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, final
 
 from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
-from graphkit._engine.journal import ONCE
+from graphkit._engine.history import ONCE, RunHistory
 from graphkit._engine.remote import OpenSaver, RemoteCall, RemoteJournal, RemoteOutcome, perform
 from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
 from graphkit._records.context import CURRENT_NODE_CONTEXT
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
     from asyncio import Event, Task as AsyncTask
-
-    from graphkit._engine.loop import Run
 
 _MAX_THREADS: Final = 64
 """How many branches run on graphkit's own threads at once; more wait for a free thread."""
@@ -141,8 +140,9 @@ class TaskPool:
     def _submit_to_process(self, executor: Executor, task: Task) -> Future[Any]:
         assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
         self.flush()
-        run: Run = task.context.journal.run  # type: ignore[union-attr]
-        return executor.submit(perform, make_remote_call(run, task))
+        history = task.context.journal
+        assert isinstance(history, RunHistory)
+        return executor.submit(perform, make_remote_call(history, task))
 
     def collect_outcome(self, ticket: int, task: Task) -> Outcome:
         """Return the result or error of a task whose future is done."""
@@ -176,19 +176,18 @@ class TaskPool:
             self.threads.shutdown()
 
 
-def make_remote_call(run: Run, task: RunNode) -> RemoteCall:
+def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
     """Make what is sent to another process to run a task."""
     context = task.context
     prefix = f"{ONCE}{context.key}:"
-    results = {key.removeprefix(prefix): value for key, value in run.writes.items() if key.startswith(prefix)}
-    saver = run.saver
+    results = {key.removeprefix(prefix): value for key, value in history.writes.items() if key.startswith(prefix)}
     checkpoint_config = None
-    if saver is not None and run.base is not None:
-        checkpoint_config = run.config.replace(checkpoint_id=run.base.id, executor=None)
+    if history.saver is not None and history.base is not None:
+        checkpoint_config = history.config.replace(checkpoint_id=history.base.id, executor=None)
     journal = RemoteJournal(
-        run.idempotency_key(context.key, context.node_id),
+        history.name_execution(context),
         results,
-        opener=_make_opener(run, task),
+        opener=_make_opener(history.saver, task),
         config=checkpoint_config,
         prefix=prefix,
     )
@@ -203,16 +202,16 @@ def make_remote_call(run: Run, task: RunNode) -> RemoteCall:
     )
 
 
-def _make_opener(run: Run, task: RunNode) -> OpenSaver | None:
+def _make_opener(saver: BaseCheckpointSaver | None, task: RunNode) -> OpenSaver | None:
     """Return what opens the run's saver in the other process, as code of the node would get it.
 
     So the saver knows which run locks its writes depend on.
     """
-    if run.saver is None:
+    if saver is None:
         return None
     token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
-        return run.saver.opener()
+        return saver.opener()
     finally:
         CURRENT_NODE_CONTEXT.reset(token)
 

@@ -2,7 +2,7 @@
 
 A pending write is recorded with a checkpoint before the next one exists: an interrupt, an answer, an
 update, the result of a branch, a failure. Results of `once` have keys of their own, see
-`graphkit._engine.journal`.
+`graphkit._engine.history`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._engine.cursor import RESUMED_AT
+from graphkit._engine.history import RESUMED_AT
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphkit._engine.subgraph_updates import strip_subgraph_updates
+from graphkit._engine.state import strip_subgraph_updates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt

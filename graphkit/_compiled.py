@@ -6,12 +6,14 @@ Ports langgraph4j's class.
 from __future__ import annotations
 
 import dataclasses
+import sys
+import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast, final
+from typing import Any, Final, cast, final
+from weakref import WeakValueDictionary
 
 from graphkit._diagram.render import GraphRepresentation, draw
-from graphkit._engine.default_thread import warn_of_default_thread
 from graphkit._engine.driver import Driver
 from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
@@ -28,10 +30,13 @@ from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutp
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._values.state import AgentState
-from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
+from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError
 
 Input = Mapping[str, Any] | GraphResume | None
 """Starts a run (a mapping, merged into the state) or resumes one (GraphResume, or None)."""
+_WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()
+"""The savers that the warning was given for, by id(); not a set, because a saver may be
+unhashable."""
 
 
 @final
@@ -316,7 +321,7 @@ class CompiledGraph(JavaNames):
 
     def _make_run(self, input: Input, config: ConfigLike) -> Run:
         config = RunnableConfig.of(config)
-        warn_of_default_thread(self.compile_config.saver, config)
+        _warn_of_default_thread(self.compile_config.saver, config)
         return Run(RunHistory(self.program, config, self.compile_config.saver), _parse_input(input))
 
     def _make_update(
@@ -427,6 +432,32 @@ def _parse_input(input: Any) -> Mapping[str, Any] | GraphResume:
     raise GraphRunnerError(
         f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(input).__name__}"
     )
+
+
+def _warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
+    """Warn, once per saver, that all runs without a thread id are stored in the same thread."""
+    if config.thread_id is not None or saver is None or not saver.is_durable:
+        return
+    if id(saver) in _WARNED:
+        return
+    _WARNED[id(saver)] = saver
+    warnings.warn(
+        f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all runs "
+        f'without an id share; give each run its own: config={{"configurable": {{"thread_id": ...}}}}',
+        DefaultThreadWarning,
+        stacklevel=_stacklevel_of_caller(),
+    )
+
+
+def _stacklevel_of_caller() -> int:
+    """Return the `stacklevel` that attributes a warning to the caller of graphkit."""
+    # The documented way to skip frames, `skip_file_prefixes`, needs Python 3.12.
+    frame = sys._getframe(1)  # noqa: SLF001
+    level = 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "graphkit":
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | None:

@@ -16,7 +16,7 @@ from graphkit._engine.state import RunState
 from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.output import ABSENT, GraphResume, When
+from graphkit._records.output import ABSENT, GraphResume
 from graphkit._saver.writes import (
     ANSWER,
     FAILURE,
@@ -24,6 +24,7 @@ from graphkit._saver.writes import (
     OUTER_EXECUTION,
     SUBGRAPH_INTERRUPT,
     UPDATE,
+    can_answer,
     interrupts_in,
     next_update_key,
     subgraph_interrupts,
@@ -40,19 +41,6 @@ _SOURCES_OF_LOOP: Final = frozenset({"input", "loop"})
 stops; it does not after an update, a fork or an answer."""
 _DECLARED_STOPS: Final = frozenset({"before", "after"})
 """Values of `when` of interrupts that the options declare."""
-
-
-def is_answer(when: When, value: Any) -> bool:
-    """Return whether a value answers an interrupt.
-
-    What `interrupt()` returns may be anything. The answer to a stop at a node's boundary is an
-    update of the state, and so a mapping.
-
-    Args:
-        when: where the run stopped.
-        value: the answer.
-    """
-    return when == "inside" or isinstance(value, Mapping)
 
 
 def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Request, Any, ResumePlan]:
@@ -195,7 +183,7 @@ def _read_own_part(
             )
         for interrupt_id, answer in _answers_by_id(resume.value, waiting).items():
             when = waiting[interrupt_id]["when"]
-            if not is_answer(when, answer):
+            if not can_answer(when, answer):
                 node_id, next_node_id = stopped_at
                 raise GraphRunnerError(
                     f"the run stopped at {node_id!r} -> {next_node_id!r}: resume with a mapping to merge into "

@@ -202,6 +202,19 @@ def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
     return {key: interrupt for key, interrupt in interrupts_in(writes).items() if ANSWER + key not in writes}
 
 
+def can_answer(when: When, value: Any) -> bool:
+    """Return whether a value can answer an interrupt.
+
+    What `interrupt()` returns may be anything. The answer to a stop at a node's boundary is an update
+    of the state, and so a mapping.
+
+    Args:
+        when: where the run stopped.
+        value: the answer.
+    """
+    return when == "inside" or isinstance(value, Mapping)
+
+
 def taken_answers(writes: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a resume adds to pending writes that have answers which no run has taken yet.
 

@@ -11,6 +11,7 @@ import typer
 from graphkit import operations
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import WaitingInterrupt
+from graphkit._saver.writes import can_answer
 from graphkit.cli.commands.inspect import interrupt_row
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import (
@@ -164,7 +165,7 @@ def _describe_interrupt(interrupt: WaitingInterrupt) -> str:
 
 
 def _check_answer(interrupt: WaitingInterrupt, value: Any) -> None:
-    if interrupt.when != "inside" and not isinstance(value, Mapping):
+    if not can_answer(interrupt.when, value):
         raise UsageError(
             f"the run stopped {interrupt.when} {escape(interrupt.node_id)}: --value must be an object to merge into "
             f"the state, or {{}} to continue"

@@ -15,7 +15,7 @@ from time import perf_counter, time_ns
 from types import AsyncGeneratorType
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine.call_kinds import capture_outcome, unwrap_outcome
+from graphkit._engine.calls import capture_outcome, unwrap_outcome
 from graphkit._engine.checkpoint_writer import CheckpointWriter, describe_write
 from graphkit._engine.driver_locks import DriverLocks
 from graphkit._engine.loop import Run

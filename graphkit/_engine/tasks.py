@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
+from graphkit._engine.calls import Outcome, capture_outcome, unwrap_outcome
 from graphkit._engine.history import ONCE, RunHistory
 from graphkit._engine.requests import Collected, Ended, Next, RunNode, Stop, Task
 from graphkit._plan.topology import Call

@@ -41,7 +41,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
 
 from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT_NODE_CONTEXT, Journal, NodeContext
@@ -97,14 +97,23 @@ def compose_call(
         hooks.append(Call(retry.as_hook(), takes_config=True))
     if not hooks and timeout is None:
         return call
-    composed = Call(_ComposedCall(call, node_id, tuple(hooks), timeout, kind), takes_config=True)
-    parts = (call, *hooks)
-    composed.is_async = any(part.is_async for part in parts)
-    composed.is_generator = any(part.is_generator for part in parts)
+    composed = call
+    if timeout is not None:
+        composed = _as_call(_TimedCall(call, node_id, timeout, kind), call)
+    for hook in reversed(hooks):
+        composed = _as_call(_HookedCall(hook, node_id, composed), hook, composed)
     # A sync hook expects what the sync form returns.
     if call.async_form is not None and all(wrap.is_async for wrap in wraps):
         composed.async_form = compose_call(call.async_form, node_id, wraps, retry, timeout, kind=kind)
     return composed
+
+
+def _as_call(function: Callable[[Any, Any], Any], *parts: Call) -> Call:
+    """Return a function of (state, config) as a call; it is of the kinds that its parts are of."""
+    call = Call(function, takes_config=True)
+    call.is_async = any(part.is_async for part in parts)
+    call.is_generator = any(part.is_generator for part in parts)
+    return call
 
 
 def _check_timeout(node_id: str, timeout: float | None) -> None:
@@ -115,58 +124,42 @@ def _check_timeout(node_id: str, timeout: float | None) -> None:
 
 
 @final
-class _ComposedCall:
-    """The function of a composed call; is sent to other processes."""
+class _HookedCall:
+    """A call with a hook around it; is sent to other processes, as its parts are."""
 
-    __slots__ = ("call", "hooks", "kind", "node_id", "timeout")
+    __slots__ = ("hook", "inner", "node_id")
 
-    def __init__(self, call: Call, node_id: str, hooks: tuple[Call, ...], timeout: float | None, kind: str) -> None:
-        self.call = call
-        self.kind = kind
-        self.node_id = node_id
-        self.hooks = hooks
-        self.timeout = timeout
-
-    def __call__(self, state: Any, config: Any) -> Any:
-        layer: _Layer = _Attempt(self.call, self.node_id, self.timeout, self.kind)
-        for hook in reversed(self.hooks):
-            layer = _HookLayer(hook, self.node_id, layer)
-        return layer.run(state, config)
-
-
-class _Layer(Protocol):
-    """The function, or a hook with everything inside it."""
-
-    is_async: bool
-    is_generator: bool
-
-    def run(self, state: Any, config: Any) -> Any:
-        """Run it.
-
-        Returns:
-            A value, an awaitable of one, a generator or an async generator, depending on the kind.
-        """
-        ...
-
-
-@final
-class _HookLayer:
-    """A hook around an inner layer."""
-
-    __slots__ = ("hook", "inner", "is_async", "is_generator", "needs_thread", "node_id")
-
-    def __init__(self, hook: Call, node_id: str, inner: _Layer) -> None:
+    def __init__(self, hook: Call, node_id: str, inner: Call) -> None:
         self.hook = hook
         self.node_id = node_id
         self.inner = inner
-        self.is_async = hook.is_async or inner.is_async
-        self.is_generator = hook.is_generator or inner.is_generator
-        self.needs_thread = hook.is_async and not inner.is_async
 
-    def run(self, state: Any, config: Any) -> Any:
-        call = _InnerCall(self.inner, state, config, needs_thread=self.needs_thread)
-        thunk = partial(self.hook.function, self.node_id, state, config, call)
-        return _RUN[self.is_async, self.is_generator](thunk)
+    def __call__(self, state: Any, config: Any) -> Any:
+        hook = self.hook
+        inner = self.inner
+        needs_thread = hook.is_async and not inner.is_async
+        call = _InnerCall(inner, state, config, needs_thread=needs_thread)
+        thunk = partial(hook.function, self.node_id, state, config, call)
+        return _RUN[hook.is_async or inner.is_async, hook.is_generator or inner.is_generator](thunk)
+
+
+@final
+class _TimedCall:
+    """A call with a timeout."""
+
+    __slots__ = ("call", "kind", "node_id", "timeout")
+
+    def __init__(self, call: Call, node_id: str, timeout: float, kind: str) -> None:
+        self.call = call
+        self.node_id = node_id
+        self.timeout = timeout
+        self.kind = kind
+
+    def __call__(self, state: Any, config: Any) -> Any:
+        call = self.call
+        budget = _TimeBudget(self.node_id, self.timeout, self.kind)
+        thunk = partial(call.run, state, config)
+        return _RUN_IN_TIME[call.is_async, call.is_generator](thunk, budget)
 
 
 class _FirstCall(NamedTuple):
@@ -185,10 +178,10 @@ class _InnerCall:
     were before the first call.
     """
 
-    __slots__ = ("config", "first_call", "layer", "needs_thread", "state")
+    __slots__ = ("config", "first_call", "inner", "needs_thread", "state")
 
-    def __init__(self, layer: _Layer, state: Any, config: Any, *, needs_thread: bool) -> None:
-        self.layer = layer
+    def __init__(self, inner: Call, state: Any, config: Any, *, needs_thread: bool) -> None:
+        self.inner = inner
         self.state = state
         self.config = config
         self.needs_thread = needs_thread
@@ -202,13 +195,13 @@ class _InnerCall:
             state = self.state
         if config is ABSENT:
             config = self.config
-        layer = self.layer
-        thunk = partial(layer.run, state, config)
+        inner = self.inner
+        thunk = partial(inner.run, state, config)
         if self.needs_thread:
-            if layer.is_generator:
+            if inner.is_generator:
                 return _AwaitableChunks(_iterate_on_thread(thunk()))
             return call_on_thread(thunk)
-        if layer.is_async and layer.is_generator:
+        if inner.is_async and inner.is_generator:
             return _AwaitableChunks(thunk())
         return thunk()
 
@@ -223,29 +216,6 @@ class _InnerCall:
         context.start_attempt(context.attempt + 1)
         context.interrupt_calls = first.interrupt_calls
         context.outputs.extend(kept)
-
-
-@final
-class _Attempt:
-    """The function itself: each run is an attempt."""
-
-    __slots__ = ("call", "is_async", "is_generator", "kind", "node_id", "timeout")
-
-    def __init__(self, call: Call, node_id: str, timeout: float | None, kind: str) -> None:
-        self.call = call
-        self.kind = kind
-        self.is_async = call.is_async
-        self.is_generator = call.is_generator
-        self.node_id = node_id
-        self.timeout = timeout
-
-    def run(self, state: Any, config: Any) -> Any:
-        thunk = partial(self.call.run, state, config)
-        function_kind = (self.is_async, self.is_generator)
-        if self.timeout is None:
-            return _RUN[function_kind](thunk)
-        budget = _TimeBudget(self.node_id, self.timeout, self.kind)
-        return _RUN_IN_TIME[function_kind](thunk, budget)
 
 
 # The four kinds

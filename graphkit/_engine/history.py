@@ -128,6 +128,68 @@ class ResumePlan:
 
 
 @final
+class RunMetadata:
+    """The metadata of the checkpoints of one run.
+
+    The steps of a loop have metadata that differ only in the number of the step. A save then copies
+    those of the step before, and tells the saver, which encodes the number alone.
+
+    Attributes:
+        common: what every checkpoint of the run has.
+        resumed_at: when the run resumed; None once a checkpoint says so, and after a start.
+    """
+
+    def __init__(self, program: Program, config: RunnableConfig, *, run_id: str | None = None) -> None:
+        self.common = EMPTY if run_id is None else FrozenDict({"run_id": run_id})
+        self.resumed_at: datetime | None = None
+        self._callers = config.metadata
+        self._graph = graph_metadata(program)
+        self._latest: FrozenDict | None = None
+        """Those of the latest checkpoint, if those of the next step differ only in `step`."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run; None before it has begun."""
+        return self.common.get("run_id")
+
+    def begin(self, own: Mapping[str, Any], inherited: Mapping[str, Any] = EMPTY) -> None:
+        """Decide what every checkpoint of the run has, from its own keys and those of the run before."""
+        self.common = freeze({**inherited, **self._callers, **own, **self._graph})
+
+    def mark_unclean(self) -> None:
+        """Mark later checkpoints as not clean: an earlier attempt failed and was retried."""
+        if self.common.get("clean", True):
+            self.common = freeze({**self.common, "clean": False})
+            self._latest = None
+
+    def make(self, source: str, step: int, continued: str | None) -> tuple[FrozenDict, FrozenDict | None]:
+        """Return the metadata of the next checkpoint, and those that differ only in `step`, if known."""
+        latest = self._latest
+        if latest is not None and latest["step"] != step and self._is_plain(source, continued):
+            metadata = FrozenDict(latest)
+            dict.__setitem__(metadata, "step", step)
+        else:
+            latest = None
+            metadata = FrozenDict({**self.common, "step": step, "source": source})
+        # A str and an int do not change the kind; finding it out again would cost O(keys).
+        metadata.kind = self.common.kind
+        if continued is not None:
+            metadata._set_frozen(CONTINUED_EXECUTION, continued)  # noqa: SLF001
+        if self.resumed_at is not None:
+            metadata._set_frozen(RESUMED_AT, self.resumed_at.isoformat())  # noqa: SLF001
+        return metadata, latest
+
+    def note_stored(self, metadata: FrozenDict, source: str, continued: str | None) -> None:
+        """Note that a checkpoint with these metadata was stored."""
+        self._latest = metadata if self._is_plain(source, continued) else None
+        if source != "fork":  # a fork is a copy of the resumed checkpoint: no node has run yet
+            self.resumed_at = None
+
+    def _is_plain(self, source: str, continued: str | None) -> bool:
+        return source == "loop" and continued is None and self.resumed_at is None
+
+
+@final
 class RunHistory:
     """The stored history of a run, of a nested run or of an update; the journal of its nodes.
 
@@ -144,7 +206,7 @@ class RunHistory:
         is_latest: whether `base` is the latest checkpoint of the thread, so that writes may be
             recorded.
         writes: the pending writes at the run's position.
-        metadata: the metadata that every checkpoint of this run has.
+        metadata: the metadata of its checkpoints.
         stores_at_exit: whether nothing is stored before the run stops.
         outer_execution: identifies the node of the outer run that this run is; None if there is no
             outer run.
@@ -185,11 +247,7 @@ class RunHistory:
         self.writes: dict[str, Any] = {}
         self._deferred: dict[str, Any] = {}
         """Pending writes that are not recorded yet; see `defer`."""
-        self.metadata = EMPTY
-        self._loop_metadata: FrozenDict | None = None
-        """The metadata of `base`, if those of the next step differ from it only in `step`."""
-        self._resumed_at: datetime | None = None
-        """When this run resumed; None once a checkpoint says so, and after a start."""
+        self.metadata = RunMetadata(program, config)
         self._start_id = ""
         """The id of `base` when the node execution began, or of the execution that it continues."""
         self._start_step = 0
@@ -228,8 +286,7 @@ class RunHistory:
         nested.stores_at_exit = self.stores_at_exit
         nested.reporter.limit = self.reporter.limit
         nested.reporter.post = self.reporter.post
-        if "run_id" in self.metadata:
-            nested.metadata = FrozenDict({"run_id": self.metadata["run_id"]})
+        nested.metadata = RunMetadata(program, nested.config, run_id=self.metadata.run_id)
         held_locks = self.held_locks
         if saver is not None:
             lock = saver.run_lock_key(nested.config)
@@ -308,20 +365,21 @@ class RunHistory:
 
     def begin(self) -> None:
         """Begin a run that starts from an input."""
-        own = {"run_id": self.metadata.get("run_id") or self.new_id()}
+        own = {"run_id": self.metadata.run_id or self.new_id()}
         self._start_id = self.outer_execution or own["run_id"]
         if self.outer_execution is not None:
             own[OUTER_EXECUTION] = self.outer_execution
-        self.metadata = self._combine_metadata(EMPTY, own)
+        self.metadata.begin(own)
 
     def apply(self, plan: ResumePlan) -> None:
         """Move to the position where a resume continues: the checkpoint that `move_to` was given."""
         base = plan.base
-        self._resumed_at = self.now()
+        metadata = self.metadata
+        metadata.resumed_at = self.now()
         own = {"run_id": plan.inherited["run_id"]} if "run_id" in plan.inherited else {}
-        self.metadata = self._combine_metadata(plan.inherited, own)
+        metadata.begin(own, plan.inherited)
         if plan.follows_failure:
-            self.mark_unclean()
+            metadata.mark_unclean()
         self.reporter.step = plan.step
         self._start_step = plan.step
         self._start_id = base.metadata.get(CONTINUED_EXECUTION, base.id) if self.is_latest else self.new_id()
@@ -378,13 +436,7 @@ class RunHistory:
         if position.subgraph_entries is not None:
             data, changes = include_subgraph_updates(data, changes, position.subgraph_entries)
         step = position.step
-        is_loop = source == "loop" and continued is None and self._resumed_at is None
-        earlier = self._loop_metadata
-        if is_loop and earlier is not None and step != self._start_step:
-            metadata = _with_step(earlier, step)
-        else:
-            earlier = None
-            metadata = self._checkpoint_metadata(source, step, continued)
+        metadata, metadata_base = self.metadata.make(source, step, continued)
         now = self.clock.now()
         # By position: a run does this at every step, and keywords would take as long again.
         checkpoint = Checkpoint._create(  # noqa: SLF001 - the engine's own way to make a checkpoint
@@ -396,15 +448,13 @@ class RunHistory:
             metadata,
             data,
             changes,
-            earlier,
+            metadata_base,
         )
         saved = yield Save(self.saver, self.config, checkpoint)
         if saved is None:
             return
-        if source != "fork":  # a fork is a copy of the resumed checkpoint: no node has run yet
-            self._resumed_at = None
+        self.metadata.note_stored(metadata, source, continued)
         self.base = saved
-        self._loop_metadata = metadata if is_loop else None
         self._start_id = continued or saved.id
         self._start_step = step
         position.changes = self.state.note_stored(data, position.data)
@@ -415,12 +465,6 @@ class RunHistory:
             reporter.checkpoint_id = saved.id
             reporter.post_save(saved, source)
 
-    def mark_unclean(self) -> None:
-        """Mark later checkpoints as not clean: an earlier attempt failed and was retried."""
-        if self.metadata.get("clean", True):
-            self.metadata = freeze({**self.metadata, "clean": False})
-            self._loop_metadata = None
-
     @property
     def is_end_stored(self) -> bool:
         """Whether the latest checkpoint is the end of the run.
@@ -430,29 +474,6 @@ class RunHistory:
         changes = self.state.changes
         is_at_end = self.is_saved and self.base is not None and self.base.next_node_id == END
         return is_at_end and changes is not None and not changes.ops
-
-    def graph_metadata(self) -> dict[str, Any]:
-        """Return the metadata that describe the graph which makes a checkpoint."""
-        metadata: dict[str, Any] = {"graph": self.program.topology.fingerprint}
-        version = len(self.program.options.migrations)
-        if version:
-            metadata[SCHEMA_VERSION] = version
-        return metadata
-
-    def _combine_metadata(self, inherited: Mapping[str, Any], own: Mapping[str, Any]) -> FrozenDict:
-        """Combine the metadata that every checkpoint of this run has."""
-        metadata: FrozenDict = freeze({**inherited, **self.config.metadata, **own, **self.graph_metadata()})
-        return metadata
-
-    def _checkpoint_metadata(self, source: str, step: int, continued: str | None) -> FrozenDict:
-        metadata = FrozenDict({**self.metadata, "step": step, "source": source})
-        # A str and an int do not change the kind; finding it out again would cost O(keys).
-        metadata.kind = self.metadata.kind
-        if continued is not None:
-            metadata._set_frozen(CONTINUED_EXECUTION, continued)  # noqa: SLF001
-        if self._resumed_at is not None:
-            metadata._set_frozen(RESUMED_AT, self._resumed_at.isoformat())  # noqa: SLF001
-        return metadata
 
     # Pending writes
 
@@ -570,7 +591,7 @@ class RunHistory:
         base = self.base
         if base is None or not self.is_latest:
             return
-        if base.metadata.get("run_id") != self.metadata.get("run_id"):
+        if base.metadata.get("run_id") != self.metadata.run_id:
             return
         assert self.saver is not None
         node_id = next_node_id if self.is_saved else self.position.node_id
@@ -663,6 +684,15 @@ class RunHistory:
         self.reporter.post_event(type, context.node_id or None, data, level=level)
 
 
+def graph_metadata(program: Program) -> dict[str, Any]:
+    """Return the metadata that describe the graph which makes a checkpoint."""
+    metadata: dict[str, Any] = {"graph": program.topology.fingerprint}
+    version = len(program.options.migrations)
+    if version:
+        metadata[SCHEMA_VERSION] = version
+    return metadata
+
+
 def inherited_metadata(base: Checkpoint) -> dict[str, Any]:
     """Return the metadata that later checkpoints inherit: run_id and the caller's keys."""
     metadata = public_metadata(base.metadata)
@@ -674,14 +704,6 @@ def checkpoint_not_found(config: RunnableConfig, hint: str = "") -> CheckpointNo
     checkpoint_id = config.checkpoint_id
     what = "a checkpoint" if checkpoint_id is None else f"checkpoint {checkpoint_id!r}"
     return CheckpointNotFoundError(config.thread, what, hint)
-
-
-def _with_step(earlier: FrozenDict, step: int) -> FrozenDict:
-    """Return metadata with another number of the step."""
-    metadata = FrozenDict(earlier)
-    metadata.kind = earlier.kind  # as in `_checkpoint_metadata`
-    dict.__setitem__(metadata, "step", step)
-    return metadata
 
 
 def _find_interrupt(interrupts: Mapping[str, Mapping[str, Any]], node_id: str, when: When, key: str) -> str | None:

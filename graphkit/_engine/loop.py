@@ -121,7 +121,7 @@ class Run:
             yield from self._resume(self.run_input)
         else:
             yield from self._start(self.run_input)
-        data = {"run_id": self.history.metadata.get("run_id"), "step": self.reporter.step}
+        data = {"run_id": self.history.metadata.run_id, "step": self.reporter.step}
         self.reporter.post_event("graph.start", self.next_node_id, data)
         try:
             yield from self._run_steps()
@@ -195,7 +195,7 @@ class Run:
         writes = history.writes if WRITES_TAKEN_FROM in plan.base.metadata else plan.added
         if writes and (history.is_latest or brings_something):
             yield from history.record(writes)
-        run_id = history.metadata.get("run_id")
+        run_id = history.metadata.run_id
         self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.added)
         if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
             stops_here = self.may_stop and self._find_declared_stop() is not None

@@ -236,7 +236,7 @@ class NodeRunner:
             reason = f"{name} caught the GraphInterrupt of its interrupt(), and went on. {_INTERRUPT_ADVICE}"
             raise self.state.make_error(NodeExecutionError, reason, node.id)
         if context.attempt > 1:
-            self.history.mark_unclean()
+            self.history.metadata.mark_unclean()
         if context.outputs:
             self.dispatched_outputs += self._dispatched_by(node, context)
 

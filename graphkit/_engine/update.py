@@ -10,6 +10,7 @@ from graphkit._engine.history import (
     WRITES_TAKEN_FROM,
     RunHistory,
     checkpoint_not_found,
+    graph_metadata,
     inherited_metadata,
 )
 from graphkit._engine.requests import Record, Request, Save
@@ -80,7 +81,7 @@ class Update:
             {
                 **inherited_metadata(base),
                 **self._callers_metadata(),
-                **history.graph_metadata(),
+                **graph_metadata(history.program),
                 **self._own_metadata(base, writes, keeps_position=keeps_position),
             }
         )

@@ -146,6 +146,8 @@ class RunMetadata:
         self._graph = graph_metadata(program)
         self._latest: FrozenDict | None = None
         """Those of the latest checkpoint, if those of the next step differ only in `step`."""
+        self._made: FrozenDict | None = None
+        """What `_latest` becomes once the next checkpoint is stored."""
 
     @property
     def run_id(self) -> str | None:
@@ -165,7 +167,8 @@ class RunMetadata:
     def make(self, source: str, step: int, continued: str | None) -> tuple[FrozenDict, FrozenDict | None]:
         """Return the metadata of the next checkpoint, and those that differ only in `step`, if known."""
         latest = self._latest
-        if latest is not None and latest["step"] != step and self._is_plain(source, continued):
+        is_plain = source == "loop" and continued is None and self.resumed_at is None
+        if is_plain and latest is not None and latest["step"] != step:
             metadata = FrozenDict(latest)
             dict.__setitem__(metadata, "step", step)
         else:
@@ -177,16 +180,14 @@ class RunMetadata:
             metadata._set_frozen(CONTINUED_EXECUTION, continued)  # noqa: SLF001
         if self.resumed_at is not None:
             metadata._set_frozen(RESUMED_AT, self.resumed_at.isoformat())  # noqa: SLF001
+        self._made = metadata if is_plain else None
         return metadata, latest
 
-    def note_stored(self, metadata: FrozenDict, source: str, continued: str | None) -> None:
-        """Note that a checkpoint with these metadata was stored."""
-        self._latest = metadata if self._is_plain(source, continued) else None
+    def note_stored(self, source: str) -> None:
+        """Note that the checkpoint with the metadata that were made last is stored."""
+        self._latest = self._made
         if source != "fork":  # a fork is a copy of the resumed checkpoint: no node has run yet
             self.resumed_at = None
-
-    def _is_plain(self, source: str, continued: str | None) -> bool:
-        return source == "loop" and continued is None and self.resumed_at is None
 
 
 @final
@@ -453,7 +454,7 @@ class RunHistory:
         saved = yield Save(self.saver, self.config, checkpoint)
         if saved is None:
             return
-        self.metadata.note_stored(metadata, source, continued)
+        self.metadata.note_stored(source)
         self.base = saved
         self._start_id = continued or saved.id
         self._start_step = step

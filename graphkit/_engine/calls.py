@@ -197,6 +197,8 @@ class _InnerCall:
             config = self.config
         inner = self.inner
         thunk = partial(inner.run, state, config)
+        # What is inside an async hook is called in the event loop if it is async. If not, it may block,
+        # so it is called on a thread, chunk by chunk.
         if self.needs_thread:
             if inner.is_generator:
                 return _AwaitableChunks(_iterate_on_thread(thunk()))
@@ -210,6 +212,8 @@ class _InnerCall:
         if first is None:
             self.first_call = _FirstCall(context.interrupt_calls, tuple(context.outputs))
             return
+        # A hook that asked or dispatched before its first call() is not repeated by the second, so what
+        # it did stays; only what came from inside is taken back.
         # By identity: outputs may compare equal, or not at all.
         known = {id(output) for output in first.outputs}
         kept = [output for output in context.outputs if id(output) in known]
@@ -438,6 +442,8 @@ class _Worker:
         self.journal: _GuardedJournal | None = None
         variables = copy_context()
         if self.context is not None:
+            # An attempt that is too late keeps its thread, its context and its journal. It may go on,
+            # but they are closed or no longer read: it cannot change the run or the next attempt.
             self.own_context = copy(self.context)
             self.own_context.outputs = []
             if self.context.journal is not None:

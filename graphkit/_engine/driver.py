@@ -341,6 +341,8 @@ class Driver:
     def _save(self, request: Save) -> Any:
         if self.pool is None:
             return self.writer.save(request)
+        # A node's thread stores the position when it records something, at the same time as the loop
+        # may do so. Both have made a checkpoint of it; the second one gets that of the first.
         with self.store_lock:
             if self.last_save is not None and _is_same_save(self.last_save, request):
                 return self.last_save.checkpoint  # another thread has stored it since
@@ -384,6 +386,8 @@ class Driver:
         self.locks.release()
 
     async def _asave(self, request: Save) -> Any:
+        # With a queue or with concurrent tasks, other threads store too: they share the lock and the
+        # order of `_save`, which may block. Otherwise the saver's own async form is used.
         if self.writer.queue is not None or self.pool is not None:
             return await self._complete(_in_thread(self._save, request))
         checkpoint = request.checkpoint
@@ -421,6 +425,7 @@ class Driver:
         """Start the observers' threads, and take the run lock."""
         observers: Any = self.run.history.program.options.observers
         if observers:
+            # Now, and not when the run was made: the observers' threads live as long as the run does.
             self.outbox = Outbox(observers)
             self.run.history.reporter.post = self.outbox.post
         self.locks.acquire()
@@ -460,6 +465,8 @@ class Driver:
         """Await a call that must not be left half done; keep a cancellation in `cancelled`."""
         import asyncio
 
+        # `shield` alone would not do: it leaves the call behind, and the caller goes on without it.
+        # `wait` is cancelled without cancelling the task, so it can be repeated until the task ends.
         task = asyncio.ensure_future(call)
         while not task.done():
             try:

@@ -323,6 +323,7 @@ class RunHistory:
         for checkpoint in (latest, root):
             if checkpoint is not None:
                 check_complete(requested.thread, checkpoint.metadata)
+        # By id: a saver may return another object for the same checkpoint.
         self.is_latest = base is None or (latest is not None and latest.id == base.id)
         return base  # type: ignore[no-any-return]
 
@@ -339,6 +340,7 @@ class RunHistory:
                 f"checkpoint_ns={self.config.checkpoint_ns!r} is the history of a subgraph, which only its outer "
                 f"graph runs: leave checkpoint_ns out; a resume passes answers on to the subgraph that waits",
             )
+        # The base first: an error of the state is reported with the checkpoint that it came from.
         self.base = base
         self.reporter.checkpoint_id = base.id
         self.state.move_to(base, self.program.options.migrations)
@@ -458,6 +460,8 @@ class RunHistory:
         self.base = saved
         self._start_id = continued or saved.id
         self._start_step = step
+        # While the request was answered, the thread of another branch may have changed the state. The
+        # state then counts its changes from this checkpoint only if it knows the difference.
         position.changes = self.state.note_stored(data, position.data)
         self.is_saved = True
         self.is_latest = True
@@ -493,6 +497,10 @@ class RunHistory:
             Whether a copy of an older checkpoint was stored. The pending writes of the original do
             not belong to the copy.
         """
+        # Three cases. The base is the latest checkpoint: nothing to do. The run has moved on without
+        # a save, because of an interval or of `durability="exit"`: the position becomes a checkpoint.
+        # The run has resumed an older checkpoint: pending writes recorded there would be seen by a
+        # reader of the older one, so they need a copy that is the latest.
         is_copy = self.is_saved and not self.is_latest
         if is_copy:
             yield from self.save("fork", self.execution_start())
@@ -506,7 +514,7 @@ class RunHistory:
             is_copy = yield from self._store_position()
             if is_copy:
                 writes = {**self.writes, **writes}
-            if self.is_saved:
+            if self.is_saved:  # else the save failed, and the options say to go on
                 combined = {**self._deferred, **writes}
                 yield Record(self.saver, self._base_config(), combined)
                 # A branch may have deferred more in the meantime.
@@ -566,7 +574,8 @@ class RunHistory:
         if key:
             interrupt["key"] = key
         if self.saver is not None and self.is_saved and when in _RAISED_BY_NODES:
-            # The node may have updated, or released, the thread that it runs in.
+            # The node may have updated, or released, the thread that it runs in. The interrupt would
+            # then be recorded at a checkpoint that no reader looks at.
             latest = yield Load(self.saver, self.config)
             self.is_latest = latest is not None and latest.id == self.base.id  # type: ignore[union-attr]
         try:
@@ -634,6 +643,10 @@ class RunHistory:
         It is the same when the execution is repeated, although the execution may have made the run
         store its position in the meantime.
         """
+        # Steps since the base, because not every step is stored: with checkpoint_interval=3, the two
+        # executions after a checkpoint c are "c+1" and "c+2". A crash leads back to c and repeats
+        # them under the same names. When something is recorded within "c+2", the run stores its
+        # position first, and the metadata of that checkpoint keep "c+2" for a resume.
         steps = self.position.step - self._start_step
         return f"{self._start_id}+{steps}" if steps else self._start_id
 
@@ -677,6 +690,8 @@ class RunHistory:
             frozen = freeze(value)
         except ValueError as error:
             raise GraphRunnerError(f"the result of once({key!r}) cannot be stored: {error}") from error
+        # Not a request of the node's own run: the node has not returned yet. The driver answers it on
+        # this thread, and holds the lock under which the run itself stores.
         self.perform(self.record({f"{ONCE}{context.key}:{key}": frozen}))
         return frozen
 

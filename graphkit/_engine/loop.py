@@ -189,7 +189,8 @@ class Run:
         self.nested_resumes = dict(plan.nested)
         if self.step_updates is not None:
             self.step_updates.clear()  # no node returned the updates of the resume
-        # A resume of an older checkpoint that only passes a stop leaves nothing to find again.
+        # A resume of an older checkpoint that only passes a stop leaves nothing to find again. To
+        # record that it passed would need a copy of the checkpoint, without any effect of a node.
         brings_something = resume.has_value or resume.update is not None
         # An update may have died before it had recorded the writes that it took over.
         writes = history.writes if WRITES_TAKEN_FROM in plan.base.metadata else plan.added
@@ -250,6 +251,8 @@ class Run:
                 if step_updates is not None:
                     output.update = _take_updates_by_node(step_updates)
                 yield Emit(output)
+            # The stop is recorded before the output and takes effect after it, so a caller that reads
+            # the output finds the interrupt in the store.
             if stop is not None:
                 raise Halt
             self.may_stop = True
@@ -288,6 +291,8 @@ class Run:
                 reporter.finished_nodes.append(node_id)
             self.next_node_id = following
             earlier_changes = history.position.changes
+            # From here on the step has happened: a failure of the save or of an output leads back to
+            # this position, and not to the one before the node.
             history.move_on(node_id, following)
             if reporter.post is not None:
                 reporter.post_event("edge.transition", node_id, {"target": following})
@@ -371,6 +376,9 @@ class Run:
         A run that was closed or cancelled has not failed.
         """
         history = self.history
+        # What the failed step had merged is dropped, and its node runs again on resume. The position
+        # itself may not be stored yet, with an interval or at the exit. It is stored now as one that a
+        # node execution has begun at, so that the resume repeats the execution under the same name.
         history.return_to_position()
         self.next_node_id = history.position.next_node_id
         failure = error if isinstance(error, Exception) else None

@@ -118,7 +118,8 @@ class NodeRunner:
         elif node.items is not None:
             yield from _MapExecution(self, node, key).steps()
         else:
-            # This node's own copy, so that changing it has no effect elsewhere.
+            # This node's own view, so that changing it has no effect elsewhere. A node that returns
+            # the view unchanged has no update.
             argument = state.view() if state.private else state.schema.state_factory(state.data)
             update = yield from self.run_action(node, argument, key, self.executor)
             if update is argument:
@@ -195,12 +196,17 @@ class NodeRunner:
         """
         history = self.history
         assert node.action is not None
+        # An async action belongs to the event loop, so the executor of the fork or the run does not
+        # apply. One that the node names itself is passed on, and the pool refuses it with a message.
         if node.executor is not None or node.action.is_async:
             executor = node.executor
         if executor is not None and not isinstance(executor, ThreadPoolExecutor):
             yield from self._store_for_other_process()
         answers = history.find_answers(key) if history.writes else ()
         context = NodeContext(node.id, answers, history.held_locks, key, history)
+        # The order of the handlers decides what a stop is. An interrupt is recorded, and what the node
+        # had dispatched before it is emitted now, since the repetition dispatches it again. A failure
+        # of the saver is no failure of the node, and keeps its class.
         try:
             result = yield RunNode(node.action, argument, history.config, context, executor)
             if result.__class__ in _GENERATORS:
@@ -273,9 +279,11 @@ class NodeRunner:
                     command = chunk
                 else:
                     yield Emit(self._make_output(node, chunk))
-        except GeneratorExit:
+        except GeneratorExit:  # the loop itself is closed: it can make no more requests
             raise
         except BaseException:
+            # The caller has closed the stream, or the output could not be emitted. The generator must
+            # not wait for its next chunk forever, with the resources that it holds.
             if not is_over and source.__class__ is not Collected:
                 yield Close(source)
             raise
@@ -366,6 +374,7 @@ def execute_fork(runner: NodeRunner, fork: Fork, key: str) -> Steps:
     Raises:
         Halt: a branch waits for a human, or was asked to pause.
     """
+    # Before any branch begins, so that two branches which find nothing stored do not both store it.
     yield from runner.history.ensure_stored()
     branches = _make_branches(runner, fork, key)
     yield from runner.run_parallel(fork.id, [branch.steps() for branch in branches])
@@ -388,6 +397,8 @@ def _make_branches(runner: NodeRunner, fork: Fork, key: str) -> list[_Branch]:
 
 
 def _merge_branch(runner: NodeRunner, branch: _Branch) -> None:
+    # The updates, and not the final state of the branch: a reducer combines them with what the other
+    # branches wrote. Transient keys have no recorded updates; of those, the last change wins.
     for node_id, update in branch.updates:
         runner.state.merge(node_id, unpack(update))
     private = dict(runner.state.private)
@@ -458,6 +469,8 @@ class _Branch:
         runner = self.runner
         history = runner.history
         topology = self.state.topology
+        # The key is the position in the branch, and not the node: in a loop inside a branch, the same
+        # node has a record for each time it was executed.
         task = history.writes.get(TASK + key)
         if task is not None:
             return self._repeat(task)
@@ -594,6 +607,7 @@ class _MapExecution:
         except (Exception, GraphInterrupt) as error:
             reason = f"{failure_message}: {describe_error(error)}"
             raise state.make_error(NodeExecutionError, reason, node.id) from error
+        # `defer` costs no sync; see the top of the module for which records may wait.
         yield from history.ensure_stored()
         writes = {ITEMS + self.key: items}
         if self._may_find_again(items):
@@ -640,6 +654,8 @@ class _MapExecution:
     def _record_result(self, writes: dict[str, Any]) -> Steps:
         """Record the update of an item, unless it is the last one and will be stored with the node at once."""
         history = self.history
+        # Outputs are emitted before the checkpoint, and the caller may close the stream at any of
+        # them. So with outputs, the last update has to be recorded too.
         is_last = self.unfinished == 0 and not self.runner.dispatched_outputs
         if is_last and history.stores_directly_after(self.node):
             history.defer(writes)

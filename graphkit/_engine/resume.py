@@ -67,7 +67,9 @@ def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Reques
     except GraphRunnerError as error:
         history.reporter.add_place(error, error.node_id, state.data)
         raise
-    # The position is that of the stored state: every later resume merges the updates again.
+    # The position is the stored state, without the updates that this resume and earlier ones bring:
+    # those are pending writes at it. If the next node fails, the run returns to the position, and
+    # the next resume merges the updates again, once.
     history.apply(plan)
     _merge_updates(state, plan)
     yield from _check_nested(history, plan)
@@ -108,6 +110,8 @@ def plan_resume(
     added = brought.writes
     if not is_latest:
         recorded = _first_open_interrupts(recorded, added)
+    # Answers may have been recorded by `graphkit.operations.answer`, long before this resume. From
+    # here on, readers see that a run has taken them.
     added.update(taken_answers({**recorded, **added}))
     follows_failure = recorded.get(FAILURE) is not None
     if follows_failure:
@@ -169,7 +173,8 @@ def _read_own_part(
         GraphRunnerError: the resume has a value that no interrupt waits for, or that cannot be
             stored.
     """
-    # A declared stop is passed by any resume, with or without an answer.
+    # A declared stop is passed by any resume, with or without an answer. None says so: without it,
+    # a crash of the next node would leave the thread waiting for a human who has already acted.
     writes: dict[str, Any] = {
         ANSWER + interrupt_id: None
         for interrupt_id, interrupt in waiting.items()
@@ -315,6 +320,8 @@ def _check_nested(history: RunHistory, plan: ResumePlan) -> Generator[Request, A
         resume = plan.nested.get(subgraph_namespace(history.config.checkpoint_ns, node.id))
         if resume is None:
             continue
+        # No key: the node may be in a branch or reached by an edge that is not evaluated yet. Only
+        # the start of the execution is compared, which all nodes of this position share.
         nested = history.open_nested(node, history.state, "")
         nested.reporter.post = None
         nested_plan = yield from prepare_resume(nested, resume)
@@ -351,6 +358,8 @@ def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mappin
     """
     if not nested or (not resume.has_value and resume.update is None):
         return SplitResume(own=resume, by_namespace={})
+    # A value without ids is for the only interrupt that waits. An update is for this graph if it
+    # waits itself, and otherwise for the nested graph that does.
     values = _split_value(resume.value, waiting, nested)
     own_update = resume.update
     updates: dict[str, Mapping[str, Any] | None] = {}

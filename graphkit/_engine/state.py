@@ -121,6 +121,7 @@ class RunState:
             raise self.make_error(NodeExecutionError, reason, node_id) from error
         if self.reporter.post is not None:
             self.reporter.post_event("state.merge", node_id, {"keys": list(ops)})
+        # All of an update or nothing: what can fail has been done above.
         self.data = data
         if self.changes is not None and ops:
             self.changes = self.changes.compose(ops)

@@ -40,6 +40,9 @@ def find_input(
         return state.data
     if nested.saver is not outer.saver:
         yield Hold(nested.saver, nested.config)
+    # The namespace has one history for all executions of the node. The latest checkpoint tells which
+    # of them it belongs to: to this one, which a crash or an interrupt has stopped inside; or to an
+    # earlier one, for instance of the loop's last round, which has nothing to do with this one.
     latest = yield Load(nested.saver, nested.config)
     if latest is not None and latest.metadata.get(OUTER_EXECUTION) == nested.outer_execution:
         return resume or GraphResume()
@@ -74,6 +77,7 @@ def relay_requests(
                 waiting = yield from _clear_answered(outer, nested, waiting)
             if isinstance(request, Finish):  # the outer run keeps the run lock
                 continue
+            # The outer run emits the interrupts, with its own, when its other branches have stopped.
             output = request.output if isinstance(request, Emit) else None
             if isinstance(output, InterruptionMetadata):
                 interrupts = list(output.interrupts)
@@ -101,6 +105,8 @@ def _clear_answered(
 def merge_nested(state: RunState, nested: RunState, node_id: str) -> None:
     """Merge the updates of a nested graph that has ended into the outer graph's state."""
     assert nested.subgraph_updates is not None
+    # One by one, as the nested nodes returned them: merging the final state instead would apply the
+    # reducers of shared keys a second time to what the nested graph started with.
     for update in nested.subgraph_updates.for_outer_graph(nested.data):
         # Keys of its own stay in the nested graph, if the outer one has a closed schema.
         state.merge(node_id, state.schema.select_known(update))

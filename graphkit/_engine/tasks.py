@@ -133,6 +133,7 @@ class TaskPool:
         if executor is None:
             executor = self._own_threads()
         if isinstance(executor, ThreadPoolExecutor):
+            # A copy for each task: two threads cannot enter the same context.
             future: Future[Any] = executor.submit(copy_context().run, self._run_on_thread, task)
         else:
             future = self._submit_to_process(executor, task)
@@ -151,7 +152,7 @@ class TaskPool:
 
     def _submit_to_process(self, executor: Executor, task: Task) -> Future[Any]:
         assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
-        self.flush()
+        self.flush()  # the other process records at the base, which must be stored by then
         history = task.context.journal
         assert isinstance(history, RunHistory)
         return executor.submit(perform, make_remote_call(history, task))
@@ -178,6 +179,8 @@ class TaskPool:
         """Cancel those of several tasks that have not started; they end with a Stop."""
         for ticket in tickets:
             future = self.futures.get(ticket)
+            # Marked first: a callback of the cancelled future may ask why it was cancelled. A future
+            # that starts in between is not cancelled, and the mark has no effect.
             if future is not None and not future.running() and ticket not in self.withdrawn:
                 self.withdrawn.add(ticket)
                 future.cancel()
@@ -215,6 +218,8 @@ class ThreadPool(TaskPool):
 
         Done tasks that are not among them are forgotten.
         """
+        # The loop asks again for every ticket that it has not seen the outcome of. What it leaves out
+        # has arrived.
         for ticket in self.done.keys() - tickets:
             del self.done[ticket]
         while not (done := self.done.keys() & tickets):
@@ -283,6 +288,9 @@ class AsyncPool(TaskPool):
         """Cancel async tasks and tasks that have not started, and wait for the others."""
         import asyncio
 
+        # Tasks with a future run on a thread or in another process. They cannot be cancelled once they
+        # have started, and must not go on after the run has released its lock. The others are async
+        # nodes, which stop at their next await.
         self.withdraw(self.running)
         for ticket in self.running.keys() - self.futures.keys():
             self.running[ticket].cancel()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Queue
 from typing import Any, Final, NamedTuple, final
 
@@ -51,29 +52,24 @@ class CheckpointWriter:
 
     def save(self, save: Save) -> Checkpoint | None:
         """Append a checkpoint; return None if that failed and the run goes on."""
-        checkpoint = save.checkpoint
-        if self.queue is not None:
-            self.queue.add(lambda: save.saver.put(save.config, checkpoint), describe_write(save))
-            return checkpoint
-        try:
-            save.saver.put(save.config, checkpoint)
-        except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, describe_write(save))
-            return None
-        return checkpoint
+        put = partial(save.saver.put, save.config, save.checkpoint)
+        return save.checkpoint if self._write(put, save) else None
 
     def record(self, record: Record) -> None:
         """Record pending writes."""
+        self._write(partial(record.saver.put_writes, record.config, record.writes), record)
+
+    def _write(self, put: Callable[[], object], request: Save | Record) -> bool:
+        """Make a put, now or in the background; return False if that failed and the run goes on."""
         if self.queue is not None:
-            self.queue.add(
-                lambda: record.saver.put_writes(record.config, record.writes),
-                describe_write(record),
-            )
-            return
+            self.queue.add(put, describe_write(request))
+            return True
         try:
-            record.saver.put_writes(record.config, record.writes)
+            put()
         except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, describe_write(record))
+            self.handle_failure(error, describe_write(request))
+            return False
+        return True
 
     def flush(self) -> None:
         """Wait until everything is stored.

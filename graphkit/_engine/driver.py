@@ -48,6 +48,7 @@ from graphkit._engine.tasks import (
     TaskPool,
     ThreadPool,
     advance_generator,
+    executing,
     refuse_awaitable,
     run_node,
 )
@@ -244,20 +245,17 @@ class Driver:
                 return await _advance_async_generator(task)
             return await self._complete(_in_thread(advance_generator, task))
         assert isinstance(task, RunNode)
-        token = CURRENT_NODE_CONTEXT.set(task.context)
-        try:
+        with executing(task.context):
             call = task.call.async_form or task.call
             if call.is_async:
                 result = call.run(task.argument, task.config)
             else:
                 result = await self._complete(_in_thread(call.run, task.argument, task.config))
             return await result if inspect.isawaitable(result) else result
-        finally:
-            CURRENT_NODE_CONTEXT.reset(token)
 
     def _ask(self, request: Ask) -> Any:
         call = request.call
-        # `_call_outside` and `arguments_of`, in line for the edges that a run evaluates.
+        # `executing` and `arguments_of`, in line for the edges that a run evaluates.
         token = CURRENT_NODE_CONTEXT.set(self.outside_context)
         try:
             arguments = request.arguments if call.takes_config else request.arguments[:-1]
@@ -270,22 +268,16 @@ class Driver:
 
     def _call_outside(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call outside any node."""
-        token = CURRENT_NODE_CONTEXT.set(self.outside_context)
-        try:
+        with executing(self.outside_context):
             return call(*arguments)
-        finally:
-            CURRENT_NODE_CONTEXT.reset(token)
 
     def _make_outside_context(self) -> NodeContext:
         return NodeContext("", (), self.locks.held_keys, journal=self.run.history)
 
     async def _aask(self, request: Ask) -> Any:
-        token = CURRENT_NODE_CONTEXT.set(self.outside_context)
-        try:
+        with executing(self.outside_context):
             result = request.call.function(*arguments_of(request))
             return await result if inspect.isawaitable(result) else result
-        finally:
-            CURRENT_NODE_CONTEXT.reset(token)
 
     def _close_generator(self, request: Close) -> None:
         request.generator.close()
@@ -390,22 +382,23 @@ class Driver:
         # order of `_save`, which may block. Otherwise the saver's own async form is used.
         if self.writer.queue is not None or self.pool is not None:
             return await self._complete(_in_thread(self._save, request))
-        checkpoint = request.checkpoint
-        try:
-            await self._complete(request.saver.aput(request.config, checkpoint))
-        except (CheckpointerError, OSError) as error:
-            self.writer.handle_failure(error, describe_write(request))
-            return None
-        return checkpoint
+        put = partial(request.saver.aput, request.config, request.checkpoint)
+        return request.checkpoint if await self._awrite(put, request) else None
 
     async def _arecord(self, request: Record) -> None:
         if self.writer.queue is not None or self.pool is not None:
             await self._complete(_in_thread(self._record, request))
             return
+        await self._awrite(partial(request.saver.aput_writes, request.config, request.writes), request)
+
+    async def _awrite(self, put: Callable[[], Coroutine[Any, Any, Any]], request: Save | Record) -> bool:
+        """Await a put; return False if it failed and the run goes on."""
         try:
-            await self._complete(request.saver.aput_writes(request.config, request.writes))
+            await self._complete(put())
         except (CheckpointerError, OSError) as error:
             self.writer.handle_failure(error, describe_write(request))
+            return False
+        return True
 
     async def _aload(self, request: Load) -> Any:
         await self._aflush()
@@ -540,13 +533,11 @@ def _is_same_save(one: Save, other: Save) -> bool:
 
 
 async def _advance_async_generator(task: Next) -> Any:
-    token = CURRENT_NODE_CONTEXT.set(task.context)
-    try:
-        return await anext(task.generator)
-    except StopAsyncIteration:
-        return Ended(None)
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
+    with executing(task.context):
+        try:
+            return await anext(task.generator)
+        except StopAsyncIteration:
+            return Ended(None)
 
 
 async def _in_thread(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -420,10 +420,7 @@ class RunHistory:
         """Drop what a failed step has changed."""
         position = self.position
         self.reporter.step = position.step
-        self.state.data = position.data
-        self.state.changes = position.changes
-        if self.state.subgraph_updates is not None and position.subgraph_entries is not None:
-            self.state.subgraph_updates.entries = position.subgraph_entries
+        self.state.restore(position.data, position.changes, position.subgraph_entries)
 
     def save(self, source: str, continued: str | None = None) -> Steps:
         """Store the run's position as a checkpoint.

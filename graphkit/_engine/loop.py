@@ -45,8 +45,8 @@ from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutp
 from graphkit._saver.writes import SUBGRAPH_INTERRUPT, unanswered_interrupts
 from graphkit._values.frozen import FrozenDict
 from graphkit._values.state import AgentState, Changes
-from graphkit._wording import describe_error, message_of
-from graphkit.errors import CheckpointerError, CheckpointSerializationError, GraphRunnerError
+from graphkit._wording import describe_error
+from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 
 class DeclaredStop(NamedTuple):
@@ -142,7 +142,7 @@ class Run:
         """Start from an input, or from the state of the outer graph."""
         history = self.history
         if history.outer_execution is not None:
-            self._adopt_outer_state(run_input)
+            self.state.adopt(run_input)
         else:
             yield from self._load_and_merge(run_input)
         history.begin()
@@ -161,23 +161,12 @@ class Run:
             if base is None and history.requested_config.checkpoint_id is not None:
                 raise checkpoint_not_found(history.requested_config, "see get_state_history")
         if base is None:
-            state.data = state.schema.initial_state()
+            state.begin()
             self.reporter.post_event("state.create", START, {"keys": list(run_input)})
         else:
             history.move_to(base)
             self.reporter.post_load(base)
-        try:
-            state.merge_input(run_input)
-        except Exception as error:
-            reason = f"the input cannot be merged: {message_of(error)}"
-            raise state.make_error(GraphRunnerError, reason, START) from error
-
-    def _adopt_outer_state(self, outer_state: Mapping[str, Any]) -> None:
-        try:
-            self.state.data = self.state.schema.adopt(outer_state)
-        except Exception as error:
-            reason = f"the state of the outer graph does not fit the schema: {message_of(error)}"
-            raise self.state.make_error(GraphRunnerError, reason, START) from error
+        state.merge_input(run_input)
 
     def _resume(self, resume: GraphResume) -> Steps:
         """Go on from the stored checkpoint, and record what the resume brings."""

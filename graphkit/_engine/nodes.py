@@ -401,9 +401,7 @@ def _merge_branch(runner: NodeRunner, branch: _Branch) -> None:
     # branches wrote. Transient keys have no recorded updates; of those, the last change wins.
     for node_id, update in branch.updates:
         runner.state.merge(node_id, unpack(update))
-    private = dict(runner.state.private)
-    private.update(branch.changed_private())
-    runner.state.private = FrozenDict(private)
+    runner.state.set_private(branch.changed_private())
 
 
 @final

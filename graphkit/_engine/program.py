@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol, cast, final
+from typing import Any, final
 
 from graphkit._plan.checkpoint_when import takes_step
 from graphkit._plan.compile_config import CompileConfig
@@ -46,16 +46,11 @@ def _accept_step(when: Callable[..., bool] | None) -> Callable[..., bool] | None
     return lambda node_id, state, _step: when(node_id, state)
 
 
-class _CompiledGraph(Protocol):
-    """A compiled graph, as the node that holds it is run."""
-
-    @property
-    def program(self) -> Program: ...
-
-
 def program_of(node: Node) -> Program:
     """Return the program of a node that is a graph."""
-    return cast("_CompiledGraph", node.graph).program
+    graph: Any = node.graph  # a CompiledGraph, whose module is above this one
+    program: Program = graph.program
+    return program
 
 
 def find_programs(program: Program, namespace: str) -> list[Program] | None:

@@ -17,6 +17,7 @@ from graphkit._engine.reporter import RunReporter
 from graphkit._engine.update_codec import keys_of, pack, select_keys, unpack
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import START
 from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._values.channels import REMOVE
 from graphkit._values.frozen import FrozenDict, FrozenList, extend_frozen, freeze
@@ -78,6 +79,29 @@ class RunState:
         copy.private = self.private
         return copy
 
+    def begin(self) -> None:
+        """Begin with the defaults of the channels."""
+        self.data = self.schema.initial_state()
+
+    def adopt(self, outer_data: Mapping[str, Any]) -> None:
+        """Begin with the state of the outer graph.
+
+        Raises:
+            GraphRunnerError: it does not fit the schema.
+        """
+        try:
+            self.data = self.schema.adopt(outer_data)
+        except Exception as error:
+            reason = f"the state of the outer graph does not fit the schema: {message_of(error)}"
+            raise self.make_error(GraphRunnerError, reason, START) from error
+
+    def restore(self, data: FrozenDict, changes: Changes | None, subgraph_entries: FrozenList | None) -> None:
+        """Return to an earlier state, its changes, and the updates for the outer graph until then."""
+        self.data = data
+        self.changes = changes
+        if self.subgraph_updates is not None and subgraph_entries is not None:
+            self.subgraph_updates.entries = subgraph_entries
+
     def view(self) -> AgentState:
         """Return the state as nodes see it, with the transient keys."""
         data = self.data
@@ -130,8 +154,16 @@ class RunState:
                 listener(node_id, packed)
 
     def merge_input(self, run_input: Mapping[str, Any]) -> None:
-        """Merge the input of a run; it is the update of no node, so no listener sees it."""
-        data, ops = self.schema.merge_input(self.data, self.absorb_private(run_input))
+        """Merge the input of a run; it is the update of no node, so no listener sees it.
+
+        Raises:
+            GraphRunnerError: it does not fit the schema.
+        """
+        try:
+            data, ops = self.schema.merge_input(self.data, self.absorb_private(run_input))
+        except Exception as error:
+            reason = f"the input cannot be merged: {message_of(error)}"
+            raise self.make_error(GraphRunnerError, reason, START) from error
         self.data = data
         if self.changes is not None and ops:
             self.changes = self.changes.compose(ops)
@@ -147,6 +179,10 @@ class RunState:
         if private:
             self.private = self.schema.merge_transient(self.private, private)
         return public
+
+    def set_private(self, values: Mapping[str, Any]) -> None:
+        """Take over values of transient keys, from a branch or a nested graph, without merging them."""
+        self.private = FrozenDict({**self.private, **values})
 
     def split_private(self, update: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Return an update without its transient keys, and the part with these keys."""

@@ -16,7 +16,6 @@ from graphkit._engine.requests import Emit, Finish, Hold, Load, LoadWrites, Reco
 from graphkit._engine.state import RunState
 from graphkit._records.output import GraphResume, InterruptionMetadata
 from graphkit._saver.writes import OUTER_EXECUTION, SUBGRAPH_INTERRUPT, subgraph_interrupts, unanswered_interrupts
-from graphkit._values.frozen import FrozenDict
 
 _BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Hold, Record, Save)
 """The requests of a nested run while an answer to it may not be stored yet."""
@@ -110,5 +109,4 @@ def merge_nested(state: RunState, nested: RunState, node_id: str) -> None:
     for update in nested.subgraph_updates.for_outer_graph(nested.data):
         # Keys of its own stay in the nested graph, if the outer one has a closed schema.
         state.merge(node_id, state.schema.select_known(update))
-    shared = {key: value for key, value in nested.private.items() if key in state.transient}
-    state.private = FrozenDict({**state.private, **shared})
+    state.set_private({key: value for key, value in nested.private.items() if key in state.transient})

@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import count
@@ -52,7 +52,7 @@ def run_node(task: RunNode) -> Any:
     Raises:
         GraphRunnerError: the action returned an awaitable.
     """
-    # `call_action` and `Call.run` in line: every step of a run comes through here.
+    # `executing` and `Call.run` in line: every step of a run comes through here.
     call = task.call
     token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
@@ -64,24 +64,29 @@ def run_node(task: RunNode) -> Any:
     return refuse_awaitable(result, task.context.node_id)
 
 
-def call_action(task: RunNode) -> Any:
-    """Call a node's action on the calling thread; the result may be an awaitable."""
-    token = CURRENT_NODE_CONTEXT.set(task.context)
+@contextmanager
+def executing(context: NodeContext) -> Iterator[None]:
+    """Let the calling code be part of a node, as `interrupt` and `once` see it."""
+    token = CURRENT_NODE_CONTEXT.set(context)
     try:
-        return task.call.run(task.argument, task.config)
+        yield
     finally:
         CURRENT_NODE_CONTEXT.reset(token)
+
+
+def call_action(task: RunNode) -> Any:
+    """Call a node's action on the calling thread; the result may be an awaitable."""
+    with executing(task.context):
+        return task.call.run(task.argument, task.config)
 
 
 def advance_generator(task: Next) -> Any:
     """Return the next chunk of a generator, or Ended; on the calling thread."""
-    token = CURRENT_NODE_CONTEXT.set(task.context)
-    try:
-        return next(task.generator)
-    except StopIteration as end:
-        return Ended(end.value)
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
+    with executing(task.context):
+        try:
+            return next(task.generator)
+        except StopIteration as end:
+            return Ended(end.value)
 
 
 def refuse_awaitable(result: Any, node_id: str | None) -> Any:
@@ -347,11 +352,8 @@ async def _capture_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
 
 
 async def _await_in_context(task: Task, awaitable: Awaitable[Any]) -> Any:
-    token = CURRENT_NODE_CONTEXT.set(task.context)
-    try:
+    with executing(task.context):
         return await awaitable
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
 
 
 def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:
@@ -399,11 +401,8 @@ def _make_opener(saver: BaseCheckpointSaver | None, task: RunNode) -> OpenSaver 
     """
     if saver is None:
         return None
-    token = CURRENT_NODE_CONTEXT.set(task.context)
-    try:
+    with executing(task.context):
         return saver.opener()
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
 
 
 class RemoteCall(NamedTuple):
@@ -511,18 +510,16 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         key=remote_call.key,
         journal=remote_call.journal,
     )
-    token = CURRENT_NODE_CONTEXT.set(context)
     result: Any = None
     error: BaseException | None = None
     try:
-        result = remote_call.call.run(remote_call.argument, remote_call.config)
-        if result.__class__ is GeneratorType:
-            result = _collect(result)
+        with executing(context):
+            result = remote_call.call.run(remote_call.argument, remote_call.config)
+            if result.__class__ is GeneratorType:
+                result = _collect(result)
     except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
         raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")
         error = _make_picklable(raised)
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
     return RemoteOutcome(
         result=result,
         error=error,

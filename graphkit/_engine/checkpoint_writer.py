@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, final
 from graphkit._engine.requests import Record, Save
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError
 
@@ -52,20 +53,22 @@ class CheckpointWriter:
 
     def save(self, save: Save) -> Checkpoint | None:
         """Append a checkpoint; return None if that failed and the run goes on."""
-        put = partial(save.saver.put, save.config, save.checkpoint)
-        return save.checkpoint if self._write(put, save) else None
+        is_stored = self._write(save.saver.put, save.config, save.checkpoint, save)
+        return save.checkpoint if is_stored else None
 
     def record(self, record: Record) -> None:
         """Record pending writes."""
-        self._write(partial(record.saver.put_writes, record.config, record.writes), record)
+        self._write(record.saver.put_writes, record.config, record.writes, record)
 
-    def _write(self, put: Callable[[], object], request: Save | Record) -> bool:
+    def _write(
+        self, put: Callable[[RunnableConfig, Any], object], config: RunnableConfig, value: Any, request: Save | Record
+    ) -> bool:
         """Make a put, now or in the background; return False if that failed and the run goes on."""
         if self.queue is not None:
-            self.queue.add(put, describe_write(request))
+            self.queue.add(partial(put, config, value), describe_write(request))
             return True
         try:
-            put()
+            put(config, value)
         except (CheckpointerError, OSError) as error:
             self.handle_failure(error, describe_write(request))
             return False

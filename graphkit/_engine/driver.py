@@ -245,13 +245,17 @@ class Driver:
                 return await _advance_async_generator(task)
             return await self._complete(_in_thread(advance_generator, task))
         assert isinstance(task, RunNode)
-        with executing(task.context):
+        # `executing` in line: every step of an async run comes through here.
+        token = CURRENT_NODE_CONTEXT.set(task.context)
+        try:
             call = task.call.async_form or task.call
             if call.is_async:
                 result = call.run(task.argument, task.config)
             else:
                 result = await self._complete(_in_thread(call.run, task.argument, task.config))
             return await result if inspect.isawaitable(result) else result
+        finally:
+            CURRENT_NODE_CONTEXT.reset(token)
 
     def _ask(self, request: Ask) -> Any:
         call = request.call

@@ -139,7 +139,7 @@ class RunMetadata:
         resumed_at: when the run resumed; None once a checkpoint says so, and after a start.
     """
 
-    def __init__(self, program: Program, config: RunnableConfig, *, run_id: str | None = None) -> None:
+    def __init__(self, program: Program, config: RunnableConfig, run_id: str | None) -> None:
         self.common = EMPTY if run_id is None else FrozenDict({"run_id": run_id})
         self.resumed_at: datetime | None = None
         self._callers = config.metadata
@@ -225,6 +225,7 @@ class RunHistory:
         saver: BaseCheckpointSaver | None,
         *,
         outer_state: RunState | None = None,
+        run_id: str | None = None,
     ) -> None:
         """Prepare the history of a run; nothing is loaded yet.
 
@@ -233,6 +234,7 @@ class RunHistory:
             config: names the thread, and perhaps the checkpoint to go on from.
             saver: stores the history; None: nothing is stored.
             outer_state: the state of the outer graph, if this is the history of a nested run.
+            run_id: the id of the outer run.
         """
         self.program = program
         self.requested_config = config
@@ -248,7 +250,7 @@ class RunHistory:
         self.writes: dict[str, Any] = {}
         self._deferred: dict[str, Any] = {}
         """Pending writes that are not recorded yet; see `defer`."""
-        self.metadata = RunMetadata(program, config)
+        self.metadata = RunMetadata(program, config, run_id)
         self._start_id = ""
         """The id of `base` when the node execution began, or of the execution that it continues."""
         self._start_step = 0
@@ -282,12 +284,12 @@ class RunHistory:
         saver = None
         if program.options.checkpoint_interval:
             saver = program.options.checkpoint_saver or self.saver
-        nested = RunHistory(program, self.config.replace(checkpoint_ns=namespace), saver, outer_state=state)
+        config = self.config.replace(checkpoint_ns=namespace)
+        nested = RunHistory(program, config, saver, outer_state=state, run_id=self.metadata.run_id)
         nested.outer_execution = f"{self.execution_start()}/{key}"
         nested.stores_at_exit = self.stores_at_exit
         nested.reporter.limit = self.reporter.limit
         nested.reporter.post = self.reporter.post
-        nested.metadata = RunMetadata(program, nested.config, run_id=self.metadata.run_id)
         held_locks = self.held_locks
         if saver is not None:
             lock = saver.run_lock_key(nested.config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
@@ -42,7 +41,7 @@ class RunReporter:
         self.post: PostEvent | None = None
         self.checkpoint_id: str | None = None
         self._thread_id = config.thread if has_saver else config.thread_id
-        self._execution_counts: Counter[str] = Counter()
+        self._execution_counts: dict[str, int] = {}
 
     # The number of nodes
 
@@ -117,8 +116,8 @@ class RunReporter:
 
     def post_node_start(self, node_id: str, data: FrozenDict) -> None:
         """Post that a node starts, with the state that it receives."""
-        self._execution_counts[node_id] += 1
-        count = self._execution_counts[node_id]
+        count = self._execution_counts.get(node_id, 0) + 1
+        self._execution_counts[node_id] = count
         if count > 1:
             self.post_event("cycle.detected", node_id, {"visit_count": count})
         self.post_event("node.start", node_id, {"step": self.step})

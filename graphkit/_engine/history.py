@@ -132,7 +132,7 @@ class RunMetadata:
     """The metadata of the checkpoints of one run.
 
     The steps of a loop have metadata that differ only in the number of the step. A save then copies
-    those of the step before, and tells the saver, which encodes the number alone.
+    those of the step before and passes both to the saver, which encodes the number alone.
 
     Attributes:
         common: what every checkpoint of the run has.
@@ -265,7 +265,7 @@ class RunHistory:
         Args:
             held_locks: the keys of the run locks that the driver and the outer runs hold.
             perform: answers the requests of a generator at once, on the calling thread.
-            clock: tells the time and makes ids.
+            clock: returns the time and new ids.
         """
         self.held_locks = held_locks
         self.perform = perform

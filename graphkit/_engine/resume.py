@@ -245,7 +245,7 @@ def _first_open_interrupts(recorded: Mapping[str, Any], added: Mapping[str, Any]
     """Return the interrupts that wait again when an older checkpoint is resumed.
 
     A node that asked twice was answered the first time. Without that answer it asks its first
-    question again, and its second question must not wait beside it.
+    question again, and its second question must not wait at the same time.
 
     Args:
         recorded: the interrupts of the checkpoint.

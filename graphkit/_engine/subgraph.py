@@ -39,7 +39,7 @@ def find_input(
         return state.data
     if nested.saver is not outer.saver:
         yield Hold(nested.saver, nested.config)
-    # The namespace has one history for all executions of the node. The latest checkpoint tells which
+    # The namespace has one history for all executions of the node. The latest checkpoint shows which
     # of them it belongs to: to this one, which a crash or an interrupt has stopped inside; or to an
     # earlier one, for instance of the loop's last round, which has nothing to do with this one.
     latest = yield Load(nested.saver, nested.config)

@@ -6,17 +6,20 @@ Ports langgraph4j's class.
 from __future__ import annotations
 
 import dataclasses
+import sys
+import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, cast, final
+from typing import Any, Final, cast, final
+from weakref import WeakValueDictionary
 
 from graphkit._diagram.render import GraphRepresentation, draw
-from graphkit._engine import subgraph
-from graphkit._engine.cursor import GraphCursor, checkpoint_not_found, is_update
-from graphkit._engine.default_thread import warn_of_default_thread
 from graphkit._engine.driver import Driver
+from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
-from graphkit._engine.program import Program
+from graphkit._engine.program import Program, find_programs
+from graphkit._engine.reporter import RunReporter
+from graphkit._engine.state import RunState, is_update
 from graphkit._engine.update import Update
 from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
@@ -27,10 +30,13 @@ from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutp
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._values.state import AgentState
-from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
+from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError
 
 Input = Mapping[str, Any] | GraphResume | None
 """Starts a run (a mapping, merged into the state) or resumes one (GraphResume, or None)."""
+_WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()
+"""The savers that the warning was given for, by id(); not a set, because a saver may be
+unhashable."""
 
 
 @final
@@ -139,7 +145,7 @@ class CompiledGraph(JavaNames):
         thread_id = None if thread is None else self._resolve_config(thread, None).thread
         paused = 0
         for run in self._running.copy().values():
-            if thread_id is None or run.config.thread == thread_id:
+            if thread_id is None or run.history.config.thread == thread_id:
                 run.control.pause_requested = True
                 paused += 1
         return paused
@@ -315,8 +321,8 @@ class CompiledGraph(JavaNames):
 
     def _make_run(self, input: Input, config: ConfigLike) -> Run:
         config = RunnableConfig.of(config)
-        warn_of_default_thread(self.compile_config.saver, config)
-        return Run(self.program, config, _parse_input(input))
+        _warn_of_default_thread(self.compile_config.saver, config)
+        return Run(RunHistory(self.program, config, self.compile_config.saver), _parse_input(input))
 
     def _make_update(
         self,
@@ -329,15 +335,13 @@ class CompiledGraph(JavaNames):
         history = self._find_history(config)
         outer_channels = () if history.outer is None else history.outer.topology.schema.channels
         update = Update(
-            history.program,
-            config,
-            history.saver,
+            RunHistory(history.program, config, history.saver),
             values=values,
             as_node=as_node,
             goto=goto,
             outer_channels=outer_channels,
         )
-        return Driver(update, runs_nodes=False), update
+        return Driver(update), update
 
     def _find_history(self, config: RunnableConfig) -> _History:
         """Return the history that a config names.
@@ -349,7 +353,7 @@ class CompiledGraph(JavaNames):
         saver = self.compile_config.saver
         if saver is None:
             raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")
-        programs = subgraph.find_programs(self.program, config.checkpoint_ns)
+        programs = find_programs(self.program, config.checkpoint_ns)
         if programs is None:
             raise GraphRunnerError(f"the graph has no subgraph at checkpoint_ns={config.checkpoint_ns!r}")
 
@@ -373,9 +377,10 @@ class CompiledGraph(JavaNames):
 
     def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
         """Return the state of a checkpoint as nodes receive it: migrated, as a state object."""
-        cursor = GraphCursor(self._find_history(config).program, config, None)
-        cursor.move_to_checkpoint(checkpoint)
-        return cursor.schema.state_factory(cursor.data)
+        program = self._find_history(config).program
+        state = RunState(program.topology, RunReporter(config, 0, has_saver=False))
+        state.move_to(checkpoint, program.options.migrations)
+        return state.schema.state_factory(state.data)
 
     def _find_waiting_interrupts(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts of a checkpoint, and those in nested graphs for which it waits."""
@@ -383,7 +388,7 @@ class CompiledGraph(JavaNames):
         found = waiting_interrupts(config, writes)
         nested = subgraph_interrupts(well_formed_writes(writes, config.thread))
         for namespace in dict.fromkeys(nested.values()):
-            if subgraph.find_programs(self.program, namespace) is None:
+            if find_programs(self.program, namespace) is None:
                 continue  # the graph has changed since
             latest = self.state_of(config.replace(checkpoint_ns=namespace, checkpoint_id=None))
             inside = () if latest is None else latest.interrupts
@@ -427,6 +432,32 @@ def _parse_input(input: Any) -> Mapping[str, Any] | GraphResume:
     raise GraphRunnerError(
         f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(input).__name__}"
     )
+
+
+def _warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
+    """Warn, once per saver, that all runs without a thread id are stored in the same thread."""
+    if config.thread_id is not None or saver is None or not saver.is_durable:
+        return
+    if id(saver) in _WARNED:
+        return
+    _WARNED[id(saver)] = saver
+    warnings.warn(
+        f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all runs "
+        f'without an id share; give each run its own: config={{"configurable": {{"thread_id": ...}}}}',
+        DefaultThreadWarning,
+        stacklevel=_stacklevel_of_caller(),
+    )
+
+
+def _stacklevel_of_caller() -> int:
+    """Return the `stacklevel` that attributes a warning to the caller of graphkit."""
+    # The documented way to skip frames, `skip_file_prefixes`, needs Python 3.12.
+    frame = sys._getframe(1)  # noqa: SLF001
+    level = 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "graphkit":
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConfig | None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, final
 
-from graphkit._engine.cursor import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
+from graphkit._engine.history import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
 from graphkit._engine.update_codec import pack_if_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import ConfigLike, RunnableConfig
@@ -35,6 +35,7 @@ from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._saver.writes import (
     ANSWER,
     INTERRUPT,
+    can_answer,
     next_update_key,
     well_formed_writes,
 )
@@ -309,18 +310,16 @@ def _find_interrupt(
 
 def _prepare_answer(stop: WaitingInterrupt, value: Any) -> Any:
     """Return an answer in the form in which it is stored."""
-    if stop.when == "inside":
-        return _freeze("value", value)
-    if value is None:
+    if stop.when != "inside" and value is None:  # the run moves past the stop
         return None
-    if not isinstance(value, Mapping):
+    if not can_answer(stop.when, value):
         raise CheckpointSerializationError(
             "value",
             type(value).__name__,
             f"the run stopped {stop.when} {stop.node_id!r}: "
             "answer with a mapping to merge into the state, or with None",
         )
-    return _freeze_update("value", value)
+    return _freeze("value", value) if stop.when == "inside" else _freeze_update("value", value)
 
 
 def _freeze_update(name: str, values: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from graphkit._build.flatten import FlattenedGraph
 from graphkit._build.joins import find_forks
 from graphkit._build.reachability import find_reachability_problems
-from graphkit._engine.attempts import compose_call
+from graphkit._engine.calls import compose_call
 from graphkit._plan.checkpoint_when import find_node_ids
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.definition import GraphDefinition

@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Queue
 from typing import Any, Final, NamedTuple, final
 
 from graphkit._engine.requests import Record, Save
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError
 
@@ -51,29 +53,26 @@ class CheckpointWriter:
 
     def save(self, save: Save) -> Checkpoint | None:
         """Append a checkpoint; return None if that failed and the run goes on."""
-        checkpoint = checkpoint_of(save)
-        if self.queue is not None:
-            self.queue.add(lambda: save.saver.put(save.config, checkpoint), describe_write(save))
-            return checkpoint
-        try:
-            save.saver.put(save.config, checkpoint)
-        except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, describe_write(save))
-            return None
-        return checkpoint
+        is_stored = self._write(save.saver.put, save.config, save.checkpoint, save)
+        return save.checkpoint if is_stored else None
 
     def record(self, record: Record) -> None:
         """Record pending writes."""
+        self._write(record.saver.put_writes, record.config, record.writes, record)
+
+    def _write(
+        self, put: Callable[[RunnableConfig, Any], object], config: RunnableConfig, value: Any, request: Save | Record
+    ) -> bool:
+        """Make a put, now or in the background; return False if that failed and the run goes on."""
         if self.queue is not None:
-            self.queue.add(
-                lambda: record.saver.put_writes(record.config, record.writes),
-                describe_write(record),
-            )
-            return
+            self.queue.add(partial(put, config, value), describe_write(request))
+            return True
         try:
-            record.saver.put_writes(record.config, record.writes)
+            put(config, value)
         except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, describe_write(record))
+            self.handle_failure(error, describe_write(request))
+            return False
+        return True
 
     def flush(self) -> None:
         """Wait until everything is stored.
@@ -167,19 +166,5 @@ class _WriteQueue:
 def describe_write(request: Save | Record) -> str:
     """Name what a request stores, for a message."""
     if isinstance(request, Save):
-        return f"the checkpoint of {request.node_id!r}"
+        return f"the checkpoint of {request.checkpoint.node_id!r}"
     return "the pending writes of a checkpoint"
-
-
-def checkpoint_of(save: Save) -> Checkpoint:
-    """Make the checkpoint that a request asks to store."""
-    # By position, as the run does with the request.
-    return Checkpoint._create(  # noqa: SLF001 - the engine's own way to make a checkpoint
-        save.node_id,
-        save.next_node_id,
-        save.parent_id,
-        save.metadata,
-        save.data,
-        save.changes,
-        save.metadata_base,
-    )

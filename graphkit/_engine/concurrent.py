@@ -82,6 +82,9 @@ class _Scheduler:
         """What was thrown in to end the run."""
 
     def steps(self) -> Steps:
+        # A round: all ready parts go on until each waits; their records become one request; then the
+        # driver waits for a task. Records come before the wait, so what has finished is stored while
+        # the other tasks run.
         while True:
             while self.ready:
                 index, answer = self.ready.popleft()
@@ -114,6 +117,8 @@ class _Scheduler:
                 self.failures[index] = raised
                 self._start_next()
                 return
+            # A part that records waits for the end of the round. One that requests a task waits for
+            # its ticket. Everything else is answered at once, and the part goes on.
             if isinstance(request, Record):
                 self.pending_records.append(_PendingRecord(index, request))
                 return

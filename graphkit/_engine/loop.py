@@ -10,18 +10,14 @@ the loop.
 One step: node -> merge its update -> evaluate the outgoing edge -> merge the edge's update -> save
 (node, next node) -> emit. Nothing of a step is stored before all of it is known. A node that fails
 therefore leaves no trace, and a resume runs it again. A node whose checkpoint is stored never runs
-again, because the next node is stored with it. `node_runner.py` describes the execution of one
-node. A fork is an execution made of branches, which are node runners themselves and report to this
-run.
+again, because the next node is stored with it. `nodes.py` describes the execution of one node,
+and of the branches of a fork.
 
-The run stands at `self.node_id` (the node that has just finished) and `self.next_node_id`. Within a
-step, `data` runs ahead of `self.position`, to which a failed step returns. The pending writes of
-the *latest* checkpoint belong to the execution of the next node: the interrupts that wait there,
-their answers, updates that came with a resume, finished branches, results of `once`. They are no
-longer seen once that node's own checkpoint is appended. So a crash in the middle of an answered
-node finds the answer again. Pending writes are recorded at the latest checkpoint only. A resume of
-an older checkpoint starts a node execution of its own, on a copy of that checkpoint, which is
-appended as soon as there is something to record.
+A run owns its parts. `RunState` is the state as far as its nodes have come. `RunHistory` knows what
+is stored: the position, to which a failed step returns, the latest checkpoint, and the pending
+writes of the next node's execution. `RunReporter` counts, and makes errors and events. `NodeRunner`
+executes nodes on the state. A branch of a fork has a state and a node runner of its own, and shares
+the rest.
 
 A declared stop is recorded after its checkpoint. If the process dies in between, the resume finds a
 checkpoint of the loop without an interrupt and stops then: a crash cannot skip an approval.
@@ -30,85 +26,222 @@ checkpoint of the loop without an interrupt and stops then: a crash cannot skip 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, final
+from concurrent.futures import Executor
+from typing import Any, NamedTuple, final
 
 from graphkit._engine import subgraph
-from graphkit._engine.cursor import EMPTY, Steps
-from graphkit._engine.journal import failure_record
-from graphkit._engine.node_runner import Halt
-from graphkit._engine.requests import Discard, Emit, Finish, Record, Release
-from graphkit._engine.start import RunStart
-from graphkit._engine.subgraph_updates import strip_subgraph_updates
+from graphkit._engine.history import WRITES_TAKEN_FROM, RunHistory, Steps, checkpoint_not_found
+from graphkit._engine.nodes import Halt, NodeRunner, RunControl, execute_fork
+from graphkit._engine.program import iter_savers
+from graphkit._engine.requests import Discard, Emit, Finish, Release
+from graphkit._engine.resume import prepare_resume
+from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
+from graphkit._engine.state import EMPTY, strip_subgraph_updates
 from graphkit._engine.update_codec import unpack
 from graphkit._plan.checkpoint_when import Step
-from graphkit._records.config import END, StreamMode
-from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot
-from graphkit._saver.writes import FAILURE, unanswered_interrupts
-from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._plan.topology import Node
+from graphkit._records.config import END, START, StreamMode
+from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
+from graphkit._saver.writes import SUBGRAPH_INTERRUPT, unanswered_interrupts
+from graphkit._values.frozen import FrozenDict
 from graphkit._values.state import AgentState, Changes
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 
+class DeclaredStop(NamedTuple):
+    """A stop that `interrupt_before` or `interrupt_after` declares at a position."""
+
+    node_id: str
+    when: When
+
+
 @final
-class Run(RunStart):
-    """One run of a graph; `steps()` is the loop."""
+class Run:
+    """One run of a graph; `steps()` is the loop.
+
+    Attributes:
+        program: the graph.
+        history: what is stored of the run.
+        state: the state of the main line.
+        reporter: counts, and reports errors and events.
+        runner: executes the nodes of the main line.
+        control: what other threads ask of the run.
+        run_input: the input, a GraphResume, or the state of the outer graph.
+        next_node_id: the node or fork that is next; None if an answer decides it.
+        may_stop: whether declared stops apply at this position: not at the one that was resumed.
+        must_emit: whether the current position still has to be emitted; False right after a resume.
+        step_updates: the updates since the last output; None unless the caller wants to see them.
+        nested_interrupts: the interrupts of nested runs, as these emitted them.
+        nested_resumes: what a resume brought for nested graphs, by namespace.
+    """
+
+    def __init__(
+        self,
+        history: RunHistory,
+        run_input: Any,
+        *,
+        executor: Executor | None = None,
+        control: RunControl | None = None,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            history: the history that it continues, and the state.
+            run_input: the input, a GraphResume, or the state of the outer graph.
+            executor: of a nested run: runs nodes that have no executor of their own.
+            control: of a nested run: that of the outer run.
+        """
+        self.program = history.program
+        self.history = history
+        self.state = history.state
+        self.reporter = history.reporter
+        self.control = control or RunControl()
+        self.runner = NodeRunner(
+            history,
+            history.state,
+            control=self.control,
+            executor=executor,
+            run_subgraph=self._run_subgraph,
+        )
+        self.run_input = run_input
+        self.next_node_id: str | None = None
+        self.may_stop = True
+        self.must_emit = True
+        self.step_updates: list[tuple[str, FrozenDict]] | None = None
+        self.nested_interrupts: list[InterruptionMetadata] = []
+        self.nested_resumes: dict[str, GraphResume] = {}
 
     def steps(self) -> Steps:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
-        if self.transient:
-            self.private = self.schema.merge_transient(self.private, {})  # sets the defaults
-        if self.config.stream_mode is StreamMode.UPDATES:
+        self.state.set_private_defaults()
+        if self.history.config.stream_mode is StreamMode.UPDATES:
             self._collect_updates()
         if isinstance(self.run_input, GraphResume):
             yield from self._resume(self.run_input)
         else:
             yield from self._start(self.run_input)
-        run_id = self.metadata.get("run_id")
-        self.post_event("graph.start", "info", self.next_node_id, run_id=run_id, step=self.step)
+        data = {"run_id": self.history.metadata.run_id, "step": self.reporter.step}
+        self.reporter.post_event("graph.start", self.next_node_id, data)
         try:
             yield from self._run_steps()
         except Halt:
             yield from self._emit_interrupts()
         except CheckpointerError as error:
             if isinstance(error, CheckpointSerializationError):
-                yield from self._record_refused_value(error)
+                yield from self.history.record_refused_value(error, self.next_node_id)
             self._post_failure(error)
             raise
         except BaseException as error:
             yield from self._fail(error)
             raise
 
+    # The start
+
+    def _start(self, run_input: Mapping[str, Any]) -> Steps:
+        """Start from an input, or from the state of the outer graph."""
+        history = self.history
+        if history.outer_execution is not None:
+            self.state.adopt(run_input)
+        else:
+            yield from self._load_and_merge(run_input)
+        history.begin()
+        self.next_node_id = yield from follow_edge(self.state, START)
+        history.mark(START, self.next_node_id)
+        if history.saver is not None and not history.stores_at_exit:
+            yield from history.save("input")
+
+    def _load_and_merge(self, run_input: Mapping[str, Any]) -> Steps:
+        """Merge the input into the latest state of the thread, or into an initial state."""
+        history = self.history
+        state = self.state
+        base = None
+        if history.saver is not None:
+            base = yield from history.load_base()
+            if base is None and history.requested_config.checkpoint_id is not None:
+                raise checkpoint_not_found(history.requested_config, "see get_state_history")
+        if base is None:
+            state.begin()
+            self.reporter.post_event("state.create", START, {"keys": list(run_input)})
+        else:
+            history.move_to(base)
+            self.reporter.post_load(base)
+        state.merge_input(run_input)
+
+    def _resume(self, resume: GraphResume) -> Steps:
+        """Go on from the stored checkpoint, and record what the resume brings."""
+        history = self.history
+        plan = yield from prepare_resume(history, resume)
+        self.next_node_id = plan.next_node_id
+        self.may_stop = plan.may_stop
+        self.must_emit = False
+        self.nested_resumes = dict(plan.nested)
+        if self.step_updates is not None:
+            self.step_updates.clear()  # no node returned the updates of the resume
+        # A resume of an older checkpoint that only passes a stop leaves nothing to find again. To
+        # record that it passed would need a copy of the checkpoint, without any effect of a node.
+        brings_something = resume.has_value or resume.update is not None
+        # An update may have died before it had recorded the writes that it took over.
+        writes = history.writes if WRITES_TAKEN_FROM in plan.base.metadata else plan.added
+        if writes and (history.is_latest or brings_something):
+            yield from history.record(writes)
+        run_id = history.metadata.run_id
+        self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.added)
+        if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
+            stops_here = self.may_stop and self._find_declared_stop() is not None
+            if not stops_here:
+                self.next_node_id = yield from follow_edge(self.state, plan.base.node_id)
+
+    def _find_declared_stop(self) -> DeclaredStop | None:
+        """Find the declared stop at the current position."""
+        program = self.program
+        node_id = self.history.position.node_id
+        if node_id in program.after:
+            return DeclaredStop(program.after[node_id], "after")
+        if self.next_node_id in program.before:
+            return DeclaredStop(program.before[self.next_node_id], "before")
+        return None
+
+    # The steps
+
     def _run_steps(self) -> Steps:
         # The hot loop. Local names save the attribute lookups that would be repeated at each step.
-        nodes = self.topology.nodes
-        edges = self.topology.edges
-        saver = self.saver
+        topology = self.program.topology
+        nodes = topology.nodes
+        edges = topology.edges
+        history = self.history
+        state = self.state
+        reporter = self.reporter
+        runner = self.runner
+        has_saver = history.saver is not None
         has_declared_stops = bool(self.program.before or self.program.after)
-        leaves_edge_open = self.program.after if self.options.interrupt_before_edge else ()
-        emits_snapshots = saver is not None and self.config.stream_mode is StreamMode.SNAPSHOTS
+        leaves_edge_open = self.program.after if self.program.options.interrupt_before_edge else ()
+        emits_snapshots = has_saver and history.config.stream_mode is StreamMode.SNAPSHOTS
         measures_time = self.program.when is not None
-        stores_every_step = self.stores_every_step
+        stores_every_step = history.stores_every_step
         step_updates = self.step_updates
-        state_of = self.schema.state_factory
+        state_of = state.schema.state_factory
         control = self.control
+        node_id = history.position.node_id
         while True:
             stop = None
             if has_declared_stops and self.may_stop:
                 stop = self._find_declared_stop()
                 if stop is not None:
-                    yield from self.record_interrupt(stop.node_id, stop.when, "")
+                    yield from history.record_interrupt(stop.node_id, stop.when, "")
             if self.must_emit:
-                if self.dispatched_outputs:
-                    yield from self.emit_all(self.dispatched_outputs)
+                if runner.dispatched_outputs:
+                    yield from runner.emit_all(runner.dispatched_outputs)
                 output: NodeOutput
-                if emits_snapshots and self.is_saved:
+                if emits_snapshots and history.is_saved:
                     output = self._make_snapshot()
                 else:
-                    output = NodeOutput(self.node_id, state_of(self.data))
+                    output = NodeOutput(node_id, state_of(state.data))
                 if step_updates is not None:
                     output.update = _take_updates_by_node(step_updates)
                 yield Emit(output)
+            # The stop is recorded before the output and takes effect after it, so a caller that reads
+            # the output finds the interrupt in the store.
             if stop is not None:
                 raise Halt
             self.may_stop = True
@@ -116,24 +249,24 @@ class Run(RunStart):
             current = self.next_node_id
             if current == END:
                 yield from self._end()
-                yield Emit(NodeOutput(END, state_of(self.data)))
+                yield Emit(NodeOutput(END, state_of(state.data)))
                 return
             if control.pause_requested:
                 raise Halt
-            step = self.step
-            started = self.clock() if measures_time else 0.0
+            step = reporter.step
+            started = history.clock.measure() if measures_time else 0.0
             node = nodes.get(current)  # type: ignore[arg-type]
             following: str | None
             if node is None:
-                fork = self.topology.forks[current]  # type: ignore[index]
-                yield from self.execute_fork(self, fork, "")
+                fork = topology.forks[current]  # type: ignore[index]
+                yield from execute_fork(runner, fork, "")
                 node_id = fork.id
                 following = fork.join
             else:
                 node_id = node.id
-                goto = yield from self.execute(node, "")
+                goto = yield from runner.execute(node, "")
                 if goto is not None:
-                    following = self.resolve_goto(node_id, goto)
+                    following = resolve_goto(state, node_id, goto)
                 elif node_id in leaves_edge_open:
                     following = None
                 else:
@@ -141,47 +274,43 @@ class Run(RunStart):
                     if edge.__class__ is str:
                         following = edge
                     elif edge is None:
-                        raise self._no_edge_error(node_id)
+                        raise no_edge_error(state, node_id)
                     else:
-                        following = yield from self._evaluate_edge(node_id, edge)  # type: ignore[arg-type]
-                self.finished_nodes.append(node_id)
-            self.node_id = node_id
+                        following = yield from evaluate_edge(state, node_id, edge)  # type: ignore[arg-type]
+                reporter.finished_nodes.append(node_id)
             self.next_node_id = following
-            self.is_saved = False
-            earlier_changes = self.position.changes
-            self.mark_position()
-            if self.writes:
-                self.writes = {}
-                self.deferred_writes = {}
-            if self.post is not None:
-                self.post_event("edge.transition", "verbose", node_id, target=following)
-            if saver is not None and (
+            earlier_changes = history.position.changes
+            # From here on the step has happened: a failure of the save or of an output leads back to
+            # this position, and not to the one before the node.
+            history.move_on(node_id, following)
+            if reporter.post is not None:
+                reporter.post_event("edge.transition", node_id, {"target": following})
+            if has_saver and (
                 stores_every_step
                 or following == END
                 or following is None
-                or self._is_checkpoint_due(node_id, step, earlier_changes, started)
+                or self._is_checkpoint_due(step, earlier_changes, started)
             ):
-                yield from self.save("loop")
+                yield from history.save("loop")
 
-    def _is_checkpoint_due(
-        self, node_id: str, step_before: int, earlier_changes: Changes | None, started: float
-    ) -> bool:
+    def _is_checkpoint_due(self, step_before: int, earlier_changes: Changes | None, started: float) -> bool:
         """Return whether the options ask for a checkpoint here.
 
         Args:
-            node_id: the node or fork that has finished.
-            step_before: the value of `step` before it.
+            step_before: how many nodes were executed before this step.
             earlier_changes: what had changed before it since the latest checkpoint.
             started: when it started, in seconds of the run's clock.
         """
-        if self.stores_at_exit:
+        history = self.history
+        if history.stores_at_exit:
             return False
         when = self.program.when
         if when is None:
-            interval = self.options.checkpoint_interval
+            interval = self.program.options.checkpoint_interval
             # A fork may pass several multiples of the interval at once.
-            return step_before // interval != self.step // interval
-        seconds = self.clock() - started
+            return step_before // interval != self.reporter.step // interval
+        seconds = history.clock.measure() - started
+        node_id = history.position.node_id
         step = Step(
             self.next_node_id,
             seconds,
@@ -189,22 +318,44 @@ class Run(RunStart):
             branches=self._nodes_in_fork(node_id),
             next_branches=self._nodes_in_fork(self.next_node_id),
         )
-        return when(node_id, self.state(), step)
+        return when(node_id, self.state.view(), step)
 
     def _keys_changed_since(self, earlier: Changes | None) -> tuple[str, ...]:
         """Return the keys that changed after `earlier`; both count from the latest checkpoint."""
-        if self.changes is None:
+        changes = self.state.changes
+        if changes is None:
             return ()
-        ops = self.changes.ops
         if earlier is None:
-            return tuple(ops)
+            return tuple(changes.ops)
         before = earlier.ops
-        return tuple(key for key in ops if key not in before or ops[key] != before[key])
+        return tuple(key for key, op in changes.ops.items() if key not in before or op != before[key])
 
     def _nodes_in_fork(self, fork_id: str | None) -> frozenset[str]:
         """Return the nodes of the branches of a fork; none if the id is that of a node."""
-        fork = self.topology.forks.get(fork_id or "")
+        fork = self.program.topology.forks.get(fork_id or "")
         return frozenset() if fork is None else frozenset().union(*fork.branches.values())
+
+    def _run_subgraph(self, runner: NodeRunner, node: Node, key: str) -> Steps:
+        """Run a nested graph, and merge its updates into the state of the runner.
+
+        It starts from that state, or continues where this node execution has stopped before.
+
+        Raises:
+            Halt: the nested graph waits for a human; its interrupts are recorded in this run.
+        """
+        history = self.history
+        yield from history.ensure_stored()  # the nested run refers to the start of this execution
+        nested = history.open_nested(node, runner.state, key)
+        namespace = nested.config.checkpoint_ns
+        resume = self.nested_resumes.pop(namespace, None)
+        run_input = yield from subgraph.find_input(history, nested, runner.state, resume)
+        run = Run(nested, run_input, executor=runner.executor, control=self.control)
+        interrupts = yield from subgraph.relay_requests(history, nested, run.steps())
+        if interrupts:
+            self.nested_interrupts += interrupts
+            yield from history.record({SUBGRAPH_INTERRUPT + interrupt.id: namespace for interrupt in interrupts})
+            raise Halt
+        subgraph.merge_nested(runner.state, nested.state, node.id)
 
     # A failure
 
@@ -213,99 +364,67 @@ class Run(RunStart):
 
         A run that was closed or cancelled has not failed.
         """
-        self._return_to_position()
+        history = self.history
+        # What the failed step had merged is dropped, and its node runs again on resume. The position
+        # itself may not be stored yet, with an interval or at the exit. It is stored now as one that a
+        # node execution has begun at, so that the resume repeats the execution under the same name.
+        history.return_to_position()
+        self.next_node_id = history.position.next_node_id
         failure = error if isinstance(error, Exception) else None
-        if self.saver is not None:
-            if not self.is_saved:
-                yield from self.save("loop", self.execution_start())
-            yield from self._record_failure(failure)
+        if history.saver is not None:
+            if not history.is_saved:
+                yield from history.save("loop", history.execution_start())
+            yield from history.record_failure(failure, getattr(failure, "node_id", None) or self.next_node_id)
         if failure is not None:
             self._post_failure(failure)
 
-    def _return_to_position(self) -> None:
-        position = self.position
-        self.node_id = position.node_id
-        self.next_node_id = position.next_node_id
-        self.data = position.data
-        self.changes = position.changes
-        self.step = position.step
-        if self.subgraph_updates is not None and position.subgraph_entries is not None:
-            self.subgraph_updates.entries = position.subgraph_entries
-
-    def _record_failure(self, failure: Exception | None) -> Steps:
-        """Record the deferred writes, and the failure if there is one."""
-        writes = dict(self.deferred_writes)
-        # An older checkpoint gets no failure: the run that continued from it did not fail.
-        if failure is not None and self.is_latest:
-            node_id = getattr(failure, "node_id", None) or self.next_node_id
-            writes[FAILURE] = freeze(failure_record(failure, node_id))
-        if writes:
-            yield from self.record(writes)
-
-    def _record_refused_value(self, error: CheckpointSerializationError) -> Steps:
-        """Record that the run failed because a value cannot be stored; the store itself works."""
-        base = self.base
-        if base is None or not self.is_latest:
-            return
-        if base.metadata.get("run_id") != self.metadata.get("run_id"):
-            return
-        assert self.saver is not None
-        node_id = self.next_node_id if self.is_saved else self.node_id
-        failure = freeze(failure_record(error, node_id))
-        yield Record(self.saver, self._base_config(), {FAILURE: failure})
-
     def _post_failure(self, error: Exception) -> None:
-        self.post_event("graph.fail", "error", self.next_node_id, error=describe_error(error))
+        self.reporter.post_event("graph.fail", self.next_node_id, {"error": describe_error(error)})
 
     # The end
 
     def _end(self) -> Steps:
-        if self.saver is not None and not self._is_end_stored():
-            self.mark_position()
-            yield from self.save("answer")
-        is_outermost = self.outer_execution is None  # an outer run may still need what is stored here
+        history = self.history
+        if history.saver is not None and not history.is_end_stored:
+            history.mark(history.position.node_id, END)
+            yield from history.save("answer")
+        is_outermost = history.outer_execution is None  # an outer run may still need what is stored here
         if is_outermost:
             yield from self._release_thread()
-        self.post_event("graph.complete", "info", END, nodes=self.step)
+        self.reporter.post_event("graph.complete", END, {"nodes": self.reporter.step})
         if is_outermost:
             yield Finish()
 
-    def _is_end_stored(self) -> bool:
-        """Return whether the latest checkpoint is the end of the run.
-
-        It is not if an answer was merged, or an open edge taken, since.
-        """
-        is_at_end = self.is_saved and self.base is not None and self.base.next_node_id == END
-        return is_at_end and self.changes is not None and not self.changes.ops
-
     def _release_thread(self) -> Steps:
         """Release or delete the thread of a finished run, as the options say."""
-        if self.saver is None:
+        history = self.history
+        options = self.program.options
+        if history.saver is None:
             return
-        for saver in subgraph.iter_savers(self.topology, self.saver):
-            if self.options.release_thread:
-                yield Release(saver, self.config)
-            elif not self.options.preserve:
-                yield Discard(saver, self.config)
+        for saver in iter_savers(self.program.topology, history.saver):
+            if options.release_thread:
+                yield Release(saver, history.config)
+            elif not options.preserve:
+                yield Discard(saver, history.config)
 
     # A stop
 
     def _emit_interrupts(self) -> Steps:
         """Emit the interrupts at which the run has stopped; a pause is recorded as one."""
-        if self.deferred_writes:
-            yield from self.record({})
-        waiting = unanswered_interrupts(self.writes)
+        history = self.history
+        yield from history.record_deferred(is_stopping=True)
+        waiting = unanswered_interrupts(history.writes)
         if not waiting and not self.nested_interrupts:  # the run was asked to pause
-            node_id = self.next_node_id or self.node_id
-            yield from self.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
-            waiting = unanswered_interrupts(self.writes)
-        state = self.schema.state_factory(self.data)
+            node_id = self.next_node_id or history.position.node_id
+            yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
+            waiting = unanswered_interrupts(history.writes)
+        state = self.state.schema.state_factory(self.state.data)
         interrupts = [_make_output(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()]
         interrupts += self.nested_interrupts
         for interrupt in interrupts:
             others = [other for other in interrupts if other is not interrupt]
             interrupt.interrupts = (interrupt, *others)
-        if self.outer_execution is None:
+        if history.outer_execution is None:
             yield Finish()
         yield Emit(interrupts[0])
 
@@ -315,15 +434,16 @@ class Run(RunStart):
         """Keep the updates of each step, as its output has to contain them."""
         updates: list[tuple[str, FrozenDict]] = []
         self.step_updates = updates
-        self.update_listeners.append(lambda node_id, update: updates.append((node_id, update)))
+        self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
 
     def _make_snapshot(self) -> StateSnapshot:
         """Return the output for a stored position."""
-        assert self.base is not None
-        return StateSnapshot(self.base, self.config, self._visible_state, lambda _: ())
+        base = self.history.base
+        assert base is not None
+        return StateSnapshot(base, self.history.config, self._visible_state, lambda _: ())
 
     def _visible_state(self, data: FrozenDict) -> Any:
-        return self.schema.state_factory(strip_subgraph_updates(data))
+        return self.state.schema.state_factory(strip_subgraph_updates(data))
 
 
 def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str, Any]:

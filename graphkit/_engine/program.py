@@ -1,13 +1,15 @@
-"""Program: a topology with its options, from which runs and updates are started."""
+"""Program: a topology with its options, from which runs and updates are started; nested programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Iterator
+from typing import Any, final
 
 from graphkit._plan.checkpoint_when import takes_step
 from graphkit._plan.compile_config import CompileConfig
-from graphkit._plan.topology import Topology
+from graphkit._plan.topology import Node, Topology
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.writes import subgraph_namespace
 
 
 @final
@@ -42,3 +44,42 @@ def _accept_step(when: Callable[..., bool] | None) -> Callable[..., bool] | None
     if when is None or takes_step(when):
         return when
     return lambda node_id, state, _step: when(node_id, state)
+
+
+def program_of(node: Node) -> Program:
+    """Return the program of a node that is a graph."""
+    graph: Any = node.graph  # a CompiledGraph, whose module is above this one
+    program: Program = graph.program
+    return program
+
+
+def find_programs(program: Program, namespace: str) -> list[Program] | None:
+    """Find the programs on the path to a namespace, the outermost first; or None."""
+    programs = [program]
+    for name in namespace.split("/") if namespace else ():
+        nested = _find_nested(programs[-1].topology, name)
+        if nested is None:
+            return None
+        programs.append(nested)
+    return programs
+
+
+def _find_nested(topology: Topology, name: str) -> Program | None:
+    for node in topology.nodes.values():
+        if node.graph is not None and subgraph_namespace("", node.id) == name:
+            return program_of(node)
+    return None
+
+
+def iter_savers(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[BaseCheckpointSaver]:
+    """Yield the saver of a graph and those that its nested graphs have of their own, once each."""
+    seen = [saver]
+    yield saver
+    for node in topology.nodes.values():
+        if node.graph is None:
+            continue
+        own_saver = program_of(node).options.checkpoint_saver or saver
+        for nested_saver in iter_savers(node.graph.topology, own_saver):
+            if not any(nested_saver is known for known in seen):
+                seen.append(nested_saver)
+                yield nested_saver

@@ -6,8 +6,8 @@ the error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from graphkit._plan.topology import Call
 from graphkit._records.checkpoint import Checkpoint
@@ -15,8 +15,6 @@ from graphkit._records.config import RunnableConfig
 from graphkit._records.context import NodeContext
 from graphkit._records.output import NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._values.frozen import FrozenDict
-from graphkit._values.state import Changes
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -24,6 +22,17 @@ if TYPE_CHECKING:
 
 class Stop(BaseException):
     """Thrown into the loop when the caller has closed the stream: save what is unsaved and end."""
+
+
+class Clock(NamedTuple):
+    """What the loop knows of time, and its source of ids: it asks neither the system nor chance itself."""
+
+    now: Callable[[], int]
+    """Returns nanoseconds since 1970, UTC."""
+    measure: Callable[[], float]
+    """Returns seconds from any start; never goes back."""
+    new_id: Callable[[int], str]
+    """Returns an id that begins with a time in milliseconds since 1970."""
 
 
 class Request:
@@ -159,78 +168,58 @@ class Ask(Request):
         self.arguments = arguments
 
 
+class SaverRequest(Request):
+    """A request about a thread in a saver."""
+
+    __slots__ = ("config", "saver")
+
+    def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+        self.saver = saver
+        self.config = config
+
+
 @final
-class Hold(Request):
+class Hold(SaverRequest):
     """Hold the run lock of another saver too, until the run stops. Answer: None."""
 
-    __slots__ = ("config", "saver")
-
-    def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        self.saver = saver
-        self.config = config
+    __slots__ = ()
 
 
 @final
-class Load(Request):
+class Load(SaverRequest):
     """Read a checkpoint. Answer: the checkpoint, or None."""
 
-    __slots__ = ("config", "saver")
-
-    def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        self.saver = saver
-        self.config = config
+    __slots__ = ()
 
 
 @final
-class LoadWrites(Request):
+class LoadWrites(SaverRequest):
     """Read the pending writes of a checkpoint. Answer: a mapping."""
 
-    __slots__ = ("config", "saver")
-
-    def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        self.saver = saver
-        self.config = config
+    __slots__ = ()
 
 
 @final
-class Save(Request):
+class Save(SaverRequest):
     """Append a checkpoint.
 
-    Answer: the checkpoint with its id; None if storing failed and the run goes on without it.
+    Answer: the checkpoint, or the one that another thread has stored in its place; None if storing
+    failed and the run goes on without it.
     """
 
-    __slots__ = (
-        "changes", "config", "data", "metadata", "metadata_base", "next_node_id", "node_id", "parent_id", "saver",
-    )  # fmt: skip
+    __slots__ = ("checkpoint",)
 
-    def __init__(
-        self,
-        saver: BaseCheckpointSaver,
-        config: RunnableConfig,
-        node_id: str,
-        next_node_id: str | None,
-        data: FrozenDict,
-        parent: Checkpoint | None,
-        metadata: FrozenDict,
-        changes: Changes | None,
-        metadata_base: FrozenDict | None = None,
-    ) -> None:
+    def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> None:
         self.saver = saver
         self.config = config
-        self.node_id = node_id
-        self.next_node_id = next_node_id
-        self.data = data
-        self.parent_id = None if parent is None else parent.id
-        self.metadata = metadata
-        self.changes = changes
-        self.metadata_base = metadata_base
+        self.checkpoint = checkpoint
 
 
 @final
-class Record(Request):
+class Record(SaverRequest):
     """Record pending writes of a checkpoint. Answer: None."""
 
-    __slots__ = ("config", "saver", "writes")
+    __slots__ = ("writes",)
 
     def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig, writes: Mapping[str, Any]) -> None:
         self.saver = saver
@@ -239,28 +228,20 @@ class Record(Request):
 
 
 @final
-class Release(Request):
+class Release(SaverRequest):
     """Release a thread in a saver. Answer: None."""
 
-    __slots__ = ("config", "saver")
-
-    def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        self.saver = saver
-        self.config = config
+    __slots__ = ()
 
 
 @final
-class Discard(Request):
+class Discard(SaverRequest):
     """Delete a thread that the options do not preserve.
 
     Answer: None. A failure is posted as an event and logged; it does not fail the run.
     """
 
-    __slots__ = ("config", "saver")
-
-    def __init__(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        self.saver = saver
-        self.config = config
+    __slots__ = ()
 
 
 @final

@@ -3,54 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping
-from typing import Any
+from typing import Any, final
 
-from graphkit._engine.cursor import (
+from graphkit._engine.history import (
     CONTINUED_EXECUTION,
     WRITES_TAKEN_FROM,
-    GraphCursor,
+    RunHistory,
     checkpoint_not_found,
+    graph_metadata,
+    inherited_metadata,
 )
-from graphkit._engine.program import Program
 from graphkit._engine.requests import Record, Request, Save
-from graphkit._engine.subgraph_updates import SUBGRAPH_UPDATES, SubgraphUpdates
+from graphkit._engine.routing import follow_edge
+from graphkit._engine.state import SUBGRAPH_UPDATES, include_subgraph_updates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
-from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import INTERRUPT, SUBGRAPH_INTERRUPT
-from graphkit._values.frozen import FrozenDict, freeze
+from graphkit._values.frozen import freeze
 from graphkit._wording import message_of
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 
 
-class Update(GraphCursor):
+@final
+class Update:
     """Appends a child of a checkpoint, with values merged in; see `CompiledGraph.update_state`."""
 
     def __init__(
         self,
-        program: Program,
-        config: RunnableConfig,
-        saver: BaseCheckpointSaver,
+        history: RunHistory,
         *,
         values: Mapping[str, Any] | None,
         as_node: str | None,
         goto: str | None,
-        outer_channels: Collection[str] | None = None,
+        outer_channels: Collection[str] = (),
     ) -> None:
         """Prepare an update.
 
         Args:
-            program: the graph.
-            config: names the thread, and the checkpoint if not the latest.
-            saver: where the history is stored.
+            history: the history that it continues.
             values: merged into the state.
             as_node: the node that the values are attributed to.
             goto: the next node.
             outer_channels: the keys that the outer graph has channels for, if there is one.
         """
-        # No checkpoint id: a put at a checkpoint would replace it, and history is never rewritten.
-        super().__init__(program, config.with_check_point_id(None), saver)
-        self.requested_config = config
+        self.history = history
+        self.state = history.state
+        self.topology = history.program.topology
         self.outer_channels = outer_channels
         self.values = values
         self.as_node = as_node
@@ -63,45 +61,49 @@ class Update(GraphCursor):
             The config of the new checkpoint.
         """
         self._check_arguments()
-        assert self.saver is not None
-        base, _ = yield from self.load_base(self.requested_config)
+        history = self.history
+        state = self.state
+        assert history.saver is not None
+        base = yield from history.load_base()
         if base is None:
-            raise checkpoint_not_found(self.requested_config)
-        self.move_to_checkpoint(base)
-        subgraph_updates = self._continue_subgraph_updates(base)
+            raise checkpoint_not_found(history.requested_config)
+        if SUBGRAPH_UPDATES in base.state:  # the update is one more that the outer graph merges
+            state.collect_subgraph_updates(self.outer_channels)
+        state.move_to(base, history.program.options.migrations)
         node_id = self.as_node or base.node_id
         self._merge_values(node_id)
         next_node_id = yield from self._find_next(base)
-        writes = yield from self.load_writes(base)
+        writes = yield from history.load_writes(base)
         # Without a node of its own the update leaves the run where it is: the interrupts that wait
         # there, and their answers, remain valid.
         keeps_position = self.as_node is None and self.goto is None
-        own = self._own_metadata(base, writes, keeps_position=keeps_position)
         metadata = freeze(
             {
-                **self.inherited_metadata(base),
+                **inherited_metadata(base),
                 **self._callers_metadata(),
-                **self.graph_metadata(),
-                **own,
+                **graph_metadata(history.program),
+                **self._own_metadata(base, writes, keeps_position=keeps_position),
             }
         )
-        data: FrozenDict = self.data
-        changes = self.changes
-        if subgraph_updates is not None:
-            data, changes = subgraph_updates.include_in(data, changes, subgraph_updates.entries)
-        child = yield Save(
-            self.saver,
-            self.config,
+        data = state.data
+        changes = state.changes
+        if state.subgraph_updates is not None:
+            data, changes = include_subgraph_updates(data, changes, state.subgraph_updates.entries)
+        now = history.clock.now()
+        checkpoint = Checkpoint.from_stored(
+            id=history.clock.new_id(now // 1_000_000),
             node_id=node_id,
             next_node_id=next_node_id,
-            data=data,
-            parent=base,
+            parent_id=base.id,
+            created_us=now // 1000,
             metadata=metadata,
+            state=data,
             changes=changes,
         )
-        child_config = self.config.replace(checkpoint_id=child.id, next_node=next_node_id)
+        child = yield Save(history.saver, history.config, checkpoint)
+        child_config = history.config.replace(checkpoint_id=child.id, next_node=next_node_id)
         if keeps_position and writes:
-            yield Record(self.saver, child_config, writes)
+            yield Record(history.saver, child_config, writes)
         return child_config
 
     def _merge_values(self, node_id: str) -> None:
@@ -112,14 +114,14 @@ class Update(GraphCursor):
                 blames none.
         """
         try:
-            self.merge(node_id, self.values)
+            self.state.merge(node_id, self.values)
         except NodeExecutionError as error:
             reason = f"the values of update_state cannot be merged: {message_of(error.__cause__ or error)}"
-            raise self.make_error(NodeExecutionError, reason, node_id) from error.__cause__
+            raise self.state.make_error(NodeExecutionError, reason, node_id) from error.__cause__
 
     def _find_next(self, base: Checkpoint) -> Generator[Request, Any, str | None]:
         if self.as_node is not None:
-            return (yield from self.follow_edge(self.as_node))
+            return (yield from follow_edge(self.state, self.as_node))
         if self.goto is not None:
             return self.topology.resolve_target(self.goto)
         return base.next_node_id
@@ -136,17 +138,8 @@ class Update(GraphCursor):
                 own[WRITES_TAKEN_FROM] = base.id
         return own
 
-    def _continue_subgraph_updates(self, base: Checkpoint) -> SubgraphUpdates | None:
-        """Add this update to what a nested graph passes to its outer graph."""
-        if SUBGRAPH_UPDATES not in base.state:
-            return None
-        subgraph_updates = SubgraphUpdates(self.outer_channels or ())
-        subgraph_updates.entries = base.state[SUBGRAPH_UPDATES]
-        self.update_listeners.append(subgraph_updates.add)
-        return subgraph_updates
-
     def _callers_metadata(self) -> Mapping[str, Any]:
-        return {key: value for key, value in self.config.metadata.items() if key != "run_id"}
+        return {key: value for key, value in self.history.config.metadata.items() if key != "run_id"}
 
     def _check_arguments(self) -> None:
         as_node = self.as_node

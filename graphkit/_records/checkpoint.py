@@ -27,10 +27,11 @@ def generate_id() -> str:
     The ids of one machine sort roughly by time, which helps people who read logs. graphkit never
     derives an order from them.
     """
-    return _make_id(time_ns() // 1_000_000)
+    return make_id(time_ns() // 1_000_000)
 
 
-def _make_id(milliseconds: int) -> str:
+def make_id(milliseconds: int) -> str:
+    """Return a new id, as `generate_id`, for a time in milliseconds since 1970."""
     global _latest_time  # noqa: PLW0603 - one tuple, so that all threads of execution see a whole one
     made_for, time = _latest_time
     if made_for != milliseconds:
@@ -70,6 +71,11 @@ def _make_endings() -> str:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ENDINGS.clear)
+
+
+def to_datetime(microseconds: int) -> datetime:
+    """Return the time that is so many microseconds after 1970, UTC."""
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 @final
@@ -191,25 +197,26 @@ class Checkpoint(JavaNames):
     @classmethod
     def _create(
         cls,
+        id: str,
         node_id: str,
         next_node_id: str | None,
         parent_id: str | None,
+        created_us: int,
         metadata: FrozenDict,
         state: FrozenDict,
         changes: Changes | None,
         metadata_base: FrozenDict | None,
     ) -> Checkpoint:
-        """Make the next checkpoint of a run from frozen fields, with a new id. For the engine."""
-        # As `from_stored`, without a second call with all fields: a run does this at every step.
-        now = time_ns()
+        """Make the next checkpoint of a run from frozen fields. For the engine."""
+        # As `from_stored`, but by position: a run does this at every step.
         checkpoint = object.__new__(cls)
         fields = checkpoint.__dict__
-        fields["id"] = _make_id(now // 1_000_000)
+        fields["id"] = id
         fields["node_id"] = node_id
         fields["next_node_id"] = next_node_id
         fields["parent_id"] = parent_id
         fields["metadata"] = metadata
-        fields["created_us"] = now // 1000
+        fields["created_us"] = created_us
         fields["_state"] = state
         fields["changes"] = changes
         fields["metadata_base"] = metadata_base
@@ -235,7 +242,7 @@ class Checkpoint(JavaNames):
 
         Informative: a history is in the order in which it was written.
         """
-        return _EPOCH + timedelta(microseconds=self.created_us)
+        return to_datetime(self.created_us)
 
     def update_state(self, values: Mapping[str, Any], channels: Mapping[str, Channel]) -> Checkpoint:
         """Merge values into the state through the channels; keep the id, as in Java."""

@@ -2,7 +2,7 @@
 
 A pending write is recorded with a checkpoint before the next one exists: an interrupt, an answer, an
 update, the result of a branch, a failure. Results of `once` have keys of their own, see
-`graphkit._engine.journal`.
+`graphkit._engine.history`.
 """
 
 from __future__ import annotations
@@ -216,6 +216,19 @@ def _strip_prefix(prefix: str, writes: Mapping[str, Any]) -> dict[str, Any]:
 def unanswered_interrupts(writes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the interrupts without an answer, by id, in the order in which they were recorded."""
     return {key: interrupt for key, interrupt in interrupts_in(writes).items() if ANSWER + key not in writes}
+
+
+def can_answer(when: When, value: Any) -> bool:
+    """Return whether a value can answer an interrupt.
+
+    What `interrupt()` returns may be anything. The answer to a stop at a node's boundary is an update
+    of the state, and so a mapping.
+
+    Args:
+        when: where the run stopped.
+        value: the answer.
+    """
+    return when == "inside" or isinstance(value, Mapping)
 
 
 def taken_answers(writes: Mapping[str, Any]) -> dict[str, Any]:

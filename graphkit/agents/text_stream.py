@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, final
 
-from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
+from graphkit._engine.calls import Outcome, capture_outcome, unwrap_outcome
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit.agents.messages import Message, TextHandler
 

@@ -14,8 +14,7 @@ from typing import Any, Final, final
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from graphkit._engine.attempts import compose_call
-from graphkit._engine.call_kinds import call_on_thread
+from graphkit._engine.calls import call_on_thread, compose_call
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt

@@ -14,8 +14,8 @@ from queue import Empty, SimpleQueue
 import pytest
 
 from graphkit import Command, GraphInterrupt, interrupt
-from graphkit._engine import timeouts
-from graphkit._engine.attempts import compose_call
+from graphkit._engine import calls
+from graphkit._engine.calls import compose_call
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
@@ -676,7 +676,7 @@ def test_each_attempt_has_the_whole_time(monkeypatch):
                     raise Empty
             return super().get(timeout=timeout)
 
-    monkeypatch.setattr(timeouts, "SimpleQueue", FirstIsLate)
+    monkeypatch.setattr(calls, "SimpleQueue", FirstIsLate)
     assert run(compose_call(Call(lambda state: {"done": True}), "n", [], AT_ONCE, LONG)) == ([], {"done": True})
     assert allowed == [LONG, LONG]
 
@@ -753,7 +753,7 @@ def test_an_awaitable_that_could_not_be_foreseen_is_late_and_retried_too(late):
 
 def test_what_is_done_with_the_chunks_takes_no_time_of_the_generator(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(timeouts, "monotonic", lambda: now[0])
+    monkeypatch.setattr(calls, "monotonic", lambda: now[0])
     stream = compose_call(Call(functions([])["chunks"]), "n", [], None, LONG).function("s", "c")
     assert next(stream) == "chunk"
     now[0] += 10 * LONG
@@ -763,7 +763,7 @@ def test_what_is_done_with_the_chunks_takes_no_time_of_the_generator(monkeypatch
 
 def test_the_time_of_a_generator_is_that_of_all_its_chunks(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(timeouts, "monotonic", lambda: now[0])
+    monkeypatch.setattr(calls, "monotonic", lambda: now[0])
 
     def node(state):
         for chunk in range(3):
@@ -778,7 +778,7 @@ def test_the_time_of_a_generator_is_that_of_all_its_chunks(monkeypatch):
 
 def test_the_time_of_an_asynchronous_generator_is_that_of_all_its_chunks_too(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(timeouts, "monotonic", lambda: now[0])
+    monkeypatch.setattr(calls, "monotonic", lambda: now[0])
 
     async def node(state):
         for chunk in range(4):
@@ -825,7 +825,7 @@ def test_a_late_attempt_records_and_dispatches_nothing_more(visit, monkeypatch):
             assert recorded.wait(LONG)
             raise Empty
 
-    monkeypatch.setattr(timeouts, "SimpleQueue", Late)
+    monkeypatch.setattr(calls, "SimpleQueue", Late)
 
     def node(state):
         mine = CURRENT_NODE_CONTEXT.get()

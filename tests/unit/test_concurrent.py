@@ -6,7 +6,17 @@ import itertools
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from graphkit import END, START, Channels, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph, interrupt
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Checkpoint,
+    GraphResume,
+    InterruptionMetadata,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
 from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
@@ -119,7 +129,7 @@ def test_a_strand_is_not_left_in_the_middle_of_storing():
         yield Work(name)
         if not stored:
             yield Load("saver", CONFIG)
-            yield Save("saver", CONFIG, node_id="n", next_node_id=None, data={}, parent=None, metadata={}, changes=None)
+            yield Save("saver", CONFIG, Checkpoint(node_id="n", next_node_id=None, state={}))
             stored.append(name)
         yield record(name)
 

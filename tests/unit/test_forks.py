@@ -25,7 +25,7 @@ from graphkit import (
     StreamMode,
     interrupt,
 )
-from graphkit._engine.task_pool import ThreadPool
+from graphkit._engine.tasks import ThreadPool
 from graphkit.errors import (
     CheckpointSerializationError,
     CheckpointStorageError,

@@ -30,7 +30,7 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import MemorySaver
-from tests.unit.graphs import CONFIG, LOG, stored
+from tests.unit.graphs import CONFIG, LOG, says, stored
 
 
 class Boom(Exception):
@@ -470,6 +470,17 @@ def test_without_a_saver_the_limit_names_the_thread_of_the_config(config, thread
         endless(max_iterations=2).invoke({}, config)
     assert failed.value.thread_id == thread
     assert pickle.loads(pickle.dumps(failed.value)).thread_id == thread
+
+
+def test_the_limit_names_the_state_that_the_node_of_a_branch_would_have_received():
+    graph = StateGraph(LOG)
+    for name in ("a", "b", "c", "d", "e"):
+        graph.add_node(name, says(name))
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("a", "c").add_edge("b", "d")
+    graph.add_edge("c", "e").add_edge("d", "e").add_edge("e", END)
+    with pytest.raises(MaxIterationsError) as failed:
+        graph.compile(max_iterations=3).invoke({})
+    assert (failed.value.node_id, failed.value.state["log"]) == ("d", ["a", "b"])
 
 
 def test_a_higher_limit_lets_a_resume_go_on(saver):

@@ -161,6 +161,17 @@ def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_m
     assert dict(graph(1).invoke(GraphResume("x"), CONFIG)) == {"moved": 2, "own": 1, "log": ["x"]}
 
 
+def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
+    def graph(version):
+        moves = [Migration("old", "new")] if version else []
+        child = chain(p=lambda state: {("new" if version else "old"): 1}, q=ask).compile(migrations=moves)
+        return chain(s=child).compile(checkpoint_saver=saver)
+
+    graph(0).invoke({}, CONFIG)
+    graph(1).update_state(INSIDE, {"more": 2})
+    assert dict(graph(1).invoke(GraphResume("x"), CONFIG)) == {"new": 1, "more": 2, "log": ["x"]}
+
+
 def test_an_answer_that_was_recorded_before_is_merged_after():
     saver = MemorySaver()
     fails = [1]

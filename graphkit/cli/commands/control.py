@@ -10,6 +10,7 @@ import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import WaitingInterrupt
+from graphkit._saver.writes import can_answer
 from graphkit.cli import options
 from graphkit.cli.apps import load_app, open_store_of, require_saver
 from graphkit.cli.command import Command
@@ -140,7 +141,7 @@ def _describe_interrupt(interrupt: WaitingInterrupt) -> str:
 
 
 def _check_answer(interrupt: WaitingInterrupt, value: Any) -> None:
-    if interrupt.when != "inside" and not isinstance(value, Mapping):
+    if not can_answer(interrupt.when, value):
         raise UsageError(
             f"the run stopped {interrupt.when} {escape(interrupt.node_id)}: --value must be an object to merge into "
             f"the state, or {{}} to continue"

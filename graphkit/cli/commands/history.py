@@ -142,7 +142,7 @@ def _checkpoint_row(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: 
 
 def _step_seconds(saver: BaseCheckpointSaver, info: CheckpointInfo, previous: CheckpointInfo | None) -> float | None:
     """Return how long a node ran; None if no node ran, or its start is unknown."""
-    from graphkit._engine.cursor import RESUMED_AT
+    from graphkit._engine.history import RESUMED_AT
 
     source = info.metadata.get("source")
     if info.node_id == START or source in _SOURCES_WITHOUT_NODE:

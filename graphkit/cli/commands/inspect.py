@@ -121,7 +121,7 @@ def _read_state(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
     LangGraph's checkpointer stores what LangGraph's serializer made of the values.
     """
     if not is_langgraph(checkpoint.metadata):
-        from graphkit._engine.subgraph_updates import strip_subgraph_updates
+        from graphkit._engine.state import strip_subgraph_updates
 
         return strip_subgraph_updates(checkpoint.state)
 

@@ -1,28 +1,37 @@
-"""Runs tasks concurrently for the drivers: on threads, in other processes, in the event loop."""
+"""Runs tasks concurrently for the drivers: on threads, in other processes, in the event loop.
+
+Another process gets a `RemoteCall` and returns a `RemoteOutcome`. It finds everything here by name,
+so any `concurrent.futures.Executor` will do: a process pool, Dask's `client.get_executor(pure=False)`,
+or one of the application.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+import os
+import traceback
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, final
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit._engine.call_kinds import Outcome, capture_outcome, unwrap_outcome
-from graphkit._engine.journal import ONCE
-from graphkit._engine.remote import OpenSaver, RemoteCall, RemoteJournal, RemoteOutcome, perform
-from graphkit._engine.requests import Ended, Next, RunNode, Stop, Task
-from graphkit._records.context import CURRENT_NODE_CONTEXT
+from graphkit._engine.calls import Outcome, capture_outcome, unwrap_outcome
+from graphkit._engine.history import ONCE, RunHistory
+from graphkit._engine.requests import Collected, Ended, Next, RunNode, Stop, Task
+from graphkit._plan.topology import Call
+from graphkit._records.config import RunnableConfig
+from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
     from asyncio import Event, Task as AsyncTask
-
-    from graphkit._engine.loop import Run
 
 _MAX_THREADS: Final = 64
 """How many branches run on graphkit's own threads at once; more wait for a free thread."""
@@ -33,6 +42,8 @@ DoneTask = tuple[int, Any, BaseException | None]
 """A ticket, and the result or error of its task."""
 RunAsync = Callable[[Task], Coroutine[Any, Any, Any]]
 """Runs an async task in the current event loop."""
+OpenSaver = Callable[[], BaseCheckpointSaver]
+"""Opens the run's saver in another process; see `BaseCheckpointSaver.opener`."""
 
 
 def run_node(task: RunNode) -> Any:
@@ -41,7 +52,7 @@ def run_node(task: RunNode) -> Any:
     Raises:
         GraphRunnerError: the action returned an awaitable.
     """
-    # `call_action` and `Call.run` in line: every step of a run comes through here.
+    # `executing` and `Call.run` in line: every step of a run comes through here.
     call = task.call
     token = CURRENT_NODE_CONTEXT.set(task.context)
     try:
@@ -53,24 +64,29 @@ def run_node(task: RunNode) -> Any:
     return refuse_awaitable(result, task.context.node_id)
 
 
-def call_action(task: RunNode) -> Any:
-    """Call a node's action on the calling thread; the result may be an awaitable."""
-    token = CURRENT_NODE_CONTEXT.set(task.context)
+@contextmanager
+def executing(context: NodeContext) -> Iterator[None]:
+    """Let the calling code be part of a node, as `interrupt` and `once` see it."""
+    token = CURRENT_NODE_CONTEXT.set(context)
     try:
-        return task.call.run(task.argument, task.config)
+        yield
     finally:
         CURRENT_NODE_CONTEXT.reset(token)
+
+
+def call_action(task: RunNode) -> Any:
+    """Call a node's action on the calling thread; the result may be an awaitable."""
+    with executing(task.context):
+        return task.call.run(task.argument, task.config)
 
 
 def advance_generator(task: Next) -> Any:
     """Return the next chunk of a generator, or Ended; on the calling thread."""
-    token = CURRENT_NODE_CONTEXT.set(task.context)
-    try:
-        return next(task.generator)
-    except StopIteration as end:
-        return Ended(end.value)
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
+    with executing(task.context):
+        try:
+            return next(task.generator)
+        except StopIteration as end:
+            return Ended(end.value)
 
 
 def refuse_awaitable(result: Any, node_id: str | None) -> Any:
@@ -122,6 +138,7 @@ class TaskPool:
         if executor is None:
             executor = self._own_threads()
         if isinstance(executor, ThreadPoolExecutor):
+            # A copy for each task: two threads cannot enter the same context.
             future: Future[Any] = executor.submit(copy_context().run, self._run_on_thread, task)
         else:
             future = self._submit_to_process(executor, task)
@@ -140,9 +157,10 @@ class TaskPool:
 
     def _submit_to_process(self, executor: Executor, task: Task) -> Future[Any]:
         assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
-        self.flush()
-        run: Run = task.context.journal.run  # type: ignore[union-attr]
-        return executor.submit(perform, make_remote_call(run, task))
+        self.flush()  # the other process records at the base, which must be stored by then
+        history = task.context.journal
+        assert isinstance(history, RunHistory)
+        return executor.submit(perform, make_remote_call(history, task))
 
     def collect_outcome(self, ticket: int, task: Task) -> Outcome:
         """Return the result or error of a task whose future is done."""
@@ -166,6 +184,8 @@ class TaskPool:
         """Cancel those of several tasks that have not started; they end with a Stop."""
         for ticket in tickets:
             future = self.futures.get(ticket)
+            # Marked first: a callback of the cancelled future may ask why it was cancelled. A future
+            # that starts in between is not cancelled, and the mark has no effect.
             if future is not None and not future.running() and ticket not in self.withdrawn:
                 self.withdrawn.add(ticket)
                 future.cancel()
@@ -174,47 +194,6 @@ class TaskPool:
         """End the threads, once each has finished its task."""
         if self.threads is not None:
             self.threads.shutdown()
-
-
-def make_remote_call(run: Run, task: RunNode) -> RemoteCall:
-    """Make what is sent to another process to run a task."""
-    context = task.context
-    prefix = f"{ONCE}{context.key}:"
-    results = {key.removeprefix(prefix): value for key, value in run.writes.items() if key.startswith(prefix)}
-    saver = run.saver
-    checkpoint_config = None
-    if saver is not None and run.base is not None:
-        checkpoint_config = run.config.replace(checkpoint_id=run.base.id, executor=None)
-    journal = RemoteJournal(
-        run.idempotency_key(context.key, context.node_id),
-        results,
-        opener=_make_opener(run, task),
-        config=checkpoint_config,
-        prefix=prefix,
-    )
-    return RemoteCall(
-        call=task.call,
-        argument=task.argument,
-        config=task.config.replace(executor=None),
-        node_id=context.node_id,
-        key=context.key,
-        answers=context.answers,
-        journal=journal,
-    )
-
-
-def _make_opener(run: Run, task: RunNode) -> OpenSaver | None:
-    """Return what opens the run's saver in the other process, as code of the node would get it.
-
-    So the saver knows which run locks its writes depend on.
-    """
-    if run.saver is None:
-        return None
-    token = CURRENT_NODE_CONTEXT.set(task.context)
-    try:
-        return run.saver.opener()
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
 
 
 @final
@@ -244,6 +223,8 @@ class ThreadPool(TaskPool):
 
         Done tasks that are not among them are forgotten.
         """
+        # The loop asks again for every ticket that it has not seen the outcome of. What it leaves out
+        # has arrived.
         for ticket in self.done.keys() - tickets:
             del self.done[ticket]
         while not (done := self.done.keys() & tickets):
@@ -312,6 +293,9 @@ class AsyncPool(TaskPool):
         """Cancel async tasks and tasks that have not started, and wait for the others."""
         import asyncio
 
+        # Tasks with a future run on a thread or in another process. They cannot be cancelled once they
+        # have started, and must not go on after the run has released its lock. The others are async
+        # nodes, which stop at their next await.
         self.withdraw(self.running)
         for ticket in self.running.keys() - self.futures.keys():
             self.running[ticket].cancel()
@@ -368,11 +352,8 @@ async def _capture_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
 
 
 async def _await_in_context(task: Task, awaitable: Awaitable[Any]) -> Any:
-    token = CURRENT_NODE_CONTEXT.set(task.context)
-    try:
+    with executing(task.context):
         return await awaitable
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
 
 
 def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:
@@ -382,3 +363,190 @@ def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:
         return running.result()
     except asyncio.CancelledError as cancelled:
         return None, cancelled
+
+
+# Other processes
+
+
+def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
+    """Make what is sent to another process to run a task."""
+    context = task.context
+    prefix = f"{ONCE}{context.key}:"
+    results = {key.removeprefix(prefix): value for key, value in history.writes.items() if key.startswith(prefix)}
+    checkpoint_config = None
+    if history.saver is not None and history.base is not None:
+        checkpoint_config = history.config.replace(checkpoint_id=history.base.id, executor=None)
+    journal = RemoteJournal(
+        history.name_execution(context),
+        results,
+        opener=_make_opener(history.saver, task),
+        config=checkpoint_config,
+        prefix=prefix,
+    )
+    return RemoteCall(
+        call=task.call,
+        argument=task.argument,
+        config=task.config.replace(executor=None),
+        node_id=context.node_id,
+        key=context.key,
+        answers=context.answers,
+        journal=journal,
+    )
+
+
+def _make_opener(saver: BaseCheckpointSaver | None, task: RunNode) -> OpenSaver | None:
+    """Return what opens the run's saver in the other process, as code of the node would get it.
+
+    So the saver knows which run locks its writes depend on.
+    """
+    if saver is None:
+        return None
+    with executing(task.context):
+        return saver.opener()
+
+
+class RemoteCall(NamedTuple):
+    """A call, and the node context that it runs in."""
+
+    call: Call
+    argument: Any
+    config: RunnableConfig
+    node_id: str
+    key: str
+    answers: tuple[Any, ...]
+    journal: RemoteJournal
+
+
+class RemoteEvent(NamedTuple):
+    """An event of a node in another process."""
+
+    type: str
+    level: str
+    data: dict[str, Any]
+
+
+class RemoteOutcome(NamedTuple):
+    """The result or error of a remote call, and what its node context holds."""
+
+    result: Any
+    error: BaseException | None
+    outputs: list[Any]
+    events: list[RemoteEvent]
+    attempt: int
+    interrupt_calls: int
+
+
+@final
+class RemoteJournal:
+    """The journal of a node execution in another process: it writes to the thread's log itself."""
+
+    def __init__(
+        self,
+        key: str,
+        results: Mapping[str, Any],
+        *,
+        opener: OpenSaver | None,
+        config: RunnableConfig | None,
+        prefix: str,
+    ) -> None:
+        """Prepare a journal to be sent.
+
+        Args:
+            key: the idempotency key of the node execution.
+            results: the recorded results of `once` that the run knows, by key.
+            opener: opens the run's saver; None if that cannot be done in another process.
+            config: names the checkpoint at which results are recorded; None if there is no saver.
+            prefix: precedes the keys of `once` in the pending writes.
+        """
+        self._key = key
+        self._results = dict(results)
+        self._opener = opener
+        self._config = config
+        self._prefix = prefix
+        self.events: list[RemoteEvent] = []
+
+    def idempotency_key(self, _context: NodeContext) -> str:
+        """Return the name that the run has given to the node execution."""
+        return self._key
+
+    def find_result(self, _context: NodeContext, key: str) -> tuple[bool, Any]:
+        """Return whether a result is recorded under a key, and the result.
+
+        The thread's log may have results that the run did not know: a cluster whose worker has died
+        sends the same call to another worker.
+        """
+        if key not in self._results and self._config is not None:
+            if self._opener is None:  # raised before the side effect, not after it
+                raise GraphRunnerError(
+                    f"once({key!r}) runs in another process, which cannot open the run's saver: "
+                    f"use a FileSystemSaver, or run the node on threads"
+                )
+            self._read_results(self._opener(), self._config)
+        return key in self._results, self._results.get(key)
+
+    def _read_results(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+        for name, value in saver.get_writes(config).items():
+            if name.startswith(self._prefix):
+                self._results[name.removeprefix(self._prefix)] = value
+
+    def record_result(self, _context: NodeContext, key: str, value: Any) -> Any:
+        """Record a result in the thread's log from this process."""
+        if self._config is not None and self._opener is not None:
+            self._opener().put_writes(self._config, {self._prefix + key: value})
+        self._results[key] = value
+        return value
+
+    def post_event(self, _context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+        """Keep an event; the run posts it when the node has finished."""
+        self.events.append(RemoteEvent(type, level, data))
+
+
+def perform(remote_call: RemoteCall) -> RemoteOutcome:
+    """Make the call in the worker process; never raises."""
+    context = NodeContext(
+        remote_call.node_id,
+        remote_call.answers,
+        frozenset(),
+        key=remote_call.key,
+        journal=remote_call.journal,
+    )
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        with executing(context):
+            result = remote_call.call.run(remote_call.argument, remote_call.config)
+            if result.__class__ is GeneratorType:
+                result = _collect(result)
+    except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
+        raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")
+        error = _make_picklable(raised)
+    return RemoteOutcome(
+        result=result,
+        error=error,
+        outputs=context.outputs,
+        events=remote_call.journal.events,
+        attempt=context.attempt,
+        interrupt_calls=context.interrupt_calls,
+    )
+
+
+def _collect(generator: Any) -> Collected:
+    chunks = []
+    while True:
+        try:
+            chunks.append(next(generator))
+        except StopIteration as end:
+            return Collected(chunks, end.value)
+
+
+def _make_picklable(error: BaseException) -> BaseException:
+    """Return the error, or one with the same text if it cannot be pickled."""
+    import pickle  # 2 ms, and only a worker needs it
+
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - its own bytes
+    except Exception:  # noqa: BLE001 - pickling may raise anything
+        replacement = RuntimeError(describe_error(error))
+        replacement.__notes__ = error.__notes__
+        return replacement
+    return error

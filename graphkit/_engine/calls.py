@@ -1,0 +1,532 @@
+"""One call of user code with its wrap hooks, retries and timeout.
+
+The hooks are outermost, inside them are the retries, and inside those the timeout: a hook sees one
+call for each node execution, however many attempts it takes.
+
+A function is of one of four kinds: sync or async, and a generator or not. So is a hook's result:
+
+- It is async if the hook or anything inside it is. An async hook may always await `call()`; if what
+  is inside is sync, it runs on a thread. A sync hook around something async gets an awaitable,
+  which it may return. Such a hook runs on the event loop and must not block it.
+- It is a generator if the hook or anything inside it is. `call()` then returns an iterator, which
+  the hook may return, or iterate over as a generator itself. The return value of a sync generator
+  is its update, so `return (yield from call())` keeps it. An async generator cannot return a value;
+  its update comes last, as a Command.
+
+A hook need not call what is inside. Its result is converted to the kind that the caller expects.
+
+A timeout fails the attempt that exceeds it, and what the attempt does from then on is dropped. An
+async attempt is cancelled. A sync one runs on a thread of its own and is abandoned, because a thread
+cannot be stopped.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextvars import copy_context
+from copy import copy
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
+
+from graphkit._plan.topology import Call
+from graphkit._records.context import CURRENT_NODE_CONTEXT, Journal, NodeContext
+from graphkit._records.output import ABSENT, Command
+from graphkit.errors import GraphRunnerError
+
+if TYPE_CHECKING:
+    from graphkit._plan.retry import RetryPolicy
+
+_EXHAUSTED: Final = object()
+"""Stands for the end of a generator."""
+Thunk = Callable[[], Any]
+"""A function or a hook with its arguments; the result may be of another kind than expected."""
+Outcome = tuple[Any, BaseException | None]
+"""The result of a call, or the error that it raised."""
+
+
+def compose_call(
+    call: Call,
+    node_id: str,
+    wraps: Sequence[Call],
+    retry: RetryPolicy | None = None,
+    timeout: float | None = None,
+    *,
+    kind: str = "node",
+) -> Call:
+    """Compose a call with its wrap hooks, inside them the retries, inside those the timeout.
+
+    A sync function that exceeds its timeout is abandoned, because a thread cannot be stopped: it
+    may go on, but what it returns, records and dispatches from then on is dropped. An async
+    function is cancelled. The timeout of a generator covers the time that it takes itself for all
+    its chunks, not what the caller does between them.
+
+    Args:
+        call: the action of a node, or the condition of an edge.
+        node_id: the node, or the edge's source.
+        wraps: called as hook(node_id, state, config, call); the first is outermost.
+        retry: when to call again. A generator starts over, so chunks may be emitted again.
+        timeout: seconds for one attempt. An attempt that exceeds it fails with a TimeoutError,
+            which is retried like any other error.
+        kind: what the error of a timeout calls it.
+
+    Returns:
+        The call itself if there is nothing to add; otherwise a call that takes the config, and that
+        pickles if its parts do.
+
+    Raises:
+        ValueError: the timeout is not a positive number of seconds.
+    """
+    _check_timeout(node_id, timeout)
+    hooks = [*wraps]
+    if retry is not None:
+        hooks.append(Call(retry.as_hook(), takes_config=True))
+    if not hooks and timeout is None:
+        return call
+    composed = call
+    if timeout is not None:
+        composed = _as_call(_TimedCall(call, node_id, timeout, kind), call)
+    for hook in reversed(hooks):
+        composed = _as_call(_HookedCall(hook, node_id, composed), hook, composed)
+    # A sync hook expects what the sync form returns.
+    if call.async_form is not None and all(wrap.is_async for wrap in wraps):
+        composed.async_form = compose_call(call.async_form, node_id, wraps, retry, timeout, kind=kind)
+    return composed
+
+
+def _as_call(function: Callable[[Any, Any], Any], *parts: Call) -> Call:
+    """Return a function of (state, config) as a call; it is of the kinds that its parts are of."""
+    call = Call(function, takes_config=True)
+    call.is_async = any(part.is_async for part in parts)
+    call.is_generator = any(part.is_generator for part in parts)
+    return call
+
+
+def _check_timeout(node_id: str, timeout: float | None) -> None:
+    if timeout is None:
+        return
+    if not (timeout > 0 and math.isfinite(timeout)):
+        raise ValueError(f"the timeout of {node_id!r} must be a number of seconds above 0, not {timeout!r}")
+
+
+@final
+class _HookedCall:
+    """A call with a hook around it; is sent to other processes, as its parts are."""
+
+    __slots__ = ("hook", "inner", "node_id")
+
+    def __init__(self, hook: Call, node_id: str, inner: Call) -> None:
+        self.hook = hook
+        self.node_id = node_id
+        self.inner = inner
+
+    def __call__(self, state: Any, config: Any) -> Any:
+        hook = self.hook
+        inner = self.inner
+        needs_thread = hook.is_async and not inner.is_async
+        call = _InnerCall(inner, state, config, needs_thread=needs_thread)
+        thunk = partial(hook.function, self.node_id, state, config, call)
+        return _RUN[hook.is_async or inner.is_async, hook.is_generator or inner.is_generator](thunk)
+
+
+@final
+class _TimedCall:
+    """A call with a timeout."""
+
+    __slots__ = ("call", "kind", "node_id", "timeout")
+
+    def __init__(self, call: Call, node_id: str, timeout: float, kind: str) -> None:
+        self.call = call
+        self.node_id = node_id
+        self.timeout = timeout
+        self.kind = kind
+
+    def __call__(self, state: Any, config: Any) -> Any:
+        call = self.call
+        budget = _TimeBudget(self.node_id, self.timeout, self.kind)
+        thunk = partial(call.run, state, config)
+        return _RUN_IN_TIME[call.is_async, call.is_generator](thunk, budget)
+
+
+class _FirstCall(NamedTuple):
+    """The node context as it was when a hook called what is inside for the first time."""
+
+    interrupt_calls: int
+    outputs: tuple[Any, ...]
+
+
+@final
+class _InnerCall:
+    """The `call` that a hook receives: call(), call(state) or call(state, config).
+
+    It runs what is inside the hook. An omitted argument is as the hook received it. A second call
+    starts another attempt: it resets the interrupts and outputs of the node context to what they
+    were before the first call.
+    """
+
+    __slots__ = ("config", "first_call", "inner", "needs_thread", "state")
+
+    def __init__(self, inner: Call, state: Any, config: Any, *, needs_thread: bool) -> None:
+        self.inner = inner
+        self.state = state
+        self.config = config
+        self.needs_thread = needs_thread
+        self.first_call: _FirstCall | None = None
+
+    def __call__(self, state: Any = ABSENT, config: Any = ABSENT) -> Any:
+        context = CURRENT_NODE_CONTEXT.get()
+        if context is not None:
+            self._start_attempt(context)
+        if state is ABSENT:
+            state = self.state
+        if config is ABSENT:
+            config = self.config
+        inner = self.inner
+        thunk = partial(inner.run, state, config)
+        # What is inside an async hook is called in the event loop if it is async. If not, it may block,
+        # so it is called on a thread, chunk by chunk.
+        if self.needs_thread:
+            if inner.is_generator:
+                return _AwaitableChunks(_iterate_on_thread(thunk()))
+            return call_on_thread(thunk)
+        if inner.is_async and inner.is_generator:
+            return _AwaitableChunks(thunk())
+        return thunk()
+
+    def _start_attempt(self, context: NodeContext) -> None:
+        first = self.first_call
+        if first is None:
+            self.first_call = _FirstCall(context.interrupt_calls, tuple(context.outputs))
+            return
+        # A hook that asked or dispatched before its first call() is not repeated by the second, so what
+        # it did stays; only what came from inside is taken back.
+        # By identity: outputs may compare equal, or not at all.
+        known = {id(output) for output in first.outputs}
+        kept = [output for output in context.outputs if id(output) in known]
+        context.start_attempt(context.attempt + 1)
+        context.interrupt_calls = first.interrupt_calls
+        context.outputs.extend(kept)
+
+
+# The four kinds
+
+
+def _run_function(thunk: Thunk) -> Any:
+    return thunk()
+
+
+async def _run_async_function(thunk: Thunk) -> Any:
+    result = thunk()
+    return await result if inspect.isawaitable(result) else result
+
+
+def _run_generator(thunk: Thunk) -> Generator[Any, Any, Any]:
+    result = thunk()
+    return (yield from result) if isinstance(result, Iterator) else result
+
+
+async def _run_async_generator(thunk: Thunk) -> AsyncGenerator[Any]:
+    result = thunk()
+    if inspect.isawaitable(result):
+        result = await result
+    if isinstance(result, Iterator):
+        result = _iterate_on_thread(result)
+    if isinstance(result, AsyncIterable):
+        async with _closing(aiter(result)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    elif result is not None:
+        yield _to_command(result)
+
+
+_RUN: Final[dict[tuple[bool, bool], Callable[[Thunk], Any]]] = {
+    (False, False): _run_function,
+    (True, False): _run_async_function,
+    (False, True): _run_generator,
+    (True, True): _run_async_generator,
+}
+"""The adapters by kind: (is_async, is_generator)."""
+
+
+@final
+class _AwaitableChunks:
+    """An async generator that a hook may also await, as it awaits any other `call()`."""
+
+    __slots__ = ("generator",)
+
+    def __init__(self, generator: AsyncGenerator[Any]) -> None:
+        self.generator = generator
+
+    def __aiter__(self) -> AsyncGenerator[Any]:
+        return self.generator
+
+    def __await__(self) -> Generator[Any, Any, AsyncGenerator[Any]]:
+        yield from ()
+        return self.generator
+
+
+def _closing(chunks: Any) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
+    return aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext(chunks)
+
+
+def _to_command(update: Any) -> Command:
+    return update if isinstance(update, Command) else Command(update=update)
+
+
+# Sync calls, made awaitable
+
+
+async def call_on_thread(thunk: Thunk) -> Any:
+    """Call on a thread.
+
+    A cancellation waits for the call, which must not go on after the run has stopped.
+    """
+    import asyncio  # 25 ms to import, and only async runs need it
+
+    cancelled = None
+    task = asyncio.ensure_future(asyncio.to_thread(capture_outcome, thunk))
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return unwrap_outcome(task.result())
+
+
+async def _iterate_on_thread(chunks: Iterator[Any]) -> AsyncGenerator[Any]:
+    """Iterate with each step on a thread; what a generator returns comes last, as a Command."""
+    try:
+        while True:
+            chunk, returned = await call_on_thread(partial(_next_chunk, chunks))
+            if chunk is _EXHAUSTED:
+                break
+            yield chunk
+        if returned is not None:
+            yield _to_command(returned)
+    finally:
+        if inspect.isgenerator(chunks):
+            chunks.close()
+
+
+def _next_chunk(chunks: Iterator[Any]) -> tuple[Any, Any]:
+    """Return the next chunk and None; at the end, _EXHAUSTED and what the generator returned."""
+    try:
+        return next(chunks), None
+    except StopIteration as end:
+        return _EXHAUSTED, end.value
+
+
+def capture_outcome(thunk: Thunk) -> Outcome:
+    """Call, and return the result or the error."""
+    # A future can hold any exception but StopIteration: it would never be done.
+    try:
+        return thunk(), None
+    except BaseException as error:  # noqa: BLE001 - `unwrap_outcome` raises it again
+        return None, error
+
+
+def unwrap_outcome(outcome: Outcome) -> Any:
+    """Return the result, or raise the error."""
+    result, error = outcome
+    if error is not None:
+        raise error
+    return result
+
+
+# Timeouts
+
+
+@final
+class _TimeBudget:
+    """The time that an attempt has left, in seconds."""
+
+    __slots__ = ("kind", "left", "node_id", "timeout")
+
+    def __init__(self, node_id: str, timeout: float, kind: str) -> None:
+        self.kind = kind
+        self.node_id = node_id
+        self.timeout = timeout
+        self.left = timeout
+
+    def make_error(self) -> TimeoutError:
+        return TimeoutError(f"{self.kind} {self.node_id!r} took longer than its timeout of {self.timeout:g} s")
+
+    async def run(self, awaitable: Awaitable[Any]) -> Any:
+        """Await something, and cancel it when the time is over."""
+        import asyncio
+
+        started = monotonic()
+        try:
+            async with asyncio.timeout(self.left) as limit:
+                return await awaitable
+        except TimeoutError:
+            if limit.expired():
+                raise self.make_error() from None
+            raise
+        finally:
+            self.left -= monotonic() - started
+
+
+def _run_function_in_time(thunk: Thunk, budget: _TimeBudget) -> Any:
+    with _Worker(budget) as worker:
+        result = worker.run(thunk)
+    # A function may return an awaitable although it is not known to be async.
+    return budget.run(result) if inspect.isawaitable(result) else result
+
+
+async def _run_async_function_in_time(thunk: Thunk, budget: _TimeBudget) -> Any:
+    return await budget.run(_run_async_function(thunk))
+
+
+def _run_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> Generator[Any, Any, Any]:
+    with _Worker(budget) as worker:
+        chunks = _run_generator(thunk)
+        try:
+            while True:
+                chunk, returned = worker.run(partial(_next_chunk, chunks))
+                if chunk is _EXHAUSTED:
+                    return returned
+                yield chunk
+        except GeneratorExit:
+            worker.run(chunks.close)
+            raise
+        finally:
+            worker.jobs.put(chunks.close)  # an abandoned attempt closes it as soon as it can
+
+
+async def _run_async_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> AsyncGenerator[Any]:
+    async with aclosing(_run_async_generator(thunk)) as chunks:
+        while (chunk := await budget.run(anext(chunks, _EXHAUSTED))) is not _EXHAUSTED:
+            yield chunk
+
+
+_RUN_IN_TIME: Final[dict[tuple[bool, bool], Callable[[Thunk, _TimeBudget], Any]]] = {
+    (False, False): _run_function_in_time,
+    (True, False): _run_async_function_in_time,
+    (False, True): _run_generator_in_time,
+    (True, True): _run_async_generator_in_time,
+}
+"""As `_RUN`, with a timeout."""
+
+
+@final
+class _Worker:
+    """A thread for one attempt, abandoned on a timeout. A daemon, so that no exit waits for it.
+
+    The attempt has a copy of the node context. The real node context takes over what the attempt did
+    as long as it is in time.
+    """
+
+    def __init__(self, budget: _TimeBudget) -> None:
+        self.budget = budget
+        self.jobs: SimpleQueue[Thunk | None] = SimpleQueue()
+        self.outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        self.context = CURRENT_NODE_CONTEXT.get()
+        self.own_context: NodeContext | None = None
+        self.journal: _GuardedJournal | None = None
+        variables = copy_context()
+        if self.context is not None:
+            # An attempt that is too late keeps its thread, its context and its journal. It may go on,
+            # but they are closed or no longer read: it cannot change the run or the next attempt.
+            self.own_context = copy(self.context)
+            self.own_context.outputs = []
+            if self.context.journal is not None:
+                self.journal = _GuardedJournal(self.context.journal, budget)
+                self.own_context.journal = self.journal
+            variables.run(CURRENT_NODE_CONTEXT.set, self.own_context)
+        name = f"graphkit-{budget.node_id}"
+        thread = Thread(target=variables.run, args=(self._work,), name=name, daemon=True)
+        thread.start()
+
+    def _work(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            self.outcomes.put(capture_outcome(job))
+
+    def run(self, job: Thunk) -> Any:
+        """Run a job on the thread.
+
+        Raises:
+            TimeoutError: the job did not end in time. The thread may still be running it.
+        """
+        started = monotonic()
+        self.jobs.put(job)
+        try:
+            outcome = self.outcomes.get(timeout=max(self.budget.left, 0))
+        except Empty:
+            raise self.budget.make_error() from None
+        self.budget.left -= monotonic() - started
+        self._update_context()
+        return unwrap_outcome(outcome)
+
+    def _update_context(self) -> None:
+        """Copy what the attempt did into the real node context."""
+        if self.context is not None and self.own_context is not None:
+            self.context.interrupt_calls = self.own_context.interrupt_calls
+            self.context.outputs.extend(self.own_context.outputs)
+            self.own_context.outputs.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.jobs.put(None)
+        if self.journal is not None:
+            self.journal.close()
+
+
+@final
+class _GuardedJournal:
+    """A journal that refuses to record once the attempt is over."""
+
+    __slots__ = ("budget", "is_open", "journal", "lock")
+
+    def __init__(self, journal: Journal, budget: _TimeBudget) -> None:
+        self.journal = journal
+        self.budget = budget
+        self.lock = Lock()
+        self.is_open = True
+
+    def idempotency_key(self, context: NodeContext) -> str:
+        return self.journal.idempotency_key(context)
+
+    def find_result(self, context: NodeContext, key: str) -> tuple[bool, Any]:
+        with self.lock:
+            self._require_open()
+            return self.journal.find_result(context, key)
+
+    def record_result(self, context: NodeContext, key: str, value: Any) -> Any:
+        with self.lock:
+            self._require_open()
+            return self.journal.record_result(context, key, value)
+
+    def post_event(self, context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+        with self.lock:
+            if self.is_open:
+                self.journal.post_event(context, type, level, data)
+
+    def close(self) -> None:
+        """Refuse further records; wait for one that is being made."""
+        with self.lock:
+            self.is_open = False
+
+    def _require_open(self) -> None:
+        if not self.is_open:
+            node_id = self.budget.node_id
+            reason = f"this attempt of {self.budget.kind} {node_id!r} is over: nothing more is recorded for it"
+            raise GraphRunnerError(reason, node_id=node_id)

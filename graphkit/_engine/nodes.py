@@ -1,0 +1,681 @@
+"""NodeRunner: executes one node after another, on the main line of a run or in a branch of a fork.
+
+An execution of a node: before-hooks -> the question of an InterruptableAction -> the action, chunk
+by chunk if it is a generator -> after-hooks -> merge.
+
+A node execution that has to wait for a human records the interrupt and raises Halt. Its node runner
+ends there; the node runners of other branches go on.
+
+Every node execution has a key: its position in the run, relative to the checkpoint that it began
+at. The main line's key is "", that of the second node of branch `a` is `a.1`, and that of the third
+item of a map is `2`; nested positions are joined, as in `a.1.b.0`. The key is the same when the
+execution is repeated. What was recorded under it is found again: finished tasks, answers, results
+of `once`.
+
+Forks and maps consist of node executions of their own, which `run_concurrently` advances. They are
+in this module because each may contain the others: a branch may pass a map, and another fork.
+
+The list and the update of each finished item of a map are pending writes, so that a resume after a
+crash finds the same items and runs only the unfinished ones. Two of these records are left out,
+because each costs a sync:
+
+* A single item that is found in the state is recorded with the first record that depends on it: its
+  update, its interrupt, a result of `once`, or, for `idempotency_key`, by itself. Until then, a
+  resume finds it in the state of the checkpoint.
+* The update of the item that finishes last is not recorded if only its merge comes before the
+  checkpoint, or the record of the branch, that contains it. If the merge fails, it is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from types import AsyncGeneratorType, GeneratorType
+from typing import Any, Final, final
+
+from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.history import RunHistory, Steps
+from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
+from graphkit._engine.routing import call_user, follow_edge, resolve_goto
+from graphkit._engine.state import RunState, is_update
+from graphkit._engine.update_codec import pack, unpack
+from graphkit._plan.topology import Call, Fork, Node, StateItems
+from graphkit._records.context import GraphInterrupt, NodeContext
+from graphkit._records.output import Command, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._saver.writes import ITEMS, TASK
+from graphkit._values.channels import Channel
+from graphkit._values.frozen import PLAIN, FrozenDict, freeze, kind_of
+from graphkit._wording import describe_error
+from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionError
+
+_GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
+_INTERRUPT_ADVICE: Final = "Let GraphInterrupt pass: write `except Exception:`, not a bare `except:`, or raise it again"
+
+
+class Halt(BaseException):
+    """Raised where a run waits for a human or was asked to pause; the reason is recorded."""
+
+
+@final
+class RunControl:
+    """What other threads may ask of a run; shared with its nested runs."""
+
+    __slots__ = ("pause_requested",)
+
+    def __init__(self) -> None:
+        self.pause_requested = False
+        """Stop at the next node boundary. Only ever set to True, from any thread or signal
+        handler."""
+
+
+@final
+class NodeRunner:
+    """Executes nodes on one state: that of the main line, or that of a branch.
+
+    Attributes:
+        history: what is stored of the run.
+        state: the state.
+        control: what other threads ask of the run.
+        executor: runs the nodes that have no executor of their own; None: they run where the run
+            does.
+        run_subgraph: runs a nested graph, given the runner that has reached it; the loop does.
+        dispatched_outputs: what nodes dispatched in addition to their updates; emitted once the
+            updates are stored.
+    """
+
+    def __init__(
+        self,
+        history: RunHistory,
+        state: RunState,
+        *,
+        control: RunControl,
+        executor: Executor | None,
+        run_subgraph: Callable[[NodeRunner, Node, str], Steps],
+    ) -> None:
+        self.history = history
+        self.state = state
+        self.reporter = history.reporter
+        self.control = control
+        self.executor = executor
+        self.run_subgraph = run_subgraph
+        self.dispatched_outputs: list[NodeOutput] = []
+
+    # A node execution
+
+    def execute(self, node: Node, key: str) -> Generator[Request, Any, str | None]:
+        """Execute a node and merge its update; return where its Command goes, if it has a goto."""
+        reporter = self.reporter
+        state = self.state
+        if node.before_hooks or node.interrupt_call is not None:
+            reporter.check_limit(node.id, state.data)  # else they would run for a node that may not run
+            yield from self._prepare(node, key)
+        reporter.count_execution(node.id, state.data)
+        if reporter.post is not None:
+            reporter.post_node_start(node.id, state.data)
+        update: Any = None
+        if node.graph is not None:
+            yield from self.run_subgraph(self, node, key)
+        elif node.items is not None:
+            yield from _MapExecution(self, node, key).steps()
+        else:
+            # This node's own view, so that changing it has no effect elsewhere. A node that returns
+            # the view unchanged has no update.
+            argument = state.view() if state.private else state.schema.state_factory(state.data)
+            update = yield from self.run_action(node, argument, key, self.executor)
+            if update is argument:
+                update = None
+        goto = None
+        if update.__class__ is Command:
+            goto = update.goto
+            update = update.update
+        if node.after_hooks:
+            goto, update = yield from self._call_after_hooks(node, goto, update)
+        if update is not None:
+            state.merge(node.id, update)
+        if reporter.post is not None:
+            reporter.post_node_complete(node.id, state.data)
+        return goto
+
+    def _prepare(self, node: Node, key: str) -> Steps:
+        """Call the before-hooks of a node, and ask an InterruptableAction whether to stop."""
+        for hook in node.before_hooks:
+            arguments = (node.id, self.state.view(), self.history.config)
+            update = yield from self._call_hook(node.id, hook, *arguments)
+            self.state.merge(node.id, update)
+        if node.interrupt_call is not None:
+            yield from self._ask_action(node, node.interrupt_call, key)
+
+    def _call_after_hooks(
+        self, node: Node, goto: str | None, update: Any
+    ) -> Generator[Request, Any, tuple[str | None, Any]]:
+        """Call the after-hooks of a node; return the goto and the update that they leave."""
+        for hook in node.after_hooks:
+            arguments = (node.id, self.state.view(), self.history.config, update)
+            update = yield from self._call_hook(node.id, hook, *arguments)
+            if update.__class__ is Command:
+                goto = update.goto or goto
+                update = update.update
+        return goto, update
+
+    def _call_hook(self, node_id: str, hook: Call, *arguments: Any) -> Generator[Request, Any, Any]:
+        failure_message = f"a hook of {node_id!r} failed"
+        return (yield from call_user(self.state, node_id, failure_message, hook, *arguments))
+
+    def _ask_action(self, node: Node, interrupt: Call, key: str) -> Steps:
+        """Call `interrupt` of an InterruptableAction; stop the run if it returns metadata."""
+        failure_message = f"interrupt() of node {node.id!r} failed"
+        arguments = (node.id, self.state.view(), self.history.config)
+        metadata = yield from call_user(self.state, node.id, failure_message, interrupt, *arguments)
+        if metadata is None:
+            return
+        payload = None
+        if isinstance(metadata, InterruptionMetadata):
+            payload = metadata.payload
+            metadata = metadata.metadata
+        if not isinstance(metadata, Mapping):
+            returned = type(metadata).__name__
+            reason = f"interrupt() of node {node.id!r} returned {returned}: return metadata, a mapping or None"
+            raise self.state.make_error(NodeExecutionError, reason, node.id)
+        yield from self.history.record_interrupt(node.id, "action", key, payload=payload, metadata=metadata)
+        raise Halt
+
+    # Its action
+
+    def run_action(
+        self, node: Node, argument: Any, key: str, executor: Executor | None, item: int | None = None
+    ) -> Generator[Request, Any, Any]:
+        """Run the action of a node; return what it returned.
+
+        Args:
+            node: the node.
+            argument: the state, or the item of a map.
+            key: the key of this node execution.
+            executor: runs the action, unless the node has an executor of its own or the action is
+                asynchronous.
+            item: the number of the item of a map.
+        """
+        history = self.history
+        assert node.action is not None
+        # An async action belongs to the event loop, so the executor of the fork or the run does not
+        # apply. One that the node names itself is passed on, and the pool refuses it with a message.
+        if node.executor is not None or node.action.is_async:
+            executor = node.executor
+        if executor is not None and not isinstance(executor, ThreadPoolExecutor):
+            yield from self._store_for_other_process()
+        answers = history.find_answers(key) if history.writes else ()
+        context = NodeContext(node.id, answers, history.held_locks, key, history)
+        # The order of the handlers decides what a stop is. An interrupt is recorded, and what the node
+        # had dispatched before it is emitted now, since the repetition dispatches it again. A failure
+        # of the saver is no failure of the node, and keeps its class.
+        try:
+            result = yield RunNode(node.action, argument, history.config, context, executor)
+            if result.__class__ in _GENERATORS:
+                result = yield from self._emit_chunks(node, result, context)
+        except GraphInterrupt as interrupt:
+            yield from history.record_interrupt(node.id, "inside", key, payload=interrupt.payload)
+            yield from self.emit_all(self._dispatched_by(node, context))
+            raise Halt from None
+        except CheckpointerError:
+            raise  # raised by `once`, or by a graph that the node ran: it names the remedy itself
+        except Exception as error:
+            self.reporter.post_node_failed(node.id, error)
+            failure = self._action_error(node, item, context, error)
+            if failure is error:
+                raise
+            raise failure from error
+        if context.interrupt_calls or context.attempt > 1 or context.outputs:
+            self._finish_action(node, item, context)
+        return result
+
+    def _store_for_other_process(self) -> Steps:
+        """Store the run's position: another process can record writes only at a checkpoint."""
+        history = self.history
+        yield from history.ensure_stored()
+        if history.saver is not None and not history.is_saved:
+            yield from history.record({})
+        yield from history.record_deferred()
+
+    def _finish_action(self, node: Node, item: int | None, context: NodeContext) -> None:
+        """Take over what the node context holds after the action has returned."""
+        if context.has_open_interrupt:
+            name = describe_node(node, item)
+            reason = f"{name} caught the GraphInterrupt of its interrupt(), and went on. {_INTERRUPT_ADVICE}"
+            raise self.state.make_error(NodeExecutionError, reason, node.id)
+        if context.attempt > 1:
+            self.history.metadata.mark_unclean()
+        if context.outputs:
+            self.dispatched_outputs += self._dispatched_by(node, context)
+
+    def _action_error(self, node: Node, item: int | None, context: NodeContext, error: Exception) -> GraphRunnerError:
+        # An error of a subclass, such as ModelError, ends the run itself: callers catch it by its class.
+        if isinstance(error, NodeExecutionError) and type(error) is not NodeExecutionError:
+            self.reporter.add_place(error, node.id, self.state.data)
+            return error
+        reason = f"{describe_node(node, item)} failed: {describe_error(error)}"
+        if context.has_open_interrupt:
+            reason += f"; it was raised while interrupt() was stopping the node. {_INTERRUPT_ADVICE}"
+        return self.state.make_error(NodeExecutionError, reason, node.id)
+
+    # Outputs of a node while it runs
+
+    def _emit_chunks(self, node: Node, source: Any, context: NodeContext) -> Generator[Request, Any, Any]:
+        """Emit the chunks of a generator; return its update."""
+        command: Command | None = None
+        is_over = False
+        try:
+            while True:
+                if source.__class__ is not Collected:
+                    chunk = yield Next(source, context)
+                elif source.chunks:
+                    chunk = source.chunks.pop(0)
+                else:
+                    chunk = Ended(source.value)
+                if chunk.__class__ is Ended:
+                    is_over = True
+                    return _update_of_generator(command, chunk.value)
+                if command is not None:
+                    raise TypeError("a generator yields its Command last")  # noqa: TRY301 - closed below
+                if chunk.__class__ is Command:
+                    command = chunk
+                else:
+                    yield Emit(self._make_output(node, chunk))
+        except GeneratorExit:  # the loop itself is closed: it can make no more requests
+            raise
+        except BaseException:
+            # The caller has closed the stream, or the output could not be emitted. The generator must
+            # not wait for its next chunk forever, with the resources that it holds.
+            if not is_over and source.__class__ is not Collected:
+                yield Close(source)
+            raise
+
+    def _make_output(self, node: Node, chunk: Any) -> NodeOutput:
+        if isinstance(chunk, NodeOutput):
+            return chunk
+        return StreamingOutput(chunk, node.id, self.state.schema.state_factory(self.state.data))
+
+    def _dispatched_by(self, node: Node, context: NodeContext) -> list[NodeOutput]:
+        # A copy first, because a thread that the node has started may still append.
+        return [self._make_output(node, output) for output in tuple(context.outputs)]
+
+    def emit_all(self, outputs: list[NodeOutput]) -> Steps:
+        """Emit outputs, and remove each from the list."""
+        while outputs:
+            yield Emit(outputs.pop(0))
+
+    # What forks and maps share
+
+    def find_executor(self, name: str) -> Executor | None:
+        """Find the executor for the branches of a fork or the items of a map.
+
+        Args:
+            name: the source of the fork, or the map node.
+
+        Returns:
+            The executor; None: they run on threads of the run's own pool.
+        """
+        executor = self.history.config.executor
+        if isinstance(executor, Mapping):
+            executor = executor.get(name)
+        return executor or self.executor or self.history.program.options.executor
+
+    def run_parallel(self, node_id: str, parts: list[Steps], limit: int | None = None) -> Steps:
+        """Run the branches of a fork or the items of a map, at most `limit` at the same time."""
+        self.reporter.post_event("parallel.start", node_id, {"tasks": len(parts)})
+        yield from run_concurrently(parts, limit)
+        self.reporter.post_event("parallel.complete", node_id, {"tasks": len(parts)})
+
+    def post_overwrites(self, node_id: str, updates: list[tuple[str, dict[str, Any]]]) -> None:
+        """Post which keys several branches have written although only the last value is kept.
+
+        Args:
+            node_id: the fork or the map node.
+            updates: the name and the update of each branch or item.
+        """
+        writers: dict[str, list[str]] = {}
+        for name, update in updates:
+            for key in update:
+                if not self._has_reducer(key):
+                    writers.setdefault(key, []).append(name)
+        for key, names in writers.items():
+            if len(names) > 1:
+                self.reporter.post_event("parallel.overwrite", node_id, {"key": key, "branches": names})
+
+    def _has_reducer(self, key: str) -> bool:
+        """Return whether the channel of a key combines the old value and the new one."""
+        channel = self.state.schema.channels.get(key)
+        return channel is not None and (channel.reducer is not None or type(channel) is not Channel)
+
+
+def _update_of_generator(command: Command | None, returned: Any) -> Any:
+    """Return the update of a generator: its last yielded Command, or its return value."""
+    if command is None:
+        return returned
+    if returned is not None:
+        raise TypeError("a generator yields its Command last, or returns its update")
+    return command
+
+
+def describe_node(node: Node, item: int | None) -> str:
+    """Name a node, or an item of a map node, in a message."""
+    return f"node {node.id!r}" if item is None else f"item {item} of node {node.id!r}"
+
+
+# Forks
+
+
+def execute_fork(runner: NodeRunner, fork: Fork, key: str) -> Steps:
+    """Run the branches concurrently, then merge their updates once, in the order of the edges.
+
+    Args:
+        runner: the node runner that has reached the fork.
+        fork: the fork.
+        key: the key of this execution of the fork.
+
+    Raises:
+        Halt: a branch waits for a human, or was asked to pause.
+    """
+    # Before any branch begins, so that two branches which find nothing stored do not both store it.
+    yield from runner.history.ensure_stored()
+    branches = _make_branches(runner, fork, key)
+    yield from runner.run_parallel(fork.id, [branch.steps() for branch in branches])
+    if any(branch.is_halted for branch in branches):
+        raise Halt
+    if runner.reporter.post is not None:
+        updates = [(branch.head, branch.combined_update()) for branch in branches]
+        runner.post_overwrites(fork.id, updates)
+    for branch in branches:
+        _merge_branch(runner, branch)
+
+
+def _make_branches(runner: NodeRunner, fork: Fork, key: str) -> list[_Branch]:
+    prefix = f"{key}." if key else ""
+    branches: list[_Branch] = []
+    for index, head in enumerate(fork.heads):
+        branch_key = prefix + _escape_key(head)
+        branches.append(_Branch(runner, fork, index, branch_key))
+    return branches
+
+
+def _merge_branch(runner: NodeRunner, branch: _Branch) -> None:
+    # The updates, and not the final state of the branch: a reducer combines them with what the other
+    # branches wrote. Transient keys have no recorded updates; of those, the last change wins.
+    for node_id, update in branch.updates:
+        runner.state.merge(node_id, unpack(update))
+    runner.state.set_private(branch.changed_private())
+
+
+@final
+class _Branch:
+    """One branch of a fork: from its head to the join, on a state of its own.
+
+    Attributes:
+        head: its first node.
+        updates: its updates so far, packed, each with its node.
+        is_halted: whether it waits for a human, or was asked to pause.
+    """
+
+    def __init__(self, parent: NodeRunner, fork: Fork, index: int, key: str) -> None:
+        self.fork = fork
+        self.index = index
+        self.head = fork.heads[index]
+        self.key = key
+        self.initial_private = parent.state.private
+        self.state = parent.state.copy_for_branch()
+        self.runner = NodeRunner(
+            parent.history,
+            self.state,
+            control=parent.control,
+            executor=parent.find_executor(fork.source),
+            run_subgraph=parent.run_subgraph,
+        )
+        self.updates: list[tuple[str, FrozenDict]] = []
+        self.state.listeners.append(self._add_update)
+        self.is_halted = False
+
+    def _add_update(self, node_id: str, update: FrozenDict) -> None:
+        self.updates.append((node_id, update))
+
+    def steps(self) -> Steps:
+        """Run to the join, or until the branch has to stop; record every finished node."""
+        count = 0
+        next_node_id = self.head
+        try:
+            while next_node_id != self.fork.join:
+                next_node_id = yield from self._take_step(next_node_id, f"{self.key}.{count}")
+                count += 1
+        except Halt:
+            self.is_halted = True
+            return
+        data = {"branch": self.key, "nodes": count, "index": self.index, "total": len(self.fork.heads)}
+        self.runner.reporter.post_event("parallel.branch", self.fork.id, data)
+
+    def combined_update(self) -> dict[str, Any]:
+        """Return all that the branch wrote; of each key, the last update."""
+        combined: dict[str, Any] = {}
+        for _, update in self.updates:
+            combined.update(unpack(update))
+        return combined
+
+    def changed_private(self) -> dict[str, Any]:
+        """Return the transient keys that have another value than at the branch's start."""
+        initial = self.initial_private
+        absent = object()
+        return {key: value for key, value in self.state.private.items() if value is not initial.get(key, absent)}
+
+    def _take_step(self, node_id: str, key: str) -> Generator[Request, Any, str]:
+        """Execute the next node or fork, unless its result is recorded; return what follows it."""
+        runner = self.runner
+        history = runner.history
+        topology = self.state.topology
+        # The key is the position in the branch, and not the node: in a loop inside a branch, the same
+        # node has a record for each time it was executed.
+        task = history.writes.get(TASK + key)
+        if task is not None:
+            return self._repeat(task)
+        if runner.control.pause_requested:
+            raise Halt
+        fork = topology.forks.get(node_id)
+        if fork is not None:  # its own branches record what they do
+            yield from execute_fork(runner, fork, key)
+            return self._require_inside(fork.id, fork.join)
+        first = len(self.updates)
+        node = topology.nodes[node_id]
+        goto = yield from runner.execute(node, key)
+        next_node_id = yield from self._find_next(node, goto)
+        task = {
+            "node": node.id,
+            "next": next_node_id,
+            "updates": [update for _, update in self.updates[first:]],
+            # For readers that show the progress of a fork:
+            "branches": len(self.fork.heads),
+            "ends": next_node_id == self.fork.join,
+        }
+        yield from history.record_or_defer({TASK + key: task})
+        runner.reporter.finished_nodes.append(node.id)
+        if runner.dispatched_outputs:
+            yield from runner.emit_all(runner.dispatched_outputs)
+        return next_node_id
+
+    def _repeat(self, task: dict[str, Any]) -> str:
+        """Merge the recorded updates of a finished node; return what follows it."""
+        node_id = task["node"]
+        self.runner.reporter.count_execution(node_id, self.state.data)
+        for update in task["updates"]:
+            self.state.merge(node_id, unpack(update))
+        return self._require_inside(node_id, task["next"])
+
+    def _find_next(self, node: Node, goto: str | None) -> Generator[Request, Any, str]:
+        if goto is not None:
+            return self._require_inside(node.id, resolve_goto(self.state, node.id, goto))
+        if node.id not in self.state.topology.edges and not node.destinations:  # a branch may just end
+            return self.fork.join
+        return self._require_inside(node.id, (yield from follow_edge(self.state, node.id)))
+
+    def _require_inside(self, source: str, target: str) -> str:
+        """Return the target of an edge.
+
+        Raises:
+            GraphRunnerError: the target is neither in this branch nor its join.
+        """
+        if target == self.fork.join:
+            return target
+        fork = self.state.topology.forks.get(target)
+        node_id = target if fork is None else fork.source
+        if node_id not in self.fork.branches[self.head]:
+            raise self.state.make_error(
+                GraphRunnerError,
+                f"{source!r} leads to {target!r}, out of its branch of {self.fork.id!r}, whose branches meet in "
+                f"{self.fork.join!r}",
+                source,
+            )
+        return target
+
+
+def _escape_key(head: str) -> str:
+    """Return a node's id as a part of a key; dots and colons separate the parts."""
+    return head.replace("~", "~0").replace(".", "~1").replace(":", "~2")
+
+
+# Maps
+
+
+@final
+class _MapExecution:
+    """One execution of a map node.
+
+    Attributes:
+        runner: the node runner that has reached the map node.
+        node: the map node.
+        key: the key of this execution.
+        updates: the packed update of each item; None while it is not finished.
+    """
+
+    def __init__(self, runner: NodeRunner, node: Node, key: str) -> None:
+        self.runner = runner
+        self.history = runner.history
+        self.state = runner.state
+        self.node = node
+        self.key = key
+        self.executor = runner.find_executor(node.id)
+        self.updates: list[FrozenDict | None] = []
+        self.unfinished = 0
+        """How many items have not returned an update yet."""
+
+    def steps(self) -> Steps:
+        """Run the node for all items concurrently, then merge their updates in the items' order.
+
+        Raises:
+            Halt: an item waits for a human, or the run was asked to pause.
+        """
+        runner = self.runner
+        items = yield from self._resolve_items()
+        self.updates = [None] * len(items)
+        self.unfinished = len(items)
+        parts = [self._run_item(index, item) for index, item in enumerate(items)]
+        yield from runner.run_parallel(self.node.id, parts, self.node.max_concurrency)
+        if any(update is None for update in self.updates):
+            raise Halt
+        self._merge([unpack(update) for update in self.updates if update is not None])
+
+    def _merge(self, updates: list[dict[str, Any]]) -> None:
+        """Merge the updates of all items, in their order."""
+        runner = self.runner
+        node_id = self.node.id
+        if runner.reporter.post is not None:
+            named = [(str(index), update) for index, update in enumerate(updates)]
+            runner.post_overwrites(node_id, named)
+        for index, update in enumerate(updates):
+            source = f"item {index} of {node_id!r}"
+            self.state.merge(node_id, update, source)
+
+    def _resolve_items(self) -> Generator[Request, Any, Collection[Any]]:
+        """Return the items; they are recorded once, so that a resume finds the same items."""
+        history = self.history
+        state = self.state
+        node = self.node
+        recorded: Collection[Any] | None = history.writes.get(ITEMS + self.key)
+        if recorded is not None:
+            return recorded
+        assert node.items is not None
+        failure_message = f"what {node.id!r} maps over cannot be listed"
+        arguments = (state.view(), history.config)
+        listed = yield from call_user(state, node.id, failure_message, node.items, *arguments)
+        try:
+            items: Collection[Any] = freeze([*listed])
+        except (Exception, GraphInterrupt) as error:
+            reason = f"{failure_message}: {describe_error(error)}"
+            raise state.make_error(NodeExecutionError, reason, node.id) from error
+        # `defer` costs no sync; see the top of the module for which records may wait.
+        yield from history.ensure_stored()
+        writes = {ITEMS + self.key: items}
+        if self._may_find_again(items):
+            history.defer(writes)
+        else:
+            yield from history.record_or_defer(writes)
+        return items
+
+    def _may_find_again(self, items: Collection[Any]) -> bool:
+        """Return whether the items need no record before anything depends on them.
+
+        Several items are recorded even so: readers see how many there are before the first has
+        finished. Values that are not plain may be refused by the saver, which must happen before an
+        item runs.
+        """
+        assert self.node.items is not None
+        is_in_state = isinstance(self.node.items.function, StateItems)
+        return is_in_state and len(items) <= 1 and kind_of(items) == PLAIN
+
+    def _run_item(self, index: int, item: Any) -> Steps:
+        """Run the node for one item, unless its result is recorded."""
+        runner = self.runner
+        node = self.node
+        key = f"{self.key}.{index}" if self.key else str(index)
+        task = self.history.writes.get(TASK + key)
+        if task is not None:
+            self.unfinished -= 1
+        else:
+            if runner.control.pause_requested:
+                return
+            try:
+                result = yield from runner.run_action(node, item, key, self.executor, index)
+            except Halt:
+                return
+            task = {"node": node.id, "update": self._pack_result(index, result)}
+            self.unfinished -= 1
+            yield from self._record_result({TASK + key: task})
+            if runner.dispatched_outputs:
+                yield from runner.emit_all(runner.dispatched_outputs)
+        self.updates[index] = task["update"]
+        data = {"branch": key, "nodes": 1, "index": index, "total": len(self.updates)}
+        runner.reporter.post_event("parallel.branch", node.id, data)
+
+    def _record_result(self, writes: dict[str, Any]) -> Steps:
+        """Record the update of an item, unless it is the last one and will be stored with the node at once."""
+        history = self.history
+        # Outputs are emitted before the checkpoint, and the caller may close the stream at any of
+        # them. So with outputs, the last update has to be recorded too.
+        is_last = self.unfinished == 0 and not self.runner.dispatched_outputs
+        if is_last and history.stores_directly_after(self.node):
+            history.defer(writes)
+        else:
+            yield from history.record_or_defer(writes)
+
+    def _pack_result(self, index: int, result: Any) -> FrozenDict:
+        """Return the update of an item as it is recorded."""
+        state = self.state
+        node_id = self.node.id
+        name = describe_node(self.node, index)
+        if result.__class__ is Command:
+            if result.goto is not None:
+                reason = f"{name} returned a Command that goes to {result.goto!r}: a map cannot go anywhere"
+                raise state.make_error(GraphRunnerError, reason, node_id)
+            result = result.update
+        if result is not None and not is_update(result):
+            returned = type(result).__name__
+            reason = f"{name} returned {returned}: return a mapping of updates, or None"
+            raise state.make_error(NodeExecutionError, reason, node_id)
+        try:
+            return pack(state.schema.to_mapping(state.absorb_private(result or {})))
+        except ValueError as error:
+            reason = f"the update of {name} cannot be stored: {error}"
+            raise state.make_error(NodeExecutionError, reason, node_id) from error

@@ -1,0 +1,167 @@
+"""RunReporter: counts what a run executes, and reports it: in events to observers, in errors to callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, final
+
+from graphkit._plan.events import EVENTS
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import RunnableConfig
+from graphkit._saver.writes import ANSWER
+from graphkit._values.frozen import FrozenDict, private_copy
+from graphkit._wording import message_of
+from graphkit.errors import GraphRunnerError, MaxIterationsError
+
+PostEvent = Callable[..., None]
+"""Posts an event to the observers; see `graphkit._plan.events.Outbox.post`."""
+_PATH_LENGTH: Final = 100
+_NO_DATA: Final[Mapping[str, Any]] = {}
+
+
+@final
+class RunReporter:
+    """The counts, the path, the events and the errors of one run, its branches included.
+
+    Attributes:
+        config: the config of the run; names no checkpoint.
+        limit: how many nodes the run may execute.
+        step: how many nodes it has executed.
+        finished_nodes: the nodes that have finished, in this order.
+        post: posts to the observers; None if there are none. Hot code checks it before it calls a
+            method, so that a run without observers pays nothing.
+        checkpoint_id: the id of the latest stored checkpoint on this run's line.
+    """
+
+    def __init__(self, config: RunnableConfig, limit: int, *, has_saver: bool) -> None:
+        self.config = config
+        self.limit = limit
+        self.step = 0
+        self.finished_nodes: list[str] = []
+        self.post: PostEvent | None = None
+        self.checkpoint_id: str | None = None
+        self._thread_id = config.thread if has_saver else config.thread_id
+        self._execution_counts: dict[str, int] = {}
+
+    # The number of nodes
+
+    def count_execution(self, node_id: str, data: FrozenDict) -> None:
+        """Count one more executed node; `data` is the state that it receives.
+
+        Raises:
+            MaxIterationsError: the run has executed as many nodes as it may.
+        """
+        if self.step >= self.limit:
+            self.check_limit(node_id, data)
+        self.step += 1
+
+    def check_limit(self, node_id: str, data: FrozenDict) -> None:
+        """Check that one more node may be executed.
+
+        Raises:
+            MaxIterationsError: the run has executed as many nodes as it may.
+        """
+        if self.step < self.limit:
+            return
+        thread = self.config.thread
+        error = self.make_error(
+            MaxIterationsError,
+            f"the run of thread {thread!r} has reached its max_iterations, {self.limit}, and would go on with "
+            f"{node_id!r}: resume it with a higher limit, or send new input, which starts a new count",
+            node_id,
+            data,
+        )
+        error.thread_id = thread
+        raise error
+
+    # Errors
+
+    def make_error(
+        self, kind: type[GraphRunnerError], reason: str, node_id: str | None, data: FrozenDict
+    ) -> GraphRunnerError:
+        """Make an error that describes the run: its thread, path and state."""
+        error = kind(reason)
+        self.add_place(error, node_id, data)
+        return error
+
+    def add_place(self, error: GraphRunnerError, node_id: str | None, data: FrozenDict) -> None:
+        """Write into an error where the run has failed."""
+        error.node_id = node_id
+        error.thread_id = self._thread_id
+        state: Any = private_copy(data)  # the saver may hold the objects in it
+        error.state = state
+        error.path = tuple(self.finished_nodes[-_PATH_LENGTH:])
+        error.config = self.config
+
+    # Events
+
+    def post_event(
+        self,
+        type: str,
+        node_id: str | None,
+        data: Mapping[str, Any] = _NO_DATA,
+        *,
+        level: str | None = None,
+    ) -> None:
+        """Post an event, if there are observers; at its usual level, unless another is given."""
+        if self.post is not None:
+            self.post(
+                type,
+                level or EVENTS[type].level,
+                thread_id=self.config.thread,
+                node_id=node_id,
+                checkpoint_id=self.checkpoint_id,
+                data=data,
+            )
+
+    def post_node_start(self, node_id: str, data: FrozenDict) -> None:
+        """Post that a node starts, with the state that it receives."""
+        count = self._execution_counts.get(node_id, 0) + 1
+        self._execution_counts[node_id] = count
+        if count > 1:
+            self.post_event("cycle.detected", node_id, {"visit_count": count})
+        self.post_event("node.start", node_id, {"step": self.step})
+        self.post_event("node.state", node_id, {"input": data})
+
+    def post_node_complete(self, node_id: str, data: FrozenDict) -> None:
+        """Post that a node has finished, with the state after it."""
+        self.post_event("node.state", node_id, {"output": data})
+        self.post_event("node.complete", node_id, {"step": self.step, "error": False})
+
+    def post_node_failed(self, node_id: str, error: BaseException) -> None:
+        """Post that a node has failed."""
+        data = {"step": self.step, "error": True, "reason": message_of(error)}
+        self.post_event("node.complete", node_id, data, level="warning")
+
+    def post_load(self, base: Checkpoint) -> None:
+        """Post that a checkpoint was loaded."""
+        data = {"run_id": base.metadata.get("run_id"), "node": base.node_id, "id": base.id}
+        self.post_event("checkpoint.load", base.node_id, data)
+
+    def post_save(self, saved: Checkpoint, source: str) -> None:
+        """Post that a checkpoint was stored."""
+        data = {
+            "id": saved.id,
+            "run_id": saved.metadata.get("run_id"),
+            "node": saved.node_id,
+            "next": saved.next_node_id,
+            "source": source,
+        }
+        self.post_event("checkpoint.save", saved.node_id, data)
+
+    def post_resume(
+        self, base: Checkpoint, next_node_id: str | None, run_id: str | None, added: Mapping[str, Any]
+    ) -> None:
+        """Post that the run resumes, and which interrupts the resume answers.
+
+        Args:
+            base: the checkpoint.
+            next_node_id: the node that the run continues with.
+            run_id: the id of the run.
+            added: the pending writes that the resume adds.
+        """
+        data = {"run_id": run_id, "checkpoint_node": base.node_id, "resume_node": next_node_id}
+        self.post_event("checkpoint.resume", next_node_id, data)
+        for key, answer in added.items():
+            if key.startswith(ANSWER) and answer is not None:
+                self.post_event("interrupt.answered", next_node_id, {"id": key.removeprefix(ANSWER)})

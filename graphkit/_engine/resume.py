@@ -1,0 +1,405 @@
+"""How a run goes on from a stored checkpoint, with what a human answered.
+
+`plan_resume` decides it, and changes nothing. `prepare_resume` loads what that takes, moves the
+history and the state there, and checks the nested graphs. It stores nothing: a resume that does not
+fit what waits, here or in a nested graph, leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from graphkit._engine.history import ResumePlan, RunHistory, checkpoint_not_found, inherited_metadata
+from graphkit._engine.requests import Request
+from graphkit._engine.state import RunState
+from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
+from graphkit._plan.topology import Topology
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.output import ABSENT, GraphResume
+from graphkit._saver.writes import (
+    ANSWER,
+    FAILURE,
+    INTERRUPT,
+    OUTER_EXECUTION,
+    SUBGRAPH_INTERRUPT,
+    UPDATE,
+    can_answer,
+    interrupts_in,
+    next_update_key,
+    subgraph_interrupts,
+    subgraph_namespace,
+    taken_answers,
+    unanswered_interrupts,
+)
+from graphkit._values.frozen import freeze
+from graphkit._wording import message_of
+from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, NodeExecutionError
+
+_SOURCES_OF_LOOP: Final = frozenset({"input", "loop"})
+"""Values of `source` in the metadata of checkpoints at which a resume still makes the declared
+stops; it does not after an update, a fork or an answer."""
+_DECLARED_STOPS: Final = frozenset({"before", "after"})
+"""Values of `when` of interrupts that the options declare."""
+
+
+def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Request, Any, ResumePlan]:
+    """Move a run to the position where a resume continues; store nothing yet.
+
+    Raises:
+        GraphRunnerError: the resume does not match what waits, here or in a nested graph.
+        CheckpointNotFoundError: there is nothing to resume.
+    """
+    if history.saver is None:
+        raise CheckpointerConfigurationError(
+            "a resume needs a saver: compile the graph with checkpoint_saver=..., and checkpoint_interval above 0"
+        )
+    base = yield from history.load_base()
+    if base is None:
+        hint = "see get_state_history" if history.requested_config.checkpoint_id else "invoke it with an input first"
+        raise checkpoint_not_found(history.requested_config, hint)
+    history.move_to(base)
+    history.reporter.post_load(base)
+    writes = yield from history.load_writes(base)
+    state = history.state
+    try:
+        plan = plan_resume(state, base, writes, resume, is_latest=history.is_latest)
+    except GraphRunnerError as error:
+        history.reporter.add_place(error, error.node_id, state.data)
+        raise
+    # The position is the stored state, without the updates that this resume and earlier ones bring:
+    # those are pending writes at it. If the next node fails, the run returns to the position, and
+    # the next resume merges the updates again, once.
+    history.apply(plan)
+    _merge_updates(state, plan)
+    yield from _check_nested(history, plan)
+    return plan
+
+
+# The plan
+
+
+def plan_resume(
+    state: RunState,
+    base: Checkpoint,
+    writes: Mapping[str, Any],
+    resume: GraphResume,
+    *,
+    is_latest: bool,
+) -> ResumePlan:
+    """Decide how a resume goes on from a checkpoint. Changes nothing.
+
+    Args:
+        state: the state at the checkpoint; only its graph and its transient keys matter here.
+        base: the checkpoint.
+        writes: its pending writes.
+        resume: what the caller gave.
+        is_latest: whether it is the latest checkpoint of its history.
+
+    Raises:
+        GraphRunnerError: the resume does not match what waits; names no place but a node.
+    """
+    next_node_id = None if base.next_node_id is None else _resolve_next(state.topology, base.next_node_id)
+    recorded = dict(writes)
+    if not is_latest:  # its interrupts wait again, without their answers
+        recorded = {key: value for key, value in recorded.items() if key.startswith(INTERRUPT)}
+    was_interrupted = any(key.startswith((INTERRUPT, SUBGRAPH_INTERRUPT)) for key in recorded)
+    waiting = unanswered_interrupts(recorded)
+    parts = split_resume(resume, waiting, subgraph_interrupts(recorded))
+    brought = _read_own_part(state, parts.own, waiting, recorded, (base.node_id, next_node_id))
+    added = brought.writes
+    if not is_latest:
+        recorded = _first_open_interrupts(recorded, added)
+    # Answers may have been recorded by `graphkit.operations.answer`, long before this resume. From
+    # here on, readers see that a run has taken them.
+    added.update(taken_answers({**recorded, **added}))
+    follows_failure = recorded.get(FAILURE) is not None
+    if follows_failure:
+        added[FAILURE] = None
+    return ResumePlan(
+        base=base,
+        next_node_id=next_node_id,
+        # A stop for a human starts a new count: the human has seen that the run goes on.
+        step=0 if was_interrupted else base.metadata.get("step", 0),
+        may_stop=base.metadata.get("source") in _SOURCES_OF_LOOP and not was_interrupted,
+        inherited=inherited_metadata(base),
+        recorded=recorded,
+        added=added,
+        private=brought.private,
+        updates=_find_updates({**recorded, **added}),
+        nested=parts.by_namespace,
+        follows_failure=follows_failure,
+    )
+
+
+def _resolve_next(topology: Topology, stored: str) -> str:
+    """Return the node or fork that a stored next node means in this version of the graph."""
+    target = topology.resolve_target(stored)
+    if target is None:
+        raise GraphRunnerError(
+            f"the stored next node {stored!r} is not a node of this graph; "
+            f"add it again, or choose another with update_state(config, {{}}, goto=...)",
+            node_id=stored,
+        )
+    return target
+
+
+class _Brought(NamedTuple):
+    """What a resume brings for one graph."""
+
+    writes: dict[str, Any]
+    """The pending writes that it adds."""
+    private: list[Mapping[str, Any]]
+    """The parts of its updates with transient keys."""
+
+
+def _read_own_part(
+    state: RunState,
+    resume: GraphResume,
+    waiting: Mapping[str, Mapping[str, Any]],
+    recorded: Mapping[str, Any],
+    stopped_at: tuple[str, str | None],
+) -> _Brought:
+    """Return what a resume brings for one graph, its nested graphs aside.
+
+    Args:
+        state: its graph, and the transient keys.
+        resume: the part of the resume that is for this graph.
+        waiting: the unanswered interrupts, by id.
+        recorded: the pending writes.
+        stopped_at: the node that has finished and the next one.
+
+    Raises:
+        GraphRunnerError: the resume has a value that no interrupt waits for, or that cannot be
+            stored.
+    """
+    # A declared stop is passed by any resume, with or without an answer. None says so: without it,
+    # a crash of the next node would leave the thread waiting for a human who has already acted.
+    writes: dict[str, Any] = {
+        ANSWER + interrupt_id: None
+        for interrupt_id, interrupt in waiting.items()
+        if interrupt["when"] in _DECLARED_STOPS
+    }
+    updates: dict[str, Any] = {}
+    if resume.has_value:
+        if not waiting:
+            raise GraphRunnerError(
+                "nothing waits for an answer here; give GraphResume(update={...}) to change the state"
+            )
+        for interrupt_id, answer in _answers_by_id(resume.value, waiting).items():
+            when = waiting[interrupt_id]["when"]
+            if not can_answer(when, answer):
+                node_id, next_node_id = stopped_at
+                raise GraphRunnerError(
+                    f"the run stopped at {node_id!r} -> {next_node_id!r}: resume with a mapping to merge into "
+                    f"the state, or without a value, not with {type(answer).__name__}"
+                )
+            part = writes if when == "inside" else updates
+            part[ANSWER + interrupt_id] = answer
+    update: Any = resume.update
+    if update is not None:
+        if not isinstance(update, Mapping):
+            raise GraphRunnerError(f"update= must be a mapping, not {type(update).__name__}")
+        updates[next_update_key(recorded)] = update
+    private: list[Mapping[str, Any]] = []
+    try:
+        for key, value in updates.items():
+            public, own = state.split_private(value)
+            writes[key] = pack_if_marked(public)
+            if own:
+                private.append(own)
+        frozen = {key: freeze(value) for key, value in writes.items()}
+    except ValueError as error:
+        raise GraphRunnerError(f"the value or update of the resume cannot be stored: {error}") from error
+    return _Brought(frozen, private)
+
+
+def _answers_by_id(value: Any, waiting: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the answer to each interrupt that the value of a resume is for."""
+    if isinstance(value, Mapping) and value and all(key in waiting for key in value):
+        return value
+    return dict.fromkeys(_addressed_interrupts(waiting), value)
+
+
+def _addressed_interrupts(waiting: Mapping[str, Any]) -> Sequence[str]:
+    """Return the interrupts that an answer without an id is for.
+
+    Returns:
+        The id of the `interrupt()` call that waits; without one, the ids of all declared stops.
+
+    Raises:
+        GraphRunnerError: several node executions wait at an `interrupt()` call.
+    """
+    inside = {interrupt_id: interrupt for interrupt_id, interrupt in waiting.items() if interrupt["when"] == "inside"}
+    if not inside:
+        return [*waiting]
+    executions = {interrupt.get("key", "") for interrupt in inside.values()}
+    if len(executions) > 1:
+        known = ", ".join(map(repr, waiting))
+        raise GraphRunnerError(f"several interrupts wait: resume with a mapping of id to answer; the ids are {known}")
+    # A node makes one `interrupt()` call after the other: the first is the one that waits.
+    return [next(iter(inside))]
+
+
+def _first_open_interrupts(recorded: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the interrupts that wait again when an older checkpoint is resumed.
+
+    A node that asked twice was answered the first time. Without that answer it asks its first
+    question again, and its second question must not wait at the same time.
+
+    Args:
+        recorded: the interrupts of the checkpoint.
+        added: the pending writes that the resume adds, answers among them.
+
+    Returns:
+        The interrupts, but of each node execution only those up to its first unanswered one.
+    """
+    kept: dict[str, Any] = {}
+    waiting: set[tuple[str, str]] = set()
+    for key, interrupt in recorded.items():
+        is_answered = ANSWER + key.removeprefix(INTERRUPT) in added
+        if interrupt["when"] == "inside" and not is_answered:
+            execution = (interrupt["node_id"], interrupt.get("key", ""))
+            if execution in waiting:
+                continue
+            waiting.add(execution)
+        kept[key] = interrupt
+    return kept
+
+
+# The updates
+
+
+def _find_updates(writes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the updates among pending writes: those of resumes, and answers to declared stops."""
+    interrupts = interrupts_in(writes)
+    updates: dict[str, Mapping[str, Any]] = {}
+    for key, value in writes.items():
+        if key.startswith(UPDATE):
+            updates[key] = value
+        elif value is not None and key.startswith(ANSWER):
+            interrupt = interrupts.get(key.removeprefix(ANSWER))
+            if interrupt is not None and interrupt["when"] != "inside":
+                updates[key] = value
+    return updates
+
+
+def _merge_updates(state: RunState, plan: ResumePlan) -> None:
+    """Merge the updates into the state, in the order of their arrival."""
+    try:
+        for private in plan.private:
+            state.absorb_private(private)
+    except Exception as error:
+        reason = f"the value or update of the resume cannot be merged: {message_of(error)}"
+        raise state.make_error(GraphRunnerError, reason, plan.next_node_id) from error
+    for key, update in plan.updates.items():
+        try:
+            state.merge(plan.base.node_id, unpack_if_marked(update))
+        except NodeExecutionError as error:
+            reason = f"the value or update of the resume cannot be merged: {message_of(error.__cause__ or error)}"
+            if key not in plan.added:
+                reason += "; it was stored for this resume, and a rollback to the latest checkpoint drops it"
+            raise state.make_error(GraphRunnerError, reason, plan.next_node_id) from error.__cause__
+
+
+# Nested graphs
+
+
+def _check_nested(history: RunHistory, plan: ResumePlan) -> Generator[Request, Any, None]:
+    """Check that the nested graphs accept what a resume brings for them, before anything is stored.
+
+    Each of them is prepared as if it were resumed, and then forgotten: only the node execution that
+    runs it knows when. Its own nested graphs are checked with it.
+
+    Raises:
+        GraphRunnerError: a nested graph refuses it, or no longer waits.
+    """
+    for node in history.program.topology.nodes.values():
+        if node.graph is None:
+            continue
+        resume = plan.nested.get(subgraph_namespace(history.config.checkpoint_ns, node.id))
+        if resume is None:
+            continue
+        # No key: the node may be in a branch or reached by an edge that is not evaluated yet. Only
+        # the start of the execution is compared, which all nodes of this position share.
+        nested = history.open_nested(node, history.state, "")
+        nested.reporter.post = None
+        nested_plan = yield from prepare_resume(nested, resume)
+        execution = nested_plan.base.metadata.get(OUTER_EXECUTION, "")
+        if not execution.startswith(f"{history.execution_start()}/"):
+            reason = f"the interrupt in subgraph {node.id!r} was already answered, or the run has moved past it"
+            raise history.state.make_error(GraphRunnerError, reason, node.id)
+
+
+class SplitResume(NamedTuple):
+    """A resume, divided between a graph and its nested graphs."""
+
+    own: GraphResume
+    by_namespace: dict[str, GraphResume]
+
+
+class _SplitValue(NamedTuple):
+    """The value of a resume, divided."""
+
+    own: Any
+    by_namespace: dict[str, Any]
+
+
+def split_resume(resume: GraphResume, waiting: Mapping[str, Any], nested: Mapping[str, str]) -> SplitResume:
+    """Divide a resume between a graph and the nested graphs that wait.
+
+    Args:
+        resume: what the caller gave.
+        waiting: the unanswered interrupts of the graph itself, by id.
+        nested: the namespaces of the interrupts in nested graphs, by id.
+
+    Raises:
+        GraphRunnerError: it is ambiguous which graph the value or the update is for.
+    """
+    if not nested or (not resume.has_value and resume.update is None):
+        return SplitResume(own=resume, by_namespace={})
+    # A value without ids is for the only interrupt that waits. An update is for this graph if it
+    # waits itself, and otherwise for the nested graph that does.
+    values = _split_value(resume.value, waiting, nested)
+    own_update = resume.update
+    updates: dict[str, Mapping[str, Any] | None] = {}
+    if resume.update is not None and not waiting:
+        namespaces = set(nested.values())
+        if len(namespaces) > 1:
+            raise GraphRunnerError(
+                f"several subgraphs wait ({', '.join(sorted(map(repr, namespaces)))}): "
+                f"change the state of one with update_state at its checkpoint_ns"
+            )
+        updates = dict.fromkeys(namespaces, resume.update)
+        own_update = None
+    by_namespace = {
+        namespace: GraphResume(values.by_namespace.get(namespace, ABSENT), update=updates.get(namespace))
+        for namespace in {*values.by_namespace, *updates}
+    }
+    return SplitResume(own=GraphResume(values.own, update=own_update), by_namespace=by_namespace)
+
+
+def _split_value(value: Any, waiting: Mapping[str, Any], nested: Mapping[str, str]) -> _SplitValue:
+    if value is ABSENT:
+        return _SplitValue(own=ABSENT, by_namespace={})
+    known = dict.fromkeys((*waiting, *nested))
+    if isinstance(value, Mapping) and value and all(key in known for key in value):
+        return _split_answers(value, waiting, nested)
+    if waiting or len(nested) > 1:
+        raise GraphRunnerError(
+            f"several interrupts wait: resume with a mapping of id to answer; the ids are {', '.join(map(repr, known))}"
+        )
+    (namespace,) = nested.values()
+    return _SplitValue(own=ABSENT, by_namespace={namespace: value})
+
+
+def _split_answers(answers: Mapping[str, Any], waiting: Mapping[str, Any], nested: Mapping[str, str]) -> _SplitValue:
+    """Divide answers by interrupt id."""
+    own: dict[str, Any] = {}
+    by_namespace: dict[str, dict[str, Any]] = {}
+    for interrupt_id, answer in answers.items():
+        if interrupt_id in waiting:
+            own[interrupt_id] = answer
+        if interrupt_id in nested:
+            by_namespace.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
+    return _SplitValue(own=own or ABSENT, by_namespace=by_namespace)

@@ -1,0 +1,136 @@
+"""Edges: which node comes next. Functions of a state and the node that has finished."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from typing import Any
+
+from graphkit._engine.requests import Ask, Request
+from graphkit._engine.state import RunState
+from graphkit._plan.topology import Call, Condition, Node, Topology
+from graphkit._records.context import GraphInterrupt
+from graphkit._records.output import Command
+from graphkit._wording import describe_error
+from graphkit.errors import GraphRunnerError, NodeExecutionError
+
+
+def follow_edge(state: RunState, source: str) -> Generator[Request, Any, str]:
+    """Take the outgoing edge of a node; return the id of the next node."""
+    edge = state.topology.edges.get(source)
+    if edge.__class__ is str:
+        return edge
+    if edge is None:
+        raise no_edge_error(state, source)
+    return (yield from evaluate_edge(state, source, edge))  # type: ignore[arg-type]
+
+
+def no_edge_error(state: RunState, source: str) -> GraphRunnerError:
+    """Make the error of a node that leads nowhere."""
+    reason = f"{source!r} has no outgoing edge, and returned no Command with a goto; add_edge({source!r}, ...)"
+    return state.make_error(GraphRunnerError, reason, source)
+
+
+def evaluate_edge(state: RunState, source: str, edge: Condition) -> Generator[Request, Any, str]:
+    """Evaluate a conditional edge with its hooks, and merge their updates; return the next node."""
+    config = state.reporter.config
+    failure_message = f"the edge of {source!r} failed"
+    for hook in edge.before_hooks:
+        arguments = (source, state.view(), config)
+        update = yield from call_user(state, source, failure_message, hook, *arguments)
+        state.merge(source, update)
+    result = yield from call_user(state, source, failure_message, edge.call, state.view(), config)
+    for hook in edge.after_hooks:
+        arguments = (source, state.view(), config)
+        result = yield from call_user(state, source, failure_message, hook, *arguments, result)
+    if isinstance(result, Command):
+        state.merge(source, result.update)
+        result = result.goto
+    return _resolve_result(state, source, edge, result)
+
+
+def call_user(
+    state: RunState, node_id: str, failure_message: str, call: Call, *arguments: Any
+) -> Generator[Request, Any, Any]:
+    """Call a hook, a condition or another function of a node or an edge that is no action."""
+    try:
+        return (yield Ask(call, *arguments))
+    except (Exception, GraphInterrupt) as error:  # only actions can interrupt the run
+        reason = f"{failure_message}: {describe_error(error)}"
+        raise state.make_error(NodeExecutionError, reason, node_id) from error
+
+
+def _resolve_result(state: RunState, source: str, edge: Condition, result: Any) -> str:
+    """Find the node that the result of a condition leads to."""
+    target = result
+    if edge.mappings is not None:
+        target = _look_up_result(state, source, edge.mappings, result)
+    next_node_id = None
+    if isinstance(target, str):
+        next_node_id = state.topology.resolve_target(target, source)
+    elif _is_collection(target):
+        raise _several_targets_error(state, f"the edge of {source!r} leads", target, source)
+    if state.reporter.post is not None:
+        state.reporter.post_event("edge.evaluate", source, {"result": repr(result), "target": next_node_id})
+    if next_node_id is None:
+        reason = f"the edge of {source!r} leads to {target!r}, which is not a node of the graph"
+        raise state.make_error(GraphRunnerError, reason, source)
+    return next_node_id
+
+
+def _look_up_result(state: RunState, source: str, mappings: Mapping[Any, str], key: Any) -> str:
+    try:
+        return mappings[key]
+    except (KeyError, TypeError):
+        if _is_collection(key):
+            raise _several_targets_error(state, f"the edge of {source!r} leads", key, source) from None
+        known = ", ".join(map(repr, mappings))
+        reason = f"the edge of {source!r} gave {key!r}, which its mappings do not have (they have {known})"
+        raise state.make_error(GraphRunnerError, reason, source) from None
+
+
+def resolve_goto(state: RunState, node_id: str, goto: str) -> str:
+    """Return the node that the Command of a node goes to."""
+    topology = state.topology
+    if not isinstance(goto, str):
+        raise _several_targets_error(state, f"the Command of {node_id!r} goes", goto, node_id)
+    target = topology.resolve_target(goto, node_id)
+    if target is None:
+        reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
+        raise state.make_error(GraphRunnerError, reason, node_id)
+    node = topology.nodes.get(node_id)
+    if node is not None and node.destinations and target not in _allowed_targets(topology, node):
+        known = ", ".join(map(repr, node.destinations))
+        raise state.make_error(
+            GraphRunnerError,
+            f"the Command of {node_id!r} goes to {goto!r}, which is not among its destinations ({known}); "
+            f"name it in add_node({node_id!r}, ..., destinations=[...])",
+            node_id,
+        )
+    return target
+
+
+def _allowed_targets(topology: Topology, node: Node) -> Collection[str]:
+    """Return the targets of a node that declares destinations: these, and its edges'."""
+    edge = topology.edges.get(node.id)
+    if isinstance(edge, Condition):
+        mapped = {} if edge.mappings is None else edge.mappings
+        return (*node.destinations, *mapped.values())
+    if not edge:
+        return node.destinations
+    fork = topology.forks.get(edge)
+    heads = () if fork is None else fork.heads
+    return (*node.destinations, edge, *heads)
+
+
+def _several_targets_error(state: RunState, what: str, targets: Any, source: str) -> GraphRunnerError:
+    """Make the error of a goto that is not one node id."""
+    reason = (
+        f"{what} to {targets!r}, but a goto is one node id. "
+        f"To run several nodes at the same time, add several plain edges (a fork), or a map node"
+    )
+    return state.make_error(GraphRunnerError, reason, source)
+
+
+def _is_collection(target: Any) -> bool:
+    """Return whether a condition returned several targets, as other libraries allow."""
+    return isinstance(target, (list, tuple, set, frozenset))

@@ -1,0 +1,59 @@
+"""Where a run has its times and ids from: a clock that the driver passes in."""
+
+from datetime import UTC, datetime
+from itertools import count
+
+import pytest
+
+from graphkit import interrupt
+from graphkit._engine.requests import Clock
+from graphkit.errors import NodeExecutionError
+from savers import MemorySaver
+from tests.unit.graphs import CONFIG, chain, says
+
+NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def ids(monkeypatch):
+    """Let it always be noon; return the ids that were made, in order."""
+    made = []
+    numbers = count()
+
+    def new_id(milliseconds):
+        assert milliseconds == int(NOON.timestamp() * 1000)
+        made.append(f"id {next(numbers)}")
+        return made[-1]
+
+    nanoseconds = int(NOON.timestamp()) * 1_000_000_000
+    clock = Clock(now=lambda: nanoseconds, measure=lambda: 0.0, new_id=new_id)
+    monkeypatch.setattr("graphkit._engine.driver.CLOCK", clock)
+    return made
+
+
+def test_checkpoints_and_interrupts(ids):
+    saver = MemorySaver()
+    compiled = chain(a=says("a"), ask=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
+    compiled.invoke({}, CONFIG)
+    (stop,) = saver.interrupts("t")
+    assert (stop.id in ids, stop.created_at) == (True, NOON)
+    compiled.update_state(CONFIG, {"log": "b"})
+    history = saver.list(CONFIG)
+    assert {(checkpoint.id in ids, checkpoint.created_at) for checkpoint in history} == {(True, NOON)}
+    assert history[-1].metadata["run_id"] in ids
+
+
+def test_failures_and_resumes(ids):
+    def fail(state):
+        raise KeyError(state)
+
+    saver = MemorySaver()
+    compiled = chain(a=fail).compile(checkpoint_saver=saver)
+    for again in ({}, None):
+        with pytest.raises(NodeExecutionError):
+            compiled.invoke(again, CONFIG)
+    config = CONFIG.replace(checkpoint_id=saver.get(CONFIG).id)
+    assert saver.get_writes(config)["failure"]["at"] == NOON
+    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled.invoke(None, CONFIG)
+    assert saver.get(CONFIG).metadata["resumed_at"] == NOON.isoformat()

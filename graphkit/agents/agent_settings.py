@@ -15,7 +15,7 @@ from graphkit.agents.checkpointer_config import CheckpointerConfig
 from graphkit.agents.mcp_settings import McpServerSettings
 from graphkit.agents.model_settings import MODEL_KEYS, parse_base_url, parse_provider, parse_variable
 from graphkit.agents.references import PATTERN, check_reference
-from graphkit.agents.secret import Secret
+from graphkit.agents.secret import check_key
 from graphkit.agents.settings import KeyProblemError, RetrySettings, Seconds, Settings
 from graphkit.agents.thread_ids import ThreadIDManager
 
@@ -50,7 +50,7 @@ def _check_state_type(value: Any) -> Any:
 
 
 def _check_key(value: str) -> str:
-    Secret.parse(value, "it")
+    check_key(value, "it")
     return value
 
 

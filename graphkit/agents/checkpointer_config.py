@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.settings import Settings
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import check_saver_options, get_saver, saver_names
 
+_SECRET_OPTIONS: Final = frozenset({"connection_string"})
 _EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
 
 
@@ -68,6 +69,17 @@ class CheckpointerConfig(Settings):
             raise ValueError(f"Unsupported checkpointer type: {name!r}; known are {', '.join(known)}")
         return name
 
+    @field_validator("config")
+    @classmethod
+    def _hide_secrets(cls, config: dict[str, Any] | None) -> dict[str, Any] | None:
+        if config is None:
+            return None
+        hidden = dict(config)
+        for name in _SECRET_OPTIONS & config.keys():
+            if isinstance(config[name], str):
+                hidden[name] = SecretStr(config[name])
+        return hidden
+
     def build(self) -> BaseCheckpointSaver | None:
         """Make the saver; return None if checkpoints are not enabled.
 
@@ -110,7 +122,7 @@ class CheckpointerConfig(Settings):
             raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
 
     def _find_options(self) -> dict[str, Any]:
-        options = dict(self.config or {})
+        options = {name: _reveal(value) for name, value in (self.config or {}).items()}
         if "name" in options:
             raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
         if self.type == "postgres" and not {"connection_string", "path", "pool"} & set(options):
@@ -121,7 +133,7 @@ class CheckpointerConfig(Settings):
         """Return the fields as a plain dict, which `from_dict` reads."""
         return {
             "type": self.type,
-            "config": None if self.config is None else dict(self.config),
+            "config": None if self.config is None else {name: _reveal(value) for name, value in self.config.items()},
             "enabled": self.enabled,
         }
 
@@ -133,6 +145,10 @@ class CheckpointerConfig(Settings):
             CheckpointerConfigurationError: it is no mapping, or a key is unknown or wrong.
         """
         return cls.from_mapping(mapping)
+
+
+def _reveal(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def parse_checkpointer(checkpointer: Any) -> Any:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self, final
 
+from pydantic import SecretStr
+
 from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.checkpointer_config import CheckpointerConfig, parse_checkpointer
 from graphkit.agents.default_state import DefaultState
@@ -14,7 +16,6 @@ from graphkit.agents.model_settings import MODEL_KEYS, without_key
 from graphkit.agents.references import describe_reference, find_loaded
 from graphkit.agents.settings import Path, Settings, format_path
 from graphkit.agents.tools import Tool, tool
-from graphkit.agents.variables import Variables
 from graphkit.errors import AgentConfigurationError
 
 _PLAIN: Final = (str, int, float, bool, type(None))
@@ -48,9 +49,8 @@ class AgentConfig:
     """How many nodes one run executes, at most; None: 1,000. Agents in this agent have the same limit."""
     thread_id: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The strategy for thread ids, and its options."""
-    variables: Variables = dataclasses.field(default_factory=Variables, compare=False)
-    """The environment variables of the file that this was loaded from. Errors of the agent do not show
-    their values, and `to_dict` writes `${NAME}`."""
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False)
+    """Texts of the file that this was loaded from in which a variable was replaced, and how the file writes them."""
 
     def __repr__(self) -> str:
         """Name the agent and the types of its steps; other values may be secret."""
@@ -96,8 +96,8 @@ class AgentConfig:
             plain["max_iterations"] = self.max_iterations
         if self.thread_id:
             plain["thread_id"] = _dump_value(self.thread_id, ("thread_id",))
-        written: dict[str, Any] = self.variables.restore(plain)
-        return written
+        restored: dict[str, Any] = _restore(plain, self.written)
+        return restored
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
@@ -173,6 +173,17 @@ def _read_settings(settings: Settings) -> dict[str, Any]:
     if settings.model_extra is not None:
         fields.update(settings.model_extra)
     return fields
+
+
+def _restore(plain: Any, written: Mapping[str, str]) -> Any:
+    """Return plain data whose texts are as the file writes them: `${NAME}`, and `$${` for `${`."""
+    if isinstance(plain, str):
+        return written.get(plain, plain)
+    if isinstance(plain, Mapping):
+        return {name: _restore(item, written) for name, item in plain.items()}
+    if isinstance(plain, list):
+        return [_restore(item, written) for item in plain]
+    return plain
 
 
 # Plain data of each part. A path names the part in errors.
@@ -304,6 +315,8 @@ def _dump_retry(retry: RetryPolicy, path: Path) -> dict[str, Any]:
 def _dump_value(value: Any, path: Path) -> Any:
     if isinstance(value, _PLAIN):
         return value
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
     if isinstance(value, RetryPolicy):
         return _dump_retry(value, path)
     if isinstance(value, Mapping):

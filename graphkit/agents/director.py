@@ -15,8 +15,6 @@ from graphkit.agents.agent import Agent, aclose_all, close_all
 from graphkit.agents.checkpointer_config import parse_checkpointer
 from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import parse_state_type
-from graphkit.agents.guarded_graph import GuardedGraph, guard_tool
-from graphkit.agents.models import hide_in_model
 from graphkit.agents.settings import check_limit
 from graphkit.agents.steps import STRATEGIES, ChatStep, Step, StepFactory
 from graphkit.agents.tools import Tool, ToolRegistry
@@ -63,9 +61,6 @@ class AgentBuilderDirector:
                 and no chat step; or the checkpointer cannot be built.
             RuntimeError: there are MCP servers, and an event loop is running in this thread.
         """
-        return self.config.variables.guard(self._build)()
-
-    def _build(self) -> Agent:
         if self.config.mcp_servers:
             _refuse_running_loop()
         assembly = _Assembly(self.config)
@@ -82,9 +77,6 @@ class AgentBuilderDirector:
 
     async def abuild(self) -> Agent:
         """As `build`, for code on an event loop."""
-        return await self.config.variables.guard(self._abuild)()
-
-    async def _abuild(self) -> Agent:
         assembly = _Assembly(self.config)
         try:
             for index, config in _find_nested(self.config):
@@ -184,7 +176,7 @@ class _Assembly:
     def finish(self, mcp_tools: Iterable[Tool]) -> Agent:
         """Make the steps, compile the graph, and return the agent."""
         config = self.config
-        tools = self._guard_tools([*config.tools, *mcp_tools])
+        tools = ToolRegistry([*config.tools, *mcp_tools])
         steps = self._make_steps(tools)
         for step in steps:
             self.resources += step.resources
@@ -197,7 +189,6 @@ class _Assembly:
             name=config.name,
             generate_thread_id=_make_generator(config.thread_id),
             resources=self.resources,
-            variables=config.variables,
             has_chat=has_chat,
         )
 
@@ -208,11 +199,6 @@ class _Assembly:
             options["max_iterations"] = self.config.max_iterations
         return options
 
-    def _guard_tools(self, tools: Iterable[Any]) -> ToolRegistry:
-        """Return tools whose errors do not show the values of variables."""
-        variables = self.config.variables
-        return ToolRegistry(guard_tool(tool, variables) for tool in ToolRegistry(tools))
-
     def _make_steps(self, tools: ToolRegistry) -> list[Step]:
         steps = [self._make_step(index, settings, tools) for index, settings in enumerate(self.config.steps)]
         uses_tools = any(step.uses_tools for step in steps)
@@ -221,11 +207,11 @@ class _Assembly:
             raise ValueError(f"the agent has tools ({names}) and no chat step that could call them")
         return steps
 
-    def _make_graph(self, steps: Sequence[Step]) -> GuardedGraph:
+    def _make_graph(self, steps: Sequence[Step]) -> StateGraph:
         """Return the steps as a chain from START to END."""
         needs_messages = any(step.needs_messages for step in steps)
         schema = parse_state_type(self.config.state_type, with_messages=needs_messages)
-        graph = GuardedGraph(schema, self.config.variables)
+        graph = StateGraph(schema)
         for step in steps:
             step.add_to(graph)
         _connect(graph, steps)
@@ -257,18 +243,8 @@ class _Assembly:
         name = options.pop("name", None) or f"{type_name}_step_{index}"
         if type_name == "agent":
             options = self._parse_nested(index, options)
-        if type_name == "llm":
-            options = self._parse_chat(options)
         _check_options(strategy, options)
         return strategy(name, tools, **options)
-
-    def _parse_chat(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a chat step whose model and tools do not show the values of variables."""
-        if not self.config.variables:
-            return options
-        model = hide_in_model(options.get("model"), self.config.variables.hide_in)
-        tools = self._guard_tools(options.get("tools", ()))
-        return {**options, "model": model, "tools": tools}
 
     def _parse_nested(self, index: int, options: dict[str, Any]) -> dict[str, Any]:
         """Return the settings of a nested agent as AgentStep takes them."""

@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    SecretStr,
     Tag,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -22,7 +23,7 @@ from pydantic import (
 
 from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.model_settings import shown_url
-from graphkit.agents.secret import Secret
+from graphkit.agents.secret import check_key
 from graphkit.agents.settings import RetrySettings, Seconds, Settings
 from graphkit.errors import AgentConfigurationError
 
@@ -33,6 +34,19 @@ def _check_text(text: str) -> str:
     if "\0" in text:
         raise ValueError("contains a null character")
     return text
+
+
+def _as_secret(value: Any) -> SecretStr:
+    if isinstance(value, SecretStr):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be a valid string")  # noqa: TRY004 - pydantic collects it
+    return SecretStr(value)
+
+
+def _check_secret(secret: SecretStr) -> SecretStr:
+    _check_text(secret.get_secret_value())
+    return secret
 
 
 def _as_list(value: Any) -> Any:
@@ -69,6 +83,7 @@ def _list_or_mapping(value: Any) -> str:
 
 
 _Text = Annotated[str, AfterValidator(_check_text)]
+_Secret = Annotated[SecretStr, BeforeValidator(_as_secret), AfterValidator(_check_secret)]
 _Texts = Annotated[list[_Text], BeforeValidator(_as_list)]
 _Url = Annotated[str, AfterValidator(_check_text), AfterValidator(_check_url)]
 _Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")], Discriminator(_flag_or_names)]
@@ -101,7 +116,7 @@ class McpServerSettings(Settings):
     """The program to start; it speaks the protocol on its standard streams."""
     args: _Texts = Field(default_factory=list)
     """Its arguments."""
-    env: dict[str, _Text | None] = Field(default_factory=dict, repr=False)
+    env: dict[str, _Secret | None] = Field(default_factory=dict, repr=False)
     """Environment variables for it; `null` passes the variable of this process on."""
     cwd: _Text | None = None
     """Its working directory."""
@@ -123,7 +138,7 @@ class McpServerSettings(Settings):
 
     @field_validator("env")
     @classmethod
-    def _check_variables(cls, env: dict[str, str | None]) -> dict[str, str | None]:
+    def _check_variables(cls, env: dict[str, SecretStr | None]) -> dict[str, SecretStr | None]:
         for name in env:
             if not name or "=" in name or "\0" in name:
                 raise ValueError(f"{name!r} is not the name of an environment variable")
@@ -186,18 +201,18 @@ class McpServer:
             return shown_url(self.settings.url)
         return str(self.settings.command)
 
-    def environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, SecretStr]:
         """Return the environment variables that the server gets besides the usual ones.
 
         Raises:
             AgentConfigurationError: one that is to be passed on is not set.
         """
-        variables: dict[str, str] = {}
+        variables: dict[str, SecretStr] = {}
         for name, value in self.settings.env.items():
-            variables[name] = self._require_variable(name) if value is None else value
+            variables[name] = SecretStr(self._require_variable(name)) if value is None else value
         return variables
 
-    def token(self) -> Secret | None:
+    def token(self) -> SecretStr | None:
         """Return the bearer token, or None if the server needs none.
 
         Raises:
@@ -206,7 +221,7 @@ class McpServer:
         variable = self.settings.token_env
         if variable is None:
             return None
-        return Secret.parse(self._require_variable(variable), f"the environment variable {variable}")
+        return check_key(self._require_variable(variable), f"the environment variable {variable}")
 
     def _require_variable(self, variable: str) -> str:
         value = os.environ.get(variable)

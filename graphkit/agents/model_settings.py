@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Self
 from urllib.parse import urlsplit, urlunsplit
 
+from pydantic import SecretStr
+
 from graphkit._plan.retry import RetryPolicy
-from graphkit.agents.secret import Secret
+from graphkit.agents.secret import check_key
 from graphkit.errors import AgentConfigurationError
 
 PROVIDERS: Final = ("openai",)
@@ -41,10 +43,6 @@ MODEL_KEYS: Final = tuple(sorted((*_OWN_KEYS, *REQUEST_OPTIONS)))
 """The keys of a mapping that describes a model."""
 
 
-def _show_all(text: str) -> str:
-    return text
-
-
 def _default_retry() -> RetryPolicy:
     return RetryPolicy(max_attempts=3, max_delay=60)
 
@@ -63,7 +61,7 @@ class ModelSettings:
     """The name of the model at the provider."""
     base_url: str | None = None
     """The address of the API; by default that of the environment variable OPENAI_BASE_URL, or OpenAI's."""
-    api_key: Secret | None = None
+    api_key: SecretStr | None = None
     """The key. Prefer `api_key_env`: a key in settings must not be written to a file."""
     api_key_env: str | None = "OPENAI_API_KEY"
     """The environment variable that has the key; None if the server needs none."""
@@ -74,8 +72,6 @@ class ModelSettings:
     obeyed."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What is sent with each request, such as `temperature`."""
-    hide: Callable[[str], str] = dataclasses.field(default=_show_all, repr=False, compare=False)
-    """Returns the reason of a failure without what must not be shown."""
 
     @property
     def name(self) -> str:
@@ -113,7 +109,7 @@ class ModelSettings:
         if settings.get("base_url") is not None:
             found["base_url"] = parse_base_url(settings["base_url"])
         if settings.get("api_key") is not None:
-            found["api_key"] = Secret.parse(settings["api_key"], "api_key")
+            found["api_key"] = _parse_key(settings["api_key"])
         if "api_key_env" in settings:
             found["api_key_env"] = parse_variable(settings["api_key_env"])
         if settings.get("timeout") is not None:
@@ -122,7 +118,7 @@ class ModelSettings:
             found["retry"] = _parse_retry(settings["retry"])
         return cls(**found)
 
-    def find_key(self) -> Secret | None:
+    def find_key(self) -> SecretStr | None:
         """Return the key: that of the settings, or that of the environment variable.
 
         None if `api_key_env` is None: the server needs no key.
@@ -140,7 +136,7 @@ class ModelSettings:
                 f"no key for the model {self.name}: set the environment variable {self.api_key_env}, or name "
                 "another one in api_key_env (null if the server needs no key)"
             )
-        return Secret.parse(value, f"the environment variable {self.api_key_env}")
+        return check_key(value, f"the environment variable {self.api_key_env}")
 
 
 def without_key(llm_config: Any) -> Any:
@@ -227,6 +223,13 @@ def parse_variable(name: Any) -> str | None:
             "api_key_env must be the name of an environment variable, such as OPENAI_API_KEY, not a key"
         )
     return name
+
+
+def _parse_key(key: Any) -> SecretStr:
+    text = key.get_secret_value() if isinstance(key, SecretStr) else key
+    if not isinstance(text, str):
+        raise _wrong("api_key", "a text", text)
+    return check_key(text, "api_key")
 
 
 def _parse_timeout(timeout: Any) -> float:

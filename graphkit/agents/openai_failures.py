@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import SecretStr
+
 from graphkit._wording import describe_error
 from graphkit.agents.completions import UnreadableAnswerError
 from graphkit.agents.model_settings import shown_url
-from graphkit.agents.secret import Secret
+from graphkit.agents.secret import hide_secrets
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -55,13 +57,15 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
     """Return what an error of the client means, without the key."""
     import openai
 
-    secret = Secret(client.api_key)
+    def hide(text: str) -> str:
+        return hide_secrets(text, [SecretStr(client.api_key)])
+
     if isinstance(error, openai.APIStatusError):
-        return _explain_status(error, secret)
+        return _explain_status(error, hide)
     reason = _explain_answer(error, client)
     if reason is None:
-        return Failure(reason=secret.hide_in(describe_error(error)), is_temporary=False)
-    return Failure(reason=secret.hide_in(reason), is_temporary=True)
+        return Failure(reason=hide(describe_error(error)), is_temporary=False)
+    return Failure(reason=hide(reason), is_temporary=True)
 
 
 def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | None:
@@ -88,7 +92,7 @@ def _is_transport_error(error: Exception) -> bool:
     return any(base.__name__ == "TransportError" for base in type(error).__mro__)
 
 
-def _explain_status(error: Any, secret: Secret) -> Failure:
+def _explain_status(error: Any, hide: Callable[[str], str]) -> Failure:
     status = error.status_code
     body = error.body if isinstance(error.body, Mapping) else {}
     reason = f"status {status}"
@@ -100,7 +104,7 @@ def _explain_status(error: Any, secret: Secret) -> Failure:
     is_out_of_credit = body.get("code") == "insufficient_quota"
     retry_after = error.response.headers.get("retry-after")
     return Failure(
-        reason=secret.hide_in(reason),
+        reason=hide(reason),
         status=status,
         is_temporary=may_pass and not is_out_of_credit,
         retry_after=_parse_retry_after(retry_after),

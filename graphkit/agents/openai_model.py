@@ -55,7 +55,9 @@ class OpenAIModel:
         return f"OpenAIModel({self.settings.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the settings alone. A key in them refuses; one in the environment is not in them."""
+        """Pickle the settings alone; fails if they contain a key."""
+        if self.settings.api_key is not None:
+            raise TypeError("a key is not stored: name its environment variable in api_key_env instead of api_key")
         return type(self), (self.settings,)
 
     def request(self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None) -> Message:
@@ -172,7 +174,7 @@ class _Attempts:
         policy = self._settings.retry
         wait = failure.retry_after or 0.0
         delay = max(policy.delay_after(self._number), wait)
-        reason = self._settings.hide(failure.reason)
+        reason = failure.reason
         is_too_long = wait > policy.max_delay
         if is_too_long:
             reason = f"{reason}; the server asks to wait {wait:g} s, more than max_delay"

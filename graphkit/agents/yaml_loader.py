@@ -23,7 +23,6 @@ from graphkit.agents.references import resolve_reference
 from graphkit.agents.settings import Path, Problem, find_problems
 from graphkit.agents.steps import INPUT, STRATEGIES, keys_of_template
 from graphkit.agents.tools import Tool, tool
-from graphkit.agents.variables import Variables
 from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError, GraphStateError
 
@@ -129,7 +128,6 @@ class _AgentFile:
         path: str | os.PathLike[str],
         names: _Names,
         outer: tuple[FilePath, ...] = (),
-        variables: Variables | None = None,
     ) -> None:
         """Read a file and the files of the agents in it.
 
@@ -137,22 +135,16 @@ class _AgentFile:
             path: the file.
             names: what the names in it stand for.
             outer: the files that contain this one.
-            variables: those of these files; all of them share one object, because an error of one
-                may show a value of another.
         """
-        self._variables = Variables() if variables is None else variables
-        self._file = YamlFile(path, names.variables, self._variables)
+        self._file = YamlFile(path, names.variables)
         self._names = names
         self._outer = (*outer, FilePath(self._file.path).resolve())
         self._inner: dict[Path, _AgentFile] = {}
         """The files of the steps that are agents in files of their own, by the path of the step."""
-        self.config = self._variables.guard(self._load)()
+        self.config = self._load()
 
     def build(self) -> Agent:
         """Build the agent; its errors name the file."""
-        return self._variables.guard(self._build)()
-
-    def _build(self) -> Agent:
         self._check_checkpointers(self.config, ())
         try:
             return AgentBuilderDirector(self.config).build()
@@ -186,9 +178,6 @@ class _AgentFile:
 
     def check(self) -> AgentConfig:
         """Build the agent without savers and MCP servers, and check the settings of these."""
-        return self._variables.guard(self._check)()
-
-    def _check(self) -> AgentConfig:
         config = self.config
         self._check_checkpointers(config, ())
         if config.mcp_servers:
@@ -198,7 +187,7 @@ class _AgentFile:
         self._check_templates(config)
         self.config = _without_stores(config)
         try:
-            self._build()
+            self.build()
         finally:
             self.config = config
         return config
@@ -298,7 +287,7 @@ class _AgentFile:
         thread_id = self._resolve_thread_id(config.thread_id, (*path, "thread_id"))
         return dataclasses.replace(
             config,
-            variables=self._variables,
+            written=self._file.written,
             state_type=state_type,
             steps=steps,
             tools=tools,
@@ -362,7 +351,7 @@ class _AgentFile:
         checkpointer = others.pop("checkpointer", None)
         if file.resolve() in self._outer:
             raise self._file.make_error(f"{file} contains itself", (*path, "file"))
-        inner = _AgentFile(file, self._names, self._outer, self._variables)
+        inner = _AgentFile(file, self._names, self._outer)
         self._inner[path] = inner
         config = inner.config
         if checkpointer is None:

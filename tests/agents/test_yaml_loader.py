@@ -19,7 +19,6 @@ from graphkit.errors import (
     AgentFileNotFoundError,
     AgentFileSyntaxError,
     CheckpointerConfigurationError,
-    GraphKitError,
     MissingDependencyError,
 )
 from savers import FileSystemSaver
@@ -379,36 +378,20 @@ def test_a_file_that_grows_by_its_aliases_is_refused(write):
         load_agent(path)
 
 
-def test_the_value_of_a_variable_is_in_no_message(write):
-    path = write("steps:\n  - {type: llm, model: '${TOKEN}'}\n")
-    with pytest.raises(AgentConfigurationError) as caught:
-        load_agent(path, environment={"TOKEN": "sk-12345:secret"})
-    assert "sk-12345" not in str(caught.value)
-    assert "${TOKEN}" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "text",
     [
-        "steps: [{type: llm, model: '${TOKEN}'}]",
-        "steps: [{type: function, function: '${TOKEN}'}]",
-        "steps: [{type: function, function: 'os:${TOKEN}'}]",
-        f"checkpointer: {{type: '${{TOKEN}}'}}\n{STEPS}",
-        "mcp_servers: {a: {command: '/no/${TOKEN}'}}\nsteps: [{type: llm, model: 'openai:x'}]",
-        "mcp_servers: {a: {url: 'http://me:${TOKEN}@h/'}}\nsteps: [{type: llm, model: 'openai:x'}]",
+        "steps: [{type: llm, model: {provider: openai, model: m, api_key: '${TOKEN}'}}]",
+        "steps: [{type: llm, config: {provider: openai, model: m, api_key: '${TOKEN}'}}]",
+        f"mcp_servers: {{a: {{command: c, env: {{A: '${{TOKEN}}', B=C: '${{TOKEN}}'}}}}}}\n{STEPS}",
+        f"checkpointer: {{type: postgres, config: {{connection_string: '${{TOKEN}}', lease: -1}}}}\n{STEPS}",
     ],
 )
-@pytest.mark.parametrize("load", [load_agent, load_agent_config, check_agent_file])
-def test_the_value_of_a_variable_is_in_no_traceback(write, text, load):
-    environment = {"TOKEN": "sk-12345:secret"}
-    try:
-        load(write(text), environment=environment)
-    except (GraphKitError, ValueError) as error:
-        shown = "".join(traceback.format_exception(error))
-        assert "sk-12345" not in shown
-        assert "${TOKEN}" in shown or "url" in shown
-    else:
-        assert load is not load_agent
+def test_the_value_of_a_secret_is_in_no_traceback(write, text):
+    environment = {"TOKEN": "sk-12345 with a space"}
+    with pytest.raises((AgentConfigurationError, ValueError)) as caught:
+        load_agent(write(text), environment=environment)
+    assert "sk-12345" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_the_value_of_a_variable_is_not_written(write):

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from pydantic import Field, SecretStr, field_validator
 
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit.agents.plain_data import Path, dump_value
 from graphkit.agents.settings import Settings
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import check_saver_options, get_saver, saver_names
@@ -137,6 +138,12 @@ class CheckpointerConfig(Settings):
             "enabled": self.enabled,
         }
 
+    def dump(self, path: Path = ()) -> dict[str, Any]:
+        """As `to_dict`, with names for objects."""
+        plain = self.to_dict()
+        plain["config"] = dump_value(plain["config"], (*path, "config"))
+        return plain
+
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
         """Read what `to_dict` returned, or the block `checkpointer` of a file.
@@ -166,5 +173,5 @@ def parse_checkpointer(checkpointer: Any) -> Any:
     if is_saver or hasattr(checkpointer, "build"):
         return checkpointer
     raise CheckpointerConfigurationError(
-        f"a checkpointer must be a saver or a CheckpointerConfig, not {checkpointer!r}"
+        f"a checkpointer must be a mapping, a CheckpointerConfig or a saver, not {checkpointer!r}"
     )

@@ -15,16 +15,13 @@ from pydantic import (
     Field,
     SecretStr,
     Tag,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     field_validator,
     model_validator,
 )
 
-from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.model_settings import shown_url
 from graphkit.agents.secret import check_key
-from graphkit.agents.settings import RetrySettings, Seconds, Settings
+from graphkit.agents.settings import Retry, Seconds, Secret, Settings, as_list, make_policy
 from graphkit.errors import AgentConfigurationError
 
 _CALL_TIMEOUT: Final = 300.0
@@ -36,21 +33,9 @@ def _check_text(text: str) -> str:
     return text
 
 
-def _as_secret(value: Any) -> SecretStr:
-    if isinstance(value, SecretStr):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("must be a valid string")  # noqa: TRY004 - pydantic collects it
-    return SecretStr(value)
-
-
 def _check_secret(secret: SecretStr) -> SecretStr:
     _check_text(secret.get_secret_value())
     return secret
-
-
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _flag_or_names(value: Any) -> str:
@@ -71,33 +56,23 @@ def _check_url(url: str) -> str:
     return url
 
 
-def _as_policy(value: Any, validate: ValidatorFunctionWrapHandler) -> RetryPolicy | None:
-    if isinstance(value, RetryPolicy):
-        return value
-    settings: RetrySettings | None = validate(value)
-    return None if settings is None else RetryPolicy(**settings.model_dump(exclude_unset=True))
-
-
 def _list_or_mapping(value: Any) -> str:
     return "<mapping>" if isinstance(value, Mapping) else "<list>"
 
 
 _Text = Annotated[str, AfterValidator(_check_text)]
-_Secret = Annotated[SecretStr, BeforeValidator(_as_secret), AfterValidator(_check_secret)]
-_Texts = Annotated[list[_Text], BeforeValidator(_as_list)]
+_Secret = Annotated[Secret, AfterValidator(_check_secret)]
+_Texts = Annotated[list[_Text], BeforeValidator(as_list)]
 _Url = Annotated[str, AfterValidator(_check_text), AfterValidator(_check_url)]
 _Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")], Discriminator(_flag_or_names)]
-
-_Retry = Annotated[RetrySettings | None, WrapValidator(_as_policy)]
-"""Holds a RetryPolicy: a file has its settings, code may give one itself."""
 
 
 class McpCallSettings(Settings):
     """How calls of tools are executed; as the options of `tool()`."""
 
-    timeout: Seconds | None = None
-    """Seconds for one attempt; `null`: no limit. Without it, 300."""
-    retry: _Retry = None
+    timeout: Seconds | None = _CALL_TIMEOUT
+    """Seconds for one attempt; `null`: no limit."""
+    retry: Retry | None = None
     """When a failed call is executed again, also one that the server may have executed. Without it: never."""
     on_error: Literal["model", "raise"] = "model"
     """`model`: the model receives the error; `raise`: the run fails."""
@@ -161,6 +136,8 @@ class McpServerSettings(Settings):
         for settings in (self.calls, own):
             if settings is not None:
                 options |= {name: getattr(settings, name) for name in settings.model_fields_set}
+        if "retry" in options:
+            options["retry"] = make_policy(options["retry"])
         return options
 
     def _refuse(self, kind: str, keys: AbstractSet[str]) -> None:
@@ -189,6 +166,8 @@ class McpServer:
         """
         if not isinstance(name, str) or not name:
             raise AgentConfigurationError(f"the name of an MCP server must be a text, not {name!r}")
+        if isinstance(settings, McpServerSettings):
+            return cls(name=name, settings=settings)
         try:
             return cls(name=name, settings=McpServerSettings.from_mapping(settings))
         except AgentConfigurationError as error:

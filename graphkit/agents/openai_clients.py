@@ -93,7 +93,7 @@ class Clients:
         return {
             "api_key": _NO_KEY if key is None else key.get_secret_value(),
             "base_url": self._settings.base_url,
-            "timeout": self._settings.timeout,
+            "timeout": self._settings.seconds,
             "max_retries": 0,
         }
 

@@ -171,7 +171,7 @@ class _Attempts:
             # one without it shows whether that was the reason.
             self.is_usage_refused = True
             return 0.0
-        policy = self._settings.retry
+        policy = self._settings.policy
         wait = failure.retry_after or 0.0
         delay = max(policy.delay_after(self._number), wait)
         reason = failure.reason

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
 
-from graphkit.agents.settings import Path, format_path
+from graphkit.agents.plain_data import Path, format_path
 from graphkit.errors import (
     AgentConfigurationError,
     AgentFileNotFoundError,

@@ -201,7 +201,7 @@ def test_the_files_of_inner_agents_may_name_them_too(write):
     write(f"state_type: TravelState\n{STEPS}", "inner.yaml")
     path = write("steps: [{type: agent, file: inner.yaml}]\n")
     config = load_agent_config(path, state_types=[TravelState])
-    assert config.steps[0]["agent"].state_type is TravelState
+    assert config.steps[0].agent.state_type is TravelState
 
 
 def test_the_state_types_of_graphkit_are_known_and_those_of_the_application_come_first(write):
@@ -238,7 +238,7 @@ def test_wrong_state_types_are_an_error(write, state_types, message):
 
 
 def step_of(config, **step):
-    return AgentConfig.from_dict({"steps": [{"type": "llm", **step, "config": config}]}).steps[0]
+    return AgentConfig.from_dict({"steps": [{"type": "llm", **step, "config": config}]}).steps[0].merge_config()
 
 
 def test_what_config_holds_is_as_if_the_step_had_it():
@@ -265,7 +265,7 @@ def test_what_config_holds_is_as_if_the_step_had_it():
 
 def test_tools_in_config_are_those_of_the_step(write):
     content = PLAN.replace("prompt_template", f"tools: ['{APP}:find_order']\n      prompt_template")
-    (tool,) = load_agent_config(write(content)).steps[0]["tools"]
+    (tool,) = load_agent_config(write(content)).steps[0].config.tools
     assert tool.function is application.find_order
 
 
@@ -315,11 +315,11 @@ def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):
 
 
 def test_an_invalid_step_of_an_inner_agent_in_code_has_both_numbers():
-    inner = AgentConfig(steps=[{"type": "llm", "model": application.echo, "max_parallel_tools": 0}])
+    inner = AgentConfig(steps=[{"type": "llm", "model": application.echo, "prompt_template": "a {}"}])
     outer = AgentConfig(
         steps=[{"type": "function", "function": application.take_order}, {"type": "agent", "agent": inner}]
     )
-    with pytest.raises(ValueError, match=r"^Invalid step 1: Invalid step 0: max_parallel_tools must be"):
+    with pytest.raises(ValueError, match=r"^Invalid step 1: Invalid step 0: the prompt_template has"):
         AgentBuilderDirector(outer).build()
 
 
@@ -369,7 +369,7 @@ def test_a_wrong_conversion_in_a_template_is_found_when_the_agent_is_built():
 
 def test_check_says_that_the_plans_file_is_valid(write, caplog):
     config = check_agent_file(write(PLAN))
-    assert [step["type"] for step in config.steps] == ["llm"]
+    assert [step.type for step in config.steps] == ["llm"]
     assert not caplog.records
     assert not Path("data").exists()
 

@@ -54,7 +54,7 @@ def agents_check(context: CliContext, file: AgentFile) -> Message:
 
     _search_modules_here()
     config = check_agent_file(file, environment=context.environment)
-    types = [str(step["type"]) for step in config.steps]
+    types = [step.type for step in config.steps]
     data = {
         "file": file,
         "name": config.name,

@@ -1,0 +1,123 @@
+"""The durability capability: pydantic-ai asks it to execute each model call and each tool call.
+
+The interface is public (`pydantic_ai.durable_exec`). What is recorded is JSON text, so a store needs to know no
+types of pydantic-ai, and reads records of older versions as pydantic-ai does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic_ai import RunContext
+from pydantic_ai.agent import EventStreamHandler
+from pydantic_ai.durable_exec import (
+    JSON_CODEC,
+    BaseDurabilityCapability,
+    CallableOperationBackend,
+    DurabilityEngineSpec,
+    DurableOperationBackend,
+    DurableOperationId,
+    EventStreamHandlerId,
+    JournalOperationNamer,
+    ModelRequestId,
+    RoleBasedOperationConfig,
+    conversation_id_from_run_id,
+)
+
+from graphkit._records.config import RunnableConfig
+
+
+@dataclass(init=False, kw_only=True)
+class Durability(BaseDurabilityCapability[Any]):
+    """Records what an agent does in one execution of a node. A new execution needs a new instance."""
+
+    engine_spec = DurabilityEngineSpec(
+        engine_name="graphkit",
+        durable_unit_noun="record",
+        durable_container_noun="node",
+        codec=JSON_CODEC,
+        toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
+    )
+
+    def __init__(self, name: str, event_stream_handler: EventStreamHandler[Any] | None = None) -> None:
+        super().__init__(name=name, event_stream_handler=event_stream_handler)
+        self._backend = _Backend(name)
+
+    @property
+    def in_durable_context(self) -> bool:
+        """Always, because the capability is made for one execution of a node."""
+        return True
+
+    def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
+        """Return what executes and records."""
+        return self._backend
+
+    def get_default_run_id(self) -> str | None:
+        """Return the name of the execution of the node, which is the same after a crash."""
+        return RunnableConfig().idempotency_key
+
+    def get_default_conversation_id(self, run_id: str) -> str | None:
+        """Return an id that follows from that of the run."""
+        return conversation_id_from_run_id(run_id)
+
+
+class _Backend(CallableOperationBackend[dict[str, Any]]):
+    """Executes an operation, or returns its recorded result.
+
+    The key of a record must be the same when the agent runs again after a crash. A tool call has an id, which comes
+    from a recorded answer of the model, so parallel calls may end in any order. Everything else happens at a step of
+    the agent's loop. Operations that still share a name, such as a model that is asked again after an error, are
+    numbered; they follow each other.
+    """
+
+    def __init__(self, agent_name: str) -> None:
+        options: dict[str, Any] = {}
+        config = RoleBasedOperationConfig(model=options, event=options, capability=options, tool=options)
+        super().__init__(namer=_Namer(agent_name), config=config)
+        self._counts: Counter[str] = Counter()
+        self._lock = asyncio.Lock()
+
+    async def execute(
+        self,
+        *,
+        operation_id: DurableOperationId,
+        name: str,
+        body: Callable[[], Awaitable[object]],
+        cache_key: tuple[object, ...],
+        config: dict[str, Any],  # noqa: ARG002 - of the interface
+    ) -> object:
+        """Return the result of an operation, from the record if there is one."""
+        if isinstance(operation_id, EventStreamHandlerId):
+            return await body()  # an event of a stream is shown again, and has no effect
+        context = next((item for item in cache_key if isinstance(item, RunContext)), None)
+        place = "" if context is None else context.tool_call_id or str(context.run_step)
+        key = f"{name}:{place}"
+        number = self._counts[key]
+        self._counts[key] += 1
+
+        async with AsyncExitStack() as stack:
+
+            async def run() -> str:
+                text = json.dumps(await body())
+                # Parallel tool calls: one record at a time.
+                await stack.enter_async_context(self._lock)
+                return text
+
+            recorded = await RunnableConfig().aonce(f"{key}:{number}", run)
+        return json.loads(recorded)
+
+
+class _Namer(JournalOperationNamer):
+    """Names a model request alike whether it is streamed: a run that was streamed may be resumed without a stream."""
+
+    def operation_name(self, operation_id: DurableOperationId) -> str:
+        """Return the name under which an operation is recorded."""
+        if isinstance(operation_id, ModelRequestId):
+            operation_id = replace(operation_id, streaming=False)
+        return super().operation_name(operation_id)

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._public_names import set_public_module
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
     from graphkit._compiled import CompiledGraph
 
+    _Prompt = str | Sequence[UserContent] | GraphResume | None
+
 __all__ = ["DurableAgent", "DurableResult", "make_durable"]
 
 _OutputT = TypeVar("_OutputT")
-_ANSWERS: Final = "True, False or {'approved': ..., 'reason': ..., 'arguments': ...}"
 
 
 @final
@@ -81,21 +82,19 @@ class DurableAgent(Generic[_OutputT]):
 
     def __init__(self, agent: AbstractAgent[Any, _OutputT], saver: BaseCheckpointSaver) -> None:
         try:
-            from graphkit.pydantic_ai import _durability  # noqa: F401 - what is missing is said now
+            from graphkit.pydantic_ai import _durability, _messages
         except ImportError as error:
             raise MissingDependencyError("pydantic-ai-slim", "pydantic-ai") from error
         self.agent = agent
         self.saver = saver
+        self._make_durability = _durability.Durability
+        self._messages = _messages
 
-    def run(
-        self, prompt: str | Sequence[UserContent] | GraphResume | None, thread_id: str, *, deps: Any = None
-    ) -> DurableResult[_OutputT]:
+    def run(self, prompt: _Prompt, thread_id: str, *, deps: Any = None) -> DurableResult[_OutputT]:
         """As `arun`, for code that is on no event loop."""
         return asyncio.run(self.arun(prompt, thread_id, deps=deps))
 
-    async def arun(
-        self, prompt: str | Sequence[UserContent] | GraphResume | None, thread_id: str, *, deps: Any = None
-    ) -> DurableResult[_OutputT]:
+    async def arun(self, prompt: _Prompt, thread_id: str, *, deps: Any = None) -> DurableResult[_OutputT]:
         """Run the agent to its output, or until tools wait for answers.
 
         Args:
@@ -106,11 +105,11 @@ class DurableAgent(Generic[_OutputT]):
         """
         graph = self._make_graph(deps, is_streamed=False)
         config = RunnableConfig(thread_id)
-        await graph.ainvoke(await _make_input(graph, prompt, config), config)
+        await graph.ainvoke(await self._make_input(graph, prompt, config), config)
         return await self._read_result(graph, config)
 
     def stream(
-        self, prompt: str | Sequence[UserContent] | GraphResume | None, thread_id: str, *, deps: Any = None
+        self, prompt: _Prompt, thread_id: str, *, deps: Any = None
     ) -> Iterator[AgentStreamEvent | DurableResult[_OutputT]]:
         """As `astream`, for code that is on no event loop."""
         with asyncio.Runner() as runner:
@@ -125,16 +124,14 @@ class DurableAgent(Generic[_OutputT]):
             finally:
                 runner.run(stream.aclose())
 
-    async def astream(
-        self, prompt: str | Sequence[UserContent] | GraphResume | None, thread_id: str, *, deps: Any = None
-    ) -> Any:
+    async def astream(self, prompt: _Prompt, thread_id: str, *, deps: Any = None) -> Any:
         """As `arun`, but yield the events of the agent while they happen, and the result last.
 
         The events of model calls that are recorded already are left out.
         """
         graph = self._make_graph(deps, is_streamed=True)
         config = RunnableConfig(thread_id)
-        given = await _make_input(graph, prompt, config)
+        given = await self._make_input(graph, prompt, config)
         async with aclosing(graph.astream(given, config)) as outputs:  # type: ignore[type-var]
             async for output in outputs:
                 if isinstance(output, StreamingOutput):
@@ -149,28 +146,21 @@ class DurableAgent(Generic[_OutputT]):
         graph.add_node("agent", partial(self._run_agent, deps=deps, is_streamed=is_streamed))
         graph.add_map_node("deferred", _ask, "requests")
         graph.add_edge(START, "agent")
-        graph.add_conditional_edges("agent", _choose_edge, {"deferred": "deferred", "end": END})
+        graph.add_conditional_edges("agent", lambda state: "deferred" if state["requests"] else END, ["deferred", END])
         graph.add_edge("deferred", "agent")
         return graph.compile(checkpoint_saver=self.saver)
 
     async def _run_agent(self, state: Mapping[str, Any], *, deps: Any, is_streamed: bool) -> AsyncIterator[Any]:
         """Run the agent of pydantic-ai once; yield its events, and the update last."""
-        from graphkit.pydantic_ai import _messages
-        from graphkit.pydantic_ai._durability import Durability
-
         events: asyncio.Queue[AgentStreamEvent | None] = asyncio.Queue()
 
         async def forward(context: RunContext[Any], stream: Any) -> None:  # noqa: ARG001 - of the interface
             async for event in stream:
                 events.put_nowait(event)
 
-        name = self.agent.name or "agent"
+        durability = self._make_durability(self.agent.name or "agent", forward if is_streamed else None)
         work = asyncio.ensure_future(
-            self.agent.run(
-                **_messages.make_arguments(state),
-                deps=deps,
-                capabilities=[Durability(name, forward if is_streamed else None)],
-            )
+            self.agent.run(**self._messages.make_arguments(state), deps=deps, capabilities=[durability])
         )
         work.add_done_callback(lambda _: events.put_nowait(None))
         try:
@@ -180,48 +170,37 @@ class DurableAgent(Generic[_OutputT]):
         finally:
             work.cancel()
             await asyncio.wait({work})
-        yield Command(update=_messages.make_update(result.output, result.new_messages()))
+        yield Command(update=self._messages.make_update(result.output, result.new_messages()))
+
+    async def _make_input(self, graph: CompiledGraph, prompt: _Prompt, config: RunnableConfig) -> Any:
+        """Return the input of the graph.
+
+        Raises:
+            GraphRunnerError: it is a new prompt, and tools of the thread wait for answers, without which the agent
+                cannot go on. Nothing was stored.
+        """
+        if prompt is None or isinstance(prompt, GraphResume):
+            return prompt
+        with suppress(CheckpointNotFoundError):
+            if (await asyncio.to_thread(graph.get_state, config)).interrupts:
+                raise GraphRunnerError(f"tools of the thread {config.thread!r} wait: give GraphResume(...), no prompt")
+        return {"prompt": self._messages.dump_prompt(prompt), "requests": [], "output": None}
 
     async def _read_result(self, graph: CompiledGraph, config: RunnableConfig) -> DurableResult[_OutputT]:
-        from graphkit.pydantic_ai import _messages
-
         snapshot = await asyncio.to_thread(graph.get_state, config)
-        state = snapshot.state
         return DurableResult(
-            output=_messages.load_output(self.agent.output_type, state["output"]),
+            output=self._messages.load_output(self.agent.output_type, snapshot.state["output"]),
             interrupts=tuple(snapshot.interrupts),
-            messages=_messages.load_messages(state["messages"]),
+            messages=self._messages.load_messages(snapshot.state["messages"]),
         )
-
-
-async def _make_input(graph: CompiledGraph, prompt: Any, config: RunnableConfig) -> Any:
-    """Return the input of the graph.
-
-    Raises:
-        GraphRunnerError: it is a new prompt, and tools of the thread wait for answers, without which the agent cannot
-            go on. Nothing was stored.
-    """
-    if prompt is None or isinstance(prompt, GraphResume):
-        return prompt
-    from graphkit.pydantic_ai import _messages
-
-    with suppress(CheckpointNotFoundError):
-        if (await asyncio.to_thread(graph.get_state, config)).interrupts:
-            raise GraphRunnerError(
-                f"tools of the thread {config.thread!r} wait for answers: give GraphResume(...) instead of a prompt"
-            )
-    return {"prompt": _messages.dump_prompt(prompt), "requests": [], "output": None}
-
-
-def _choose_edge(state: Mapping[str, Any]) -> str:
-    return "deferred" if state["requests"] else "end"
 
 
 def _ask(request: Mapping[str, Any]) -> dict[str, Any]:
     """Ask for the answer to a tool that waits; again if it is no answer to an approval."""
     answer = interrupt(dict(request))
     while request["kind"] == "approval" and not _is_approval(answer):
-        answer = interrupt({**request, "error": f"answer {_ANSWERS}, not {answer!r}"})
+        forms = "True, False or {'approved': ..., 'reason': ..., 'arguments': ...}"
+        answer = interrupt({**request, "error": f"answer {forms}, not {answer!r}"})
     return {"answers": [{"id": request["id"], "answer": answer}]}
 
 

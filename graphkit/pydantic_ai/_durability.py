@@ -14,34 +14,21 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic_ai import RunContext
+from pydantic_ai import RunContext, durable_exec
 from pydantic_ai.agent import EventStreamHandler
-from pydantic_ai.durable_exec import (
-    JSON_CODEC,
-    BaseDurabilityCapability,
-    CallableOperationBackend,
-    DurabilityEngineSpec,
-    DurableOperationBackend,
-    DurableOperationId,
-    EventStreamHandlerId,
-    JournalOperationNamer,
-    ModelRequestId,
-    RoleBasedOperationConfig,
-    conversation_id_from_run_id,
-)
 
 from graphkit._records.config import RunnableConfig
 
 
 @dataclass(init=False, kw_only=True)
-class Durability(BaseDurabilityCapability[Any]):
+class Durability(durable_exec.BaseDurabilityCapability[Any]):
     """Records what an agent does in one execution of a node. A new execution needs a new instance."""
 
-    engine_spec = DurabilityEngineSpec(
+    engine_spec = durable_exec.DurabilityEngineSpec(
         engine_name="graphkit",
         durable_unit_noun="record",
         durable_container_noun="node",
-        codec=JSON_CODEC,
+        codec=durable_exec.JSON_CODEC,
         toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
     )
 
@@ -54,7 +41,7 @@ class Durability(BaseDurabilityCapability[Any]):
         """Always, because the capability is made for one execution of a node."""
         return True
 
-    def get_durable_operation_backend(self) -> DurableOperationBackend[Any]:
+    def get_durable_operation_backend(self) -> durable_exec.DurableOperationBackend[Any]:
         """Return what executes and records."""
         return self._backend
 
@@ -64,10 +51,10 @@ class Durability(BaseDurabilityCapability[Any]):
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
         """Return an id that follows from that of the run."""
-        return conversation_id_from_run_id(run_id)
+        return durable_exec.conversation_id_from_run_id(run_id)
 
 
-class _Backend(CallableOperationBackend[dict[str, Any]]):
+class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
     """Executes an operation, or returns its recorded result.
 
     The key of a record must be the same when the agent runs again after a crash. A tool call has an id, which comes
@@ -78,7 +65,7 @@ class _Backend(CallableOperationBackend[dict[str, Any]]):
 
     def __init__(self, agent_name: str) -> None:
         options: dict[str, Any] = {}
-        config = RoleBasedOperationConfig(model=options, event=options, capability=options, tool=options)
+        config = durable_exec.RoleBasedOperationConfig(model=options, event=options, capability=options, tool=options)
         super().__init__(namer=_Namer(agent_name), config=config)
         self._counts: Counter[str] = Counter()
         self._lock = asyncio.Lock()
@@ -86,14 +73,14 @@ class _Backend(CallableOperationBackend[dict[str, Any]]):
     async def execute(
         self,
         *,
-        operation_id: DurableOperationId,
+        operation_id: durable_exec.DurableOperationId,
         name: str,
         body: Callable[[], Awaitable[object]],
         cache_key: tuple[object, ...],
         config: dict[str, Any],  # noqa: ARG002 - of the interface
     ) -> object:
         """Return the result of an operation, from the record if there is one."""
-        if isinstance(operation_id, EventStreamHandlerId):
+        if isinstance(operation_id, durable_exec.EventStreamHandlerId):
             return await body()  # an event of a stream is shown again, and has no effect
         context = next((item for item in cache_key if isinstance(item, RunContext)), None)
         place = "" if context is None else context.tool_call_id or str(context.run_step)
@@ -113,11 +100,11 @@ class _Backend(CallableOperationBackend[dict[str, Any]]):
         return json.loads(recorded)
 
 
-class _Namer(JournalOperationNamer):
+class _Namer(durable_exec.JournalOperationNamer):
     """Names a model request alike whether it is streamed: a run that was streamed may be resumed without a stream."""
 
-    def operation_name(self, operation_id: DurableOperationId) -> str:
+    def operation_name(self, operation_id: durable_exec.DurableOperationId) -> str:
         """Return the name under which an operation is recorded."""
-        if isinstance(operation_id, ModelRequestId):
+        if isinstance(operation_id, durable_exec.ModelRequestId):
             operation_id = replace(operation_id, streaming=False)
         return super().operation_name(operation_id)

@@ -68,11 +68,14 @@ def load_output(output_type: Any, text: str | None) -> Any:
 def _make_results(requests: Sequence[Mapping[str, Any]], answers: Sequence[Mapping[str, Any]]) -> DeferredToolResults:
     """Return the answers to the tools that waited, as pydantic-ai takes them."""
     given = {answer["id"]: to_jsonable_python(answer["answer"]) for answer in answers}
-    calls = {request["id"]: given[request["id"]] for request in requests if request["kind"] == "call"}
-    approvals = {
-        request["id"]: _make_approval(given[request["id"]]) for request in requests if request["kind"] == "approval"
-    }
-    return DeferredToolResults(calls=calls, approvals=approvals)
+    results = DeferredToolResults()
+    for request in requests:
+        answer = given[request["id"]]
+        if request["kind"] == "call":
+            results.calls[request["id"]] = answer
+        else:
+            results.approvals[request["id"]] = _make_approval(answer)
+    return results
 
 
 def _make_approval(answer: Any) -> bool | ToolApproved | ToolDenied:

@@ -147,7 +147,7 @@ def test_an_approval_approves_changes_or_refuses(answer, content, called):
 def test_a_new_prompt_while_tools_wait_is_refused_and_changes_nothing():
     durable = make_durable(make_shop(Script(call("cancel", "c2", number=2), "done"), []), MemorySaver())
     before = durable.run("go", "t").interrupts
-    with pytest.raises(GraphRunnerError, match="tools of the thread 't' wait for answers"):
+    with pytest.raises(GraphRunnerError, match="tools of the thread 't' wait: give GraphResume"):
         durable.run("something else", "t")
     assert durable.run(None, "t").interrupts == before
     assert durable.run(GraphResume(True), "t").output == "done"

@@ -12,7 +12,6 @@ from graphkit.agents.checkpointer_config import parse_checkpointer
 from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import DefaultState
 from graphkit.agents.director import AgentBuilderDirector
-from graphkit.agents.settings import check_limit
 from graphkit.agents.tools import Tool, ToolRegistry
 from graphkit.errors import AgentConfigurationError
 
@@ -133,7 +132,9 @@ class AgentBuilder:
         Raises:
             ValueError: it is no whole number of at least 1.
         """
-        check_limit("max_iterations", max_iterations)
+        given: object = max_iterations
+        if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+            raise ValueError(f"max_iterations must be a whole number of at least 1, not {given!r}")
         self._max_iterations = max_iterations
         return self
 

@@ -1,10 +1,10 @@
-"""CheckpointerConfig: which saver keeps the checkpoints, as plain data. Ports the class of Petal."""
+"""CheckpointerConfig and CheckpointerYAMLHandler: which saver keeps the checkpoints. Ports the classes of Petal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Self
+from typing import Any, Final, Self, final
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -152,6 +152,31 @@ class CheckpointerConfig(Settings):
             CheckpointerConfigurationError: it is no mapping, or a key is unknown or wrong.
         """
         return cls.from_mapping(mapping)
+
+
+@final
+class CheckpointerYAMLHandler:
+    """Reads the block `checkpointer` of a YAML file that has been loaded."""
+
+    def parse_checkpointer_config(self, block: Mapping[str, Any]) -> CheckpointerConfig:
+        """Return the configuration that a block describes.
+
+        Args:
+            block: the mapping with the keys `type`, `config` and `enabled`, each optional.
+
+        Raises:
+            CheckpointerConfigurationError: it is no mapping, the type is unknown, or a key is
+                unknown or wrong.
+        """
+        return CheckpointerConfig.from_dict(block)
+
+    def validate_checkpointer_config(self, block: object) -> bool:
+        """Return whether `parse_checkpointer_config` accepts a value. Never raises an Exception."""
+        try:
+            CheckpointerConfig.from_dict(block)  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001 - the promise: objects of any class may raise anything
+            return False
+        return True
 
 
 def _reveal(value: Any) -> Any:

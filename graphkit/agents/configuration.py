@@ -44,6 +44,7 @@ from graphkit.agents.settings import (
     make_policy,
     mapping_or_other,
 )
+from graphkit.agents.templates import check_template
 from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, tool
 from graphkit.agents.yaml_file import YamlFile
@@ -255,7 +256,7 @@ class _LlmStepHead(Settings):
 class _ChatSettings(Settings):
     system_prompt: str | None = None
     """Sent before everything else."""
-    prompt_template: str | None = None
+    prompt_template: Annotated[str, AfterValidator(check_template)] | None = None
     """Sent after it; `{city}` stands for the key `city` of the state, and `{input}`, where the state has no such
     key, for the newest message of the user."""
     tools: _Tools = Field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,8 +89,12 @@ def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | Non
 
 
 def _is_transport_error(error: Exception) -> bool:
-    """Return whether the connection broke in a stream; clients before 3.0 let such errors through."""
-    return any(base.__name__ == "TransportError" for base in type(error).__mro__)
+    """Return whether the connection broke in a stream.
+
+    Clients before 3.0 let such errors of their HTTP library through, which depends on their version.
+    """
+    libraries = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
+    return isinstance(error, tuple(library.TransportError for library in libraries))
 
 
 def _explain_status(error: Any, hide: Callable[[str], str]) -> Failure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
@@ -26,8 +25,8 @@ from graphkit._wording import simplify_message
 from graphkit.agents.plain_data import Path, dump_value, format_path
 from graphkit.errors import AgentConfigurationError
 
-_MODEL: Final = re.compile(r"must be a valid dictionary or instance of \w+")
-"""What pydantic says of a value in place of settings."""
+_NO_SETTINGS: Final = frozenset({"model_type", "model_attributes_type"})
+"""The types of pydantic's errors about a value in place of settings."""
 
 
 class Problem(NamedTuple):
@@ -189,17 +188,6 @@ def make_policy(retry: RetrySettings | RetryPolicy | None, **defaults: Any) -> R
     return RetryPolicy(**{**defaults, **retry.model_dump(exclude_unset=True)})
 
 
-def check_limit(option: str, limit: object) -> None:
-    """Check a limit that is given in code.
-
-    Raises:
-        ValueError: not an integer >= 1.
-    """
-    is_whole = isinstance(limit, int) and not isinstance(limit, bool)
-    if not is_whole or limit < 1:  # type: ignore[operator]
-        raise ValueError(f"{option} must be a whole number of at least 1, not {limit!r}")
-
-
 def _describe_problems(error: ValidationError) -> str:
     problems = find_problems(error)
     return "; ".join(map(str, problems))
@@ -221,8 +209,8 @@ def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
         if isinstance(cause, ValidationError):
             yield from _problems_in(cause, path)
         else:
-            message = simplify_message(problem["msg"])
-            yield Problem(path, _MODEL.sub("must be a mapping", message))
+            is_no_mapping = problem["type"] in _NO_SETTINGS
+            yield Problem(path, "must be a mapping" if is_no_mapping else simplify_message(problem["msg"]))
 
 
 def _is_tag(part: str | int) -> bool:

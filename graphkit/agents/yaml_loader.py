@@ -19,7 +19,7 @@ from graphkit.agents.default_state import DefaultState, find_declared_keys
 from graphkit.agents.director import AgentBuilderDirector, InvalidStepError
 from graphkit.agents.plain_data import Path
 from graphkit.agents.settings import KeyProblemError, find_problems
-from graphkit.agents.steps import INPUT, keys_of_template
+from graphkit.agents.templates import INPUT, keys_of_template
 from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 

@@ -773,5 +773,5 @@ def test_p4_what_needs_a_checkpointer_says_how_to_add_one(call, what):
     ],
 )
 def test_a_wrong_prompt_template_is_found_when_the_agent_is_built(template, problem):
-    with pytest.raises(ValueError, match=f"Invalid step 0: the prompt_template {problem}"):
+    with pytest.raises(ValueError, match=rf"steps\[0\].prompt_template: {problem}"):
         AgentBuilder().with_chat(Script("x"), prompt_template=template).build()

@@ -15,6 +15,7 @@ from graphkit.agents import (
     AgentConfigurationError,
     DefaultState,
     load_agent,
+    tool,
 )
 from graphkit.agents.yaml_loader import check_agent_file, load_agent_config
 from tests.agents import application, chat_server
@@ -304,22 +305,36 @@ def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):
     wrong = f"type: llm\n    model: {APP}:echo\n    prompt_template: 'a {{}}'"
     write(f"steps:\n  - {{type: function, function: '{APP}:Shop.ship'}}\n  - {wrong}\n", "inner.yaml")
     path = write("steps:\n  - {type: agent, file: inner.yaml}\n")
-    with pytest.raises(AgentConfigurationError, match=r"the prompt_template has \{\}") as caught:
+    with pytest.raises(AgentConfigurationError, match=r"prompt_template: has \{\}") as caught:
         load_agent(path)
-    assert (Path(caught.value.file).name, caught.value.line, caught.value.key) == ("inner.yaml", 3, "steps[1]")
+    assert (Path(caught.value.file).name, caught.value.line, caught.value.key) == (
+        "inner.yaml",
+        5,
+        "steps[1].prompt_template",
+    )
 
     path = write(f"steps:\n  - type: agent\n    agent:\n      steps:\n        - {{{', '.join(wrong.splitlines())}}}\n")
     with pytest.raises(AgentConfigurationError) as caught:
         load_agent(path)
-    assert (caught.value.line, caught.value.key) == (5, "steps[0].agent.steps[0]")
+    assert (caught.value.line, caught.value.key) == (5, "steps[0].agent.steps[0].prompt_template")
+
+
+def take(number: int) -> str:
+    return f"taken {number}"
+
+
+def give(number: int) -> str:
+    return f"given {number}"
 
 
 def test_an_invalid_step_of_an_inner_agent_in_code_has_both_numbers():
-    inner = AgentConfig(steps=[{"type": "llm", "model": application.echo, "prompt_template": "a {}"}])
+    inner = AgentConfig(
+        steps=[{"type": "llm", "model": application.echo, "tools": [tool(take, name="same"), tool(give, name="same")]}]
+    )
     outer = AgentConfig(
         steps=[{"type": "function", "function": application.take_order}, {"type": "agent", "agent": inner}]
     )
-    with pytest.raises(ValueError, match=r"^Invalid step 1: Invalid step 0: the prompt_template has"):
+    with pytest.raises(ValueError, match=r"^Invalid step 1: Invalid step 0: there are two tools named"):
         AgentBuilderDirector(outer).build()
 
 
@@ -363,7 +378,7 @@ def test_a_key_that_only_the_input_can_have_is_a_warning_at_check_time(write, ca
 
 
 def test_a_wrong_conversion_in_a_template_is_found_when_the_agent_is_built():
-    with pytest.raises(ValueError, match=r"Invalid step 0: the prompt_template has \{city!x\}: only !r, !s and !a"):
+    with pytest.raises(ValueError, match=r"steps\[0\].prompt_template: has \{city!x\}: only !r, !s and !a"):
         AgentBuilder().with_chat(application.echo, prompt_template="{city!x}").build()
 
 

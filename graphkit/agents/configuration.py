@@ -361,6 +361,8 @@ class AgentStepSettings(Settings):
     @classmethod
     def _load_file(cls, data: Any) -> Any:
         """Put the agent of a file in place of its name, if the file with the step is being loaded."""
+        # Before the fields are validated, so that the step never holds both: what is built, written and compared
+        # does not depend on whether the agent stood in a file of its own.
         loading = LOADING.get()
         file = data.get("file")
         if loading is None or not isinstance(file, str) or data.get("agent") is not None:

@@ -182,6 +182,8 @@ class McpConnection:
             _take_error(call)
             self._calls.discard(call)
 
+        # Four ends: the server refused the session, and executed nothing; the tool failed; the connection broke, and
+        # the server may have executed the call; or the server answered with an error of its own.
         if sent.is_refused and error is not None:
             raise SessionForgottenError(self._explain(error))
         if isinstance(error, McpToolError):

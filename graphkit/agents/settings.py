@@ -108,14 +108,17 @@ class Settings(BaseModel):
             AgentConfigurationError: a value has no plain form. The message names its key.
         """
         plain: dict[str, Any] = {}
-        fields = type(self).model_fields
         for name, value in self:
-            is_default = name not in self.model_fields_set
-            is_nothing = value is None and name in fields and fields[name].default is None
-            is_empty = isinstance(value, list | dict) and not value
-            if not (is_default or is_nothing or is_empty):
+            if name in self.model_fields_set and not self._means_nothing(name, value):
                 plain[name] = dump_value(value, (*path, name))
         return plain
+
+    def _means_nothing(self, name: str, value: Any) -> bool:
+        """Return whether a value says the same as no value. A None does not where the default is something else."""
+        if value is None:
+            field = type(self).model_fields.get(name)
+            return field is not None and field.default is None
+        return isinstance(value, list | dict) and not value
 
 
 # The types of values that several settings have.

@@ -172,9 +172,11 @@ def _describe_problems(file: YamlFile, error: AgentConfigurationError) -> AgentC
     if not isinstance(error.__cause__, ValidationError):
         return file.make_error(error.reason)
     problems = sorted(find_problems(error.__cause__), key=lambda problem: file.find_line(problem.path) or 0)
-    first = problems[0]
+    first, *others = problems
     reasons = [first.reason]
-    reasons += [f"line {file.find_line(problem.path)}: {problem}" for problem in problems[1:_MOST_PROBLEMS]]
+    for problem in others[: _MOST_PROBLEMS - 1]:
+        line = file.find_line(problem.path)
+        reasons.append(f"line {line}: {problem}")
     left_out = len(problems) - _MOST_PROBLEMS
     if left_out > 0:
         reasons.append(f"and {left_out} more problems")

@@ -152,6 +152,8 @@ class DurableAgent(Generic[_OutputT]):
 
     async def _run_agent(self, state: Mapping[str, Any], *, deps: Any, is_streamed: bool) -> AsyncIterator[Any]:
         """Run the agent of pydantic-ai once; yield its events, and the update last."""
+        # pydantic-ai hands events to a callback, in the middle of the call of a model or a tool, and a node yields its
+        # chunks. So the agent runs as a task, and a queue leads from the callback to the node; None ends it.
         events: asyncio.Queue[AgentStreamEvent | None] = asyncio.Queue()
 
         async def forward(context: RunContext[Any], stream: Any) -> None:  # noqa: ARG001 - of the interface

@@ -92,7 +92,8 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
 
             async def run() -> str:
                 text = json.dumps(await body())
-                # Parallel tool calls: one record at a time.
+                # Tool calls run in parallel, and a run takes one record at a time: the lock is held from here until
+                # the record is durable, and not while the call runs.
                 await stack.enter_async_context(self._lock)
                 return text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,23 +22,24 @@ _RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
 """Besides those from 500: the same request may be answered later."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """Why an attempt failed. Replaces the error of the client, which may quote the key."""
-
-    reason: str
-    is_temporary: bool
-    status: int | None = None
-    retry_after: float | None = None
-    """How long the server asked to wait, in seconds."""
-
-
 class AttemptError(Exception):
-    """Carries a failure from where it happened to where attempts are counted."""
+    """An attempt failed. Replaces the error of the client, which may quote the key.
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.reason)
-        self.failure = failure
+    Attributes:
+        reason: why, without the key.
+        is_temporary: whether the same request may be answered later.
+        status: the status of the answer, if there was one.
+        retry_after: how long the server asked to wait, in seconds.
+    """
+
+    def __init__(
+        self, reason: str, *, is_temporary: bool, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_temporary = is_temporary
+        self.status = status
+        self.retry_after = retry_after
 
 
 @contextmanager
@@ -51,10 +51,10 @@ def failures(client: OpenAI | AsyncOpenAI) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - each becomes a failure with a reason
         failure = _explain(error, client)
     if failure is not None:
-        raise AttemptError(failure)
+        raise failure
 
 
-def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
+def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> AttemptError:
     """Return what an error of the client means, without the key."""
     import openai
 
@@ -65,8 +65,8 @@ def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
         return _explain_status(error, hide)
     reason = _explain_answer(error, client)
     if reason is None:
-        return Failure(reason=hide(describe_error(error)), is_temporary=False)
-    return Failure(reason=hide(reason), is_temporary=True)
+        return AttemptError(hide(describe_error(error)), is_temporary=False)
+    return AttemptError(hide(reason), is_temporary=True)
 
 
 def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | None:
@@ -97,7 +97,7 @@ def _is_transport_error(error: Exception) -> bool:
     return isinstance(error, tuple(library.TransportError for library in libraries))
 
 
-def _explain_status(error: Any, hide: Callable[[str], str]) -> Failure:
+def _explain_status(error: Any, hide: Callable[[str], str]) -> AttemptError:
     status = error.status_code
     body = error.body if isinstance(error.body, Mapping) else {}
     reason = f"status {status}"
@@ -108,8 +108,8 @@ def _explain_status(error: Any, hide: Callable[[str], str]) -> Failure:
     # This code means that the account has no credit left, which no waiting changes.
     is_out_of_credit = body.get("code") == "insufficient_quota"
     retry_after = error.response.headers.get("retry-after")
-    return Failure(
-        reason=hide(reason),
+    return AttemptError(
+        hide(reason),
         status=status,
         is_temporary=may_pass and not is_out_of_credit,
         retry_after=_parse_retry_after(retry_after),

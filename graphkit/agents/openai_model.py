@@ -14,7 +14,7 @@ from graphkit.agents.completions import StreamedCompletion, read_completion
 from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas, to_plain, to_request
 from graphkit.agents.model_settings import ModelSettings
 from graphkit.agents.openai_clients import Clients
-from graphkit.agents.openai_failures import AttemptError, Failure, failures
+from graphkit.agents.openai_failures import AttemptError, failures
 from graphkit.errors import MissingDependencyError, ModelError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class OpenAIModel:
             try:
                 return self._take(_ask(client, attempts), attempts)
             except AttemptError as error:
-                failure = error.failure
+                failure = error
             # Outside of the handler, so that a ModelError has no context, which may quote the key.
             sleep(attempts.prepare_next(failure))
 
@@ -90,7 +90,7 @@ class OpenAIModel:
             try:
                 return self._take(await _ask_async(client, attempts), attempts)
             except AttemptError as error:
-                failure = error.failure
+                failure = error
             await sleep(attempts.prepare_next(failure))
 
     def close(self) -> None:
@@ -148,19 +148,18 @@ class _Attempts:
         expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
             shown = len(self._handed_over)
-            failure = Failure(
-                reason=f"the stream broke after {shown} characters had been shown, and the answer to the next "
+            raise AttemptError(
+                f"the stream broke after {shown} characters had been shown, and the answer to the next "
                 "attempt differs from them; resume to ask again",
                 is_temporary=False,
             )
-            raise AttemptError(failure)
         new = text[len(expected) :]
         self._position += len(text)
         if new and self._on_text is not None:
             self._handed_over += new
             self._on_text(new)
 
-    def prepare_next(self, failure: Failure) -> float:
+    def prepare_next(self, failure: AttemptError) -> float:
         """Count an attempt that failed; return how long to wait before the next one, in seconds.
 
         Raises:

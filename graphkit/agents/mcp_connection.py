@@ -97,7 +97,7 @@ class McpConnection:
 
     @asynccontextmanager
     async def _connect_over_http(self, url: str) -> AsyncIterator[Any]:
-        headers = {}
+        headers = {name: value.get_secret_value() for name, value in self._settings.headers.items()}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token.get_secret_value()}"
         timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None)  # each call has a limit of its own
@@ -203,7 +203,7 @@ class McpConnection:
         return self._hide(str(error) if isinstance(error, MCPError) else describe_error(error))
 
     def _hide(self, text: str) -> str:
-        secrets = list(self._environment.values())
+        secrets = [*self._environment.values(), *self._settings.headers.values()]
         if self._token is not None:
             secrets.append(self._token)
         return hide_secrets(text, secrets)

@@ -91,7 +91,7 @@ class McpServerSettings(Settings):
     """The program to start; it speaks the protocol on its standard streams."""
     args: _Texts = Field(default_factory=list)
     """Its arguments."""
-    env: dict[str, _Secret | None] = Field(default_factory=dict, repr=False)
+    env: dict[str, _Secret | None] = Field(default_factory=dict)
     """Environment variables for it; `null` passes the variable of this process on."""
     cwd: _Text | None = None
     """Its working directory."""
@@ -99,6 +99,8 @@ class McpServerSettings(Settings):
     """The address of a server that runs already and speaks streamable HTTP."""
     token_env: _Text | None = None
     """The environment variable that has the bearer token for that server."""
+    headers: dict[_Text, _Secret] = Field(default_factory=dict)
+    """Headers of each request to that server, such as a key. Write `${NAME}`, never the key itself."""
     tools: _Tools | None = None
     """The names of the tools that are offered, as a list; or as a mapping of each to how its calls are
     executed. Without it, all."""
@@ -126,7 +128,7 @@ class McpServerSettings(Settings):
         if self.command is None:
             self._refuse("url", {"args", "env", "cwd"})
         else:
-            self._refuse("command", {"token_env"})
+            self._refuse("command", {"headers", "token_env"})
         return self
 
     def call_options(self, tool: str) -> dict[str, Any]:

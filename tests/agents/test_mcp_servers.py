@@ -354,6 +354,7 @@ class HttpStub:
 
     def __init__(self, answer_call, session=None):
         self.calls = 0
+        self.settings = {}
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -423,7 +424,7 @@ class HttpStub:
         """Call its tool; return the error."""
 
         async def use():
-            async with McpServers({"web": {"url": self.url}}) as servers:
+            async with McpServers({"web": {"url": self.url} | self.settings}) as servers:
                 (tool,) = await servers.atools()
                 with pytest.raises(McpServerError) as caught:
                     await tool.function()
@@ -701,6 +702,29 @@ def test_a_server_that_repeats_the_token_is_an_error_without_it(monkeypatch):
             listener.shutdown()
             thread.join()
     assert SECRET not in everything_about(caught.value)
+
+
+def test_a_header_is_sent_and_never_shown(http):
+    servers = McpServers({"web": http.settings | {"headers": {"Authorization": SECRET}}})
+
+    async def use():
+        async with servers:
+            return await (await tools_of(servers))["authorization"]()
+
+    assert asyncio.run(use()) == SECRET
+    assert SECRET not in repr(servers.settings)
+    with pytest.raises(AgentConfigurationError, match="headers does not go with command"):
+        McpServers({"s": GOOD | {"headers": {"X-Key": SECRET}}})
+
+
+def test_a_server_that_repeats_a_header_is_an_error_without_it():
+    def repeat(handler, request):
+        error = {"code": 1, "message": f"wrong key {handler.headers['x-key']}"}
+        handler.send("application/json", json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}))
+
+    with HttpStub(repeat) as server:
+        server.settings = {"headers": {"X-Key": SECRET}}
+        assert server.call() == "the MCP server 'web': could not call act: wrong key ***"
 
 
 def test_a_token_is_sent_and_never_shown(http, monkeypatch):

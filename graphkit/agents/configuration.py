@@ -531,3 +531,8 @@ def _restore(plain: Any, written: Mapping[str, str]) -> Any:
     if isinstance(plain, list):
         return [_restore(item, written) for item in plain]
     return plain
+
+
+AgentStepSettings.model_rebuild()
+LlmStepSettings.model_rebuild()
+AgentConfig.model_rebuild()

@@ -61,7 +61,6 @@ class Settings(BaseModel):
         arbitrary_types_allowed=True,
         hide_input_in_errors=True,
         use_attribute_docstrings=True,
-        defer_build=True,  # all of them take 80 ms, and an agent in code needs few
     )
 
     error_class: ClassVar[type[AgentConfigurationError | ValueError]] = AgentConfigurationError

@@ -131,8 +131,8 @@ class DurableAgent(Generic[_OutputT]):
         """
         graph = self._make_graph(deps, is_streamed=True)
         config = RunnableConfig(thread_id)
-        given = await self._make_input(graph, prompt, config)
-        async with aclosing(graph.astream(given, config)) as outputs:  # type: ignore[type-var]
+        stream: Any = graph.astream(await self._make_input(graph, prompt, config), config)
+        async with aclosing(stream) as outputs:
             async for output in outputs:
                 if isinstance(output, StreamingOutput):
                     yield output.chunk

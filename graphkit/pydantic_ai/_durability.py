@@ -6,17 +6,19 @@ types of pydantic-ai, and reads records of older versions as pydantic-ai does.
 
 from __future__ import annotations
 
-import asyncio
 import json
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pydantic_ai import RunContext, durable_exec
 from pydantic_ai.agent import EventStreamHandler
 
+from graphkit._engine.call_kinds import call_on_thread
 from graphkit._records.config import RunnableConfig
 
 
@@ -49,10 +51,6 @@ class Durability(durable_exec.BaseDurabilityCapability[Any]):
         """Return the name of the execution of the node, which is the same after a crash."""
         return RunnableConfig().idempotency_key
 
-    def get_default_conversation_id(self, run_id: str) -> str | None:
-        """Return an id that follows from that of the run."""
-        return durable_exec.conversation_id_from_run_id(run_id)
-
 
 class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
     """Executes an operation, or returns its recorded result.
@@ -64,11 +62,10 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
     """
 
     def __init__(self, agent_name: str) -> None:
-        options: dict[str, Any] = {}
-        config = durable_exec.RoleBasedOperationConfig(model=options, event=options, capability=options, tool=options)
+        config = durable_exec.RoleBasedOperationConfig[dict[str, Any]](model={}, event={}, capability={}, tool={})
         super().__init__(namer=_Namer(agent_name), config=config)
-        self._counts: Counter[str] = Counter()
-        self._lock = asyncio.Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
 
     async def execute(
         self,
@@ -84,21 +81,28 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
             return await body()  # an event of a stream is shown again, and has no effect
         context = next((item for item in cache_key if isinstance(item, RunContext)), None)
         place = "" if context is None else context.tool_call_id or str(context.run_step)
-        key = f"{name}:{place}"
-        number = self._counts[key]
-        self._counts[key] += 1
-
-        async with AsyncExitStack() as stack:
-
-            async def run() -> str:
-                text = json.dumps(await body())
-                # Tool calls run in parallel, and a run takes one record at a time: the lock is held from here until
-                # the record is durable, and not while the call runs.
-                await stack.enter_async_context(self._lock)
-                return text
-
-            recorded = await RunnableConfig().aonce(f"{key}:{number}", run)
+        self._counts[name, place] += 1
+        key = f"{name}:{place}:{self._counts[name, place]}"
+        recorded = _find_record(key)
+        if recorded is None:
+            recorded = json.dumps(await body())
+            # A finished call is recorded even if it is cancelled now, because a parallel one has failed. The
+            # cancellation waits for that: a run has its thread only until it stops.
+            await call_on_thread(partial(self._record, key, recorded))
         return json.loads(recorded)
+
+    def _record(self, key: str, text: str) -> None:
+        with self._lock:  # parallel tool calls: a run takes one record at a time
+            RunnableConfig().once(key, lambda: text)
+
+
+def _find_record(key: str) -> str | None:
+    def fail() -> str:
+        raise LookupError
+
+    with suppress(LookupError):
+        return RunnableConfig().once(key, fail)
+    return None
 
 
 class _Namer(durable_exec.JournalOperationNamer):

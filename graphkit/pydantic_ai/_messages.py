@@ -18,10 +18,7 @@ def dump_messages(messages: Sequence[ModelMessage]) -> list[str]:
 
 def load_messages(texts: Sequence[str]) -> list[ModelMessage]:
     """Return the messages of a thread."""
-    messages: list[ModelMessage] = []
-    for text in texts:
-        messages += ModelMessagesTypeAdapter.validate_json(text)
-    return messages
+    return [message for text in texts for message in ModelMessagesTypeAdapter.validate_json(text)]
 
 
 def dump_prompt(prompt: str | Sequence[UserContent]) -> str:

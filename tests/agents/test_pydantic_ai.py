@@ -173,6 +173,38 @@ def test_after_an_error_nothing_recorded_is_made_again():
     assert len(script.asked) == 2
 
 
+class SlowSaver(MemorySaver):
+    """Takes its time for each record, so that finished calls wait for theirs."""
+
+    def put_writes(self, config, writes):
+        time.sleep(0.05)
+        super().put_writes(config, writes)
+
+
+def test_calls_that_have_finished_when_another_one_fails_are_not_made_again():
+    agent = make_shop(Script([call("act", "c1"), call("act", "c2"), call("break_down", "c3")], "done"), [])
+    calls = []
+
+    @agent.tool
+    async def act(context: RunContext) -> str:
+        calls.append(context.tool_call_id)
+        return "acted"
+
+    @agent.tool_plain
+    async def break_down() -> str:
+        await asyncio.sleep(0.01)
+        calls.append("c3")
+        if calls.count("c3") == 1:
+            raise OSError("no")
+        return "repaired"
+
+    durable = make_durable(agent, SlowSaver())
+    with pytest.raises(NodeExecutionError, match="no"):
+        durable.run("go", "t")
+    assert durable.run(None, "t").output == "done"
+    assert Counter(calls) == {"c1": 1, "c2": 1, "c3": 2}
+
+
 def test_a_tool_that_asks_the_model_to_retry_is_recorded_like_any_other():
     script = Script(call("try_it", "c1"), call("try_it", "c2"), call("fail", "c3"), "done")
     agent = make_shop(script, [])

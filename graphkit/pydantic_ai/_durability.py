@@ -18,7 +18,7 @@ from typing import Any
 from pydantic_ai import RunContext, durable_exec
 from pydantic_ai.agent import EventStreamHandler
 
-from graphkit._engine.call_kinds import call_on_thread
+from graphkit._engine.calls import call_on_thread
 from graphkit._records.config import RunnableConfig
 
 

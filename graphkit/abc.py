@@ -4,6 +4,8 @@
 bytes, and `graphkit.values` the read-only values of a state. docs/writing-a-saver.md is the guide.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from graphkit._public_names import (
     set_public_module as set_public_module,
 )
@@ -22,10 +24,7 @@ from graphkit._saver.base import (
 )
 from graphkit._saver.capabilities import (
     HasBaseDirectory as HasBaseDirectory,
-    LostCheckpoint as LostCheckpoint,
     Progress as Progress,
-    RepairReport as RepairReport,
-    RotationReport as RotationReport,
     SupportsClose as SupportsClose,
     SupportsCompact as SupportsCompact,
     SupportsDeleteIdle as SupportsDeleteIdle,
@@ -36,7 +35,6 @@ from graphkit._saver.capabilities import (
     SupportsReplay as SupportsReplay,
     SupportsRotate as SupportsRotate,
     SupportsVerify as SupportsVerify,
-    VerifyReport as VerifyReport,
 )
 from graphkit._saver.retention import (
     RetentionOptions as RetentionOptions,
@@ -58,12 +56,28 @@ from graphkit._values.channels import (
     RemoveIdentifier as RemoveIdentifier,
 )
 
+if TYPE_CHECKING:
+    from graphkit._saver.reports import (
+        FileRepair as FileRepair,
+        FileReport as FileReport,
+        FileState as FileState,
+        LostCheckpoint as LostCheckpoint,
+        RepairReport as RepairReport,
+        RotationReport as RotationReport,
+        ThreadReport as ThreadReport,
+        Unfinished as Unfinished,
+        VerifyReport as VerifyReport,
+    )
+
 __all__ = [
     "BaseCheckpointSaver",
     "Change",
     "ChangeKind",
     "Channel",
     "ConfigLike",
+    "FileRepair",
+    "FileReport",
+    "FileState",
     "HasBaseDirectory",
     "HasVersions",
     "InterruptableAction",
@@ -87,8 +101,25 @@ __all__ = [
     "SupportsRotate",
     "SupportsVerify",
     "ThreadLike",
+    "ThreadReport",
+    "Unfinished",
     "VerifyReport",
     "Watch",
 ]
 
 set_public_module(globals(), __name__)
+
+
+def __getattr__(name: str) -> Any:
+    """Import the reports when one of them is first used: making these dataclasses takes 3 ms."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from graphkit._saver import reports
+
+    set_public_module({**vars(reports), "__all__": __all__}, __name__)
+    globals().update({each: vars(reports)[each] for each in __all__ if each in vars(reports)})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike
 from graphkit._saver.arguments import ThreadLike
+
+if TYPE_CHECKING:
+    from graphkit._saver.reports import RepairReport, RotationReport, VerifyReport
 
 Quality = Literal[
     "isolates_values",
@@ -46,43 +49,6 @@ QUALITIES: Final[Sequence[Quality]] = (
 
 Progress = Callable[[int, int, str], object]
 """Called as progress(done, total, item) after each item."""
-
-
-class LostCheckpoint(Protocol):
-    """A part of a history that a repair could not rebuild."""
-
-    @property
-    def checkpoint_id(self) -> str | None:
-        """The checkpoint that is lost; None if its id is lost too."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why it is lost."""
-        ...
-
-
-class VerifyReport(Protocol):
-    """The result of `verify`."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything can be read."""
-        ...
-
-
-class RepairReport(Protocol):
-    """The result of `repair`."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything can be read now, apart from what is lost."""
-        ...
-
-    @property
-    def lost(self) -> Sequence[LostCheckpoint]:
-        """What the repair could not rebuild."""
-        ...
 
 
 @runtime_checkable
@@ -114,20 +80,6 @@ class SupportsRepair(Protocol):
         Raises:
             ThreadBusyError: a run holds a thread. All other threads are repaired.
         """
-        ...
-
-
-class RotationReport(Protocol):
-    """The result of `rotate`."""
-
-    @property
-    def rewritten(self) -> Sequence[str]:
-        """The files that were sealed again; all others had the current key already."""
-        ...
-
-    @property
-    def set_aside(self) -> Sequence[str]:
-        """Files that still hold bytes as they were, such as copies that a repair made."""
         ...
 
 

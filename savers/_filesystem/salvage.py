@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final
 
+from graphkit.abc import LostCheckpoint
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import _delta as delta
 from savers._filesystem.catalog import read_meta
@@ -43,21 +44,6 @@ HEAD_SIZE: Final = 1 << 14
 """How many bytes of a file are read for its header."""
 NOWHERE: Final = 0
 """An offset that no bytes of a value have, because the header of the file is there."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Lost:
-    """Something that repair could not rebuild."""
-
-    offset: int
-    """Its offset in the old log, of which the salvaged file is a copy."""
-    checkpoint_id: str | None
-    """The lost checkpoint or, for a pending write or a tag, its checkpoint; None if unknown."""
-    reason: str
-    records: int | None = 1
-    """How many records are lost here; None if unknown, because the damage reaches to the end of
-    the log."""
 
 
 def identify_log(store: Store, damaged: FileLog, size: int) -> int:
@@ -132,7 +118,7 @@ class Salvage:
         """The checkpoints that can be rebuilt."""
         self.early = EarlyWrites()
         """The early writes whose checkpoint is not there: it is still to come, or lost."""
-        self.lost: list[Lost] = []
+        self.lost: list[LostCheckpoint] = []
         self.ending: tuple[int, int] | None = None
         """The type and the version of the record that ends the log, if it has one."""
         self._gaps = [(NOWHERE, HEADER_SIZE)]
@@ -168,7 +154,7 @@ class Salvage:
         else:
             noun = "record" if count == 1 else "records"
             reason = f"{end - start} bytes of {count} {noun} are damaged"
-        self.lost.append(Lost(offset=start, checkpoint_id=None, reason=reason, records=count))
+        self.lost.append(LostCheckpoint(offset=start, checkpoint_id=None, reason=reason, records=count))
 
     def _take_record(self, replay: TableReplay, frame: Frame) -> None:
         try:
@@ -212,7 +198,7 @@ class Salvage:
                 self._add_lost(waiting.offset, waiting.id, "its checkpoint did not come, or is lost")
 
     def _add_lost(self, offset: int, checkpoint_id: str | None, reason: str) -> None:
-        self.lost.append(Lost(offset=offset, checkpoint_id=checkpoint_id, reason=reason))
+        self.lost.append(LostCheckpoint(offset=offset, checkpoint_id=checkpoint_id, reason=reason))
 
     def _take_checkpoint(self, replay: TableReplay, frame: Frame) -> None:
         try:

@@ -29,10 +29,8 @@ from savers._mutex import hold_if_free
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 
 if TYPE_CHECKING:
-    from graphkit.abc import Watch
-    from savers._filesystem.repair import RepairReport
+    from graphkit.abc import Progress, RepairReport, RotationReport, VerifyReport, Watch
     from savers._filesystem.store import FileLog
-    from savers._log.reports import Progress, RotationReport, StoreReport
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 
@@ -394,7 +392,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         return sum(status.st_size for _, status in catalog.iter_files(self._store, path))
 
     @wrap_os_errors("read")
-    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
         """Check every byte of one thread, or of all threads (None).
 
         Changes nothing, and makes no run wait. Does not raise because of damage. Reads each log

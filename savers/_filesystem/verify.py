@@ -11,6 +11,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphkit.abc import FileReport, FileState, Progress, ThreadReport, Unfinished, VerifyReport
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError
 from savers._filesystem import layout
 from savers._filesystem.catalog import find_id, find_namespace
@@ -19,7 +20,6 @@ from savers._log.frame import HEADER_SIZE, RELEASE, IncompleteLog, is_newer
 from savers._log.frame_log import ThreadIdentity, check_owner
 from savers._log.log import Log
 from savers._log.log_checker import LogChecker, explain_missing_key
-from savers._log.reports import FileReport, FileState, Progress, StoreReport, ThreadReport, Unfinished
 
 if TYPE_CHECKING:
     from savers._filesystem.store import FileLog, Store
@@ -33,7 +33,7 @@ class ThreadFiles(NamedTuple):
     """The paths of the logs, the root's first. Something else in place of a directory is among them."""
 
 
-def verify(store: Store, thread_id: str | None, progress: Progress | None = None) -> StoreReport:
+def verify(store: Store, thread_id: str | None, progress: Progress | None = None) -> VerifyReport:
     """Check one thread, or all threads (None)."""
     threads = list_files(store, thread_id)
     meter = ProgressMeter(store, threads, progress)
@@ -45,9 +45,9 @@ def verify(store: Store, thread_id: str | None, progress: Progress | None = None
         if report.files or report.leftovers or report.set_aside:
             reports.append(report)
     if thread_id is not None:
-        return StoreReport(threads=tuple(reports), leftovers=(), size=size, marker=None)
+        return VerifyReport(threads=tuple(reports), leftovers=(), size=size, marker=None)
     leftovers = sorted(filter(layout.is_leftover, store.io.listdir(store.root)))
-    return StoreReport(threads=tuple(reports), leftovers=tuple(leftovers), size=size, marker=check_marker(store))
+    return VerifyReport(threads=tuple(reports), leftovers=tuple(leftovers), size=size, marker=check_marker(store))
 
 
 def check_marker(store: Store) -> FileReport | None:

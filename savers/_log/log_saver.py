@@ -43,10 +43,10 @@ from savers._log.log_bytes import StaleLogError
 from savers._log.rewriter import copy_to_memory, has_unreachable_records
 
 if TYPE_CHECKING:
+    from graphkit.abc import Progress, RotationReport
     from graphkit.codec import Codec
     from graphkit.values import FrozenDict
     from savers._log.catalogue import LogCatalogue
-    from savers._log.reports import Progress, RotationReport
     from savers._log.stored_checkpoint import StoredCheckpoint
 
 _MAX_REFUSALS: Final = 3
@@ -650,7 +650,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         goes_on: bool,
     ) -> RotationReport:
         """Rotate some threads one after another, and return one report; see `_change_threads`."""
-        from savers._log.reports import RotationReport
+        from graphkit.abc import RotationReport
 
         reports = self._change_threads("rotate", thread_ids, rotate, progress, goes_on=goes_on)
         return RotationReport(

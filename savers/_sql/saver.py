@@ -31,9 +31,9 @@ from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_
 from savers._waiting import InUseError, WouldWaitError, refuse_waiting
 
 if TYPE_CHECKING:
+    from graphkit.abc import Progress, RotationReport, VerifyReport
     from savers._cipher import KeyRing
     from savers._compression import Compression
-    from savers._log.reports import Progress, RotationReport, StoreReport
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.database import Database, Transaction
 
@@ -360,7 +360,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         """
         return self._store.measure(_resolve_optional(thread))
 
-    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> StoreReport:
+    def verify(self, thread: ThreadLike = None, *, progress: Progress | None = None) -> VerifyReport:
         """Check every byte of one thread, or of all threads (None), and the columns beside them.
 
         Changes nothing, and makes no run wait. Does not raise because of damage. Reads each history
@@ -421,7 +421,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         return [read_history_row(row) for row in self._store.list_histories(thread_id)]
 
     def _rotate_thread(self, thread_id: str, key_ring: KeyRing) -> RotationReport:
-        from savers._log.reports import RotationReport
+        from graphkit.abc import RotationReport
         from savers._log.rewriter import needs_rotation
 
         rewritten: list[str] = []

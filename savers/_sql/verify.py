@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
+from graphkit.abc import FileReport, FileState, ThreadReport, VerifyReport
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointFormatError,
@@ -18,7 +19,6 @@ from graphkit.errors import (
 from graphkit.saver_kit import derive_status
 from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
 from savers._log.log_checker import LogChecker, explain_missing_key
-from savers._log.reports import FileReport, FileState, StoreReport, ThreadReport
 from savers._log.stored_checkpoint import outline_writes
 from savers._sql.database import ForeignDatabaseError
 from savers._sql.encoded_text import encode_id
@@ -27,7 +27,7 @@ from savers._sql.row_store import HistoryRow, read_history_row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from savers._log.reports import Progress
+    from graphkit.abc import Progress
     from savers._sql.database import Row
     from savers._sql.row_store import RowLog, RowStore
 
@@ -43,7 +43,7 @@ class _Columns(NamedTuple):
     end: int | None
 
 
-def verify(store: RowStore, thread_id: str | None, progress: Progress | None = None) -> StoreReport:
+def verify(store: RowStore, thread_id: str | None, progress: Progress | None = None) -> VerifyReport:
     """Check one thread, or all threads (None)."""
     problems = _Problems()
     if thread_id is None:
@@ -71,7 +71,7 @@ def verify(store: RowStore, thread_id: str | None, progress: Progress | None = N
         with problems.reported():
             threads += _report_orphans(store)
     threads += problems.make_reports()
-    return StoreReport(
+    return VerifyReport(
         threads=tuple(threads),
         size=sum(file.size for thread in threads for file in thread.files),
     )

@@ -17,7 +17,6 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from graphkit import BaseCheckpointSaver, RunnableConfig
 from graphkit.abc import Progress, SupportsVerify
 from savers._cipher import Cipher
-from savers._log.reports import StoreReport
 from savers.langgraph.metadata import make_langgraph_config
 from savers.langgraph.saver import CheckpointSaver
 from savers.langgraph.sources import (
@@ -178,9 +177,4 @@ def _restore(saver: CheckpointSaver, history: HistoryKey, original: SourceCheckp
 def _find_damage(saver: CheckpointSaver) -> list[str]:
     if not isinstance(saver.store, SupportsVerify):
         return []
-    report = saver.store.verify()
-    if isinstance(report, StoreReport):
-        return [f"{file.path} is {file.state}" for file in report.problems]
-    if report.ok:
-        return []
-    return ["verify finds damage in the store"]
+    return [f"{file.path} is {file.state}" for file in saver.store.verify().problems]

@@ -70,32 +70,32 @@ _MAX_SHOWN: Final = 1_000
 # therefore call these functions, whose messages say under both what was expected and what was found.
 
 
-def expect(condition: bool, otherwise: str) -> None:
+def assert_true(condition: bool, otherwise: str) -> None:
     """Assert a condition; `otherwise` says what was found in its place."""
     if not condition:
         raise AssertionError(otherwise)
 
 
-def equal(got: object, expected: object, what: str = "value") -> None:
-    """Assert that two values are equal by `==`, where `same` would be too strict."""
-    expect(got == expected, f"{what}: {_show(got)} instead of {_show(expected)}")
+def assert_equal(got: object, expected: object, what: str = "value") -> None:
+    """Assert that two values are equal by `==`, where `assert_same` would be too strict."""
+    assert_true(got == expected, f"{what}: {_show(got)} instead of {_show(expected)}")
 
 
-def at_least(number: float, least: float) -> None:
+def assert_at_least(number: float, least: float) -> None:
     """Assert that a number is not below another."""
-    expect(number >= least, f"{number} instead of at least {least}")
+    assert_true(number >= least, f"{number} instead of at least {least}")
 
 
-def present(value: V | None) -> V:
+def assert_not_none(value: V | None) -> V:
     """Assert that a value is not None, and return it."""
     if value is None:
         raise AssertionError("None instead of a value")
     return value
 
 
-def is_a(value: object, kind: type) -> None:
+def assert_isinstance(value: object, kind: type) -> None:
     """Assert that a value is of a type."""
-    expect(isinstance(value, kind), f"{_show(value)} instead of a {kind.__name__}")
+    assert_true(isinstance(value, kind), f"{_show(value)} instead of a {kind.__name__}")
 
 
 def _show(value: object) -> str:
@@ -119,6 +119,10 @@ def same(got: object, expected: object, what: str = "value") -> None:
     message = find_difference(got, expected, what)
     if message is not None:
         raise AssertionError(message)
+
+
+# `same` is the public name; the tests of the contract call it like the other assertions.
+assert_same = same
 
 
 def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
@@ -170,17 +174,17 @@ def _normalize_scalar(value: Any) -> object:
     return value
 
 
-def same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
+def assert_same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
     """Assert that two checkpoints are equal, field by field.
 
     Raises:
         AssertionError: the checkpoints differ; the message says where.
     """
-    got = present(got)
+    got = assert_not_none(got)
     for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "state"):
-        same(getattr(got, name), getattr(expected, name), name)
+        assert_same(getattr(got, name), getattr(expected, name), name)
     # A saver of four methods keeps pending writes and tags in the metadata.
-    same(public_metadata(got.metadata), expected.metadata, "metadata")
+    assert_same(public_metadata(got.metadata), expected.metadata, "metadata")
 
 
 # --- values of every type ---------------------------------------------------------------------------------------------

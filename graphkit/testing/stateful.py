@@ -41,7 +41,7 @@ from graphkit.testing._strategies import (
     values,
     writes,
 )
-from graphkit.testing._values import GROWING, derive, equal, made, present, same
+from graphkit.testing._values import GROWING, assert_equal, assert_not_none, assert_same, derive, made
 
 
 @dataclasses.dataclass
@@ -139,7 +139,7 @@ class SaverMachine(RuleBasedStateMachine):
     def append(self, key: HistoryKey, checkpoint: Checkpoint, row: Row) -> None:
         """Put a checkpoint, and add it to the model."""
         stored = self.saver.put(self.config(key), checkpoint)
-        equal(stored, self.config(key, row))
+        assert_equal(stored, self.config(key, row))
         self.rows.setdefault(key, []).append(row)
         self.objects[key, row.fields["id"]] = checkpoint
 
@@ -247,7 +247,7 @@ class SaverMachine(RuleBasedStateMachine):
         if not is_new:
             fields["id"] = row.fields["id"]
         checkpoint = made(**copy.deepcopy(fields))
-        equal(self.saver.put(config, checkpoint), config)
+        assert_equal(self.saver.put(config, checkpoint), config)
         row.fields = fields
         self.objects[key, fields["id"]] = checkpoint
 
@@ -296,9 +296,9 @@ class SaverMachine(RuleBasedStateMachine):
         compare(tag.checkpoints, released[""])
         if isinstance(self.savers[0], HasVersions) and any(released.values()):
             self.versions.setdefault(thread, []).append(released)
-            equal(tag.version, len(self.versions[thread]))
+            assert_equal(tag.version, len(self.versions[thread]))
         else:
-            same(tag.version, None)
+            assert_same(tag.version, None)
 
     @rule(thread=threads)
     def delete(self, thread: str) -> None:
@@ -306,7 +306,7 @@ class SaverMachine(RuleBasedStateMachine):
         removed = [self.rows.pop((thread, name), []) for name in NAMESPACES]
         versions = self.versions.pop(thread, [])
         existed = any(removed) or bool(versions)
-        same(self.saver.delete(thread), existed)
+        assert_same(self.saver.delete(thread), existed)
 
     @rule(source=threads, destination=threads)
     def copy(self, source: str, destination: str) -> None:
@@ -320,9 +320,9 @@ class SaverMachine(RuleBasedStateMachine):
         try:
             self.saver.copy(source, destination)
         except (CheckpointNotFoundError, CheckpointConflictError) as caught:
-            equal(type(caught), error)
+            assert_equal(type(caught), error)
             return
-        equal(None, error)
+        assert_equal(None, error)
         for name, rows in origin.items():
             if rows:
                 self.rows[destination, name] = copy.deepcopy(rows)
@@ -349,7 +349,7 @@ class SaverMachine(RuleBasedStateMachine):
             self.rows[key] = kept
         keep_tags = ["keep"] if is_tag_kept else []
         count = self.saver.prune(thread, keep_last=last, keep_tags=keep_tags, keep_interrupted=is_interrupt_kept)
-        equal(count, expected)
+        assert_equal(count, expected)
 
     @rule(index=st.integers(0, 1))
     def open_again(self, index: int) -> None:
@@ -372,21 +372,21 @@ class SaverMachine(RuleBasedStateMachine):
         rows = self.history(key)
         compare(saver.list(config), rows)
         infos = saver.history(config)
-        equal([info.id for info in infos], [row.fields["id"] for row in reversed(rows)])
+        assert_equal([info.id for info in infos], [row.fields["id"] for row in reversed(rows)])
         for info, row in zip(infos, reversed(rows), strict=True):
-            equal(info.tags, tuple(row.tags))
-            equal(info.stopped, row.stopped)
-            equal(info.status, "" if info is not infos[0] else info.stopped or "stalled")
-            same(saver.get_writes(self.config(key, row)), row.writes)
+            assert_equal(info.tags, tuple(row.tags))
+            assert_equal(info.stopped, row.stopped)
+            assert_equal(info.status, "" if info is not infos[0] else info.stopped or "stalled")
+            assert_same(saver.get_writes(self.config(key, row)), row.writes)
         newest = saver.get(config)
         compare([newest] if newest else [], rows[-1:])
         summary = saver.summary(config)
         if infos:
-            summary = present(summary)
-            equal(summary.latest, infos[0])
-            equal(summary.checkpoints, len(infos))
+            summary = assert_not_none(summary)
+            assert_equal(summary.latest, infos[0])
+            assert_equal(summary.checkpoints, len(infos))
         else:
-            same(summary, None)
+            assert_same(summary, None)
 
     @precondition(lambda self: self.rows)
     @rule(thread=threads, namespace=namespaces, position=positions)
@@ -394,7 +394,7 @@ class SaverMachine(RuleBasedStateMachine):
         """Read one checkpoint by its id; an empty history must not have the id of another."""
         row = self.pick((thread, namespace), position)
         if row is None:
-            same(self.saver.get(RunnableConfig(thread, "id 1", namespace)), None)
+            assert_same(self.saver.get(RunnableConfig(thread, "id 1", namespace)), None)
             return
         checkpoint = self.saver.get(self.config((thread, namespace), row))
         compare([checkpoint] if checkpoint else [], [row])
@@ -405,14 +405,14 @@ class SaverMachine(RuleBasedStateMachine):
         saver = self.saver
         histories = {key: rows for key, rows in self.rows.items() if rows}
         live = {thread for thread, _ in histories}
-        equal(sorted(saver.threads()), sorted(live))
-        equal(sorted(saver.threads(released=True)), sorted({*live, *self.versions}))
+        assert_equal(sorted(saver.threads()), sorted(live))
+        assert_equal(sorted(saver.threads(released=True)), sorted({*live, *self.versions}))
         for thread in live:
             expected = [name for name in NAMESPACES if self.history((thread, name))]
-            equal(sorted(saver.namespaces(thread)), expected)
+            assert_equal(sorted(saver.namespaces(thread)), expected)
         interrupted = {key for key, rows in histories.items() if rows[-1].is_interrupted()}
         reported = {(interrupt.thread_id, interrupt.checkpoint_ns) for interrupt in saver.interrupts()}
-        equal(reported, interrupted)
+        assert_equal(reported, interrupted)
 
     @rule(thread=threads, namespace=namespaces)
     def read_versions(self, thread: str, namespace: str) -> None:
@@ -421,7 +421,7 @@ class SaverMachine(RuleBasedStateMachine):
         versions = self.versions.get(thread, [])
         if not isinstance(saver, HasVersions):
             return
-        equal([*saver.versions_by_thread_id(thread)], [*range(1, len(versions) + 1)])
+        assert_equal([*saver.versions_by_thread_id(thread)], [*range(1, len(versions) + 1)])
         for number, version in enumerate(versions, 1):
             tag = saver.tag(RunnableConfig(thread, checkpoint_ns=namespace), number)
             compare(tag.checkpoints, version[namespace])
@@ -429,11 +429,11 @@ class SaverMachine(RuleBasedStateMachine):
 
 def compare(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -> None:
     """Assert that checkpoints, newest first, strictly equal rows of the model, oldest first."""
-    equal([checkpoint.id for checkpoint in checkpoints], [row.fields["id"] for row in reversed(rows)])
+    assert_equal([checkpoint.id for checkpoint in checkpoints], [row.fields["id"] for row in reversed(rows)])
     for checkpoint, row in zip(checkpoints, reversed(rows), strict=True):
         # Without what the default methods keep in the metadata.
         found = checkpoint.with_metadata(public_metadata(checkpoint.metadata))
-        same({name: getattr(found, name) for name in row.fields}, row.fields)
+        assert_same({name: getattr(found, name) for name in row.fields}, row.fields)
 
 
 __all__: Sequence[str] = ["SaverMachine"]

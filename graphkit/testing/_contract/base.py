@@ -14,7 +14,7 @@ from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
 from graphkit._saver.versions import HasVersions
-from graphkit.testing._values import application_types, equal, same_checkpoint
+from graphkit.testing._values import application_types, assert_equal, assert_same_checkpoint
 
 E = TypeVar("E", bound=BaseException)
 R = TypeVar("R")
@@ -127,22 +127,22 @@ class ContractTests:
         newest_first = oldest_first[::-1]
         for reader in (saver, self.open_again(saver)):
             listed = reader.list(config)
-            equal(get_ids(listed), get_ids(newest_first), "the ids of list")
-            equal(get_ids(reader.history(config)), get_ids(newest_first), "the ids of history")
+            assert_equal(get_ids(listed), get_ids(newest_first), "the ids of list")
+            assert_equal(get_ids(reader.history(config)), get_ids(newest_first), "the ids of history")
             for checkpoint, expected in zip(listed, newest_first, strict=True):
-                same_checkpoint(checkpoint, expected)
-                same_checkpoint(reader.get(config.replace(checkpoint_id=expected.id)), expected)
+                assert_same_checkpoint(checkpoint, expected)
+                assert_same_checkpoint(reader.get(config.replace(checkpoint_id=expected.id)), expected)
             latest = reader.get(config)
             newest_id = newest_first[0].id if newest_first else None
-            equal(None if latest is None else latest.id, newest_id, "the id of get")
+            assert_equal(None if latest is None else latest.id, newest_id, "the id of get")
 
     @contextmanager
     def assert_unchanged(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]:
         """Assert that the block changes nothing of a history."""
         before = read_everything(saver, config)
         yield
-        equal(read_everything(saver, config), before)
-        equal(read_everything(self.open_again(saver), config), before)
+        assert_equal(read_everything(saver, config), before)
+        assert_equal(read_everything(self.open_again(saver), config), before)
 
 
 def call_in_thread(call: Callable[..., R], *args: Any) -> R:

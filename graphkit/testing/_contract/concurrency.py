@@ -15,16 +15,16 @@ from graphkit.testing._contract.base import TIMEOUT, ContractTests, get_ids
 from graphkit.testing._values import (
     CONFIG,
     GROWING,
+    assert_equal,
+    assert_not_none,
+    assert_same,
+    assert_same_checkpoint,
+    assert_true,
     derive,
-    equal,
-    expect,
     grow_list,
     made,
     make_config,
     make_interrupt,
-    present,
-    same,
-    same_checkpoint,
 )
 
 R = TypeVar("R")
@@ -35,7 +35,7 @@ class ConcurrencyTests(ContractTests):
 
     # Many at once
 
-    def test_nothing_is_lost_when_many_write_one_thread(self) -> None:
+    def test_concurrent_puts_to_one_thread_lose_nothing(self) -> None:
         saver = self.open()
         savers = [saver if n % 2 else self.open_again(saver) for n in range(6)]
 
@@ -45,23 +45,23 @@ class ConcurrencyTests(ContractTests):
                 stored = savers[number].put(CONFIG, made({"who": [number, n], "text": "x" * n}))
                 ids.append(stored.checkpoint_id or "")
                 states = {checkpoint.id: checkpoint.state for checkpoint in savers[number].list(CONFIG)}
-                expect(ids[-1] in states, f"{ids[-1]} was put, and the history does not have it: {[*states]}")
-                same(states[ids[-1]]["who"], [number, n])
+                assert_true(ids[-1] in states, f"{ids[-1]} was put, and the history does not have it: {[*states]}")
+                assert_same(states[ids[-1]]["who"], [number, n])
             return ids
 
         written = _run_concurrently(write, len(savers))
         for reader in (saver, self.open_again(saver)):
             order = get_ids(reversed(reader.list(CONFIG)))
-            equal(len(order), 60)
-            equal(len(set(order)), 60)
+            assert_equal(len(order), 60)
+            assert_equal(len(set(order)), 60)
             for number, ids in enumerate(written):
                 own_order = [id_ for id_ in order if id_ in ids]
-                equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
+                assert_equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
                 for n, id_ in enumerate(ids):
-                    loaded = present(reader.get(make_config("t", id_)))
-                    same(loaded.state, {"who": [number, n], "text": "x" * n})
+                    loaded = assert_not_none(reader.get(make_config("t", id_)))
+                    assert_same(loaded.state, {"who": [number, n], "text": "x" * n})
 
-    def test_nothing_is_mixed_up_when_many_write_many_threads(self) -> None:
+    def test_concurrent_puts_to_many_threads_are_isolated(self) -> None:
         saver = self.open()
 
         def write(number: int) -> list[Checkpoint]:
@@ -70,7 +70,7 @@ class ConcurrencyTests(ContractTests):
         for number, history in enumerate(_run_concurrently(write, 8)):
             self.assert_history(saver, make_config(f"thread {number}"), history)
 
-    def test_no_write_is_lost_when_many_record_beside_one_checkpoint(self) -> None:
+    def test_concurrent_put_writes_to_one_checkpoint_lose_nothing(self) -> None:
         saver = self.open()
         saver.put(CONFIG, made({"n": 1}))
 
@@ -81,12 +81,12 @@ class ConcurrencyTests(ContractTests):
 
         _run_concurrently(write, 6)
         expected = sorted(f"{number} {n}" for number in range(6) for n in range(5))
-        equal(sorted(self.open_again(saver).get_writes(CONFIG)), expected)
-        equal(sorted(self.open_again(saver).tags_of(CONFIG)), expected)
+        assert_equal(sorted(self.open_again(saver).get_writes(CONFIG)), expected)
+        assert_equal(sorted(self.open_again(saver).tags_of(CONFIG)), expected)
 
     # Another object, another process
 
-    def test_two_objects_on_one_store_see_each_other_at_once(self) -> None:
+    def test_two_savers_on_one_store_read_each_other_immediately(self) -> None:
         saver = self.open()
         other = self.open_again(saver)
         checkpoints: list[Checkpoint] = []
@@ -94,25 +94,25 @@ class ConcurrencyTests(ContractTests):
             writer, reader = (saver, other) if number % 2 else (other, saver)
             checkpoints.append(made({"list": [*range(number)]}))
             writer.put(CONFIG, checkpoints[-1])
-            same_checkpoint(reader.get(CONFIG), checkpoints[-1])
+            assert_same_checkpoint(reader.get(CONFIG), checkpoints[-1])
             writer.put_writes(CONFIG, {"w": number})
-            same(reader.get_writes(CONFIG), {"w": number})
-            equal(len(reader.list(CONFIG)), number + 1)
+            assert_same(reader.get_writes(CONFIG), {"w": number})
+            assert_equal(len(reader.list(CONFIG)), number + 1)
         following = derive(checkpoints[-1], {"list": ["x"]}, GROWING)
         saver.put(CONFIG, following)
         last = derive(following, {"list": ["y"]}, GROWING)
         other.put(CONFIG, last)
-        same_checkpoint(saver.get(CONFIG), last)
+        assert_same_checkpoint(saver.get(CONFIG), last)
         checkpoints[0] = made({"list": "replaced"}, id=checkpoints[0].id)
         other.put(make_config("t", checkpoints[0].id), checkpoints[0])
-        same_checkpoint(saver.get(make_config("t", checkpoints[0].id)), checkpoints[0])
-        equal(len(other.release(CONFIG).checkpoints), 8)
-        same(saver.get(CONFIG), None)
+        assert_same_checkpoint(saver.get(make_config("t", checkpoints[0].id)), checkpoints[0])
+        assert_equal(len(other.release(CONFIG).checkpoints), 8)
+        assert_same(saver.get(CONFIG), None)
         fresh = made({"list": "fresh"})
         saver.put(CONFIG, fresh)
-        same_checkpoint(other.get(CONFIG), fresh)
+        assert_same_checkpoint(other.get(CONFIG), fresh)
 
-    def test_what_was_written_behind_its_back_is_read(self) -> None:
+    def test_a_checkpoint_written_without_the_saver_is_read(self) -> None:
         saver = self.open()
         first = made({"list": [1, (2,)]})
         planted = made({"list": [1, (2,), 3]})
@@ -121,42 +121,42 @@ class ConcurrencyTests(ContractTests):
             self.skip("`plant` is not implemented")
         self.assert_history(saver, CONFIG, [first, planted])
 
-    def test_what_it_writes_is_there_for_others(self) -> None:
+    def test_a_put_is_visible_without_the_saver(self) -> None:
         saver = self.open()
         grow_list(saver, CONFIG, 3)
         states = self.peek(saver, CONFIG)
         if states is None:
             self.skip("`peek` is not implemented")
-        equal([state["list"] for state in states], [[0, 1, 2], [0, 1], [0]])
+        assert_equal([state["list"] for state in states], [[0, 1, 2], [0, 1], [0]])
 
     # Async
 
-    def test_async_twins_do_the_same(self) -> None:
+    def test_async_methods_match_the_sync_methods(self) -> None:
         _run_coroutine(self._check_async_methods(self.open()))
 
     async def _check_async_methods(self, saver: BaseCheckpointSaver) -> None:
         first = made({"n": 1}, metadata={"k": 1})
         second = made({"n": 2})
         stored = await saver.aput(CONFIG, first)
-        equal(stored, make_config("t", first.id))
+        assert_equal(stored, make_config("t", first.id))
         await saver.aput(CONFIG, second)
-        equal(get_ids(await saver.alist(CONFIG)), [second.id, first.id])
-        same_checkpoint(await saver.aget(stored), first)
-        same_checkpoint(await saver.aget(CONFIG), second)
+        assert_equal(get_ids(await saver.alist(CONFIG)), [second.id, first.id])
+        assert_same_checkpoint(await saver.aget(stored), first)
+        assert_same_checkpoint(await saver.aget(CONFIG), second)
         await saver.aput_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
-        same(await saver.aget_writes(CONFIG), {INTERRUPT + "i": make_interrupt()})
+        assert_same(await saver.aget_writes(CONFIG), {INTERRUPT + "i": make_interrupt()})
         saver.add_tags(stored, "two")
         await saver.acopy("t", "u")
-        equal(await saver.aprune("t", keep_last=1, keep_tags=("two",)), 0)
-        equal(await saver.aprune("t", keep_last=1), 1)
+        assert_equal(await saver.aprune("t", keep_last=1, keep_tags=("two",)), 0)
+        assert_equal(await saver.aprune("t", keep_last=1), 1)
         with self.raises(ValueError):
             await saver.aprune("t")
         with self.raises(CheckpointNotFoundError):
             await saver.aput(make_config("t", "unknown"), second)
         tag = await saver.arelease(CONFIG)
-        equal(get_ids(tag.checkpoints), [second.id])
-        same(await saver.adelete("u"), True)
-        same(await saver.aget(make_config("u")), None)
+        assert_equal(get_ids(tag.checkpoints), [second.id])
+        assert_same(await saver.adelete("u"), True)
+        assert_same(await saver.aget(make_config("u")), None)
 
 
 def _run_concurrently(call: Callable[[int], R], count: int) -> list[R]:

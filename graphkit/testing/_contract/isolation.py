@@ -12,22 +12,22 @@ from graphkit.testing._contract.base import ContractTests, call_in_thread, get_i
 from graphkit.testing._values import (
     CONFIG,
     Note,
+    assert_equal,
+    assert_not_none,
+    assert_same,
+    assert_same_checkpoint,
+    assert_true,
     derive,
-    equal,
-    expect,
     grow_list,
     made,
     make_config,
-    present,
-    same,
-    same_checkpoint,
 )
 
 
 class IsolationTests(ContractTests):
     """A saver and its callers share no mutable object."""
 
-    def test_changing_what_was_put_changes_nothing(self) -> None:
+    def test_mutating_a_put_checkpoint_does_not_change_the_store(self) -> None:
         saver = self.open("isolates_values")
         items = [1, [2]]
         note = Note("n", ["a"])
@@ -38,12 +38,12 @@ class IsolationTests(ContractTests):
         saver.put_writes(CONFIG, writes)
         _modify_all(items, note, *metadata.values(), *writes.values())
         _modify_all(*_list_mutables(checkpoint))
-        loaded = present(saver.get(CONFIG))
-        same(loaded.state, {"items": [1, [2]], "note": Note("n", ["a"]), "notes": [Note("n", ["a"])]})
-        same(public_metadata(loaded.metadata), {"deep": [1], "note": Note("m")})
-        same(saver.get_writes(CONFIG), {"w": [1], "note": Note("w")})
+        loaded = assert_not_none(saver.get(CONFIG))
+        assert_same(loaded.state, {"items": [1, [2]], "note": Note("n", ["a"]), "notes": [Note("n", ["a"])]})
+        assert_same(public_metadata(loaded.metadata), {"deep": [1], "note": Note("m")})
+        assert_same(saver.get_writes(CONFIG), {"w": [1], "note": Note("w")})
 
-    def test_changing_what_was_read_changes_nothing(self) -> None:
+    def test_mutating_a_loaded_checkpoint_does_not_change_the_store(self) -> None:
         saver = self.open("isolates_values")
         expected = made({"items": [1, {"k": [2]}], "note": Note("n"), "notes": [Note("o"), (Note("p"),)]})
         expected = derive(expected, {}, metadata={"note": Note("m")})
@@ -57,11 +57,11 @@ class IsolationTests(ContractTests):
             lambda: saver.list(CONFIG)[0],
         ]
         for read in [*reads, *reads]:
-            loaded = present(read())
-            same(loaded.state, {"items": [1, {"k": [2]}], "note": Note("n"), "notes": [Note("o"), (Note("p"),)]})
-            same(public_metadata(loaded.metadata), {"note": Note("m")})
-            same(saver.get_writes(CONFIG), {"note": Note("w")})
-            same(saver.history(CONFIG)[0].metadata, {"note": Note("m")})
+            loaded = assert_not_none(read())
+            assert_same(loaded.state, {"items": [1, {"k": [2]}], "note": Note("n"), "notes": [Note("o"), (Note("p"),)]})
+            assert_same(public_metadata(loaded.metadata), {"note": Note("m")})
+            assert_same(saver.get_writes(CONFIG), {"note": Note("w")})
+            assert_same(saver.history(CONFIG)[0].metadata, {"note": Note("m")})
             _modify_all(
                 *_list_mutables(loaded),
                 saver.get_writes(CONFIG)["note"],
@@ -71,10 +71,10 @@ class IsolationTests(ContractTests):
         if isinstance(saver, HasVersions):
             for _ in range(2):
                 (loaded,) = saver.tag(CONFIG).checkpoints
-                same(loaded.state["note"], Note("n"))
+                assert_same(loaded.state["note"], Note("n"))
                 _modify_all(*_list_mutables(loaded))
 
-    def test_what_was_returned_never_changes(self) -> None:
+    def test_returned_checkpoints_are_snapshots(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 6)
         listed = saver.list(CONFIG)
@@ -84,22 +84,22 @@ class IsolationTests(ContractTests):
         saver.put(CONFIG, made({"list": "later"}))
         tag = saver.release(CONFIG)
         saver.put(CONFIG, made({"list": "fresh"}))
-        equal(get_ids(listed), get_ids(history))
+        assert_equal(get_ids(listed), get_ids(history))
         for loaded, expected in zip(listed, reversed(checkpoints), strict=True):
-            same_checkpoint(loaded, expected)
-        same_checkpoint(newest, checkpoints[-1])
-        same_checkpoint(tag.checkpoints[1], checkpoints[-1])
+            assert_same_checkpoint(loaded, expected)
+        assert_same_checkpoint(newest, checkpoints[-1])
+        assert_same_checkpoint(tag.checkpoints[1], checkpoints[-1])
 
-    def test_an_iterator_holds_nothing(self) -> None:
+    def test_an_open_iterator_does_not_block_writers(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 4)
         for read in (saver.list, saver.history):
             iterator: Iterator[Any] = iter(read(CONFIG))
-            equal(next(iterator).id, checkpoints[-1].id)
+            assert_equal(next(iterator).id, checkpoints[-1].id)
             other = self.open_again(saver)
             checkpoints.append(made({"list": []}))
             call_in_thread(other.put, CONFIG, checkpoints[-1])
-            equal(len([*iterator]), len(checkpoints) - 2)
+            assert_equal(len([*iterator]), len(checkpoints) - 2)
         call_in_thread(self.open_again(saver).release, CONFIG)
 
 
@@ -134,4 +134,4 @@ def _modify_all(*values: Any) -> None:
             else:
                 value["modified"] = True
         except TypeError as error:
-            expect("read-only" in str(error), f"the error of a read-only value does not say so: {error}")
+            assert_true("read-only" in str(error), f"the error of a read-only value does not say so: {error}")

@@ -16,7 +16,16 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit.errors import GraphRunnerError, ThreadBusyError
 from graphkit.testing._contract.base import TIMEOUT, ContractTests, call_in_thread
-from graphkit.testing._values import CONFIG, equal, expect, is_a, made, make_config, present, same
+from graphkit.testing._values import (
+    CONFIG,
+    assert_equal,
+    assert_isinstance,
+    assert_not_none,
+    assert_same,
+    assert_true,
+    made,
+    make_config,
+)
 
 
 class LockTests(ContractTests):
@@ -30,41 +39,41 @@ class LockTests(ContractTests):
             with saver.run_lock(CONFIG):
                 with self.raises(ThreadBusyError) as caught:
                     call_in_thread(_take_lock, other, config, 0.05)
-                is_a(caught.error, TimeoutError)
-                equal(caught.error.thread_id, "t")
-                expect(bool(caught.error.holder), "the error does not name the holder of the run lock")
+                assert_isinstance(caught.error, TimeoutError)
+                assert_equal(caught.error.thread_id, "t")
+                assert_true(bool(caught.error.holder), "the error does not name the holder of the run lock")
                 waited = caught.error.waited
-                expect(waited >= 0.04, f"waited {waited} s for the run lock instead of 0.05 s")  # noqa: PLR2004 - clocks are coarse
+                assert_true(waited >= 0.04, f"waited {waited} s for the run lock instead of 0.05 s")  # noqa: PLR2004 - clocks are coarse
                 call_in_thread(_take_lock, other, make_config("u"), 0)
             call_in_thread(_take_lock, other, config, 0)
 
-    def test_a_held_run_lock_is_seen_and_not_disturbed(self) -> None:
+    def test_is_run_locked_reports_a_held_lock(self) -> None:
         saver = self.open()
         other = self.open_again(saver)
         saver.put(CONFIG, made({"n": 1}))
         for reader in (saver, other):
-            equal(reader.is_run_locked(CONFIG), False, "is_run_locked of a free thread")
-            equal(reader.history(CONFIG)[0].status, "stalled")
+            assert_equal(reader.is_run_locked(CONFIG), False, "is_run_locked of a free thread")
+            assert_equal(reader.history(CONFIG)[0].status, "stalled")
         with saver.run_lock(CONFIG):
             for reader in (saver, other):
                 for config in (CONFIG, make_config("t", namespace="n")):
-                    equal(reader.is_run_locked(config), True, "is_run_locked of a held thread")
-                    equal(call_in_thread(reader.is_run_locked, config), True, "is_run_locked of a held thread")
-                equal(reader.history(CONFIG)[0].status, "running")
-                equal(reader.is_run_locked(make_config("u")), False, "is_run_locked of another thread")
+                    assert_equal(reader.is_run_locked(config), True, "is_run_locked of a held thread")
+                    assert_equal(call_in_thread(reader.is_run_locked, config), True, "is_run_locked of a held thread")
+                assert_equal(reader.history(CONFIG)[0].status, "running")
+                assert_equal(reader.is_run_locked(make_config("u")), False, "is_run_locked of another thread")
             with self.raises(ThreadBusyError):
                 call_in_thread(_take_lock, other, CONFIG, 0)
         for reader in (saver, other):
-            equal(reader.is_run_locked(CONFIG), False, "is_run_locked of a thread that was let go")
+            assert_equal(reader.is_run_locked(CONFIG), False, "is_run_locked of a thread that was let go")
             call_in_thread(_take_lock, reader, CONFIG, 0)
 
-    def test_the_run_lock_is_let_go_on_failure(self) -> None:
+    def test_the_run_lock_is_released_after_an_exception(self) -> None:
         saver = self.open()
         with self.raises(KeyError), saver.run_lock(CONFIG):
             _fail()
         call_in_thread(_take_lock, saver, CONFIG, 0)
 
-    def test_whoever_waits_for_the_run_lock_gets_it(self) -> None:
+    def test_a_waiter_acquires_the_lock(self) -> None:
         saver = self.open()
         waiting = threading.Event()
 
@@ -75,11 +84,11 @@ class LockTests(ContractTests):
         with ThreadPoolExecutor(1) as pool:
             with saver.run_lock(CONFIG):
                 waiter = pool.submit(wait)
-                expect(waiting.wait(TIMEOUT), "the other thread did not start")
-                expect(not waiter.done(), "another thread got the run lock while it was held")
+                assert_true(waiting.wait(TIMEOUT), "the other thread did not start")
+                assert_true(not waiter.done(), "another thread got the run lock while it was held")
             waiter.result(TIMEOUT)
 
-    def test_the_nodes_of_a_run_may_enter_its_lock_again(self) -> None:
+    def test_a_node_may_reenter_the_lock_of_its_run(self) -> None:
         saver = self.open()
         other = self.open_again(saver)
         saver.put(CONFIG, made({"n": 1}))
@@ -88,28 +97,28 @@ class LockTests(ContractTests):
             _take_lock(other, CONFIG, 0)
             with self.raises(ThreadBusyError):
                 call_in_thread(_take_lock, other, CONFIG, 0)
-            equal(len(saver.release(CONFIG).checkpoints), 1)
+            assert_equal(len(saver.release(CONFIG).checkpoints), 1)
             existed = other.delete("t")
-            expect(not existed or isinstance(saver, HasVersions), "delete of a released thread returned True")
+            assert_true(not existed or isinstance(saver, HasVersions), "delete of a released thread returned True")
             with self.raises(ThreadBusyError):
                 call_in_thread(_take_lock, other, CONFIG, 0)
 
-    def test_whoever_holds_the_run_lock_may_release_copy_and_delete(self) -> None:
+    def test_the_lock_holder_may_release_copy_and_delete(self) -> None:
         saver = self.open()
         saver.put(CONFIG, made({"n": 1}))
         with saver.run_lock(CONFIG):
             saver.copy("t", "u")
-            equal(len(saver.release(CONFIG).checkpoints), 1)
+            assert_equal(len(saver.release(CONFIG).checkpoints), 1)
             saver.put(CONFIG, made({"n": 2}))
-            same(saver.delete("t"), True)
+            assert_same(saver.delete("t"), True)
             with self.raises(ThreadBusyError):
                 call_in_thread(_take_lock, saver, CONFIG, 0)
-        same(saver.get(CONFIG), None)
-        present(saver.get(make_config("u")))
+        assert_same(saver.get(CONFIG), None)
+        assert_not_none(saver.get(make_config("u")))
         if saver.lists_threads:
-            equal([*saver.threads()], ["u"])
+            assert_equal([*saver.threads()], ["u"])
 
-    def test_whoever_holds_the_run_lock_may_take_it_again(self) -> None:
+    def test_the_run_lock_is_reentrant(self) -> None:
         saver = self.open()
         other = self.open_again(saver)
         with saver.run_lock(CONFIG):
@@ -119,18 +128,18 @@ class LockTests(ContractTests):
                 call_in_thread(_take_lock, other, CONFIG, 0)  # the inner blocks did not release it
         call_in_thread(_take_lock, other, CONFIG, 0)
 
-    def test_whoever_holds_the_run_lock_may_run_and_update_the_thread(self) -> None:
+    def test_the_lock_holder_may_run_and_update_the_thread(self) -> None:
         saver = self.open()
         app = _make_counter(saver)
         with saver.run_lock(CONFIG):
-            equal(dict(app.invoke({"n": 1}, CONFIG) or {}), {"n": 2})
+            assert_equal(dict(app.invoke({"n": 1}, CONFIG) or {}), {"n": 2})
             app.update_state(CONFIG, {"n": 5})
-            equal(asyncio.run(_run_async(app, CONFIG)), {"n": 8})
+            assert_equal(asyncio.run(_run_async(app, CONFIG)), {"n": 8})
             with self.raises(ThreadBusyError):
                 call_in_thread(_take_lock, saver, CONFIG, 0)
-        equal(call_in_thread(lambda: dict(app.invoke({"n": 1}, CONFIG) or {})), {"n": 2})
+        assert_equal(call_in_thread(lambda: dict(app.invoke({"n": 1}, CONFIG) or {})), {"n": 2})
 
-    def test_a_run_does_not_give_its_lock_to_the_code_that_goes_through_its_stream(self) -> None:
+    def test_the_consumer_of_a_stream_does_not_hold_the_lock(self) -> None:
         saver = self.open()
         stream = iter(_make_counter(saver).stream({"n": 1}, CONFIG))
         next(stream)
@@ -140,7 +149,7 @@ class LockTests(ContractTests):
             pass
         _take_lock(saver, CONFIG, 0)
 
-    def test_a_node_cannot_run_its_own_thread_though_its_caller_holds_the_lock(self) -> None:
+    def test_a_node_cannot_run_its_own_thread_under_its_callers_lock(self) -> None:
         saver = self.open()
         seen: list[type[BaseException]] = []
 
@@ -152,25 +161,25 @@ class LockTests(ContractTests):
         app = StateGraph({}).add_node("a", node).add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
         with saver.run_lock(CONFIG):
             app.invoke({}, CONFIG)
-        equal(seen, [GraphRunnerError])
+        assert_equal(seen, [GraphRunnerError])
 
-    def test_the_key_of_the_run_lock_tells_threads_apart_not_objects(self) -> None:
+    def test_the_run_lock_key_identifies_the_store_and_the_thread(self) -> None:
         saver = self.open()
         other = self.open_again(saver)
-        equal(saver.run_lock_key(CONFIG), other.run_lock_key(make_config("t", "id", "n")))
+        assert_equal(saver.run_lock_key(CONFIG), other.run_lock_key(make_config("t", "id", "n")))
         is_shared = saver.run_lock_key(CONFIG) == saver.run_lock_key(make_config("u"))
-        expect(not is_shared, "two threads have the same run lock")
-        equal(saver.run_lock_key(None), saver.run_lock_key(make_config("$default")))
+        assert_true(not is_shared, "two threads have the same run lock")
+        assert_equal(saver.run_lock_key(None), saver.run_lock_key(make_config("$default")))
         is_shared = self.make_saver().run_lock_key(CONFIG) == saver.run_lock_key(CONFIG)
-        expect(not is_shared, "two stores have the same run lock")
+        assert_true(not is_shared, "two stores have the same run lock")
 
     def test_readers_and_puts_do_not_wait_for_a_run(self) -> None:
         saver = self.open()
         with saver.run_lock(CONFIG):
             other = self.open_again(saver)
             call_in_thread(lambda: other.put(CONFIG, made({"n": 1})))
-            equal(call_in_thread(lambda: len(other.list(CONFIG))), 1)
-            present(call_in_thread(lambda: other.get(CONFIG)))
+            assert_equal(call_in_thread(lambda: len(other.list(CONFIG))), 1)
+            assert_not_none(call_in_thread(lambda: other.get(CONFIG)))
             call_in_thread(lambda: other.put_writes(CONFIG, {"w": 1}))
 
     def test_release_delete_and_copy_wait_for_a_run(self) -> None:
@@ -190,7 +199,7 @@ class LockTests(ContractTests):
                     waiter = pool.submit(call, self.open_again(saver))
                     with self.raises(TimeoutError):
                         waiter.result(0.1)
-                    equal(len(saver.list(CONFIG)), call is not calls[-1])
+                    assert_equal(len(saver.list(CONFIG)), call is not calls[-1])
                 waiter.result(TIMEOUT)
 
 

@@ -11,15 +11,15 @@ from graphkit.testing._contract.base import ContractTests, get_ids
 from graphkit.testing._values import (
     CONFIG,
     HOSTILE_IDS,
-    at_least,
-    equal,
+    assert_at_least,
+    assert_equal,
+    assert_isinstance,
+    assert_not_none,
+    assert_same,
+    assert_same_checkpoint,
     grow_list,
-    is_a,
     made,
     make_config,
-    present,
-    same,
-    same_checkpoint,
 )
 
 
@@ -33,24 +33,24 @@ class ThreadTests(ContractTests):
         checkpoints = grow_list(saver, CONFIG, 4)
         saver.put(make_config("other"), made({"n": 1}))
         tag = saver.release(CONFIG)
-        is_a(tag, Tag)
-        equal(tag.thread_id, "t")
-        equal(len(tag.checkpoints), len(checkpoints))
+        assert_isinstance(tag, Tag)
+        assert_equal(tag.thread_id, "t")
+        assert_equal(len(tag.checkpoints), len(checkpoints))
         for loaded, expected in zip(tag.checkpoints, reversed(checkpoints), strict=True):
-            same_checkpoint(loaded, expected)
+            assert_same_checkpoint(loaded, expected)
         self.assert_history(saver, CONFIG, [])
-        equal(len(saver.list(make_config("other"))), 1)
+        assert_equal(len(saver.list(make_config("other"))), 1)
         fresh = made({"n": "fresh"})
         saver.put(CONFIG, fresh)
         self.assert_history(saver, CONFIG, [fresh])
-        same_checkpoint(tag.checkpoints[0], checkpoints[-1])
+        assert_same_checkpoint(tag.checkpoints[0], checkpoints[-1])
 
-    def test_releasing_an_empty_thread_gives_an_empty_tag(self) -> None:
+    def test_release_of_an_empty_thread_returns_an_empty_tag(self) -> None:
         saver = self.open()
         for _ in range(2):
             tag = saver.release(CONFIG)
-            equal((tag.thread_id, [*tag.checkpoints], tag.version), ("t", [], None))
-        same(saver.get(CONFIG), None)
+            assert_equal((tag.thread_id, [*tag.checkpoints], tag.version), ("t", [], None))
+        assert_same(saver.get(CONFIG), None)
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
         saver = self.open()
@@ -59,14 +59,14 @@ class ThreadTests(ContractTests):
         saver.put(CONFIG, root)
         saver.put(make_config("t", namespace="n/m"), inner)
         tag = saver.release(make_config("t", namespace="n/m"))
-        equal(get_ids(tag.checkpoints), [root.id])
+        assert_equal(get_ids(tag.checkpoints), [root.id])
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, make_config("t", namespace="n/m"), [])
-        equal([*saver.namespaces("t")], [])
+        assert_equal([*saver.namespaces("t")], [])
 
     # Threads and namespaces
 
-    def test_threads_and_namespaces_are_worlds_apart(self) -> None:
+    def test_threads_and_namespaces_are_isolated(self) -> None:
         saver = self.open()
         namespaces = ("", "n", "n/m", "N")
         histories: list[tuple[RunnableConfig, list[Checkpoint]]] = []
@@ -89,14 +89,14 @@ class ThreadTests(ContractTests):
         for config, history in histories:
             self.assert_history(saver, config, history)
 
-    def test_namespaces_are_those_that_hold_checkpoints(self) -> None:
+    def test_namespaces_lists_those_with_checkpoints(self) -> None:
         saver = self.open("lists_namespaces")
         for namespace in ("n/m", "", "n"):
             saver.put(make_config("t", namespace=namespace), made({"n": namespace}))
         for reader in (saver, self.open_again(saver)):
-            equal(sorted(reader.namespaces("t")), ["", "n", "n/m"])
-            equal(sorted(reader.namespaces(make_config("t", namespace="n"))), ["", "n", "n/m"])
-            equal([*reader.namespaces("u")], [])
+            assert_equal(sorted(reader.namespaces("t")), ["", "n", "n/m"])
+            assert_equal(sorted(reader.namespaces(make_config("t", namespace="n"))), ["", "n", "n/m"])
+            assert_equal([*reader.namespaces("u")], [])
 
     def test_any_string_is_a_thread_id(self) -> None:
         saver = self.open()
@@ -105,12 +105,12 @@ class ThreadTests(ContractTests):
         for reader in (saver, self.open_again(saver)):
             for thread in HOSTILE_IDS:
                 (loaded,) = reader.list(make_config(thread))
-                same(loaded.state, {"id": thread})
-                equal(reader.history(make_config(thread))[0].thread_id, thread)
+                assert_same(loaded.state, {"id": thread})
+                assert_equal(reader.history(make_config(thread))[0].thread_id, thread)
         for thread in HOSTILE_IDS[::2]:
-            equal(len(saver.release(make_config(thread)).checkpoints), 1)
+            assert_equal(len(saver.release(make_config(thread)).checkpoints), 1)
         for number, thread in enumerate(HOSTILE_IDS):
-            equal(len(saver.list(make_config(thread))), number % 2)
+            assert_equal(len(saver.list(make_config(thread))), number % 2)
 
     def test_any_string_is_a_namespace(self) -> None:
         saver = self.open()
@@ -119,18 +119,18 @@ class ThreadTests(ContractTests):
         for reader in (saver, self.open_again(saver)):
             for namespace in HOSTILE_IDS:
                 (loaded,) = reader.list(make_config("t", namespace=namespace))
-                same(loaded.state, {"id": namespace})
+                assert_same(loaded.state, {"id": namespace})
 
-    def test_threads_lists_those_that_hold_checkpoints(self) -> None:
+    def test_threads_lists_those_with_checkpoints(self) -> None:
         saver = self.open("lists_threads")
-        equal([*saver.threads()], [])
+        assert_equal([*saver.threads()], [])
         for thread in HOSTILE_IDS:
             saver.put(make_config(thread), made({"n": 1}))
         saver.put(make_config("only inside", namespace="n"), made({"n": 1}))
         saver.release(make_config("a"))
         saver.delete("A")
         for reader in (saver, self.open_again(saver)):
-            equal(sorted(reader.threads()), sorted({*HOSTILE_IDS, "only inside"} - {"a", "A"}))
+            assert_equal(sorted(reader.threads()), sorted({*HOSTILE_IDS, "only inside"} - {"a", "A"}))
 
     def test_delete_removes_every_namespace(self) -> None:
         saver = self.open("lists_namespaces", "lists_threads")
@@ -141,20 +141,20 @@ class ThreadTests(ContractTests):
         saver.put(make_config("only inside", namespace="n"), made({"n": 1}))
         named: list[ThreadLike] = ["t", make_config("only inside"), None]
         for thread in named:
-            same(saver.delete(thread), True)
-            same(saver.delete(thread), False)
-        equal([*self.open_again(saver).threads()], ["u"])
-        equal(len(saver.list(make_config("u"))), 3)
+            assert_same(saver.delete(thread), True)
+            assert_same(saver.delete(thread), False)
+        assert_equal([*self.open_again(saver).threads()], ["u"])
+        assert_equal(len(saver.list(make_config("u"))), 3)
         for namespace in ("", "n"):
             self.assert_history(saver, make_config("t", namespace=namespace), [])
         fresh = made({"n": "fresh"})
         saver.put(CONFIG, fresh)
         self.assert_history(saver, CONFIG, [fresh])
-        equal(dict(saver.get_writes(CONFIG)), {})
+        assert_equal(dict(saver.get_writes(CONFIG)), {})
 
     # Capabilities
 
-    def test_what_a_saver_cannot_list_or_measure_is_an_error(self) -> None:
+    def test_undeclared_threads_and_size_raise(self) -> None:
         saver = self.open()
         saver.put(CONFIG, made({"n": 1}))
         if not saver.lists_threads:
@@ -166,24 +166,24 @@ class ThreadTests(ContractTests):
 
     # Incomplete threads
 
-    def test_a_copy_that_has_not_ended_is_incomplete_and_gives_way_to_another(self) -> None:
+    def test_an_unfinished_copy_is_incomplete_and_can_be_replaced(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, make_config("u"), 4)
         state = checkpoints[0].state
         incoming = IncomingThread(saver, "t", "u")
         incoming.begin([""], state)
         for reader in (saver, self.open_again(saver)):
-            equal([info.status for info in reader.history(CONFIG)], ["incomplete"])
+            assert_equal([info.status for info in reader.history(CONFIG)], ["incomplete"])
         for checkpoint in checkpoints[:3]:
             incoming.put("", StoredCheckpoint(checkpoint))
         for reader in (saver, self.open_again(saver)):
-            equal(reader.history(CONFIG)[0].status, "incomplete")
-            equal(reader.recent(CONFIG, limit=1)[0].status, "incomplete")
-            equal(present(reader.summary(CONFIG)).latest.status, "incomplete")
+            assert_equal(reader.history(CONFIG)[0].status, "incomplete")
+            assert_equal(reader.recent(CONFIG, limit=1)[0].status, "incomplete")
+            assert_equal(assert_not_none(reader.summary(CONFIG)).latest.status, "incomplete")
         saver.copy("u", "t")
         self.assert_history(saver, CONFIG, checkpoints)
 
-    def test_a_copy_that_has_ended_equals_its_source(self) -> None:
+    def test_a_finished_copy_equals_its_source(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, make_config("u"), 4)
         incoming = IncomingThread(saver, "t", "u")
@@ -194,25 +194,25 @@ class ThreadTests(ContractTests):
         self.assert_history(saver, CONFIG, checkpoints)
         for reader in (saver, self.open_again(saver)):
             infos = reader.history(CONFIG)
-            equal([info.status for info in infos], ["stalled", "", "", ""])
+            assert_equal([info.status for info in infos], ["stalled", "", "", ""])
             for info in infos:
                 address = make_config("t", info.id)
-                equal(reader.tags_of(address), ("tag",))
-                same(reader.get_writes(address), {"w": info.id})
+                assert_equal(reader.tags_of(address), ("tag",))
+                assert_same(reader.get_writes(address), {"w": info.id})
 
     # Size
 
     def test_size(self) -> None:
         saver = self.open("measures_size")
-        equal(saver.size("t"), 0)
+        assert_equal(saver.size("t"), 0)
         saver.put(CONFIG, made({"text": "x" * 5_000}))
-        at_least(saver.size("t"), 5_000)
+        assert_at_least(saver.size("t"), 5_000)
         saver.put(CONFIG, made({"text": "y" * 5_000}))
         size = saver.size("t")
-        at_least(size, 10_000)
+        assert_at_least(size, 10_000)
         saver.put(make_config("t", namespace="n"), made({"text": "z" * 5_000}))
-        at_least(saver.size(CONFIG), size + 5_000)
+        assert_at_least(saver.size(CONFIG), size + 5_000)
         saver.put(make_config("u"), made({"text": "u" * 5_000}))
-        at_least(saver.size(), saver.size("t") + saver.size("u"))
+        assert_at_least(saver.size(), saver.size("t") + saver.size("u"))
         saver.delete("t")
-        equal(saver.size("t"), 0)
+        assert_equal(saver.size("t"), 0)

@@ -14,15 +14,15 @@ from graphkit.testing._values import (
     Note,
     UnknownType,
     Unregistered,
+    assert_equal,
+    assert_isinstance,
+    assert_not_none,
+    assert_same,
+    assert_true,
     derive,
-    equal,
-    expect,
     grow_list,
-    is_a,
     made,
     make_config,
-    present,
-    same,
     sample_values,
 )
 
@@ -32,7 +32,7 @@ class ValueTests(ContractTests):
 
     # States
 
-    def test_what_changes_between_two_states_does_not_matter(self) -> None:
+    def test_unrelated_states_are_stored_exactly(self) -> None:
         states: list[dict[str, Any]] = [
             {},
             {"list": [1], "dict": {"a": {"b": [1, 2]}}, "text": "x" * 1000},
@@ -53,16 +53,16 @@ class ValueTests(ContractTests):
             saver.put(CONFIG, checkpoint)
         self.assert_history(saver, CONFIG, checkpoints)
         for loaded, state in zip(reversed(saver.list(CONFIG)), states, strict=True):
-            same(loaded.state, state)
+            assert_same(loaded.state, state)
 
-    def test_a_state_that_grows(self) -> None:
+    def test_a_growing_state(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 40)
         self.assert_history(saver, CONFIG, checkpoints)
-        loaded = present(saver.get(make_config("t", checkpoints[24].id)))
-        same(loaded.state, {"list": [*range(25)], "fixed": "f" * 100, "last": 24})
+        loaded = assert_not_none(saver.get(make_config("t", checkpoints[24].id)))
+        assert_same(loaded.state, {"list": [*range(25)], "fixed": "f" * 100, "last": 24})
 
-    def test_a_state_that_grew_from_another_than_the_newest(self) -> None:
+    def test_a_state_derived_from_an_older_checkpoint(self) -> None:
         saver = self.open()
         trunk = grow_list(saver, CONFIG, 5)
         branch = [derive(trunk[1], {"list": ["b"], "fixed": None}, GROWING)]
@@ -72,14 +72,14 @@ class ValueTests(ContractTests):
         back = derive(trunk[4], {"list": ["d"]}, GROWING)
         saver.put(CONFIG, back)
         self.assert_history(saver, CONFIG, [*trunk, *branch, back])
-        loaded = present(saver.get(make_config("t", branch[1].id)))
-        same(loaded.state, {"list": [0, 1, "b", "c"], "fixed": None, "last": 1})
+        loaded = assert_not_none(saver.get(make_config("t", branch[1].id)))
+        assert_same(loaded.state, {"list": [0, 1, "b", "c"], "fixed": None, "last": 1})
 
-    def test_a_state_that_grew_from_what_was_read_or_stored_elsewhere(self) -> None:
+    def test_a_state_derived_from_a_loaded_checkpoint_or_another_thread(self) -> None:
         saver = self.open()
         first = made({"list": [1], "note": Note("a")})
         saver.put(CONFIG, first)
-        read = present(saver.get(CONFIG))
+        read = assert_not_none(saver.get(CONFIG))
         second = derive(read, {"list": [2]}, GROWING)
         saver.put(CONFIG, second)
         saver.put(make_config("other"), second)
@@ -87,22 +87,22 @@ class ValueTests(ContractTests):
         saver.put(make_config("other"), third)
         self.assert_history(saver, CONFIG, [first, second])
         self.assert_history(saver, make_config("other"), [second, third])
-        same(third.state["list"], [1, 2, 3])
+        assert_same(third.state["list"], [1, 2, 3])
 
-    def test_every_type_comes_back_exactly(self) -> None:
+    def test_every_type_is_stored_exactly(self) -> None:
         saver = self.open()
         for name, value in sample_values().items():
             state = {name: value, "nested": [{"in": (value,)}]}
             saver.put(CONFIG, made(state, metadata={"m": value}))
             saver.put_writes(CONFIG, {"w": value})
             for reader in (saver, self.open_again(saver)):
-                loaded = present(reader.get(CONFIG))
-                same(loaded.state, state)
-                same(loaded.metadata["m"], value)
-                same(reader.get_writes(CONFIG), {"w": value})
-                same(reader.history(CONFIG)[0].metadata, {"m": value})
+                loaded = assert_not_none(reader.get(CONFIG))
+                assert_same(loaded.state, state)
+                assert_same(loaded.metadata["m"], value)
+                assert_same(reader.get_writes(CONFIG), {"w": value})
+                assert_same(reader.history(CONFIG)[0].metadata, {"m": value})
 
-    def test_every_type_at_once_and_appended(self) -> None:
+    def test_all_types_in_one_state(self) -> None:
         saver = self.open()
         first = made({"list": [*sample_values().values()], **sample_values()})
         saver.put(CONFIG, first)
@@ -110,8 +110,8 @@ class ValueTests(ContractTests):
         saver.put(CONFIG, second)
         for reader in (saver, self.open_again(saver)):
             newest, oldest = reader.list(CONFIG)
-            same(oldest.state, {"list": [*sample_values().values()], **sample_values()})
-            same(
+            assert_same(oldest.state, {"list": [*sample_values().values()], **sample_values()})
+            assert_same(
                 newest.state,
                 {"list": [*sample_values().values(), *sample_values().values()], **sample_values(), "none": 0},
             )
@@ -124,12 +124,12 @@ class ValueTests(ContractTests):
         """Assert that the saver refuses a checkpoint by the path of a value and changes nothing."""
         with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
             saver.put(CONFIG, checkpoint)
-        is_a(caught.error, TypeError)
-        equal(caught.error.path, path)
+        assert_isinstance(caught.error, TypeError)
+        assert_equal(caught.error.path, path)
         named = caught.error.type_name
-        expect(named.endswith(type_name), f"the error names the type {named} instead of {type_name}")
+        assert_true(named.endswith(type_name), f"the error names the type {named} instead of {type_name}")
 
-    def test_a_value_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
+    def test_an_unstorable_value_raises_with_its_path(self) -> None:
         saver = self.open("refuses_unstorable_values")
         first = made({"messages": [1]})
         saver.put(CONFIG, first)
@@ -138,9 +138,9 @@ class ValueTests(ContractTests):
         self.assert_refused(saver, made({"x": Unregistered()}), "x", "Unregistered")
         self.assert_refused(saver, made({"x": (1, UnknownType)}), "x[1]", "type")
         saver.put(CONFIG, made({"messages": [1, 2]}))
-        equal(len(saver.list(CONFIG)), 2)
+        assert_equal(len(saver.list(CONFIG)), 2)
 
-    def test_a_change_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
+    def test_an_unstorable_change_raises_with_its_path(self) -> None:
         saver = self.open("refuses_unstorable_values")
         first = made({"list": [1, (2,)], "other": (1,)})
         saver.put(CONFIG, first)
@@ -155,7 +155,7 @@ class ValueTests(ContractTests):
         self.assert_refused(saver, appended, "list[3]")
         self.assert_history(saver, CONFIG, [first, storable])
 
-    def test_a_replacement_that_cannot_be_stored_is_refused(self) -> None:
+    def test_an_unstorable_replacement_raises(self) -> None:
         saver = self.open("refuses_unstorable_values")
         first = made({"n": 1})
         second = made({"n": 2})
@@ -164,22 +164,24 @@ class ValueTests(ContractTests):
         with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError):
             saver.put(make_config("t", first.id), made({"n": UnknownType()}))
 
-    def test_metadata_and_writes_that_cannot_be_stored_are_refused(self) -> None:
+    def test_unstorable_metadata_and_writes_raise(self) -> None:
         saver = self.open("refuses_unstorable_values")
         saver.put(CONFIG, made({"n": 1}))
         saver.put_writes(CONFIG, {"w": 1})
         with self.assert_unchanged(saver, CONFIG):
             with self.raises(CheckpointSerializationError) as caught:
                 saver.put(CONFIG, made({"n": 2}, metadata={"who": UnknownType()}))
-            expect("who" in caught.error.path, f"the error names the path {caught.error.path!r} instead of who")
+            assert_true("who" in caught.error.path, f"the error names the path {caught.error.path!r} instead of who")
             with self.raises(CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, {"fine": 1, "bad": [UnknownType()]})
-            expect("bad[0]" in caught.error.path, f"the error names the path {caught.error.path!r} instead of bad[0]")
+            assert_true(
+                "bad[0]" in caught.error.path, f"the error names the path {caught.error.path!r} instead of bad[0]"
+            )
 
-    def test_a_refused_checkpoint_makes_no_thread(self) -> None:
+    def test_a_refused_put_creates_no_thread(self) -> None:
         saver = self.open("refuses_unstorable_values")
         with self.raises(CheckpointSerializationError):
             saver.put(CONFIG, made({"n": UnknownType()}))
-        same(saver.get(CONFIG), None)
+        assert_same(saver.get(CONFIG), None)
         if saver.lists_threads:
-            equal([*saver.threads()], [])
+            assert_equal([*saver.threads()], [])

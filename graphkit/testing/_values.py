@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -70,19 +70,24 @@ _MAX_SHOWN: Final = 1_000
 # therefore call these functions, whose messages say under both what was expected and what was found.
 
 
-def assert_true(condition: bool, otherwise: str) -> None:
-    """Assert a condition; `otherwise` says what was found in its place."""
+def assert_true(condition: bool, message: str) -> None:
+    """Assert a condition; the message says what was found instead."""
     if not condition:
-        raise AssertionError(otherwise)
+        raise AssertionError(message)
 
 
 def assert_equal(got: object, expected: object, what: str = "value") -> None:
     """Assert that two values are equal by `==`, where `assert_same` would be too strict."""
-    assert_true(got == expected, f"{what}: {_show(got)} instead of {_show(expected)}")
+    assert_true(got == expected, f"{what}: {_compare(got, expected)}")
+
+
+def assert_items(got: Iterable[object], expected: Iterable[object], what: str = "items") -> None:
+    """Assert that two iterables have equal items in the same order, whatever their types."""
+    assert_equal([*got], [*expected], what)
 
 
 def assert_at_least(number: float, least: float) -> None:
-    """Assert that a number is not below another."""
+    """Assert that a number is at least as large as another."""
     assert_true(number >= least, f"{number} instead of at least {least}")
 
 
@@ -96,6 +101,10 @@ def assert_not_none(value: V | None) -> V:
 def assert_isinstance(value: object, kind: type) -> None:
     """Assert that a value is of a type."""
     assert_true(isinstance(value, kind), f"{_show(value)} instead of a {kind.__name__}")
+
+
+def _compare(got: object, expected: object) -> str:
+    return f"{_show(got)} instead of {_show(expected)}"
 
 
 def _show(value: object) -> str:
@@ -127,25 +136,33 @@ assert_same = same
 
 def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
     """Return a message that says where and how two values differ; None if they are equal."""
-    kind = _READ_ONLY.get(type(expected), type(expected))
-    if _READ_ONLY.get(type(got), type(got)) is not kind:
-        return f"{path}: {type(got).__name__} {_show(got)} instead of {kind.__name__} {_show(expected)}"
+    got_type = _get_builtin_type(got)
+    expected_type = _get_builtin_type(expected)
+    if got_type is not expected_type:
+        types = f"{got_type.__name__} instead of {expected_type.__name__}"
+        return f"{path}: {types}: {_compare(got, expected)}"
 
     expected_parts = _split(expected)
     if expected_parts is None:
-        if _normalize_scalar(got) == _normalize_scalar(expected):
-            return None
-        return f"{path}: {_show(got)} instead of {_show(expected)}"
+        is_same = _normalize_scalar(got) == _normalize_scalar(expected)
+        return None if is_same else f"{path}: {_compare(got, expected)}"
 
     got_parts = _split(got) or []
     if len(got_parts) != len(expected_parts):
         counts = f"{len(got_parts)} parts instead of {len(expected_parts)}"
-        return f"{path}: {counts}: {_show(got)} instead of {_show(expected)}"
-    for number, (got_part, expected_part) in enumerate(zip(got_parts, expected_parts, strict=True)):
+        return f"{path}: {counts}: {_compare(got, expected)}"
+
+    pairs = zip(got_parts, expected_parts, strict=True)
+    for number, (got_part, expected_part) in enumerate(pairs):
         message = find_difference(got_part, expected_part, f"{path}[{number}]")
         if message is not None:
             return message
     return None
+
+
+def _get_builtin_type(value: object) -> type:
+    """Return the type of a value; for a read-only list, dict or set, the builtin type."""
+    return _READ_ONLY.get(type(value), type(value))
 
 
 def _split(value: Any) -> list[Any] | None:
@@ -162,7 +179,11 @@ def _split(value: Any) -> list[Any] | None:
 
 
 def _normalize_scalar(value: Any) -> object:
-    """Return an object that is equal for scalars that are the same, and only for those."""
+    """Return an object that compares equal exactly if two scalars are indistinguishable.
+
+    `==` is too weak for that: it ignores the sign of zero, the exponent of a Decimal (1.0 and 1.00)
+    and the time zone of a datetime, and a NaN does not equal itself.
+    """
     if isinstance(value, float):
         return struct.pack(">d", value)
     if isinstance(value, complex):
@@ -322,7 +343,18 @@ def make_config(thread: str | None = "t", checkpoint_id: str | None = None, name
 
 
 CONFIG: Final = make_config()
-"""The config of the thread that most tests use."""
+"""The config of the thread "t", which most tests use."""
+
+OTHER: Final = make_config("u")
+"""The config of a second thread, "u"."""
+
+NESTED: Final = make_config("t", namespace="n")
+"""The config of the namespace "n" of the thread "t"."""
+
+
+def config_of(checkpoint: Checkpoint) -> RunnableConfig:
+    """Make the config of a checkpoint of the thread "t"."""
+    return make_config("t", checkpoint.id)
 
 
 def make_interrupt(node_id: str = "a", payload: Any = None) -> dict[str, Any]:
@@ -332,13 +364,40 @@ def make_interrupt(node_id: str = "a", payload: Any = None) -> dict[str, Any]:
 
 
 GROWING: Final = {"list": Channel(lambda old, new: [*(old or ()), *new])}
+"""A channel that appends an update to the value of "list"."""
+
+
+def put_state(
+    saver: BaseCheckpointSaver,
+    state: Mapping[str, Any],
+    config: RunnableConfig = CONFIG,
+    **fields: Any,
+) -> Checkpoint:
+    """Put a new checkpoint with this state, and return it."""
+    checkpoint = made(state, **fields)
+    saver.put(config, checkpoint)
+    return checkpoint
+
+
+def put_all(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoints: Iterable[Checkpoint]) -> None:
+    """Put checkpoints in their order."""
+    for checkpoint in checkpoints:
+        saver.put(config, checkpoint)
+
+
+def extend_list(parent: Checkpoint, *items: Any) -> Checkpoint:
+    """Make a checkpoint as the engine does after a node that appended items to "list"."""
+    return derive(parent, {"list": [*items]}, GROWING)
 
 
 def grow_list(saver: BaseCheckpointSaver, config: RunnableConfig, length: int) -> list[Checkpoint]:
     """Put checkpoints with a growing list, as the engine does; return them oldest first."""
-    checkpoints = [made({"list": [0], "fixed": "f" * 100})]
-    saver.put(config, checkpoints[0])
+    latest = made({"list": [0], "fixed": "f" * 100})
+    saver.put(config, latest)
+    checkpoints = [latest]
     for number in range(1, length):
-        checkpoints.append(derive(checkpoints[-1], {"list": [number], "last": number}, GROWING))
-        saver.put(config, checkpoints[-1])
+        update = {"list": [number], "last": number}
+        latest = derive(latest, update, GROWING)
+        saver.put(config, latest)
+        checkpoints.append(latest)
     return checkpoints

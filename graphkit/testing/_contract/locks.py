@@ -74,7 +74,7 @@ class LockTests(ContractTests):
     def test_the_run_lock_is_released_after_an_exception(self) -> None:
         saver = self.open()
         with self.raises(KeyError), saver.run_lock(CONFIG):
-            raise KeyError
+            _raise_key_error()
         self.assert_unlocked(saver, CONFIG)
 
     def test_a_waiter_acquires_the_lock(self) -> None:
@@ -247,6 +247,10 @@ class LockTests(ContractTests):
     def assert_unlocked(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
         """Assert that a caller in another thread can acquire the run lock at once."""
         call_in_thread(_acquire, saver, config, 0)
+
+
+def _raise_key_error() -> None:
+    raise KeyError
 
 
 def _assert_busy_error(error: ThreadBusyError) -> None:

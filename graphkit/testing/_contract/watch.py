@@ -101,11 +101,14 @@ class WatchTests(ContractTests):
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
         with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
-            change = _get_change(watch, "checkpoint")
-            latest = assert_not_none(change.checkpoint)
+            first = assert_not_none(watch.get(TIMEOUT))
+            latest = assert_not_none(first.checkpoint)
             assert_equal(latest.id, ids[-1])
-            change = _get_change(watch, "interrupt")
-            assert_equal(change.id, "i")
+
+            # The checkpoint is followed by its pending writes, and by nothing else.
+            second = assert_not_none(watch.get(TIMEOUT))
+            assert_equal(second.kind, "interrupt")
+            assert_equal(second.id, "i")
             assert_same(watch.get(0), None)
 
     def test_watch_covers_all_threads(self) -> None:

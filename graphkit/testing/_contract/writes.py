@@ -334,7 +334,7 @@ class WriteTests(ContractTests):
         assert_equal(summary.latest.status, "failed")
         assert_same(summary.failure, failure)
 
-        # None removes the failure, as a resumed run does.
+        # None removes the failure.
         saver.put_writes(CONFIG, {FAILURE: None})
         summary = self.assert_summary(saver, CONFIG)
         assert_same(summary.failure, None)

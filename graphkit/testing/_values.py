@@ -153,10 +153,12 @@ def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
         return f"{path}: {counts}: {_compare(got, expected)}"
 
     pairs = zip(got_parts, expected_parts, strict=True)
+
     for number, (got_part, expected_part) in enumerate(pairs):
         message = find_difference(got_part, expected_part, f"{path}[{number}]")
         if message is not None:
             return message
+
     return None
 
 
@@ -169,12 +171,16 @@ def _split(value: Any) -> list[Any] | None:
     """Return the parts of a compound value in a defined order; None for a scalar."""
     if isinstance(value, dict):
         return [part for item in value.items() for part in item]
+
     if isinstance(value, (list, tuple)):
         return [*value]
+
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=lambda item: (type(item).__name__, repr(item)))
+
     if dataclasses.is_dataclass(value) or hasattr(value, "model_fields_set"):
         return [vars(value)]
+
     return None
 
 
@@ -186,12 +192,16 @@ def _normalize_scalar(value: Any) -> object:
     """
     if isinstance(value, float):
         return struct.pack(">d", value)
+
     if isinstance(value, complex):
         return struct.pack(">dd", value.real, value.imag)
+
     if isinstance(value, Decimal):
         return str(value)
+
     if isinstance(value, (datetime, time)):
         return value.replace(tzinfo=None), value.fold, str(value.tzinfo), value.utcoffset()
+
     return value
 
 
@@ -395,9 +405,11 @@ def grow_list(saver: BaseCheckpointSaver, config: RunnableConfig, length: int) -
     latest = made({"list": [0], "fixed": "f" * 100})
     saver.put(config, latest)
     checkpoints = [latest]
+
     for number in range(1, length):
         update = {"list": [number], "last": number}
         latest = derive(latest, update, GROWING)
         saver.put(config, latest)
         checkpoints.append(latest)
+
     return checkpoints

@@ -49,8 +49,10 @@ class _Action:
         if self.skip > 0:
             self.skip -= 1
             return False
+
         if self.times is None:
             return True
+
         self.times -= 1
         return self.times >= 0
 
@@ -62,12 +64,15 @@ def _add_forwarding(cls: type[Any]) -> type[Any]:
     """
     for quality in (*QUALITIES, "is_durable"):
         setattr(cls, quality, property(attrgetter(f"delegate.{quality}")))
+
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         if name.startswith("_") or name in vars(cls) or name in _OWN_METHODS:
             continue
+
         # A Java name is an alias, so `__name__` is the Python name.
         make = _make_async_method if inspect.iscoroutinefunction(method) else _make_method
         setattr(cls, name, make(method.__name__))
+
     return abc.update_abstractmethods(cls)
 
 
@@ -176,9 +181,11 @@ class ScriptedSaver(BaseCheckpointSaver):
         with self._lock:
             self.calls.append(Call(name, args, kwargs))
             due = [action for action in self._actions.get(name, ()) if action.count_call()]
+
         for action in due:
             if not action.late:
                 action.run()
+
         return [action for action in due if action.late]
 
 

@@ -79,8 +79,10 @@ class Row:
         """The expected `stopped` of the checkpoint in the history; the machine uses one interrupt."""
         if "interrupt:i" not in self.writes:
             return ""
+
         if "answer:i" in self.writes:
             return "answered"
+
         return "interrupted"
 
     def is_interrupted(self) -> bool:
@@ -140,8 +142,10 @@ class SaverMachine(RuleBasedStateMachine):
         history = self.history(key)
         if not history:
             return None
+
         if position >= 0.5:  # noqa: PLR2004
             return history[-1]
+
         index = int(position * 2 * len(history))
         return history[index]
 
@@ -244,10 +248,12 @@ class SaverMachine(RuleBasedStateMachine):
 
         def change(state: State) -> None:
             inner: dict[Any, Any] = state
+
             for name in ("deep", *path[:-1]):
                 if not isinstance(inner.get(name), dict):
                     inner[name] = {}
                 inner = inner[name]
+
             inner[path[-1]] = value
 
         self.put_changed(key, change)
@@ -271,6 +277,7 @@ class SaverMachine(RuleBasedStateMachine):
         parent_row = self.pick(key, position)
         if parent_row is None:
             return
+
         if new is not None:
             update = {**update, "list": new}
 
@@ -278,6 +285,7 @@ class SaverMachine(RuleBasedStateMachine):
         if is_loaded:
             loaded = self.saver.get(self.config(key, parent_row))
             parent = assert_not_none(loaded)
+
         fields = self.next_fields()
         checkpoint = derive(parent, update, GROWING, **copy.deepcopy(fields))
 
@@ -298,6 +306,7 @@ class SaverMachine(RuleBasedStateMachine):
         row = self.pick(key, position)
         if row is None or row.writes or row.tags:
             return
+
         config = self.config(key, row)
 
         fields = self.next_fields()
@@ -317,10 +326,12 @@ class SaverMachine(RuleBasedStateMachine):
     def replace_unknown(self, key: HistoryKey, state: State) -> None:
         """Try to replace a checkpoint that does not exist."""
         config = RunnableConfig(key.thread, "unknown", key.namespace)
+
         try:
             self.saver.put(config, made(state))
         except CheckpointNotFoundError:
             return
+
         raise AssertionError("a checkpoint that does not exist was replaced")
 
     # Rules of pending writes and tags
@@ -336,6 +347,7 @@ class SaverMachine(RuleBasedStateMachine):
         row = self.pick(key, _NEWEST if is_latest else position)
         if row is None:
             return
+
         config = self.config(key, None if is_latest else row)
         self.saver.put_writes(config, copy.deepcopy(new))
         row.writes.update(copy.deepcopy(new))
@@ -350,6 +362,7 @@ class SaverMachine(RuleBasedStateMachine):
         row = self.pick(key, position)
         if row is None:
             return
+
         self.saver.add_tags(self.config(key, row), tag)
         if tag not in row.tags:
             row.tags.append(tag)
@@ -364,6 +377,7 @@ class SaverMachine(RuleBasedStateMachine):
         row = self.pick(key, position)
         if row is None:
             return
+
         self.saver.remove_tags(self.config(key, row), tag)
         if tag in row.tags:
             row.tags.remove(tag)
@@ -382,6 +396,7 @@ class SaverMachine(RuleBasedStateMachine):
         if is_empty or not isinstance(self.savers[0], HasVersions):
             assert_same(tag.version, None)
             return
+
         versions = self.versions.setdefault(key.thread, [])
         versions.append(released)
         assert_equal(tag.version, len(versions))
@@ -400,22 +415,26 @@ class SaverMachine(RuleBasedStateMachine):
         for namespace in NAMESPACES:
             key = HistoryKey(thread, namespace)
             removed[namespace] = self.rows.pop(key, [])
+
         return removed
 
     @rule(source=threads, destination=threads)
     def copy(self, source: str, destination: str) -> None:
         """Copy a thread."""
         expected_error: type[Exception] | None = None
+
         if not self.has_rows(source):
             expected_error = CheckpointNotFoundError
         elif self.has_rows(destination):
             expected_error = CheckpointConflictError
 
         error: type[Exception] | None = None
+
         try:
             self.saver.copy(source, destination)
         except (CheckpointNotFoundError, CheckpointConflictError) as caught:
             error = type(caught)
+
         assert_equal(error, expected_error, "the error of copy")
         if error is None:
             self.copy_rows(source, destination)
@@ -451,15 +470,19 @@ class SaverMachine(RuleBasedStateMachine):
     ) -> None:
         """Remove old checkpoints of one thread or of all."""
         expected = 0
+
         for key, rows in self.rows.items():
             if thread is not None and key.thread != thread:
                 continue
+
             kept = []
+
             for row in rows[:-keep_last]:
                 is_tagged = any(tag in row.tags for tag in keep_tags)
                 is_waiting = keep_interrupted and row.is_interrupted()
                 if is_tagged or is_waiting:
                     kept.append(row)
+
             kept += rows[-keep_last:]
             expected += len(rows) - len(kept)
             self.rows[key] = kept
@@ -502,10 +525,12 @@ class SaverMachine(RuleBasedStateMachine):
 
         newest = saver.get(config)
         summary = saver.summary(config)
+
         if not rows:
             assert_same(newest, None)
             assert_same(summary, None)
             return
+
         assert_checkpoints([assert_not_none(newest)], rows[-1:])
         summary = assert_not_none(summary)
         assert_equal(summary.latest, infos[0])
@@ -516,10 +541,12 @@ class SaverMachine(RuleBasedStateMachine):
     def get_one(self, key: HistoryKey, position: float) -> None:
         """Read one checkpoint by its id; an empty history must not have the id of another."""
         row = self.pick(key, position)
+
         if row is None:
             unknown = RunnableConfig(key.thread, "id 1", key.namespace)
             assert_same(self.saver.get(unknown), None)
             return
+
         checkpoint = self.saver.get(self.config(key, row))
         assert_checkpoints([assert_not_none(checkpoint)], [row])
 
@@ -529,10 +556,12 @@ class SaverMachine(RuleBasedStateMachine):
         saver = self.saver
         namespaces: dict[str, list[str]] = {}
         interrupted = []
+
         for key in sorted(self.rows):
             rows = self.rows[key]
             if not rows:
                 continue
+
             namespaces.setdefault(key.thread, []).append(key.namespace)
             # Only the latest checkpoint of a history can be interrupted.
             if rows[-1].is_interrupted():
@@ -571,15 +600,19 @@ class SaverMachine(RuleBasedStateMachine):
 def merge_in_model(state: State, update: dict[str, Any]) -> State:
     """Return a state after an update, by the rules of the channels that the machine uses."""
     merged = copy.deepcopy(state)
+
     for name, value in update.items():
         if value is REMOVE:
             merged.pop(name, None)
             continue
+
         new = copy.deepcopy(value)
+
         if name == "list":
             merged[name] = merged.get(name, []) + new
         else:
             merged[name] = new
+
     return merged
 
 
@@ -611,6 +644,7 @@ def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
 
     if not infos:
         return
+
     # Only the latest checkpoint has a status; the machine has neither active nor failed runs.
     latest, *older = infos
     expected_status = rows[-1].stopped or "stalled"

@@ -87,6 +87,18 @@ def get_statuses(infos: Iterable[CheckpointInfo]) -> list[str]:
     return [info.status for info in infos]
 
 
+def assert_statuses(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+    """Assert the status of each checkpoint of a history, newest first."""
+    infos = saver.history(config)
+    assert_equal(get_statuses(infos), [*expected], "statuses")
+
+
+def assert_interrupts(saver: BaseCheckpointSaver, *expected: str) -> None:
+    """Assert the ids of the pending interrupts of the thread "t"."""
+    interrupts = saver.interrupts("t")
+    assert_equal(get_ids(interrupts), [*expected], "interrupts")
+
+
 def get_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> Checkpoint:
     """Return a checkpoint that must exist."""
     return assert_not_none(saver.get(config))
@@ -166,6 +178,7 @@ class ContractTests:
     def raises(self, kind: type[E]) -> Iterator[Caught[E]]:
         """Assert that the block raises an error of a kind."""
         caught = Caught[E]()
+
         try:
             yield caught
         except kind as error:
@@ -182,6 +195,7 @@ class ContractTests:
         for name in needed:
             if not getattr(saver, name):
                 self.skip(f"the saver does not declare {name}")
+
         saver.register_types(*application_types())
         return saver
 
@@ -227,7 +241,7 @@ class ContractTests:
             for checkpoint, expected in zip(listed, newest_first, strict=True):
                 assert_same_checkpoint(checkpoint, expected)
                 checkpoint_config = config.replace(checkpoint_id=expected.id)
-                assert_same_checkpoint(reader.get(checkpoint_config), expected)
+                assert_checkpoint(reader, checkpoint_config, expected)
 
             latest = reader.get(config)
             latest_id = None if latest is None else latest.id

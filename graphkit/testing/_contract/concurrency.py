@@ -15,6 +15,8 @@ from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._contract.base import (
     TIMEOUT,
     ContractTests,
+    assert_checkpoint,
+    assert_ids,
     assert_missing,
     assert_state,
     assert_writes,
@@ -51,6 +53,7 @@ class ConcurrencyTests(ContractTests):
 
         def write(writer: int) -> list[str]:
             ids = []
+
             for n in range(10):
                 checkpoint = put_state(savers[writer], _make_writer_state(writer, n))
                 ids.append(checkpoint.id)
@@ -61,6 +64,7 @@ class ConcurrencyTests(ContractTests):
                 is_listed = checkpoint.id in states
                 assert_true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
                 assert_same(states[checkpoint.id], checkpoint.state)
+
             return ids
 
         ids_by_writer = _run_concurrently(write, len(savers))
@@ -70,6 +74,7 @@ class ConcurrencyTests(ContractTests):
             order = get_ids(reversed(listed))
             assert_equal(len(order), 60)
             assert_equal(len(set(order)), 60)
+
             for writer, ids in enumerate(ids_by_writer):
                 own_order = [checkpoint_id for checkpoint_id in order if checkpoint_id in ids]
                 assert_equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
@@ -111,13 +116,14 @@ class ConcurrencyTests(ContractTests):
         saver, other = self.open_two()
         checkpoints: list[Checkpoint] = []
         writer, reader = saver, other
+
         for number in range(6):
             # The two take turns, so that each has read, and may have cached, an older history.
             writer, reader = reader, writer
             state = {"list": [*range(number)]}
             checkpoint = put_state(writer, state)
             checkpoints.append(checkpoint)
-            assert_same_checkpoint(reader.get(CONFIG), checkpoint)
+            assert_checkpoint(reader, CONFIG, checkpoint)
             writer.put_writes(CONFIG, {"w": number})
             assert_writes(reader, CONFIG, {"w": number})
             assert_equal(len(reader.list(CONFIG)), number + 1)
@@ -127,18 +133,18 @@ class ConcurrencyTests(ContractTests):
         saver.put(CONFIG, following)
         last = extend_list(following, "y")
         other.put(CONFIG, last)
-        assert_same_checkpoint(saver.get(CONFIG), last)
+        assert_checkpoint(saver, CONFIG, last)
 
         first_config = config_of(checkpoints[0])
         replacement = made({"list": "replaced"}, id=checkpoints[0].id)
         other.put(first_config, replacement)
-        assert_same_checkpoint(saver.get(first_config), replacement)
+        assert_checkpoint(saver, first_config, replacement)
 
         tag = other.release(CONFIG)
         assert_equal(len(tag.checkpoints), 8)
         assert_missing(saver)
         fresh = put_state(saver, {"list": "fresh"})
-        assert_same_checkpoint(other.get(CONFIG), fresh)
+        assert_checkpoint(other, CONFIG, fresh)
 
     def test_a_checkpoint_written_without_the_saver_is_read(self) -> None:
         saver = self.open()
@@ -170,7 +176,7 @@ class ConcurrencyTests(ContractTests):
         await saver.aput(CONFIG, second)
         assert_equal(stored, config_of(first))
         listed = await saver.alist(CONFIG)
-        assert_equal(get_ids(listed), [second.id, first.id])
+        assert_ids(listed, [second, first])
         assert_same_checkpoint(await saver.aget(stored), first)
         assert_same_checkpoint(await saver.aget(CONFIG), second)
 
@@ -191,7 +197,7 @@ class ConcurrencyTests(ContractTests):
             await saver.aput(make_config("t", "unknown"), second)
 
         tag = await saver.arelease(CONFIG)
-        assert_equal(get_ids(tag.checkpoints), [second.id])
+        assert_ids(tag.checkpoints, [second])
         assert_same(await saver.adelete("u"), True)
         assert_same(await saver.aget(OTHER), None)
 

@@ -10,6 +10,7 @@ from graphkit._records.output import CheckpointInfo
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing._contract.base import (
     ContractTests,
+    assert_checkpoint,
     assert_missing,
     assert_no_writes,
     assert_tags,
@@ -25,7 +26,6 @@ from graphkit.testing._values import (
     assert_items,
     assert_not_none,
     assert_same,
-    assert_same_checkpoint,
     assert_true,
     config_of,
     extend_list,
@@ -68,12 +68,13 @@ class HistoryTests(ContractTests):
         assert_equal(stored.checkpoint_id, checkpoint.id)
         # Every other option of the config is unchanged.
         assert_equal(stored.replace(checkpoint_id=None), config)
-        assert_same_checkpoint(saver.get(stored), checkpoint)
+        assert_checkpoint(saver, stored, checkpoint)
 
     def test_list_is_ordered_by_put_not_by_clock_or_id(self) -> None:
         saver = self.open()
         now = datetime(2026, 1, 1, tzinfo=UTC)
         checkpoints = []
+
         # Ids and times descend while the checkpoints are put.
         for n in range(5):
             earlier = now - timedelta(hours=n)
@@ -95,7 +96,7 @@ class HistoryTests(ContractTests):
         first = put_state(saver, {"n": 1})
         second = put_state(saver, {"n": 2}, make_config("other"))
 
-        assert_same_checkpoint(saver.get(config_of(first)), first)
+        assert_checkpoint(saver, config_of(first), first)
         # An id is valid in its own thread and namespace only.
         assert_missing(saver, config_of(second))
         assert_missing(saver, make_config("t", first.id, "elsewhere"))
@@ -156,6 +157,7 @@ class HistoryTests(ContractTests):
             {"configurable": {}},
             default,
         ]
+
         for config in spellings:
             listed = saver.list(config)
             assert_equal(get_ids(listed), [first.id], f"the ids of the history of {config!r}")
@@ -177,9 +179,9 @@ class HistoryTests(ContractTests):
         stored = saver.put(latest_config, first)
         saver.put(latest_config, second)
         assert_equal(stored["configurable"]["checkpoint_id"], first.id)
-        assert_same_checkpoint(saver.get(first_config), first)
-        assert_same_checkpoint(saver.get(latest_config), second)
-        assert_same_checkpoint(saver.get(NESTED), second)
+        assert_checkpoint(saver, first_config, first)
+        assert_checkpoint(saver, latest_config, second)
+        assert_checkpoint(saver, NESTED, second)
 
         replacement = made({"n": 3})
         saver.put(first_config, replacement)
@@ -222,6 +224,7 @@ class HistoryTests(ContractTests):
         # A saver that stores changes must not lose the state on which later changes build.
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 8)
+
         for position in (3, 0, 7):
             replaced = checkpoints[position]
             replacement = made({"list": ["r"]}, id=replaced.id)
@@ -271,9 +274,11 @@ def _assert_info(info: CheckpointInfo, checkpoint: Checkpoint) -> None:
     assert_equal(info.thread_id, "t")
     assert_equal(info.checkpoint_ns, "n")
     assert_equal(info.tags, ())
+
     for name in ("id", "parent_id", "node_id", "next_node_id", "created_at", "metadata"):
         got = getattr(info, name)
         expected = getattr(checkpoint, name)
         assert_same(got, expected, name)
+
     assert_isinstance(info.size, int)
     assert_true(info.size >= 0, f"a checkpoint has the size {info.size}")

@@ -85,6 +85,7 @@ class IsolationTests(ContractTests):
 
         released = saver.release(CONFIG).checkpoints[0]
         _mutate_all(*_list_mutables(released))
+
         if isinstance(saver, HasVersions):
             for _ in range(2):
                 (loaded,) = saver.tag(CONFIG).checkpoints
@@ -111,6 +112,7 @@ class IsolationTests(ContractTests):
     def test_an_open_iterator_does_not_block_writers(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 4)
+
         for read in (saver.list, saver.history):
             count = len(checkpoints)
             iterator: Iterator[Any] = iter(read(CONFIG))
@@ -163,10 +165,12 @@ def _list_nested(value: Any) -> list[Any]:
     if isinstance(value, (list, dict, Note)):
         nested.append(value)
     parts: Iterable[Any] = ()
+
     if isinstance(value, dict):
         parts = value.values()
     elif isinstance(value, (list, tuple)):
         parts = value
+
     for part in parts:
         nested += _list_nested(part)
     return nested

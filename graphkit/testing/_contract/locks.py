@@ -20,10 +20,10 @@ from graphkit.testing._contract.base import (
     ContractTests,
     assert_count,
     assert_missing,
+    assert_statuses,
     assert_threads,
     call_in_thread,
     get_checkpoint,
-    get_statuses,
 )
 from graphkit.testing._values import (
     CONFIG,
@@ -53,6 +53,7 @@ class LockTests(ContractTests):
                     call_in_thread(_acquire, other, config, 0.05)
                 _assert_busy_error(caught.error)
                 self.assert_unlocked(other, OTHER)
+
             self.assert_unlocked(other, config)
 
     def test_is_run_locked_reports_a_held_lock(self) -> None:
@@ -132,11 +133,13 @@ class LockTests(ContractTests):
 
     def test_the_run_lock_is_reentrant(self) -> None:
         saver, other = self.open_two()
+
         with saver.run_lock(CONFIG):
             with saver.run_lock(CONFIG, 0), saver.run_lock(NESTED, 0):
                 pass
             # The end of the inner blocks did not release the lock.
             self.assert_locked(other, CONFIG)
+
         self.assert_unlocked(other, CONFIG)
 
     def test_the_lock_holder_may_run_and_update_the_thread(self) -> None:
@@ -202,6 +205,7 @@ class LockTests(ContractTests):
 
     def test_readers_and_puts_do_not_wait_for_a_run(self) -> None:
         saver = self.open()
+
         with saver.run_lock(CONFIG):
             other = self.open_again(saver)
             call_in_thread(other.put, CONFIG, made({"n": 1}))
@@ -237,6 +241,7 @@ class LockTests(ContractTests):
                 with self.raises(TimeoutError):
                     waiter.result(0.1)
                 assert_count(saver.list(CONFIG), count)
+
             waiter.result(TIMEOUT)
 
     def assert_locked(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
@@ -272,7 +277,7 @@ def _assert_reported(reader: BaseCheckpointSaver, *, is_locked: bool) -> None:
         assert_equal(reported, is_locked, "is_run_locked in another thread")
 
     expected_status = "running" if is_locked else "stalled"
-    assert_equal(get_statuses(reader.history(CONFIG)), [expected_status])
+    assert_statuses(reader, CONFIG, expected_status)
     assert_equal(reader.is_run_locked(OTHER), False, "is_run_locked of another thread")
 
 
@@ -311,6 +316,7 @@ def _enter_node(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[
     held_locks = frozenset({saver.run_lock_key(config)})
     context = NodeContext("node", (), held_locks)
     token = CURRENT_NODE_CONTEXT.set(context)
+
     try:
         yield
     finally:

@@ -99,6 +99,7 @@ class MaintenanceTests(ContractTests):
     def test_search_compares_metadata(self) -> None:
         saver = self.open()
         all_numbers = [0, 1, 2, 3]
+
         for number in all_numbers:
             is_odd = number % 2
             metadata = {
@@ -108,6 +109,7 @@ class MaintenanceTests(ContractTests):
                 "deep": {"a": [is_odd]},
             }
             put_state(saver, {"n": number}, metadata=metadata)
+
         put_state(saver, {"n": 6}, OTHER, metadata={"user": "v", "n": 6})
         if saver.lists_namespaces:
             put_state(saver, {"n": 5}, NESTED, metadata={"user": "u", "n": 5})
@@ -149,16 +151,19 @@ class MaintenanceTests(ContractTests):
             for thread_id in self._list_searched(saver):
                 infos = saver.search({"user": "u"}, thread_id=thread_id, limit=limit)
                 assert_equal(_get_numbers(infos), [1, 0])
+
             recent = saver.recent(CONFIG, limit=limit)
             assert_equal(_get_numbers(recent), [1, 0])
 
     def test_an_invalid_limit_raises(self) -> None:
         saver = self.open()
         limits: tuple[Any, ...] = (-1, -sys.maxsize - 2, 1.5, float("inf"), "2")
+
         for limit in limits:
             for thread_id in self._list_searched(saver):
                 with self.raises(ValueError):
                     saver.search({"user": "u"}, thread_id=thread_id, limit=limit)
+
             with self.raises(ValueError):
                 saver.recent(CONFIG, limit=limit)
 
@@ -206,11 +211,13 @@ class MaintenanceTests(ContractTests):
         now = datetime(2026, 1, 10, tzinfo=UTC)
         limit = now - timedelta(days=5)
         checkpoints = []
+
         # Ages in days; the clock went back and forth.
         for age in (9, 1, 5, 7, 6):
             created_at = now - timedelta(days=age)
             checkpoint = made({"n": age}, created_at=created_at)
             checkpoints.append(checkpoint)
+
         put_all(saver, CONFIG, checkpoints)
 
         assert_equal(saver.prune("t", older_than=limit, keep_last=3), 1)
@@ -245,6 +252,7 @@ class MaintenanceTests(ContractTests):
     def assert_history_ids(self, saver: BaseCheckpointSaver, oldest_first: Sequence[Checkpoint]) -> None:
         """Assert that a history has these ids and states, whatever its writes and tags."""
         newest_first = oldest_first[::-1]
+
         for reader in self.readers_of(saver):
             listed = reader.list(CONFIG)
             assert_ids(listed, newest_first)
@@ -307,6 +315,7 @@ class MaintenanceTests(ContractTests):
         with saver.run_lock(CONFIG):
             deleted = saver.delete_idle(idle_since=tomorrow)
             assert_items(deleted, [])
+
         assert_count(saver.list(CONFIG), 1)
 
         deleted = saver.delete_idle(idle_since=tomorrow)

@@ -13,6 +13,7 @@ from graphkit.testing._contract.base import (
     assert_ids,
     assert_missing,
     assert_no_writes,
+    assert_statuses,
     assert_tags,
     assert_threads,
     assert_writes,
@@ -62,11 +63,13 @@ class ThreadTests(ContractTests):
 
     def test_release_of_an_empty_thread_returns_an_empty_tag(self) -> None:
         saver = self.open()
+
         for _ in range(2):
             tag = saver.release(CONFIG)
             assert_equal(tag.thread_id, "t")
             assert_items(tag.checkpoints, [])
             assert_equal(tag.version, None)
+
         assert_missing(saver)
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
@@ -98,6 +101,7 @@ class ThreadTests(ContractTests):
                 checkpoint = put_state(saver, state, config, id=f"id {n}")
                 saver.put_writes(config, {"w": n})
                 histories[number].append(checkpoint)
+
         for config, history in zip(configs, histories, strict=True):
             self.assert_history(saver, config, history)
 
@@ -114,6 +118,7 @@ class ThreadTests(ContractTests):
             put_state(saver, {"n": namespace}, config)
 
         expected = ["", "n", "n/m"]
+
         for reader in self.readers_of(saver):
             assert_equal(sorted(reader.namespaces("t")), expected)
             # The namespace of a config does not restrict the list.
@@ -137,6 +142,7 @@ class ThreadTests(ContractTests):
         for thread in HOSTILE_IDS[::2]:
             tag = saver.release(make_config(thread))
             assert_count(tag.checkpoints, 1)
+
         for number, thread in enumerate(HOSTILE_IDS):
             listed = saver.list(make_config(thread))
             assert_count(listed, number % 2)
@@ -172,10 +178,12 @@ class ThreadTests(ContractTests):
     def test_delete_removes_every_namespace(self) -> None:
         saver = self.open("lists_namespaces", "lists_threads")
         inner_config = make_config("only inside", namespace="n")
+
         for thread_id in ("t", "u", "$default"):
             config = make_config(thread_id)
             grow_list(saver, config, 3)
             saver.put_writes(config, {"w": 1})
+
         put_state(saver, {"n": 1}, NESTED)
         put_state(saver, {"n": 1}, inner_config)
 
@@ -203,6 +211,7 @@ class ThreadTests(ContractTests):
         if not saver.lists_threads:
             with self.raises(CheckpointerConfigurationError):
                 saver.threads()
+
         if not saver.measures_size:
             with self.raises(CheckpointerConfigurationError):
                 saver.size()
@@ -215,11 +224,12 @@ class ThreadTests(ContractTests):
         incoming = IncomingThread(saver, "t", "u")
         incoming.begin([""], checkpoints[0].state)
         for reader in self.readers_of(saver):
-            assert_equal(get_statuses(reader.history(CONFIG)), ["incomplete"])
+            assert_statuses(reader, CONFIG, "incomplete")
 
         # Every way to read the status agrees while the copy is under way.
         for checkpoint in checkpoints[:3]:
             incoming.put("", StoredCheckpoint(checkpoint))
+
         for reader in self.readers_of(saver):
             (latest,) = reader.recent(CONFIG, limit=1)
             summary = assert_not_none(reader.summary(CONFIG))
@@ -237,16 +247,20 @@ class ThreadTests(ContractTests):
 
         incoming = IncomingThread(saver, "t", "u")
         incoming.begin([""], checkpoints[0].state)
+
         for checkpoint in checkpoints:
             writes = {"w": checkpoint.id}
             stored = StoredCheckpoint(checkpoint, writes, ("tag",))
             incoming.put("", stored)
+
         incoming.finish()
 
         self.assert_history(saver, CONFIG, checkpoints)
+
         for reader in self.readers_of(saver):
             infos = reader.history(CONFIG)
             assert_equal(get_statuses(infos), ["stalled", "", "", ""])
+
             for info in infos:
                 config = make_config("t", info.id)
                 assert_tags(reader, config, "tag")

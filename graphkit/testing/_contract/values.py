@@ -126,6 +126,7 @@ class ValueTests(ContractTests):
 
     def test_every_type_is_stored_exactly(self) -> None:
         saver = self.open()
+
         for name, value in sample_values().items():
             state = {name: value, "nested": [{"in": (value,)}]}
             put_state(saver, state, metadata={"m": value})
@@ -148,6 +149,7 @@ class ValueTests(ContractTests):
         old_state = {"list": _list_samples(), **sample_values()}
         new_list = [*_list_samples(), *_list_samples()]
         new_state = {"list": new_list, **sample_values(), "none": 0}
+
         for reader in self.readers_of(saver):
             newest, oldest = reader.list(CONFIG)
             assert_same(oldest.state, old_state)
@@ -214,6 +216,7 @@ class ValueTests(ContractTests):
         saver = self.open("refuses_unstorable_values")
         put_state(saver, {"n": 1})
         saver.put_writes(CONFIG, {"w": 1})
+
         with self.assert_unchanged(saver, CONFIG):
             with self.raises(CheckpointSerializationError) as caught:
                 put_state(saver, {"n": 2}, metadata={"who": UnknownType()})

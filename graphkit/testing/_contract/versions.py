@@ -40,6 +40,7 @@ class VersionTests(ContractTests):
         assert_equal(saver.release(CONFIG).version, 2)
 
         readers: list[Any] = [saver, self.open_again(saver)]
+
         for reader in readers:
             assert_isinstance(reader, HasVersions)
             assert_versions(reader, "t", [1, 2])
@@ -84,12 +85,14 @@ class VersionTests(ContractTests):
         for version in (0, 2, -1, 99):
             with self.raises(CheckpointNotFoundError):
                 saver.tag(CONFIG, version)
+
         # A thread whose id looks like the name of a version is another thread.
         with self.raises(CheckpointNotFoundError):
             saver.tag(make_config("t-v1"), 1)
 
     def test_versions_of_threads_are_isolated(self) -> None:
         saver = self.open_versioned()
+
         for thread in HOSTILE_IDS:
             config = make_config(thread)
             put_state(saver, {"id": thread}, config)
@@ -133,10 +136,12 @@ class VersionTests(ContractTests):
 
     def test_copy_copies_no_versions(self) -> None:
         saver = self.open_versioned()
+
         for thread in ("t", "u"):
             config = make_config(thread)
             put_state(saver, {"n": thread}, config)
             saver.release(config)
+
         put_state(saver, {"n": 2})
         saver.release(CONFIG)
         put_state(saver, {"n": 3})

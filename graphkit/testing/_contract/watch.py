@@ -36,6 +36,7 @@ class WatchTests(ContractTests):
     def test_watch_reports_new_checkpoints_in_order(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 0})
+
         with saver.watch("t", interval=_INTERVAL) as watch:
             # The writer is another saver, so that the watch cannot rely on calls of its own saver.
             other = self.open_again(saver)
@@ -44,6 +45,7 @@ class WatchTests(ContractTests):
 
         # The checkpoint from before the watch is not reported.
         assert_equal(_get_checkpoint_ids(changes), ids)
+
         for change in changes:
             assert_equal(change.kind, "checkpoint")
             assert_equal(change.thread_id, "t")
@@ -59,6 +61,7 @@ class WatchTests(ContractTests):
             "message": "m",
             "at": 1,
         }
+
         with saver.watch(CONFIG, interval=_INTERVAL) as watch:
             other = self.open_again(saver)
 
@@ -127,6 +130,7 @@ class WatchTests(ContractTests):
 
     def test_watch_of_one_thread_ignores_others(self) -> None:
         saver = self.open()
+
         with saver.watch("t", interval=_INTERVAL) as watch:
             put_state(saver, {"n": 1}, OTHER)
             own_id = _put(saver, CONFIG, 2)
@@ -145,6 +149,7 @@ class WatchTests(ContractTests):
 
         whole_thread = saver.watch("t", interval=_INTERVAL)
         one_namespace = saver.watch(namespace, interval=_INTERVAL)
+
         with whole_thread, one_namespace:
             similar_id = _put(saver, similar, 1)
             nested_id = _put(saver, nested, 1)
@@ -159,6 +164,7 @@ class WatchTests(ContractTests):
         put_state(saver, {"n": 0})
         # Without versions, nothing is left of a released thread.
         kind = "release" if isinstance(saver, HasVersions) else "delete"
+
         with saver.watch("t", interval=_INTERVAL) as watch:
             saver.release(CONFIG)
             change = _get_change(watch, kind)
@@ -173,6 +179,7 @@ class WatchTests(ContractTests):
 
     def test_close_ends_a_watch(self) -> None:
         saver = self.open()
+
         with ThreadPoolExecutor(1) as pool:
             watch = saver.watch("t", interval=_INTERVAL)
             reader = pool.submit(list[Change], watch)
@@ -181,6 +188,7 @@ class WatchTests(ContractTests):
 
             # The iteration ends; it is a race whether it reports the checkpoint before.
             changes = reader.result(TIMEOUT)
+
         kinds = {change.kind for change in changes}
         assert_equal(kinds - {"checkpoint"}, set())
         assert_same(watch.get(TIMEOUT), None)
@@ -188,6 +196,7 @@ class WatchTests(ContractTests):
     def test_wake_ends_a_waiting_get(self) -> None:
         saver = self.open()
         watch = saver.watch("t", interval=_INTERVAL)
+
         with watch, ThreadPoolExecutor(1) as pool:
             reader = pool.submit(watch.get)
             watch.wake()
@@ -241,6 +250,7 @@ class WatchTests(ContractTests):
         saver = self.open()
         put_state(saver, {"n": 0})
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(saver.wait_for_resume, "t", TIMEOUT, interval=_INTERVAL)
             call(self.open_again(saver))
@@ -256,6 +266,7 @@ class WatchTests(ContractTests):
         # The root records where each interrupt is. That of k is in a store which this saver does
         # not know, so that only the root can say that it was answered.
         saver.put_writes(CONFIG, {"inner:i": "sub", "inner:k": "in a saver of its own"})
+
         with ThreadPoolExecutor(1) as pool:
             waiter = pool.submit(saver.wait_for_resume, "t", TIMEOUT, interval=_INTERVAL)
             other = self.open_again(saver)
@@ -296,11 +307,13 @@ def _collect_until(watch: Watch, *ids: str) -> list[Change]:
     """Return the changes that a watch reports until it has reported all these checkpoints."""
     missing = set(ids)
     changes: list[Change] = []
+
     while missing:
         change = assert_not_none(watch.get(TIMEOUT))
         changes.append(change)
         if change.checkpoint is not None:
             missing.discard(change.checkpoint.id)
+
     return changes
 
 

@@ -16,9 +16,11 @@ from graphkit.testing._contract.base import (
     ContractTests,
     assert_count,
     assert_ids,
+    assert_interrupts,
     assert_missing,
     assert_no_writes,
     assert_state,
+    assert_statuses,
     assert_tags,
     assert_writes,
     get_checkpoint,
@@ -138,7 +140,7 @@ class WriteTests(ContractTests):
 
         # The interrupt from before is still readable.
         for reader in self.readers_of(saver):
-            assert_equal(get_ids(reader.interrupts("t")), ["i"])
+            assert_interrupts(reader, "i")
             summary = assert_not_none(reader.summary(CONFIG))
             _assert_payloads(summary, "why?")
 
@@ -162,8 +164,8 @@ class WriteTests(ContractTests):
 
         for reader in self.readers_of(saver):
             assert_writes(reader, CONFIG, writes)
-            assert_items(reader.interrupts("t"), [])
-            assert_equal(get_statuses(reader.history(CONFIG)), ["stalled"])
+            assert_interrupts(reader)
+            assert_statuses(reader, CONFIG, "stalled")
 
     # Interrupts
 
@@ -187,19 +189,19 @@ class WriteTests(ContractTests):
             assert_equal(first.checkpoint_ns, namespace)
             assert_equal(first.checkpoint_id, checkpoint.id)
             assert_equal(second.id, "i2")
-            assert_equal(get_statuses(reader.history(config)), ["interrupted"])
+            assert_statuses(reader, config, "interrupted")
             assert_count(reader.interrupts(CONFIG), 2)
 
         # None is an answer too.
         checkpoint_config = make_config("t", checkpoint.id, namespace)
         saver.put_writes(checkpoint_config, {ANSWER + "i1": None})
         reader = self.open_again(saver)
-        assert_equal(get_ids(reader.interrupts("t")), ["i2"])
+        assert_interrupts(reader, "i2")
 
         saver.put_writes(checkpoint_config, {ANSWER + "i2": "yes"})
         reader = self.open_again(saver)
-        assert_items(reader.interrupts("t"), [])
-        assert_equal(get_statuses(saver.history(config)), ["answered"])
+        assert_interrupts(reader)
+        assert_statuses(saver, config, "answered")
 
     def test_only_the_latest_checkpoint_is_interrupted(self) -> None:
         saver = self.open()
@@ -208,7 +210,7 @@ class WriteTests(ContractTests):
         assert_count(saver.interrupts("t"), 1)
 
         put_state(saver, {"n": 2})
-        assert_items(saver.interrupts("t"), [])
+        assert_interrupts(saver)
         infos = saver.history(CONFIG)
         # `status` is about the run and only the latest has one; `stopped` is about the checkpoint.
         assert_equal(get_statuses(infos), ["stalled", ""])
@@ -251,19 +253,23 @@ class WriteTests(ContractTests):
 
         saver.remove_tags(first_config, "best", "never there")
         saver.remove_tags(CONFIG, "newest")
+
         for reader in self.readers_of(saver):
             assert_tags(reader, first_config, "good", "last")
             assert_tags(reader, CONFIG)
             assert_tags(reader, make_config("t", "unknown"))
+
         self._assert_first_and_second(saver, first, second)
 
     def test_tagging_an_unknown_checkpoint_raises(self) -> None:
         saver = self.open()
+
         for config in (CONFIG, make_config("t", "unknown")):
             with self.raises(CheckpointNotFoundError):
                 saver.add_tags(config, "tag")
             with self.raises(CheckpointNotFoundError):
                 saver.remove_tags(config, "tag")
+
         assert_missing(saver)
 
     def test_tags_must_be_strings(self) -> None:
@@ -271,6 +277,7 @@ class WriteTests(ContractTests):
         put_state(saver, {"n": 1})
         saver.add_tags(CONFIG, "kept")
         invalid_tags: list[Any] = [5, None, b"tag", ("tag",)]
+
         for tag in invalid_tags:
             with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
                 saver.add_tags(CONFIG, "fine", tag)
@@ -408,11 +415,13 @@ def make_malformed_writes() -> Iterator[tuple[Any, Any]]:
 
     # Values that are not mappings.
     invalid_values: tuple[Any, ...] = ("text", 5, [1], True)
+
     for value in invalid_values:
         yield INTERRUPT + "bad", value
         yield INTERRUPT, value
         yield UPDATE + "0", value
         yield TASK + "t", value
+
     yield INTERRUPT + "bad", None
     yield UPDATE + "0", None
     yield TASK + "t", None

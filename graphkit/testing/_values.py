@@ -170,18 +170,25 @@ def _get_builtin_type(value: object) -> type:
 def _split(value: Any) -> list[Any] | None:
     """Return the parts of a compound value in a defined order; None for a scalar."""
     if isinstance(value, dict):
+        # Keys and values alternate, so that the order of a dict counts.
         return [part for item in value.items() for part in item]
 
     if isinstance(value, (list, tuple)):
         return [*value]
 
     if isinstance(value, (set, frozenset)):
-        return sorted(value, key=lambda item: (type(item).__name__, repr(item)))
+        return sorted(value, key=_get_sort_key)
 
+    # `model_fields_set` is what tells an instance of a pydantic model.
     if dataclasses.is_dataclass(value) or hasattr(value, "model_fields_set"):
         return [vars(value)]
 
     return None
+
+
+def _get_sort_key(item: object) -> tuple[str, str]:
+    """Return a key by which items of different types can be sorted."""
+    return type(item).__name__, repr(item)
 
 
 def _normalize_scalar(value: Any) -> object:
@@ -200,7 +207,9 @@ def _normalize_scalar(value: Any) -> object:
         return str(value)
 
     if isinstance(value, (datetime, time)):
-        return value.replace(tzinfo=None), value.fold, str(value.tzinfo), value.utcoffset()
+        local_time = value.replace(tzinfo=None)
+        zone = str(value.tzinfo)
+        return local_time, value.fold, zone, value.utcoffset()
 
     return value
 

@@ -63,15 +63,19 @@ def _add_forwarding(cls: type[Any]) -> type[Any]:
     The qualities that savers declare are forwarded too.
     """
     for quality in (*QUALITIES, "is_durable"):
-        setattr(cls, quality, property(attrgetter(f"delegate.{quality}")))
+        get_quality = attrgetter(f"delegate.{quality}")
+        setattr(cls, quality, property(get_quality))
 
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         if name.startswith("_") or name in vars(cls) or name in _OWN_METHODS:
             continue
 
         # A Java name is an alias, so `__name__` is the Python name.
-        make = _make_async_method if inspect.iscoroutinefunction(method) else _make_method
-        setattr(cls, name, make(method.__name__))
+        python_name = method.__name__
+        if inspect.iscoroutinefunction(method):
+            setattr(cls, name, _make_async_method(python_name))
+        else:
+            setattr(cls, name, _make_method(python_name))
 
     return abc.update_abstractmethods(cls)
 
@@ -85,7 +89,7 @@ def _make_method(name: str) -> Callable[..., Any]:
         return result
 
     call.__name__ = name
-    call.__doc__ = f"As the delegate's `{name}`."
+    call.__doc__ = f"Record the call and forward it to `delegate.{name}`."
     return call
 
 
@@ -98,7 +102,7 @@ def _make_async_method(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         return result
 
     call.__name__ = name
-    call.__doc__ = f"As the delegate's `{name}`."
+    call.__doc__ = f"Record the call and forward it to `delegate.{name}`."
     return call
 
 

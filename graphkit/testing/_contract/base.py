@@ -248,6 +248,12 @@ class ContractTests:
             assert_equal(latest_id, newest_id, "the id of get")
 
     @contextmanager
+    def raises_without_change(self, saver: BaseCheckpointSaver, kind: type[E]) -> Iterator[Caught[E]]:
+        """Assert that the block raises an error and changes nothing of the thread "t"."""
+        with self.assert_unchanged(saver, CONFIG), self.raises(kind) as caught:
+            yield caught
+
+    @contextmanager
     def assert_unchanged(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]:
         """Assert that the block changes nothing of a history."""
         before = read_everything(saver, config)

@@ -226,9 +226,8 @@ class HistoryTests(ContractTests):
         checkpoints = grow_list(saver, CONFIG, 8)
 
         for position in (3, 0, 7):
-            replaced = checkpoints[position]
-            replacement = made({"list": ["r"]}, id=replaced.id)
-            saver.put(config_of(replaced), replacement)
+            replaced = config_of(checkpoints[position])
+            replacement = put_state(saver, {"list": ["r"]}, replaced, id=replaced.checkpoint_id)
             checkpoints[position] = replacement
             self.assert_history(saver, CONFIG, checkpoints)
 
@@ -240,7 +239,7 @@ class HistoryTests(ContractTests):
         saver = self.open()
         put_state(saver, {"n": 1})
         unknown = make_config("t", "unknown")
-        with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointNotFoundError) as caught:
+        with self.raises_without_change(saver, CheckpointNotFoundError) as caught:
             put_state(saver, {"n": 2}, unknown)
         assert_isinstance(caught.error, LookupError)
         assert_equal(caught.error.thread_id, "t")
@@ -275,10 +274,12 @@ def _assert_info(info: CheckpointInfo, checkpoint: Checkpoint) -> None:
     assert_equal(info.checkpoint_ns, "n")
     assert_equal(info.tags, ())
 
-    for name in ("id", "parent_id", "node_id", "next_node_id", "created_at", "metadata"):
-        got = getattr(info, name)
-        expected = getattr(checkpoint, name)
-        assert_same(got, expected, name)
+    assert_equal(info.id, checkpoint.id)
+    assert_equal(info.parent_id, checkpoint.parent_id)
+    assert_equal(info.node_id, checkpoint.node_id)
+    assert_equal(info.next_node_id, checkpoint.next_node_id)
+    assert_same(info.created_at, checkpoint.created_at)
+    assert_same(info.metadata, checkpoint.metadata)
 
     assert_isinstance(info.size, int)
     assert_true(info.size >= 0, f"a checkpoint has the size {info.size}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.output import CheckpointInfo
+from graphkit._saver.arguments import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsDeleteIdle
 from graphkit._saver.versions import HasVersions
@@ -195,9 +196,9 @@ class MaintenanceTests(ContractTests):
         checkpoints = grow_list(saver, CONFIG, 6)
         kept = checkpoints[4:]
 
-        assert_equal(saver.prune("t", keep_last=2), 4)
+        _assert_pruned(saver, 4, "t", keep_last=2)
         self.assert_history(saver, CONFIG, kept)
-        assert_equal(saver.prune("t", keep_last=2), 0)
+        _assert_pruned(saver, 0, "t", keep_last=2)
 
         following = extend_list(checkpoints[-1], "next")
         saver.put(CONFIG, following)
@@ -220,33 +221,33 @@ class MaintenanceTests(ContractTests):
 
         put_all(saver, CONFIG, checkpoints)
 
-        assert_equal(saver.prune("t", older_than=limit, keep_last=3), 1)
+        _assert_pruned(saver, 1, "t", older_than=limit, keep_last=3)
         self.assert_history(saver, CONFIG, checkpoints[1:])
 
-        assert_equal(saver.prune("t", older_than=limit), 1)
+        _assert_pruned(saver, 1, "t", older_than=limit)
         # The latest checkpoint always stays. One exactly at the limit is not older than it.
         _, young, at_limit, _, latest = checkpoints
         self.assert_history(saver, CONFIG, [young, at_limit, latest])
 
     def test_prune_keeps_tagged_and_interrupted_checkpoints(self) -> None:
         saver = self.open()
-        tagged, other, interrupted, answered, untouched, latest = grow_list(saver, CONFIG, 6)
+        checkpoints = grow_list(saver, CONFIG, 6)
+        tagged, other, interrupted, answered, untouched, latest = checkpoints
         interrupt = {INTERRUPT + "i": make_interrupt()}
+        answer = {ANSWER + "i": 1}
         saver.add_tags(config_of(tagged), "keep")
         saver.add_tags(config_of(other), "other")
         saver.put_writes(config_of(interrupted), interrupt)
-        saver.put_writes(config_of(answered), {**interrupt, ANSWER + "i": 1})
+        saver.put_writes(config_of(answered), interrupt | answer)
 
         removed = [other, answered, untouched]
-        count = saver.prune("t", keep_last=1, keep_tags=["keep"])
-        assert_equal(count, len(removed))
+        _assert_pruned(saver, len(removed), "t", keep_last=1, keep_tags=["keep"])
         self.assert_history_ids(saver, [tagged, interrupted, latest])
         assert_tags(saver, config_of(tagged), "keep")
         assert_writes(saver, config_of(interrupted), interrupt)
 
         removed = [tagged, interrupted]
-        count = saver.prune("t", keep_last=1, keep_interrupted=False)
-        assert_equal(count, len(removed))
+        _assert_pruned(saver, len(removed), "t", keep_last=1, keep_interrupted=False)
         self.assert_history_ids(saver, [latest])
 
     def assert_history_ids(self, saver: BaseCheckpointSaver, oldest_first: Sequence[Checkpoint]) -> None:
@@ -263,7 +264,7 @@ class MaintenanceTests(ContractTests):
         saver = self.open("lists_namespaces")
         root = grow_list(saver, CONFIG, 3)
         nested = grow_list(saver, NESTED, 4)
-        assert_equal(saver.prune(CONFIG, keep_last=2), 3)
+        _assert_pruned(saver, 3, CONFIG, keep_last=2)
         self.assert_history(saver, CONFIG, root[1:])
         self.assert_history(saver, NESTED, nested[2:])
 
@@ -272,8 +273,8 @@ class MaintenanceTests(ContractTests):
         first = grow_list(saver, CONFIG, 3)
         second = grow_list(saver, OTHER, 3)
 
-        assert_equal(saver.prune("unknown", keep_last=1), 0)
-        assert_equal(saver.prune(keep_last=1), 4)
+        _assert_pruned(saver, 0, "unknown", keep_last=1)
+        _assert_pruned(saver, 4, None, keep_last=1)
 
         self.assert_history(saver, CONFIG, first[2:])
         self.assert_history(saver, OTHER, second[2:])
@@ -321,6 +322,12 @@ class MaintenanceTests(ContractTests):
         deleted = saver.delete_idle(idle_since=tomorrow)
         assert_items(deleted, ["t"])
         assert_threads(saver)
+
+
+def _assert_pruned(saver: BaseCheckpointSaver, expected: int, thread: ThreadLike, **options: Any) -> None:
+    """Prune, and assert how many checkpoints were removed."""
+    count = saver.prune(thread, **options)
+    assert_equal(count, expected, "the count of prune")
 
 
 def _assert_found(saver: BaseCheckpointSaver, metadata: dict[str, Any], expected: Iterable[int]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.arguments import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.watch import Change, Watch
@@ -229,7 +230,7 @@ class WatchTests(ContractTests):
         _assert_waiting(saver, 0)
 
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(saver.wait_for_resume, CONFIG, TIMEOUT, interval=_INTERVAL)
+            waiter = _start_waiting(pool, saver, CONFIG)
             other = self.open_again(saver)
 
             # None is an answer too, but the other interrupt has none.
@@ -252,7 +253,7 @@ class WatchTests(ContractTests):
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(saver.wait_for_resume, "t", TIMEOUT, interval=_INTERVAL)
+            waiter = _start_waiting(pool, saver, "t")
             call(self.open_again(saver))
             assert_same(waiter.result(TIMEOUT), True)
 
@@ -268,12 +269,17 @@ class WatchTests(ContractTests):
         saver.put_writes(CONFIG, {"inner:i": "sub", "inner:k": "in a saver of its own"})
 
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(saver.wait_for_resume, "t", TIMEOUT, interval=_INTERVAL)
+            waiter = _start_waiting(pool, saver, "t")
             other = self.open_again(saver)
             other.put_writes(subgraph, {"answer:i": None})
             _assert_waiting(saver, 0.05)
             other.put_writes(CONFIG, {"inner:k": None})
             assert_same(waiter.result(TIMEOUT), True)
+
+
+def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLike) -> Future[bool]:
+    """Call `wait_for_resume` in another thread."""
+    return pool.submit(saver.wait_for_resume, thread, TIMEOUT, interval=_INTERVAL)
 
 
 def _assert_waiting(saver: BaseCheckpointSaver, timeout: float) -> None:

@@ -110,7 +110,7 @@ class WriteTests(ContractTests):
 
         put_state(saver, {"n": 1})
         unknown = make_config("t", "unknown")
-        with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointNotFoundError):
+        with self.raises_without_change(saver, CheckpointNotFoundError):
             saver.put_writes(unknown, {"w": 1})
 
     def test_release_removes_writes(self) -> None:
@@ -133,7 +133,7 @@ class WriteTests(ContractTests):
 
         for key, value in make_malformed_writes():
             writes = {"fine": 1, key: value}
-            with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
+            with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, writes)
             is_named = str(key) in caught.error.path
             assert_true(is_named, f"the error does not name {key!r}: {caught.error}")
@@ -279,12 +279,12 @@ class WriteTests(ContractTests):
         invalid_tags: list[Any] = [5, None, b"tag", ("tag",)]
 
         for tag in invalid_tags:
-            with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
+            with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.add_tags(CONFIG, "fine", tag)
             path = caught.error.path
             assert_true("tags" in path, f"the error names the path {path!r} instead of tags")
 
-            with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError):
+            with self.raises_without_change(saver, CheckpointSerializationError):
                 saver.remove_tags(CONFIG, "kept", tag)
 
         reader = self.open_again(saver)

@@ -179,7 +179,7 @@ def _split(value: Any) -> list[Any] | None:
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=_get_sort_key)
 
-    # `model_fields_set` is what tells an instance of a pydantic model.
+    # Only instances of pydantic models have `model_fields_set`.
     if dataclasses.is_dataclass(value) or hasattr(value, "model_fields_set"):
         return [vars(value)]
 
@@ -292,9 +292,31 @@ def application_types() -> tuple[type, ...]:
 
 def sample_values() -> dict[str, Any]:
     """Return values of every type that a state may hold, with the edge cases of each."""
+    datetimes = [
+        datetime(2026, 2, 3, 4, 5, 6, 7),  # noqa: DTZ001 - naive datetimes are values too
+        datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=UTC),
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=-5, minutes=-30))),
+        datetime(2026, 10, 25, 2, 30, fold=1),  # noqa: DTZ001
+    ]
+    keys = {
+        1: "int",
+        "1": "str",
+        b"1": "bytes",
+        (1, 2): "tuple",
+        None: "none",
+        1.5: "float",
+        True + 1: 2,
+    }
+    decimals = [
+        Decimal("1.10"),
+        Decimal("-0"),
+        Decimal("Infinity"),
+        Decimal("1E+400"),
+    ]
     return {
         "none": None,
         "bools": [True, False, 1, 0, 1.0],
+        # At and beyond the limits of signed and unsigned 64 bits.
         "ints": [0, -1, 2**63 - 1, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1, 10**50, -(10**50)],
         "floats": [0.0, -0.0, 0.1, float("inf"), float("-inf"), float("nan"), 5e-324],
         "complex": [1j, complex(-0.0, float("nan"))],
@@ -302,20 +324,15 @@ def sample_values() -> dict[str, Any]:
         "bytes": [b"", b"\0\xff", b"__START__"],
         "nested": {"a": [[], {}, [[1], {"b": None}]], "": 0},
         "tuples": [(), (1,), (1, [2, (3,)], {"k": (4,)})],
-        "keys": {1: "int", "1": "str", b"1": "bytes", (1, 2): "tuple", None: "none", 1.5: "float", True + 1: 2},
+        "keys": keys,
         "order": {"z": 1, "a": 2, "m": 3},
         "sets": [set(), {1, "1", (1,)}, frozenset(), frozenset({b"x", None})],
-        "datetimes": [
-            datetime(2026, 2, 3, 4, 5, 6, 7),  # noqa: DTZ001 - naive datetimes are values too
-            datetime(2026, 2, 3, 4, 5, 6, 7, tzinfo=UTC),
-            datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=-5, minutes=-30))),
-            datetime(2026, 10, 25, 2, 30, fold=1),  # noqa: DTZ001
-        ],
+        "datetimes": datetimes,
         "dates": [date(2026, 2, 3), date.min, date.max],
         "times": [time(1, 2, 3, 4), time(1, 2, tzinfo=UTC)],
         "timedeltas": [timedelta(days=-1, microseconds=1), timedelta.max],
         "uuid": UUID(int=5),
-        "decimals": [Decimal("1.10"), Decimal("-0"), Decimal("Infinity"), Decimal("1E+400")],
+        "decimals": decimals,
         "paths": [Path("a/b"), PurePosixPath("/x")],
         "enums": [Colour.RED, Colour.BLUE, Level.LOW],
         "point": Point(1.5, ("a",)),

@@ -113,7 +113,8 @@ class SaverMachine(RuleBasedStateMachine):
     def start(self) -> None:
         """Open two savers on one empty store."""
         saver = self.make_saver()
-        self.savers = [saver, self.reopen(saver)]
+        other = self.reopen(saver)
+        self.savers = [saver, other]
         self.turn = 0
 
         # The model: the live histories, oldest row first, and the released ones of each thread.
@@ -174,6 +175,7 @@ class SaverMachine(RuleBasedStateMachine):
         """Put a checkpoint, and add it to the model."""
         stored = self.saver.put(self.config(key), checkpoint)
         assert_equal(stored, self.config(key, row))
+
         self.rows.setdefault(key, []).append(row)
         self.checkpoints[key, row.id] = checkpoint
 
@@ -319,6 +321,7 @@ class SaverMachine(RuleBasedStateMachine):
         stored = self.saver.put(config, checkpoint)
         # put returns the config that it was given, also if the id has changed.
         assert_equal(stored, config)
+
         row.fields = fields
         self.checkpoints[key, row.id] = checkpoint
 
@@ -436,6 +439,7 @@ class SaverMachine(RuleBasedStateMachine):
             error = type(caught)
 
         assert_equal(error, expected_error, "the error of copy")
+
         if error is None:
             self.copy_rows(source, destination)
 
@@ -449,6 +453,7 @@ class SaverMachine(RuleBasedStateMachine):
             source_key = HistoryKey(source, namespace)
             destination_key = HistoryKey(destination, namespace)
             rows = self.history(source_key)
+
             if rows:
                 self.rows[destination_key] = copy.deepcopy(rows)
             for row in rows:
@@ -517,8 +522,10 @@ class SaverMachine(RuleBasedStateMachine):
         config = self.config(key)
         rows = self.history(key)
         assert_checkpoints(saver.list(config), rows)
+
         infos = saver.history(config)
         assert_infos(infos, rows)
+
         for row in rows:
             found = saver.get_writes(self.config(key, row))
             assert_same(found, row.writes, "pending writes")
@@ -532,6 +539,7 @@ class SaverMachine(RuleBasedStateMachine):
             return
 
         assert_checkpoints([assert_not_none(newest)], rows[-1:])
+
         summary = assert_not_none(summary)
         assert_equal(summary.latest, infos[0])
         assert_equal(summary.checkpoints, len(infos))
@@ -568,9 +576,11 @@ class SaverMachine(RuleBasedStateMachine):
                 interrupted.append(key)
 
         assert_items(sorted(saver.threads()), namespaces, "threads")
+
         known = {*namespaces, *self.versions}
         listed = saver.threads(released=True)
         assert_equal(sorted(listed), sorted(known), "threads and released threads")
+
         for thread, expected in namespaces.items():
             found = saver.namespaces(thread)
             assert_equal(sorted(found), expected, "namespaces")
@@ -627,6 +637,7 @@ def assert_checkpoints(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -
         # The default methods keep pending writes and tags in the metadata.
         metadata = public_metadata(checkpoint.metadata)
         found = checkpoint.with_metadata(metadata)
+
         fields = {name: getattr(found, name) for name in row.fields}
         assert_same(fields, row.fields, "fields")
 
@@ -649,6 +660,7 @@ def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
     latest, *older = infos
     expected_status = rows[-1].stopped or "stalled"
     assert_equal(latest.status, expected_status, "the status of the latest checkpoint")
+
     for info in older:
         assert_equal(info.status, "", "the status of an older checkpoint")
 

@@ -140,6 +140,7 @@ def assert_checkpoints(got: Sequence[Checkpoint], oldest_first: Sequence[Checkpo
     """Assert that checkpoints, newest first, equal the expected ones, oldest first."""
     newest_first = oldest_first[::-1]
     assert_equal(get_ids(got), get_ids(newest_first), "ids")
+
     for checkpoint, expected in zip(got, newest_first, strict=True):
         assert_same_checkpoint(checkpoint, expected)
 
@@ -235,11 +236,13 @@ class ContractTests:
         for reader in self.readers_of(saver):
             listed = reader.list(config)
             assert_equal(get_ids(listed), expected_ids, "the ids of list")
+
             infos = reader.history(config)
             assert_equal(get_ids(infos), expected_ids, "the ids of history")
 
             for checkpoint, expected in zip(listed, newest_first, strict=True):
                 assert_same_checkpoint(checkpoint, expected)
+
                 checkpoint_config = config.replace(checkpoint_id=expected.id)
                 assert_checkpoint(reader, checkpoint_config, expected)
 

@@ -16,6 +16,7 @@ from graphkit.testing._contract.base import (
     TIMEOUT,
     ContractTests,
     assert_checkpoint,
+    assert_count,
     assert_ids,
     assert_missing,
     assert_state,
@@ -62,6 +63,7 @@ class ConcurrencyTests(ContractTests):
                 listed = savers[writer].list(CONFIG)
                 states = {loaded.id: loaded.state for loaded in listed}
                 is_listed = checkpoint.id in states
+
                 assert_true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
                 assert_same(states[checkpoint.id], checkpoint.state)
 
@@ -72,12 +74,14 @@ class ConcurrencyTests(ContractTests):
         for reader in self.readers_of(saver):
             listed = reader.list(CONFIG)
             order = get_ids(reversed(listed))
-            assert_equal(len(order), 60)
-            assert_equal(len(set(order)), 60)
+
+            assert_count(order, 60)
+            assert_count(set(order), 60)
 
             for writer, ids in enumerate(ids_by_writer):
                 own_order = [checkpoint_id for checkpoint_id in order if checkpoint_id in ids]
                 assert_equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
+
                 for n, checkpoint_id in enumerate(ids):
                     config = make_config("t", checkpoint_id)
                     assert_state(reader, config, _make_writer_state(writer, n))
@@ -107,6 +111,7 @@ class ConcurrencyTests(ContractTests):
 
         expected = sorted(f"{number} {n}" for number in range(6) for n in range(5))
         reader = self.open_again(saver)
+
         assert_equal(sorted(reader.get_writes(CONFIG)), expected)
         assert_equal(sorted(reader.tags_of(CONFIG)), expected)
 
@@ -124,6 +129,7 @@ class ConcurrencyTests(ContractTests):
             checkpoint = put_state(writer, state)
             checkpoints.append(checkpoint)
             assert_checkpoint(reader, CONFIG, checkpoint)
+
             writer.put_writes(CONFIG, {"w": number})
             assert_writes(reader, CONFIG, {"w": number})
             assert_equal(len(reader.list(CONFIG)), number + 1)
@@ -143,6 +149,7 @@ class ConcurrencyTests(ContractTests):
         tag = other.release(CONFIG)
         assert_equal(len(tag.checkpoints), 8)
         assert_missing(saver)
+
         fresh = put_state(saver, {"list": "fresh"})
         assert_checkpoint(other, CONFIG, fresh)
 
@@ -175,6 +182,7 @@ class ConcurrencyTests(ContractTests):
         stored = await saver.aput(CONFIG, first)
         await saver.aput(CONFIG, second)
         assert_equal(stored, config_of(first))
+
         listed = await saver.alist(CONFIG)
         assert_ids(listed, [second, first])
         assert_same_checkpoint(await saver.aget(stored), first)
@@ -188,6 +196,7 @@ class ConcurrencyTests(ContractTests):
         await saver.acopy("t", "u")
         count = await saver.aprune("t", keep_last=1, keep_tags=("two",))
         assert_equal(count, 0)
+
         count = await saver.aprune("t", keep_last=1)
         assert_equal(count, 1)
 

@@ -138,6 +138,7 @@ class HistoryTests(ContractTests):
         put_all(saver, CONFIG, checkpoints)
 
         self.assert_history(saver, CONFIG, checkpoints)
+
         latest = get_checkpoint(saver)
         assert_same(latest.metadata, metadata)
         assert_equal(latest.node_id, "last")
@@ -147,6 +148,7 @@ class HistoryTests(ContractTests):
         saver = self.open()
         default = make_config("$default")
         assert_equal(saver.THREAD_ID_DEFAULT, "$default")
+
         first = made({"x": 1})
         saver.put(None, first)
 
@@ -165,6 +167,7 @@ class HistoryTests(ContractTests):
 
         second = made({"x": 2})
         saver.put({"configurable": {}}, second)
+
         self.assert_history(saver, default, [first, second])
         assert_missing(saver, make_config("default"))
 
@@ -178,6 +181,7 @@ class HistoryTests(ContractTests):
 
         stored = saver.put(latest_config, first)
         saver.put(latest_config, second)
+
         assert_equal(stored["configurable"]["checkpoint_id"], first.id)
         assert_checkpoint(saver, first_config, first)
         assert_checkpoint(saver, latest_config, second)
@@ -200,6 +204,7 @@ class HistoryTests(ContractTests):
             stored = saver.put(config_of(replaced), replacement)
 
             assert_equal(stored, config_of(replaced))
+
             checkpoints[position] = replacement
             self.assert_history(saver, CONFIG, checkpoints)
 
@@ -217,6 +222,7 @@ class HistoryTests(ContractTests):
         assert_equal(stored, old_config)
         self.assert_history(saver, CONFIG, [first, replacement, last])
         assert_missing(saver, old_config)
+
         with self.raises(CheckpointNotFoundError):
             put_state(saver, {"n": "again"}, old_config)
 
@@ -226,9 +232,11 @@ class HistoryTests(ContractTests):
         checkpoints = grow_list(saver, CONFIG, 8)
 
         for position in (3, 0, 7):
-            replaced = config_of(checkpoints[position])
-            replacement = put_state(saver, {"list": ["r"]}, replaced, id=replaced.checkpoint_id)
+            replaced_id = checkpoints[position].id
+            config = make_config("t", replaced_id)
+            replacement = put_state(saver, {"list": ["r"]}, config, id=replaced_id)
             checkpoints[position] = replacement
+
             self.assert_history(saver, CONFIG, checkpoints)
 
         derived = extend_list(checkpoints[-1], "next")

@@ -56,6 +56,7 @@ class IsolationTests(ContractTests):
             "note": Note("n", ["a"]),
             "notes": [Note("n", ["a"])],
         }
+
         assert_same(loaded.state, expected_state)
         assert_metadata(loaded, {"deep": [1], "note": Note("m")})
         assert_writes(saver, CONFIG, {"w": [1], "note": Note("w")})
@@ -90,6 +91,7 @@ class IsolationTests(ContractTests):
             for _ in range(2):
                 (loaded,) = saver.tag(CONFIG).checkpoints
                 assert_same(loaded.state["note"], Note("n"))
+
                 _mutate_all(*_list_mutables(loaded))
 
     def test_returned_checkpoints_are_snapshots(self) -> None:
@@ -145,6 +147,7 @@ def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
     }
     writes = saver.get_writes(CONFIG)
     metadata = saver.history(CONFIG)[0].metadata
+
     assert_same(loaded.state, expected_state)
     assert_metadata(loaded, {"note": Note("m")})
     assert_same(writes, {"note": Note("w")})

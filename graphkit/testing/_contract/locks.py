@@ -59,6 +59,7 @@ class LockTests(ContractTests):
     def test_is_run_locked_reports_a_held_lock(self) -> None:
         saver, other = self.open_two()
         put_state(saver, {"n": 1})
+
         _assert_reported(saver, is_locked=False)
         _assert_reported(other, is_locked=False)
 
@@ -111,6 +112,7 @@ class LockTests(ContractTests):
             # Only a saver with versions still has something of the thread to delete.
             existed = other.delete("t")
             is_possible = not existed or isinstance(saver, HasVersions)
+
             assert_true(is_possible, "delete of a released thread returned True")
             self.assert_locked(other, CONFIG)
 
@@ -122,11 +124,13 @@ class LockTests(ContractTests):
             saver.copy("t", "u")
             tag = saver.release(CONFIG)
             assert_count(tag.checkpoints, 1)
+
             put_state(saver, {"n": 2})
             assert_same(saver.delete("t"), True)
             self.assert_locked(saver, CONFIG)
 
         assert_missing(saver)
+
         get_checkpoint(saver, OTHER)
         if saver.lists_threads:
             assert_threads(saver, "u")
@@ -148,6 +152,7 @@ class LockTests(ContractTests):
 
         with saver.run_lock(CONFIG):
             assert_equal(_count(app, 1), 2)
+
             app.update_state(CONFIG, {"n": 5})
             assert_equal(asyncio.run(_count_async(app, 7)), 8)
             self.assert_locked(saver, CONFIG)
@@ -195,11 +200,13 @@ class LockTests(ContractTests):
 
         # The saver object, the checkpoint and the namespace do not matter.
         same_thread = make_config("t", "id", "n")
+
         assert_equal(other.run_lock_key(same_thread), key)
         assert_equal(saver.run_lock_key(make_config("$default")), default_key)
 
         is_shared = saver.run_lock_key(OTHER) == key
         assert_true(not is_shared, "two threads have the same run lock")
+
         is_shared = other_store.run_lock_key(CONFIG) == key
         assert_true(not is_shared, "two stores have the same run lock")
 
@@ -211,8 +218,10 @@ class LockTests(ContractTests):
             call_in_thread(other.put, CONFIG, made({"n": 1}))
             listed = call_in_thread(other.list, CONFIG)
             assert_count(listed, 1)
+
             loaded = call_in_thread(other.get, CONFIG)
             assert_not_none(loaded)
+
             call_in_thread(other.put_writes, CONFIG, {"w": 1})
 
     def test_release_delete_and_copy_wait_for_a_run(self) -> None:
@@ -263,6 +272,7 @@ def _assert_busy_error(error: ThreadBusyError) -> None:
     assert_isinstance(error, TimeoutError)
     assert_equal(error.thread_id, "t")
     assert_true(bool(error.holder), "the error does not name the holder of the run lock")
+
     # Clocks are coarse: a wait of 0.05 s may be measured as a little less.
     is_long_enough = error.waited >= 0.04  # noqa: PLR2004
     assert_true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
@@ -273,6 +283,7 @@ def _assert_reported(reader: BaseCheckpointSaver, *, is_locked: bool) -> None:
     for config in (CONFIG, NESTED):
         reported = reader.is_run_locked(config)
         assert_equal(reported, is_locked, "is_run_locked")
+
         reported = call_in_thread(reader.is_run_locked, config)
         assert_equal(reported, is_locked, "is_run_locked in another thread")
 

@@ -96,11 +96,12 @@ class ThreadTests(ContractTests):
 
         # The histories grow in turns, and their checkpoints have the same ids.
         for n in range(3):
+            shared_id = f"id {n}"
             for number, config in enumerate(configs):
                 state = {"where": [number, n]}
-                checkpoint = put_state(saver, state, config, id=f"id {n}")
-                saver.put_writes(config, {"w": n})
+                checkpoint = put_state(saver, state, config, id=shared_id)
                 histories[number].append(checkpoint)
+                saver.put_writes(config, {"w": n})
 
         for config, history in zip(configs, histories, strict=True):
             self.assert_history(saver, config, history)
@@ -135,6 +136,7 @@ class ThreadTests(ContractTests):
                 config = make_config(thread)
                 (loaded,) = reader.list(config)
                 assert_same(loaded.state, {"id": thread})
+
                 (info,) = reader.history(config)
                 assert_equal(info.thread_id, thread)
 
@@ -233,6 +235,7 @@ class ThreadTests(ContractTests):
         for reader in self.readers_of(saver):
             (latest,) = reader.recent(CONFIG, limit=1)
             summary = assert_not_none(reader.summary(CONFIG))
+
             assert_equal(reader.history(CONFIG)[0].status, "incomplete")
             assert_equal(latest.status, "incomplete")
             assert_equal(summary.latest.status, "incomplete")
@@ -275,6 +278,7 @@ class ThreadTests(ContractTests):
         # The size is at least that of the text; what is stored around it may add to it.
         put_state(saver, {"text": "x" * 5_000})
         assert_at_least(saver.size("t"), 5_000)
+
         put_state(saver, {"text": "y" * 5_000})
         root_size = saver.size("t")
         assert_at_least(root_size, 10_000)
@@ -283,6 +287,7 @@ class ThreadTests(ContractTests):
         put_state(saver, {"text": "z" * 5_000}, NESTED)
         thread_size = saver.size(CONFIG)
         assert_at_least(thread_size, root_size + 5_000)
+
         put_state(saver, {"text": "u" * 5_000}, OTHER)
         other_size = saver.size("u")
         assert_at_least(saver.size(), thread_size + other_size)

@@ -65,6 +65,7 @@ class ValueTests(ContractTests):
         put_all(saver, CONFIG, checkpoints)
 
         self.assert_history(saver, CONFIG, checkpoints)
+
         listed = saver.list(CONFIG)
         for loaded, state in zip(reversed(listed), states, strict=True):
             assert_same(loaded.state, state)
@@ -98,6 +99,7 @@ class ValueTests(ContractTests):
         saver.put(CONFIG, back)
 
         self.assert_history(saver, CONFIG, [*trunk, first, second, back])
+
         expected = {
             "list": [0, 1, "b", "c"],
             "fixed": None,
@@ -128,13 +130,15 @@ class ValueTests(ContractTests):
         saver = self.open()
 
         for name, value in sample_values().items():
-            state = {name: value, "nested": [{"in": (value,)}]}
+            nested = [{"in": (value,)}]
+            state = {name: value, "nested": nested}
             put_state(saver, state, metadata={"m": value})
             saver.put_writes(CONFIG, {"w": value})
 
             for reader in self.readers_of(saver):
                 loaded = get_checkpoint(reader)
                 info = reader.history(CONFIG)[0]
+
                 assert_same(loaded.state, state)
                 assert_same(loaded.metadata["m"], value)
                 assert_writes(reader, CONFIG, {"w": value})
@@ -142,13 +146,20 @@ class ValueTests(ContractTests):
 
     def test_all_types_in_one_state(self) -> None:
         saver = self.open()
-        first = put_state(saver, {"list": _list_samples(), **sample_values()})
-        second = derive(first, {"list": _list_samples(), "none": 0}, GROWING)
+        samples = _list_samples()
+        first_state = sample_values()
+        first_state["list"] = samples
+        first = put_state(saver, first_state)
+        update = {"list": samples, "none": 0}
+        second = derive(first, update, GROWING)
         saver.put(CONFIG, second)
 
-        old_state = {"list": _list_samples(), **sample_values()}
-        new_list = [*_list_samples(), *_list_samples()]
-        new_state = {"list": new_list, **sample_values(), "none": 0}
+        # The expected states are made of new objects: putting must not have changed the samples.
+        old_state = sample_values()
+        old_state["list"] = _list_samples()
+        new_state = sample_values()
+        new_state["none"] = 0
+        new_state["list"] = _list_samples() + _list_samples()
 
         for reader in self.readers_of(saver):
             newest, oldest = reader.list(CONFIG)
@@ -167,6 +178,7 @@ class ValueTests(ContractTests):
         error = caught.error
         assert_isinstance(error, TypeError)
         assert_equal(error.path, path)
+
         is_named = error.type_name.endswith(type_name)
         assert_true(is_named, f"the error names the type {error.type_name} instead of {type_name}")
 
@@ -195,6 +207,7 @@ class ValueTests(ContractTests):
         first = put_state(saver, {"list": [1, (2,)], "other": (1,)})
         nested = extend_list(first, 3, [UnknownType()])
         self.assert_refused(saver, nested, "list[3][0]")
+
         new_key = derive(first, {"new": {"k": UnknownType()}})
         self.assert_refused(saver, new_key, "new.k")
 
@@ -202,6 +215,7 @@ class ValueTests(ContractTests):
         storable = extend_list(first, 3)
         saver.put(CONFIG, storable)
         appended = extend_list(storable, UnknownType())
+
         self.assert_refused(saver, appended, "list[3]")
         self.assert_history(saver, CONFIG, [first, storable])
 
@@ -232,6 +246,7 @@ class ValueTests(ContractTests):
         with self.raises(CheckpointSerializationError):
             put_state(saver, {"n": UnknownType()})
         assert_missing(saver)
+
         if saver.lists_threads:
             assert_threads(saver)
 

@@ -35,6 +35,7 @@ class VersionTests(ContractTests):
         saver = self.open_versioned()
         first = grow_list(saver, CONFIG, 3)
         assert_equal(saver.release(CONFIG).version, 1)
+
         second = put_state(saver, {"n": "second"})
         put_state(saver, {"n": "inner"}, NESTED)
         assert_equal(saver.release(CONFIG).version, 2)
@@ -77,6 +78,7 @@ class VersionTests(ContractTests):
         assert_versions(saver, "t", [])
         assert_same(saver.last_version_by_thread_id("t"), None)
         assert_same(saver.get_version(CONFIG), None)
+
         with self.raises(CheckpointNotFoundError):
             saver.tag(CONFIG)
 
@@ -101,6 +103,7 @@ class VersionTests(ContractTests):
         for thread in HOSTILE_IDS:
             config = make_config(thread)
             assert_versions(saver, thread, [1])
+
             tag = saver.tag(config, 1)
             assert_same(tag.checkpoints[0].state, {"id": thread})
             assert_missing(saver, config)
@@ -117,6 +120,7 @@ class VersionTests(ContractTests):
 
         # `threads` lists a thread without checkpoints only on demand.
         reader = self.open_again(saver)
+
         assert_threads(saver, "both", "live")
         assert_threads(reader, "both", "live", "released", released=True)
         assert_at_least(saver.size("released"), 1)
@@ -126,6 +130,7 @@ class VersionTests(ContractTests):
         assert_same(saver.delete("released"), False)
         assert_versions(saver, "released", [])
         assert_threads(saver, "both", "live", released=True)
+
         with self.raises(CheckpointNotFoundError):
             saver.tag(released, 1)
 
@@ -150,8 +155,10 @@ class VersionTests(ContractTests):
 
         # The target keeps the versions it had.
         assert_versions(saver, "u", [1])
+
         tag = saver.tag(OTHER)
         assert_same(tag.checkpoints[0].state, {"n": "u"})
+
         tag = saver.release(OTHER)
         assert_equal(tag.version, 2)
 
@@ -159,6 +166,7 @@ class VersionTests(ContractTests):
         saver = self.open_versioned()
         put_state(saver, {"n": 1})
         saver.release(CONFIG)
+
         assert_items(saver.versionsByThreadId("t"), [1])
         assert_equal(saver.lastVersionByThreadId("t"), 1)
         assert_equal(saver.getVersion(CONFIG), "1")

@@ -73,11 +73,13 @@ class WatchTests(ContractTests):
 
             other.put_writes(CONFIG, {"answer:i": {"yes": True}})
             change = _get_change(watch, "answer")
+
             assert_equal(change.id, "i")
             assert_same(change.value, {"yes": True})
 
             other.put_writes(CONFIG, {"failure": failure})
             change = _get_change(watch, "failure")
+
             assert_equal(change.value["message"], "m")
             assert_same(watch.get(0), None)
 
@@ -93,6 +95,7 @@ class WatchTests(ContractTests):
         with saver.watch(start, interval=_INTERVAL) as watch:
             changes = _collect_until(watch, later_ids[-1])
         assert_equal(_get_checkpoint_ids(changes), later_ids)
+
         interrupt_ids = [change.id for change in changes if change.kind == "interrupt"]
         assert_equal(interrupt_ids, ["i"])
 
@@ -120,12 +123,17 @@ class WatchTests(ContractTests):
         thread_ids = ("old", "new", "ünï/cöde")
         put_state(saver, {"n": 0}, make_config("old"))
 
+        ids = []
         with saver.watch(interval=_INTERVAL) as watch:
-            ids = [_put(saver, make_config(thread_id), 1) for thread_id in thread_ids]
+            for thread_id in thread_ids:
+                config = make_config(thread_id)
+                ids.append(_put(saver, config, 1))
             changes = _collect_until(watch, *ids)
 
-        for change in changes:
-            assert_true(change.checkpoint is not None, f"a change has no checkpoint: {changes}")
+        # Each thread is reported once, with its checkpoint.
+        reported_ids = _get_checkpoint_ids(changes)
+        assert_equal(sorted(reported_ids), sorted(ids))
+
         reported = [change.thread_id for change in changes]
         assert_equal(sorted(reported), sorted(thread_ids))
 
@@ -157,6 +165,7 @@ class WatchTests(ContractTests):
             own_id = _put(saver, namespace, 1)
             changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
             assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"})
+
             changes = _collect_until(one_namespace, nested_id, own_id)
             assert_equal(_get_namespaces(changes), {"a/b", "a"})
 
@@ -201,6 +210,7 @@ class WatchTests(ContractTests):
         with watch, ThreadPoolExecutor(1) as pool:
             reader = pool.submit(watch.get)
             watch.wake()
+
             assert_same(reader.result(TIMEOUT), None)
             assert_same(watch.get(0), None)
 
@@ -235,6 +245,7 @@ class WatchTests(ContractTests):
 
             # None is an answer too, but the other interrupt has none.
             other.put_writes(CONFIG, {"answer:i": None})
+
             _assert_waiting(saver, 0.05)
             assert_true(not waiter.done(), "wait_for_resume returned before the answer")
 
@@ -273,6 +284,7 @@ class WatchTests(ContractTests):
             other = self.open_again(saver)
             other.put_writes(subgraph, {"answer:i": None})
             _assert_waiting(saver, 0.05)
+
             other.put_writes(CONFIG, {"inner:k": None})
             assert_same(waiter.result(TIMEOUT), True)
 

@@ -82,6 +82,7 @@ class WriteTests(ContractTests):
     def _assert_first_and_second(self, reader: BaseCheckpointSaver, first: Checkpoint, second: Checkpoint) -> None:
         """Assert that the history has these two checkpoints, with n = 1 and n = 2."""
         assert_ids(reader.history(CONFIG), [second, first])
+
         states = [checkpoint.state for checkpoint in reader.list(CONFIG)]
         assert_same(states, [{"n": 2}, {"n": 1}])
 
@@ -122,6 +123,7 @@ class WriteTests(ContractTests):
         # A new checkpoint with the id of the released one does not inherit its writes.
         put_state(saver, {"n": 1}, id=checkpoint.id)
         reader = self.open_again(saver)
+
         assert_no_writes(saver, CONFIG)
         assert_no_writes(reader, config_of(checkpoint))
 
@@ -141,6 +143,7 @@ class WriteTests(ContractTests):
         # The interrupt from before is still readable.
         for reader in self.readers_of(saver):
             assert_interrupts(reader, "i")
+
             summary = assert_not_none(reader.summary(CONFIG))
             _assert_payloads(summary, "why?")
 
@@ -200,6 +203,7 @@ class WriteTests(ContractTests):
 
         saver.put_writes(checkpoint_config, {ANSWER + "i2": "yes"})
         reader = self.open_again(saver)
+
         assert_interrupts(reader)
         assert_statuses(saver, config, "answered")
 
@@ -211,6 +215,7 @@ class WriteTests(ContractTests):
 
         put_state(saver, {"n": 2})
         assert_interrupts(saver)
+
         infos = saver.history(CONFIG)
         # `status` is about the run and only the latest has one; `stopped` is about the checkpoint.
         assert_equal(get_statuses(infos), ["stalled", ""])
@@ -245,6 +250,7 @@ class WriteTests(ContractTests):
         for reader in self.readers_of(saver):
             assert_tags(reader, first_config, "good", "best", "last")
             assert_tags(reader, CONFIG, "newest")
+
             newest, oldest = reader.history(CONFIG)
             assert_equal(newest.tags, ("newest",))
             assert_equal(oldest.tags, ("good", "best", "last"))
@@ -295,8 +301,10 @@ class WriteTests(ContractTests):
     def test_summary_agrees_with_history_and_interrupts(self) -> None:
         saver = self.open()
         assert_same(saver.summary(CONFIG), None)
+
         checkpoint = put_state(saver, {"n": 1}, metadata={"user": "anna"})
         self.assert_summary(saver, CONFIG)
+
         put_state(saver, {"n": 2}, next_node_id=END)
         # The checkpoint id of a config does not restrict the summary.
         self.assert_summary(saver, config_of(checkpoint))
@@ -312,6 +320,7 @@ class WriteTests(ContractTests):
 
         summary = self.assert_summary(saver, CONFIG)
         _assert_payloads(summary, "really?")
+
         summary = self.assert_summary(saver, NESTED)
         assert_equal(summary.checkpoints, 1)
 
@@ -327,6 +336,7 @@ class WriteTests(ContractTests):
         # The write of the root names the namespace, so this holds also for a saver that does not
         # list namespaces.
         summary = self.assert_summary(saver, CONFIG)
+
         assert_equal(summary.waiting, tuple(saver.interrupts("t")))
         assert_equal(summary.latest.status, "interrupted")
 
@@ -338,6 +348,7 @@ class WriteTests(ContractTests):
         }
         saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": None, FAILURE: failure})
         summary = self.assert_summary(saver, CONFIG)
+
         assert_equal(summary.latest.status, "failed")
         assert_same(summary.failure, failure)
 
@@ -355,6 +366,7 @@ class WriteTests(ContractTests):
         # A replacement is not a further checkpoint, and not the latest.
         summary = self.assert_summary(saver, CONFIG)
         assert_equal(summary.latest.id, second.id)
+
         put_state(saver, {"n": 3})
         self.assert_summary(saver, CONFIG)
 
@@ -375,12 +387,14 @@ class WriteTests(ContractTests):
             infos = reader.history(config)
             all_tags = [tag for info in infos for tag in info.tags]
             unique_tags = tuple(dict.fromkeys(all_tags))
+
             assert_same(summary.latest, infos[0])
             assert_equal(summary.checkpoints, len(infos))
             assert_equal(summary.tags, unique_tags)
 
-            recent = reader.recent(config, limit=2)
-            assert_same([*recent], [*infos[:2]])
+            recent = [*reader.recent(config, limit=2)]
+            latest_infos = [*infos[:2]]
+            assert_same(recent, latest_infos)
 
         with self.raises(ValueError):
             saver.recent(config, limit=0)
@@ -395,6 +409,7 @@ def _assert_first_interrupt(interrupt: WaitingInterrupt) -> None:
     assert_equal(interrupt.when, "inside")
     assert_equal(interrupt.id, "i1")
     assert_same(interrupt.payload, {"q": (1,)})
+
     created_at = make_interrupt()["created_at"]
     assert_same(interrupt.created_at, created_at)
 

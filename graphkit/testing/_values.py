@@ -67,7 +67,7 @@ _MAX_SHOWN: Final = 1_000
 # --- assertions -----------------------------------------------------------------------------------------------------
 #
 # pytest explains a bare `assert` only in modules that it rewrites, and unittest never does. The tests of the contract
-# therefore call these functions, whose messages say under both what was expected and what was found.
+# therefore call these functions, whose messages show under both what was expected and what was found.
 
 
 def assert_true(condition: bool, message: str) -> None:
@@ -123,7 +123,8 @@ def same(got: object, expected: object, what: str = "value") -> None:
     Read-only lists, dicts and sets count as the builtins.
 
     Raises:
-        AssertionError: the values differ; the message says where, and calls the whole value `what`.
+        AssertionError: the values differ; the message has the path of the first difference, which
+            begins with `what`.
     """
     message = find_difference(got, expected, what)
     if message is not None:
@@ -135,7 +136,7 @@ assert_same = same
 
 
 def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
-    """Return a message that says where and how two values differ; None if they are equal."""
+    """Return a message with the path of the first difference and both values; None if there is none."""
     got_type = _get_builtin_type(got)
     expected_type = _get_builtin_type(expected)
     if got_type is not expected_type:
@@ -218,7 +219,7 @@ def assert_same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None
     """Assert that two checkpoints are equal, field by field.
 
     Raises:
-        AssertionError: the checkpoints differ; the message says where.
+        AssertionError: the checkpoints differ; the message has the path of the first difference.
     """
     got = assert_not_none(got)
     for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "state"):
@@ -386,6 +387,9 @@ OTHER: Final = make_config("u")
 
 NESTED: Final = make_config("t", namespace="n")
 """The config of the namespace "n" of the thread "t"."""
+
+UNKNOWN: Final = make_config("t", "unknown")
+"""The config of a checkpoint that does not exist, in the thread "t"."""
 
 
 def config_of(checkpoint: Checkpoint) -> RunnableConfig:

@@ -83,7 +83,8 @@ def _add_forwarding(cls: type[Any]) -> type[Any]:
 def _make_method(name: str) -> Callable[..., Any]:
     def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
         late = self._record(name, args, kwargs)
-        result = getattr(self.delegate, name)(*args, **kwargs)
+        method = getattr(self.delegate, name)
+        result = method(*args, **kwargs)
         for action in late:
             action.run()
         return result
@@ -96,7 +97,8 @@ def _make_method(name: str) -> Callable[..., Any]:
 def _make_async_method(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
         late = self._record(name.removeprefix("a"), args, kwargs)
-        result = await getattr(self.delegate, name)(*args, **kwargs)
+        method = getattr(self.delegate, name)
+        result = await method(*args, **kwargs)
         for action in late:
             action.run()
         return result

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 from unittest import SkipTest
 
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import RunnableConfig
+from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
@@ -104,7 +104,7 @@ def get_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) 
     return assert_not_none(saver.get(config))
 
 
-def assert_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Checkpoint) -> None:
+def assert_checkpoint(saver: BaseCheckpointSaver, config: ConfigLike, expected: Checkpoint) -> None:
     """Assert that `get` returns this checkpoint."""
     assert_same_checkpoint(saver.get(config), expected)
 

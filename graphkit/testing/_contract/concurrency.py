@@ -26,6 +26,7 @@ from graphkit.testing._contract.base import (
 from graphkit.testing._values import (
     CONFIG,
     OTHER,
+    UNKNOWN,
     assert_equal,
     assert_same,
     assert_same_checkpoint,
@@ -203,7 +204,7 @@ class ConcurrencyTests(ContractTests):
         with self.raises(ValueError):
             await saver.aprune("t")
         with self.raises(CheckpointNotFoundError):
-            await saver.aput(make_config("t", "unknown"), second)
+            await saver.aput(UNKNOWN, second)
 
         tag = await saver.arelease(CONFIG)
         assert_ids(tag.checkpoints, [second])

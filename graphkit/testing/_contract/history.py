@@ -21,6 +21,7 @@ from graphkit.testing._contract.base import (
 from graphkit.testing._values import (
     CONFIG,
     NESTED,
+    UNKNOWN,
     assert_equal,
     assert_isinstance,
     assert_items,
@@ -246,9 +247,8 @@ class HistoryTests(ContractTests):
     def test_replace_of_an_unknown_checkpoint_raises(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 1})
-        unknown = make_config("t", "unknown")
         with self.raises_without_change(saver, CheckpointNotFoundError) as caught:
-            put_state(saver, {"n": 2}, unknown)
+            put_state(saver, {"n": 2}, UNKNOWN)
         assert_isinstance(caught.error, LookupError)
         assert_equal(caught.error.thread_id, "t")
 

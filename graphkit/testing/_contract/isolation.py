@@ -180,13 +180,13 @@ def _list_nested(value: Any) -> list[Any]:
 
 
 def _mutate_all(*values: Any) -> None:
-    """Mutate each value, unless it is read-only and raises an error that says so."""
+    """Mutate each value; a read-only one must raise a TypeError with that word in its message."""
     for value in values:
         try:
             _mutate(value)
         except TypeError as error:
             is_explained = "read-only" in str(error)
-            assert_true(is_explained, f"the error of a read-only value does not say so: {error}")
+            assert_true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")
 
 
 def _mutate(value: Any) -> None:

@@ -15,6 +15,7 @@ from graphkit.testing._contract.base import TIMEOUT, ContractTests
 from graphkit.testing._values import (
     CONFIG,
     OTHER,
+    UNKNOWN,
     assert_equal,
     assert_not_none,
     assert_same,
@@ -100,7 +101,7 @@ class WatchTests(ContractTests):
         assert_equal(interrupt_ids, ["i"])
 
         with self.raises(CheckpointNotFoundError):
-            saver.watch(make_config("t", "unknown"))
+            saver.watch(UNKNOWN)
 
     def test_watch_can_start_with_the_latest_checkpoint(self) -> None:
         saver = self.open()
@@ -276,7 +277,7 @@ class WatchTests(ContractTests):
         saver.put_writes(subgraph, {"interrupt:i": make_interrupt("x")})
 
         # The root records where each interrupt is. That of k is in a store which this saver does
-        # not know, so that only the root can say that it was answered.
+        # not know, so that only the root can record that it was answered.
         saver.put_writes(CONFIG, {"inner:i": "sub", "inner:k": "in a saver of its own"})
 
         with ThreadPoolExecutor(1) as pool:

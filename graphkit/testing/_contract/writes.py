@@ -30,6 +30,7 @@ from graphkit.testing._contract.base import (
 from graphkit.testing._values import (
     CONFIG,
     NESTED,
+    UNKNOWN,
     assert_equal,
     assert_isinstance,
     assert_items,
@@ -74,7 +75,7 @@ class WriteTests(ContractTests):
             assert_writes(reader, config_of(first), {"w": "of the first", "x": 1})
             assert_writes(reader, config_of(second), {"w": "of the second"})
             assert_writes(reader, CONFIG, {"w": "of the second"})
-            assert_no_writes(reader, make_config("t", "unknown"))
+            assert_no_writes(reader, UNKNOWN)
 
             # Recording writes has not changed the history itself.
             self._assert_first_and_second(reader, first, second)
@@ -110,9 +111,8 @@ class WriteTests(ContractTests):
             saver.put_writes(CONFIG, {"w": 1})
 
         put_state(saver, {"n": 1})
-        unknown = make_config("t", "unknown")
         with self.raises_without_change(saver, CheckpointNotFoundError):
-            saver.put_writes(unknown, {"w": 1})
+            saver.put_writes(UNKNOWN, {"w": 1})
 
     def test_release_removes_writes(self) -> None:
         saver = self.open()
@@ -263,14 +263,14 @@ class WriteTests(ContractTests):
         for reader in self.readers_of(saver):
             assert_tags(reader, first_config, "good", "last")
             assert_tags(reader, CONFIG)
-            assert_tags(reader, make_config("t", "unknown"))
+            assert_tags(reader, UNKNOWN)
 
         self._assert_first_and_second(saver, first, second)
 
     def test_tagging_an_unknown_checkpoint_raises(self) -> None:
         saver = self.open()
 
-        for config in (CONFIG, make_config("t", "unknown")):
+        for config in (CONFIG, UNKNOWN):
             with self.raises(CheckpointNotFoundError):
                 saver.add_tags(config, "tag")
             with self.raises(CheckpointNotFoundError):

@@ -91,12 +91,14 @@ class ConcurrencyTests(ContractTests):
         saver = self.open()
 
         def write(number: int) -> list[Checkpoint]:
-            return grow_list(saver, make_config(f"thread {number}"), 12)
+            config = make_config(f"thread {number}")
+            return grow_list(saver, config, 12)
 
         histories = _run_concurrently(write, 8)
 
         for number, history in enumerate(histories):
-            self.assert_history(saver, make_config(f"thread {number}"), history)
+            config = make_config(f"thread {number}")
+            self.assert_history(saver, config, history)
 
     def test_concurrent_put_writes_to_one_checkpoint_lose_nothing(self) -> None:
         saver = self.open()
@@ -133,7 +135,7 @@ class ConcurrencyTests(ContractTests):
 
             writer.put_writes(CONFIG, {"w": number})
             assert_writes(reader, CONFIG, {"w": number})
-            assert_equal(len(reader.list(CONFIG)), number + 1)
+            assert_count(reader.list(CONFIG), number + 1)
 
         # Changes that build on a checkpoint that the other saver put.
         following = extend_list(checkpoints[-1], "x")
@@ -148,7 +150,7 @@ class ConcurrencyTests(ContractTests):
         assert_checkpoint(saver, first_config, replacement)
 
         tag = other.release(CONFIG)
-        assert_equal(len(tag.checkpoints), 8)
+        assert_count(tag.checkpoints, 8)
         assert_missing(saver)
 
         fresh = put_state(saver, {"list": "fresh"})

@@ -144,6 +144,7 @@ class MaintenanceTests(ContractTests):
         infos = saver.search({"user": "u"}, thread_id="t", limit=0)
         assert_items(infos, [])
 
+        # A config names its thread.
         infos = saver.search({}, thread_id=CONFIG, limit=9)
         assert_count(infos, 4)
 

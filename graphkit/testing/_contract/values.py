@@ -198,6 +198,7 @@ class ValueTests(ContractTests):
         type_itself = made({"x": (1, UnknownType)})
         self.assert_refused(saver, type_itself, "x[1]", "type")
 
+        # The saver still stores what it can.
         put_state(saver, {"messages": [1, 2]})
         assert_count(saver.list(CONFIG), 2)
 

@@ -25,7 +25,6 @@ from graphkit.testing._contract.base import (
     assert_writes,
     get_checkpoint,
     get_ids,
-    get_statuses,
 )
 from graphkit.testing._values import (
     CONFIG,
@@ -216,10 +215,10 @@ class WriteTests(ContractTests):
         put_state(saver, {"n": 2})
         assert_interrupts(saver)
 
-        infos = saver.history(CONFIG)
         # `status` is about the run and only the latest has one; `stopped` is about the checkpoint.
-        assert_equal(get_statuses(infos), ["stalled", ""])
-        assert_equal([info.stopped for info in infos], ["", "interrupted"])
+        assert_statuses(saver, CONFIG, "stalled", "")
+        stops = [info.stopped for info in saver.history(CONFIG)]
+        assert_equal(stops, ["", "interrupted"])
 
     def test_interrupts_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")

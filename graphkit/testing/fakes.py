@@ -51,8 +51,10 @@ class _Action:
         if self.skip > 0:
             self.skip -= 1
             return False
+
         if self.times is None:
             return True
+
         self.times -= 1
         return self.times >= 0
 
@@ -63,39 +65,48 @@ def _add_forwarding(cls: type[Any]) -> type[Any]:
     The qualities that savers declare are forwarded too.
     """
     for quality in (*QUALITIES, "is_durable"):
-        setattr(cls, quality, property(attrgetter(f"delegate.{quality}")))
+        get_quality = attrgetter(f"delegate.{quality}")
+        setattr(cls, quality, property(get_quality))
+
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         if name.startswith("_") or name in vars(cls) or name in _OWN_METHODS:
             continue
+
         # A Java name is an alias, so `__name__` is the Python name.
-        make = _make_async_method if inspect.iscoroutinefunction(method) else _make_method
-        setattr(cls, name, make(method.__name__))
+        python_name = method.__name__
+        if inspect.iscoroutinefunction(method):
+            setattr(cls, name, _make_async_method(python_name))
+        else:
+            setattr(cls, name, _make_method(python_name))
+
     return abc.update_abstractmethods(cls)
 
 
 def _make_method(name: str) -> Callable[..., Any]:
     def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
         late = self._record(name, args, kwargs)
-        result = getattr(self.delegate, name)(*args, **kwargs)
+        method = getattr(self.delegate, name)
+        result = method(*args, **kwargs)
         for action in late:
             action.run()
         return result
 
     call.__name__ = name
-    call.__doc__ = f"As the delegate's `{name}`."
+    call.__doc__ = f"Record the call and forward it to `delegate.{name}`."
     return call
 
 
 def _make_async_method(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def call(self: ScriptedSaver, *args: Any, **kwargs: Any) -> Any:
         late = self._record(name.removeprefix("a"), args, kwargs)
-        result = await getattr(self.delegate, name)(*args, **kwargs)
+        method = getattr(self.delegate, name)
+        result = await method(*args, **kwargs)
         for action in late:
             action.run()
         return result
 
     call.__name__ = name
-    call.__doc__ = f"As the delegate's `{name}`."
+    call.__doc__ = f"Record the call and forward it to `delegate.{name}`."
     return call
 
 
@@ -178,9 +189,11 @@ class ScriptedSaver(BaseCheckpointSaver):
         with self._lock:
             self.calls.append(Call(name, args, kwargs))
             due = [action for action in self._actions.get(name, ()) if action.count_call()]
+
         for action in due:
             if not action.late:
                 action.run()
+
         return [action for action in due if action.late]
 
 

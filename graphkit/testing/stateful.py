@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.versions import HasVersions
@@ -31,17 +32,31 @@ from graphkit.testing._strategies import (
     NAMESPACES,
     TAGS,
     THREADS,
+    HistoryKey,
+    histories,
     items,
     keys,
     names,
-    namespaces,
     positions,
     states,
     threads,
     values,
     writes,
 )
-from graphkit.testing._values import GROWING, derive, equal, made, present, same
+from graphkit.testing._values import (
+    GROWING,
+    assert_equal,
+    assert_items,
+    assert_not_none,
+    assert_same,
+    derive,
+    made,
+)
+
+State = dict[str, Any]
+
+_NEWEST = 0.9
+"""A position for `SaverMachine.pick` that picks the newest row."""
 
 
 @dataclasses.dataclass
@@ -49,27 +64,38 @@ class Row:
     """A checkpoint in the model."""
 
     fields: dict[str, Any]
+    """The values that the checkpoint must have, by the names of its attributes."""
     writes: dict[str, Any] = dataclasses.field(default_factory=dict)
     tags: list[str] = dataclasses.field(default_factory=list)
 
-    def is_interrupted(self) -> bool:
-        """Return whether the interrupt is unanswered."""
-        return self.stopped == "interrupted"
+    @property
+    def id(self) -> str:
+        """The id of the checkpoint."""
+        checkpoint_id: str = self.fields["id"]
+        return checkpoint_id
 
     @property
     def stopped(self) -> str:
-        """What a listing says of the interrupt."""
+        """The expected `stopped` of the checkpoint in the history; the machine uses one interrupt."""
         if "interrupt:i" not in self.writes:
             return ""
-        return "answered" if "answer:i" in self.writes else "interrupted"
 
+        if "answer:i" in self.writes:
+            return "answered"
 
-HistoryKey = tuple[str, str]
-"""The thread and the namespace of a history."""
+        return "interrupted"
+
+    def is_interrupted(self) -> bool:
+        """Return whether the interrupt has no answer yet."""
+        return self.stopped == "interrupted"
 
 
 class SaverMachine(RuleBasedStateMachine):
-    """Applies each rule to a saver and to a model, and compares them after each step."""
+    """Applies each rule to a saver and to a model, and compares them after each step.
+
+    Every value is copied before it enters the model or the saver, so that neither can change what
+    the other one stores.
+    """
 
     # Hooks
 
@@ -87,16 +113,21 @@ class SaverMachine(RuleBasedStateMachine):
     def start(self) -> None:
         """Open two savers on one empty store."""
         saver = self.make_saver()
-        self.savers = [saver, self.reopen(saver)]
+        other = self.reopen(saver)
+        self.savers = [saver, other]
         self.turn = 0
+
+        # The model: the live histories, oldest row first, and the released ones of each thread.
         self.rows: dict[HistoryKey, list[Row]] = {}
         self.versions: dict[str, list[dict[str, list[Row]]]] = {}
-        self.objects: dict[tuple[HistoryKey, str], Checkpoint] = {}
+
+        # The checkpoints that were put: parents for derived ones, as the engine has them.
+        self.checkpoints: dict[tuple[HistoryKey, str], Checkpoint] = {}
         self.number = 0
 
     @property
     def saver(self) -> BaseCheckpointSaver:
-        """The next saver; the two take turns."""
+        """The next saver; the two take turns, so that each reads what the other wrote."""
         self.turn += 1
         return self.savers[self.turn % len(self.savers)]
 
@@ -107,249 +138,367 @@ class SaverMachine(RuleBasedStateMachine):
     def pick(self, key: HistoryKey, position: float) -> Row | None:
         """Return one row of a history; None if it is empty.
 
-        The newest row is as likely as all others together.
+        A position from 0.5 on picks the newest row, which is thus as likely as all rows together.
         """
         history = self.history(key)
         if not history:
             return None
+
         if position >= 0.5:  # noqa: PLR2004
             return history[-1]
-        return history[int(position * 2 * len(history))]
+
+        index = int(position * 2 * len(history))
+        return history[index]
 
     def config(self, key: HistoryKey, row: Row | None = None) -> RunnableConfig:
         """Make the config of a history or of one of its checkpoints."""
-        thread, namespace = key
-        checkpoint_id = row.fields["id"] if row else None
-        return RunnableConfig(thread, checkpoint_id, namespace)
+        checkpoint_id = row.id if row else None
+        return RunnableConfig(key.thread, checkpoint_id, key.namespace)
 
     def next_fields(self) -> dict[str, Any]:
         """Make fields that differ from those of every other checkpoint."""
         self.number += 1
-        sign = (-1) ** self.number  # the clock goes back and forth
-        offset = timedelta(microseconds=sign * self.number)
-        is_last = self.number % 5 == 0
+        number = self.number
+
+        # The clock goes back and forth: a saver must not sort by it.
+        offset = timedelta(microseconds=number if number % 2 == 0 else -number)
+        is_last = number % 5 == 0
         return {
-            "id": f"id {self.number}",
-            "node_id": f"node {self.number}",
+            "id": f"id {number}",
+            "node_id": f"node {number}",
             "created_at": datetime(2026, 1, 1, tzinfo=UTC) + offset,
             "next_node_id": None if is_last else "next",
-            "metadata": {"n": (self.number,)},
+            "metadata": {"n": (number,)},
         }
 
     def append(self, key: HistoryKey, checkpoint: Checkpoint, row: Row) -> None:
         """Put a checkpoint, and add it to the model."""
         stored = self.saver.put(self.config(key), checkpoint)
-        equal(stored, self.config(key, row))
+        assert_equal(stored, self.config(key, row))
+
         self.rows.setdefault(key, []).append(row)
-        self.objects[key, row.fields["id"]] = checkpoint
+        self.checkpoints[key, row.id] = checkpoint
 
-    def put_state(self, key: HistoryKey, state: dict[str, Any]) -> None:
+    def put_state(self, key: HistoryKey, state: State) -> None:
         """Put a checkpoint with this state."""
-        fields = {**self.next_fields(), "parent_id": None, "state": copy.deepcopy(state)}
-        self.append(key, made(**copy.deepcopy(fields)), Row(fields))
+        fields = self.next_fields()
+        fields["parent_id"] = None
+        fields["state"] = copy.deepcopy(state)
+        checkpoint = made(**copy.deepcopy(fields))
+        self.append(key, checkpoint, Row(fields))
 
-    def put_changed(self, key: HistoryKey, change: Callable[[dict[str, Any]], object]) -> None:
+    def put_changed(self, key: HistoryKey, change: Callable[[State], object]) -> None:
         """Put a checkpoint with the newest state after a change."""
-        newest = self.pick(key, 0.9)
-        state = copy.deepcopy(newest.fields["state"]) if newest else {}
+        newest = self.pick(key, _NEWEST)
+        state: State = {}
+        if newest is not None:
+            state = copy.deepcopy(newest.fields["state"])
         change(state)
         self.put_state(key, state)
 
     # Rules of putting
 
-    @rule(thread=threads, namespace=namespaces, state=states)
-    def put_any(self, thread: str, namespace: str, state: dict[str, Any]) -> None:
+    @rule(key=histories, state=states)
+    def put_any(self, key: HistoryKey, state: State) -> None:
         """Put a state that is unrelated to the one before."""
-        self.put_state((thread, namespace), state)
+        self.put_state(key, state)
 
-    @rule(thread=threads, namespace=namespaces, new=items)
-    def put_grown(self, thread: str, namespace: str, new: list[Any]) -> None:
+    @rule(key=histories, new=items)
+    def put_grown(self, key: HistoryKey, new: list[Any]) -> None:
         """Put a state with a longer list."""
-        self.put_changed((thread, namespace), lambda state: state.setdefault("list", []).extend(new))
 
-    @rule(thread=threads, namespace=namespaces, name=names, value=values)
-    def put_edited(self, thread: str, namespace: str, name: str, value: Any) -> None:
+        def change(state: State) -> None:
+            state.setdefault("list", []).extend(new)
+
+        self.put_changed(key, change)
+
+    @rule(key=histories, name=names, value=values)
+    def put_edited(self, key: HistoryKey, name: str, value: Any) -> None:
         """Put a state with another value for one key."""
-        self.put_changed((thread, namespace), lambda state: state.update({name: value}))
 
-    @rule(thread=threads, namespace=namespaces, name=names)
-    def put_without(self, thread: str, namespace: str, name: str) -> None:
+        def change(state: State) -> None:
+            state[name] = value
+
+        self.put_changed(key, change)
+
+    @rule(key=histories, name=names)
+    def put_without(self, key: HistoryKey, name: str) -> None:
         """Put a state without a key."""
-        self.put_changed((thread, namespace), lambda state: state.pop(name, None))
 
-    @rule(thread=threads, namespace=namespaces, first=names)
-    def put_reordered(self, thread: str, namespace: str, first: str) -> None:
+        def change(state: State) -> None:
+            state.pop(name, None)
+
+        self.put_changed(key, change)
+
+    @rule(key=histories, name=names)
+    def put_reordered(self, key: HistoryKey, name: str) -> None:
         """Put a state with the same values and one key moved to the end."""
 
-        def change(state: dict[str, Any]) -> None:
-            if first in state:
-                state[first] = state.pop(first)
+        def change(state: State) -> None:
+            if name in state:
+                state[name] = state.pop(name)
 
-        self.put_changed((thread, namespace), change)
-
-    @rule(thread=threads, namespace=namespaces, path=st.lists(keys, min_size=1, max_size=3), value=values)
-    def put_deep(self, thread: str, namespace: str, path: list[Any], value: Any) -> None:
-        """Put a state with a change deep inside a dict."""
-
-        def change(state: dict[Any, Any]) -> None:
-            inner = state
-            for key in ("deep", *path[:-1]):
-                if not isinstance(inner.get(key), dict):
-                    inner[key] = {}
-                inner = inner[key]
-            inner[path[-1]] = value
-
-        self.put_changed((thread, namespace), change)
+        self.put_changed(key, change)
 
     @rule(
-        thread=threads,
-        namespace=namespaces,
+        key=histories,
+        path=st.lists(keys, min_size=1, max_size=3),
+        value=values,
+    )
+    def put_deep(self, key: HistoryKey, path: list[Any], value: Any) -> None:
+        """Put a state with a change deep inside a dict."""
+
+        def change(state: State) -> None:
+            inner: dict[Any, Any] = state
+
+            for name in ("deep", *path[:-1]):
+                if not isinstance(inner.get(name), dict):
+                    inner[name] = {}
+                inner = inner[name]
+
+            inner[path[-1]] = value
+
+        self.put_changed(key, change)
+
+    @rule(
+        key=histories,
         position=positions,
         update=st.dictionaries(names, values | st.just(REMOVE), max_size=3),
         new=st.none() | items,
-        is_read=st.booleans(),
+        is_loaded=st.booleans(),
     )
     def put_derived(
-        self, thread: str, namespace: str, position: float, update: dict[str, Any], new: list[Any] | None, is_read: bool
+        self,
+        key: HistoryKey,
+        position: float,
+        update: dict[str, Any],
+        new: list[Any] | None,
+        is_loaded: bool,
     ) -> None:
-        """Put a checkpoint as the engine makes it from a parent, which was either put or read."""
-        key = (thread, namespace)
-        parent = self.pick(key, position)
-        if parent is None:
+        """Put a checkpoint as the engine makes it from a parent, which was either put or loaded."""
+        parent_row = self.pick(key, position)
+        if parent_row is None:
             return
-        state = copy.deepcopy(parent.fields["state"])
-        for name, value in update.items():
-            if value is REMOVE:
-                state.pop(name, None)
-            else:
-                state[name] = copy.deepcopy(value)
+
         if new is not None:
-            state["list"] = [*state.get("list", []), *copy.deepcopy(new)]
             update = {**update, "list": new}
-        origin = self.objects[key, parent.fields["id"]]
-        if is_read:
-            origin = self.saver.get(self.config(key, parent)) or origin
+
+        parent = self.checkpoints[key, parent_row.id]
+        if is_loaded:
+            loaded = self.saver.get(self.config(key, parent_row))
+            parent = assert_not_none(loaded)
+
         fields = self.next_fields()
-        checkpoint = derive(origin, update, GROWING, **copy.deepcopy(fields))
-        self.append(key, checkpoint, Row({**fields, "parent_id": parent.fields["id"], "state": state}))
+        checkpoint = derive(parent, update, GROWING, **copy.deepcopy(fields))
+
+        fields["parent_id"] = parent_row.id
+        fields["state"] = merge_in_model(parent_row.fields["state"], update)
+        self.append(key, checkpoint, Row(fields))
 
     # Rules of replacing
 
-    @rule(thread=threads, namespace=namespaces, position=positions, state=states, is_new=st.booleans())
-    def replace(self, thread: str, namespace: str, position: float, state: dict[str, Any], is_new: bool) -> None:
+    @rule(
+        key=histories,
+        position=positions,
+        state=states,
+        is_new_id=st.booleans(),
+    )
+    def replace(self, key: HistoryKey, position: float, state: State, is_new_id: bool) -> None:
         """Replace a checkpoint that has no writes and no tags; other tests cover those."""
-        key = (thread, namespace)
         row = self.pick(key, position)
         if row is None or row.writes or row.tags:
             return
-        config = self.config(key, row)
-        fields = {**self.next_fields(), "parent_id": "p", "state": copy.deepcopy(state)}
-        if not is_new:
-            fields["id"] = row.fields["id"]
-        checkpoint = made(**copy.deepcopy(fields))
-        equal(self.saver.put(config, checkpoint), config)
-        row.fields = fields
-        self.objects[key, fields["id"]] = checkpoint
 
-    @rule(thread=threads, namespace=namespaces, state=states)
-    def replace_unknown(self, thread: str, namespace: str, state: dict[str, Any]) -> None:
+        config = self.config(key, row)
+
+        fields = self.next_fields()
+        fields["parent_id"] = "p"
+        fields["state"] = copy.deepcopy(state)
+        if not is_new_id:
+            fields["id"] = row.id
+
+        checkpoint = made(**copy.deepcopy(fields))
+        stored = self.saver.put(config, checkpoint)
+        # put returns the config that it was given, also if the id has changed.
+        assert_equal(stored, config)
+
+        row.fields = fields
+        self.checkpoints[key, row.id] = checkpoint
+
+    @rule(key=histories, state=states)
+    def replace_unknown(self, key: HistoryKey, state: State) -> None:
         """Try to replace a checkpoint that does not exist."""
+        config = RunnableConfig(key.thread, "unknown", key.namespace)
+
         try:
-            self.saver.put(RunnableConfig(thread, "unknown", namespace), made(state))
+            self.saver.put(config, made(state))
         except CheckpointNotFoundError:
             return
+
         raise AssertionError("a checkpoint that does not exist was replaced")
 
     # Rules of pending writes and tags
 
-    @rule(thread=threads, namespace=namespaces, position=positions, new=writes, is_named=st.booleans())
-    def put_writes(self, thread: str, namespace: str, position: float, new: dict[str, Any], is_named: bool) -> None:
-        """Record pending writes with a checkpoint."""
-        key = (thread, namespace)
-        row = self.pick(key, position if is_named else 0.9)
-        if row is not None:
-            self.saver.put_writes(self.config(key, row if is_named else None), copy.deepcopy(new))
-            row.writes.update(copy.deepcopy(new))
+    @rule(
+        key=histories,
+        position=positions,
+        new=writes,
+        is_latest=st.booleans(),
+    )
+    def put_writes(self, key: HistoryKey, position: float, new: dict[str, Any], is_latest: bool) -> None:
+        """Record pending writes with the latest checkpoint, or with one that is named by its id."""
+        row = self.pick(key, _NEWEST if is_latest else position)
+        if row is None:
+            return
 
-    @rule(thread=threads, namespace=namespaces, position=positions, tag=st.sampled_from(TAGS), is_added=st.booleans())
-    def change_tags(self, thread: str, namespace: str, position: float, tag: str, is_added: bool) -> None:
-        """Add a tag to a checkpoint, or remove it."""
-        key = (thread, namespace)
+        config = self.config(key, None if is_latest else row)
+        self.saver.put_writes(config, copy.deepcopy(new))
+        row.writes.update(copy.deepcopy(new))
+
+    @rule(
+        key=histories,
+        position=positions,
+        tag=st.sampled_from(TAGS),
+    )
+    def add_tag(self, key: HistoryKey, position: float, tag: str) -> None:
+        """Add a tag to a checkpoint, which may have it already."""
         row = self.pick(key, position)
         if row is None:
             return
-        if is_added:
-            self.saver.add_tags(self.config(key, row), tag)
-            if tag not in row.tags:
-                row.tags.append(tag)
-        else:
-            self.saver.remove_tags(self.config(key, row), tag)
-            row.tags = [other for other in row.tags if other != tag]
+
+        self.saver.add_tags(self.config(key, row), tag)
+        if tag not in row.tags:
+            row.tags.append(tag)
+
+    @rule(
+        key=histories,
+        position=positions,
+        tag=st.sampled_from(TAGS),
+    )
+    def remove_tag(self, key: HistoryKey, position: float, tag: str) -> None:
+        """Remove a tag from a checkpoint, which may not have it."""
+        row = self.pick(key, position)
+        if row is None:
+            return
+
+        self.saver.remove_tags(self.config(key, row), tag)
+        if tag in row.tags:
+            row.tags.remove(tag)
 
     # Rules of threads
 
-    @rule(thread=threads, namespace=namespaces)
-    def release(self, thread: str, namespace: str) -> None:
-        """Release a thread."""
-        released = {name: self.rows.pop((thread, name), []) for name in NAMESPACES}
-        tag = self.saver.release(RunnableConfig(thread, checkpoint_ns=namespace))
-        compare(tag.checkpoints, released[""])
-        if isinstance(self.savers[0], HasVersions) and any(released.values()):
-            self.versions.setdefault(thread, []).append(released)
-            equal(tag.version, len(self.versions[thread]))
-        else:
-            same(tag.version, None)
+    @rule(key=histories)
+    def release(self, key: HistoryKey) -> None:
+        """Release a thread; the namespace of the config does not matter."""
+        released = self.remove_rows(key.thread)
+        tag = self.saver.release(self.config(key))
+        assert_checkpoints(tag.checkpoints, released[""])
+
+        # A version is made for the whole thread, unless it was empty.
+        is_empty = not any(released.values())
+        if is_empty or not isinstance(self.savers[0], HasVersions):
+            assert_same(tag.version, None)
+            return
+
+        versions = self.versions.setdefault(key.thread, [])
+        versions.append(released)
+        assert_equal(tag.version, len(versions))
 
     @rule(thread=threads)
     def delete(self, thread: str) -> None:
         """Remove a thread."""
-        removed = [self.rows.pop((thread, name), []) for name in NAMESPACES]
+        removed = self.remove_rows(thread)
         versions = self.versions.pop(thread, [])
-        existed = any(removed) or bool(versions)
-        same(self.saver.delete(thread), existed)
+        existed = any(removed.values()) or bool(versions)
+        assert_same(self.saver.delete(thread), existed)
+
+    def remove_rows(self, thread: str) -> dict[str, list[Row]]:
+        """Remove the histories of a thread from the model, and return them by namespace."""
+        removed = {}
+        for namespace in NAMESPACES:
+            key = HistoryKey(thread, namespace)
+            removed[namespace] = self.rows.pop(key, [])
+
+        return removed
 
     @rule(source=threads, destination=threads)
     def copy(self, source: str, destination: str) -> None:
         """Copy a thread."""
-        origin = {name: self.history((source, name)) for name in NAMESPACES}
+        expected_error: type[Exception] | None = None
+
+        if not self.has_rows(source):
+            expected_error = CheckpointNotFoundError
+        elif self.has_rows(destination):
+            expected_error = CheckpointConflictError
+
         error: type[Exception] | None = None
-        if not any(origin.values()):
-            error = CheckpointNotFoundError
-        elif any(self.history((destination, name)) for name in NAMESPACES):
-            error = CheckpointConflictError
+
         try:
             self.saver.copy(source, destination)
         except (CheckpointNotFoundError, CheckpointConflictError) as caught:
-            equal(type(caught), error)
-            return
-        equal(None, error)
-        for name, rows in origin.items():
+            error = type(caught)
+
+        assert_equal(error, expected_error, "the error of copy")
+
+        if error is None:
+            self.copy_rows(source, destination)
+
+    def has_rows(self, thread: str) -> bool:
+        """Return whether a thread has checkpoints in the model."""
+        return any(rows for key, rows in self.rows.items() if key.thread == thread)
+
+    def copy_rows(self, source: str, destination: str) -> None:
+        """Copy a thread in the model."""
+        for namespace in NAMESPACES:
+            source_key = HistoryKey(source, namespace)
+            destination_key = HistoryKey(destination, namespace)
+            rows = self.history(source_key)
+
             if rows:
-                self.rows[destination, name] = copy.deepcopy(rows)
+                self.rows[destination_key] = copy.deepcopy(rows)
             for row in rows:
-                self.objects[(destination, name), row.fields["id"]] = self.objects[(source, name), row.fields["id"]]
+                checkpoint = self.checkpoints[source_key, row.id]
+                self.checkpoints[destination_key, row.id] = checkpoint
 
     @rule(
-        thread=st.none() | threads, last=st.integers(1, 3), is_tag_kept=st.booleans(), is_interrupt_kept=st.booleans()
+        thread=st.none() | threads,
+        keep_last=st.integers(1, 3),
+        keep_tags=st.sampled_from([(), ("keep",)]),
+        keep_interrupted=st.booleans(),
     )
-    def prune(self, thread: str | None, last: int, is_tag_kept: bool, is_interrupt_kept: bool) -> None:
-        """Remove old checkpoints."""
+    def prune(
+        self,
+        thread: str | None,
+        keep_last: int,
+        keep_tags: tuple[str, ...],
+        keep_interrupted: bool,
+    ) -> None:
+        """Remove old checkpoints of one thread or of all."""
         expected = 0
+
         for key, rows in self.rows.items():
-            if thread not in {None, key[0]}:
+            if thread is not None and key.thread != thread:
                 continue
+
             kept = []
-            for row in rows[:-last]:
-                is_tagged = is_tag_kept and "keep" in row.tags
-                is_stopped = is_interrupt_kept and row.is_interrupted()
-                if is_tagged or is_stopped:
+
+            for row in rows[:-keep_last]:
+                is_tagged = any(tag in row.tags for tag in keep_tags)
+                is_waiting = keep_interrupted and row.is_interrupted()
+                if is_tagged or is_waiting:
                     kept.append(row)
-            kept += rows[-last:]
+
+            kept += rows[-keep_last:]
             expected += len(rows) - len(kept)
             self.rows[key] = kept
-        keep_tags = ["keep"] if is_tag_kept else []
-        count = self.saver.prune(thread, keep_last=last, keep_tags=keep_tags, keep_interrupted=is_interrupt_kept)
-        equal(count, expected)
+
+        count = self.saver.prune(
+            thread,
+            keep_last=keep_last,
+            keep_tags=keep_tags,
+            keep_interrupted=keep_interrupted,
+        )
+        assert_equal(count, expected, "the count of prune")
 
     @rule(index=st.integers(0, 1))
     def open_again(self, index: int) -> None:
@@ -359,81 +508,161 @@ class SaverMachine(RuleBasedStateMachine):
     # Comparing
 
     @invariant()
-    def every_history_is_as_the_model_has_it(self) -> None:
+    def check_histories(self) -> None:
         """Compare every history with the model."""
         for thread in THREADS:
-            for name in NAMESPACES:
-                self.compare_history((thread, name))
+            for namespace in NAMESPACES:
+                key = HistoryKey(thread, namespace)
+                self.compare_history(key)
 
     def compare_history(self, key: HistoryKey) -> None:
         """Read one history in every way, and compare it with the model."""
+        # All reads of a history go through one saver.
         saver = self.saver
         config = self.config(key)
         rows = self.history(key)
-        compare(saver.list(config), rows)
+        assert_checkpoints(saver.list(config), rows)
+
         infos = saver.history(config)
-        equal([info.id for info in infos], [row.fields["id"] for row in reversed(rows)])
-        for info, row in zip(infos, reversed(rows), strict=True):
-            equal(info.tags, tuple(row.tags))
-            equal(info.stopped, row.stopped)
-            equal(info.status, "" if info is not infos[0] else info.stopped or "stalled")
-            same(saver.get_writes(self.config(key, row)), row.writes)
+        assert_infos(infos, rows)
+
+        for row in rows:
+            found = saver.get_writes(self.config(key, row))
+            assert_same(found, row.writes, "pending writes")
+
         newest = saver.get(config)
-        compare([newest] if newest else [], rows[-1:])
         summary = saver.summary(config)
-        if infos:
-            summary = present(summary)
-            equal(summary.latest, infos[0])
-            equal(summary.checkpoints, len(infos))
-        else:
-            same(summary, None)
+
+        if not rows:
+            assert_same(newest, None)
+            assert_same(summary, None)
+            return
+
+        assert_checkpoints([assert_not_none(newest)], rows[-1:])
+
+        summary = assert_not_none(summary)
+        assert_equal(summary.latest, infos[0])
+        assert_equal(summary.checkpoints, len(infos))
 
     @precondition(lambda self: self.rows)
-    @rule(thread=threads, namespace=namespaces, position=positions)
-    def get_one(self, thread: str, namespace: str, position: float) -> None:
+    @rule(key=histories, position=positions)
+    def get_one(self, key: HistoryKey, position: float) -> None:
         """Read one checkpoint by its id; an empty history must not have the id of another."""
-        row = self.pick((thread, namespace), position)
+        row = self.pick(key, position)
+
         if row is None:
-            same(self.saver.get(RunnableConfig(thread, "id 1", namespace)), None)
+            unknown = RunnableConfig(key.thread, "id 1", key.namespace)
+            assert_same(self.saver.get(unknown), None)
             return
-        checkpoint = self.saver.get(self.config((thread, namespace), row))
-        compare([checkpoint] if checkpoint else [], [row])
+
+        checkpoint = self.saver.get(self.config(key, row))
+        assert_checkpoints([assert_not_none(checkpoint)], [row])
 
     @invariant()
-    def threads_and_versions_are_as_the_model_has_them(self) -> None:
+    def check_threads(self) -> None:
         """Compare the lists of threads, namespaces and interrupts with the model."""
         saver = self.saver
-        histories = {key: rows for key, rows in self.rows.items() if rows}
-        live = {thread for thread, _ in histories}
-        equal(sorted(saver.threads()), sorted(live))
-        equal(sorted(saver.threads(released=True)), sorted({*live, *self.versions}))
-        for thread in live:
-            expected = [name for name in NAMESPACES if self.history((thread, name))]
-            equal(sorted(saver.namespaces(thread)), expected)
-        interrupted = {key for key, rows in histories.items() if rows[-1].is_interrupted()}
-        reported = {(interrupt.thread_id, interrupt.checkpoint_ns) for interrupt in saver.interrupts()}
-        equal(reported, interrupted)
+        namespaces: dict[str, list[str]] = {}
+        interrupted = []
 
-    @rule(thread=threads, namespace=namespaces)
-    def read_versions(self, thread: str, namespace: str) -> None:
+        for key in sorted(self.rows):
+            rows = self.rows[key]
+            if not rows:
+                continue
+
+            namespaces.setdefault(key.thread, []).append(key.namespace)
+            # Only the latest checkpoint of a history can be interrupted.
+            if rows[-1].is_interrupted():
+                interrupted.append(key)
+
+        assert_items(sorted(saver.threads()), namespaces, "threads")
+
+        known = {*namespaces, *self.versions}
+        listed = saver.threads(released=True)
+        assert_equal(sorted(listed), sorted(known), "threads and released threads")
+
+        for thread, expected in namespaces.items():
+            found = saver.namespaces(thread)
+            assert_equal(sorted(found), expected, "namespaces")
+
+        reported = [(interrupt.thread_id, interrupt.checkpoint_ns) for interrupt in saver.interrupts()]
+        assert_equal(sorted(reported), interrupted, "interrupts")
+
+    @rule(key=histories)
+    def read_versions(self, key: HistoryKey) -> None:
         """Compare the released versions with the model."""
         saver = self.saver
-        versions = self.versions.get(thread, [])
         if not isinstance(saver, HasVersions):
             return
-        equal([*saver.versions_by_thread_id(thread)], [*range(1, len(versions) + 1)])
+
+        config = self.config(key)
+        versions = self.versions.get(key.thread, [])
+        listed = saver.versions_by_thread_id(key.thread)
+        expected = range(1, len(versions) + 1)
+        assert_items(listed, expected, "versions")
+
         for number, version in enumerate(versions, 1):
-            tag = saver.tag(RunnableConfig(thread, checkpoint_ns=namespace), number)
-            compare(tag.checkpoints, version[namespace])
+            rows = version[key.namespace]
+            tag = saver.tag(config, number)
+            assert_checkpoints(tag.checkpoints, rows)
 
 
-def compare(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -> None:
+def merge_in_model(state: State, update: dict[str, Any]) -> State:
+    """Return a state after an update, by the rules of the channels that the machine uses."""
+    merged = copy.deepcopy(state)
+
+    for name, value in update.items():
+        if value is REMOVE:
+            merged.pop(name, None)
+            continue
+
+        new = copy.deepcopy(value)
+
+        if name == "list":
+            merged[name] = merged.get(name, []) + new
+        else:
+            merged[name] = new
+
+    return merged
+
+
+def assert_checkpoints(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -> None:
     """Assert that checkpoints, newest first, strictly equal rows of the model, oldest first."""
-    equal([checkpoint.id for checkpoint in checkpoints], [row.fields["id"] for row in reversed(rows)])
-    for checkpoint, row in zip(checkpoints, reversed(rows), strict=True):
-        # Without what the default methods keep in the metadata.
-        found = checkpoint.with_metadata(public_metadata(checkpoint.metadata))
-        same({name: getattr(found, name) for name in row.fields}, row.fields)
+    newest_first = rows[::-1]
+    ids = [checkpoint.id for checkpoint in checkpoints]
+    expected_ids = [row.id for row in newest_first]
+    assert_equal(ids, expected_ids, "ids")
+
+    for checkpoint, row in zip(checkpoints, newest_first, strict=True):
+        # The default methods keep pending writes and tags in the metadata.
+        metadata = public_metadata(checkpoint.metadata)
+        found = checkpoint.with_metadata(metadata)
+
+        fields = {name: getattr(found, name) for name in row.fields}
+        assert_same(fields, row.fields, "fields")
+
+
+def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
+    """Assert that infos, newest first, agree with rows of the model, oldest first."""
+    newest_first = rows[::-1]
+    ids = [info.id for info in infos]
+    expected_ids = [row.id for row in newest_first]
+    assert_equal(ids, expected_ids, "the ids of history")
+
+    for info, row in zip(infos, newest_first, strict=True):
+        assert_equal(info.tags, tuple(row.tags), "tags")
+        assert_equal(info.stopped, row.stopped, "stopped")
+
+    if not infos:
+        return
+
+    # Only the latest checkpoint has a status; the machine has neither active nor failed runs.
+    latest, *older = infos
+    expected_status = rows[-1].stopped or "stalled"
+    assert_equal(latest.status, expected_status, "the status of the latest checkpoint")
+
+    for info in older:
+        assert_equal(info.status, "", "the status of an older checkpoint")
 
 
 __all__: Sequence[str] = ["SaverMachine"]

@@ -34,7 +34,7 @@ def breaks(*tests):
     return note
 
 
-@breaks("test_every_field_survives")
+@breaks("test_every_field_is_stored")
 class SwapsNodes(MemorySaver):
     def put(self, config, checkpoint):
         fields = {name: getattr(checkpoint, name) for name in ("id", "parent_id", "created_at", "metadata", "state")}
@@ -42,13 +42,13 @@ class SwapsNodes(MemorySaver):
         return super().put(config, swapped)
 
 
-@breaks("test_the_order_is_that_of_writing_not_of_clocks_or_ids")
+@breaks("test_list_is_ordered_by_put_not_by_clock_or_id")
 class SortsByClock(MemorySaver):
     def list(self, config=None):
         return sorted(super().list(config), key=lambda one: one.created_at, reverse=True)
 
 
-@breaks("test_replacing_what_is_not_there_changes_nothing")
+@breaks("test_replace_of_an_unknown_checkpoint_raises")
 class ReplacesAnything(MemorySaver):
     def put(self, config, checkpoint):
         if self.get(config) is None:
@@ -56,7 +56,7 @@ class ReplacesAnything(MemorySaver):
         return super().put(config, checkpoint)
 
 
-@breaks("test_replacing_keeps_the_position", "test_replacing_may_change_the_id")
+@breaks("test_replace_keeps_the_position", "test_replace_may_change_the_id")
 class ReplacesAtTheEnd(MemorySaver):
     def put(self, config, checkpoint):
         config = RunnableConfig.of(config)
@@ -68,13 +68,13 @@ class ReplacesAtTheEnd(MemorySaver):
         return super().put(config, checkpoint)
 
 
-@breaks("test_a_copy_that_has_not_ended_is_incomplete_and_gives_way_to_another")
+@breaks("test_an_unfinished_copy_is_incomplete_and_can_be_replaced")
 class RunsHalfCopies(MemorySaver):
     def history(self, config=None):
         return [info._replace(status=info.status.replace("incomplete", "running")) for info in super().history(config)]
 
 
-@breaks("test_what_was_returned_never_changes")
+@breaks("test_returned_checkpoints_are_snapshots")
 class HandsOutALiveView(MemorySaver):
     def list(self, config=None):
         entries = self._get_history(RunnableConfig.of(config)).checkpoints
@@ -89,14 +89,14 @@ class HandsOutALiveView(MemorySaver):
         return View()
 
 
-@breaks("test_changing_what_was_read_changes_nothing")
+@breaks("test_mutating_a_loaded_checkpoint_does_not_change_the_store")
 class SharesObjects(MemorySaver):
     def get(self, config=None):
         entry = self._find(config)
         return entry and entry.checkpoint
 
 
-@breaks("test_changing_what_was_put_changes_nothing")
+@breaks("test_mutating_a_put_checkpoint_does_not_change_the_store")
 class KeepsWhatItIsGiven(MemorySaver):
     def put(self, config, checkpoint):
         stored = super().put(config, checkpoint)
@@ -104,7 +104,7 @@ class KeepsWhatItIsGiven(MemorySaver):
         return stored
 
 
-@breaks("test_every_type_comes_back_exactly")
+@breaks("test_every_type_is_stored_exactly")
 class KeepsAsJsonWould(MemorySaver):
     def put(self, config, checkpoint):
         state = {key: [*value] if type(value) is tuple else value for key, value in checkpoint.state.items()}
@@ -112,21 +112,21 @@ class KeepsAsJsonWould(MemorySaver):
         return super().put(config, Checkpoint.builder(checkpoint).state({**state, "nested": nested}).build())
 
 
-@breaks("test_what_changes_between_two_states_does_not_matter")
+@breaks("test_unrelated_states_are_stored_exactly")
 class SortsKeys(MemorySaver):
     def put(self, config, checkpoint):
         state = dict(sorted(checkpoint.state.items()))
         return super().put(config, Checkpoint.builder(checkpoint).state(state).build())
 
 
-@breaks("test_a_change_that_cannot_be_stored_is_refused_by_its_path")
+@breaks("test_an_unstorable_change_raises_with_its_path")
 class TrustsChanges(MemorySaver):
     def _refuse_unstorable(self, checkpoint, parent):
         if checkpoint.changes is None:
             super()._refuse_unstorable(checkpoint, parent)
 
 
-@breaks("test_a_refused_checkpoint_makes_no_thread")
+@breaks("test_a_refused_put_creates_no_thread")
 class MakesTheThreadFirst(MemorySaver):
     def put(self, config, checkpoint):
         config = RunnableConfig.of(config)
@@ -155,40 +155,40 @@ class RecordsBesideTheLatest(MemorySaver):
         super().put_writes(RunnableConfig.of(config).replace(checkpoint_id=None), writes)
 
 
-@breaks("test_writes_are_merged_in_the_order_of_their_first_recording")
+@breaks("test_put_writes_merges_in_order_of_first_write")
 class ForgetsEarlierWrites(MemorySaver):
     def put_writes(self, config, writes):
         self._require(RunnableConfig.of(config)).writes = FrozenDict()
         super().put_writes(config, writes)
 
 
-@breaks("test_malformed_writes_are_refused")
+@breaks("test_malformed_writes_raise")
 class StoresMalformedWrites(MemorySaver):
     def put_writes(self, config, writes):
         entry = self._require(RunnableConfig.of(config))
         entry.writes = FrozenDict({**entry.writes, **writes})
 
 
-@breaks("test_tags_that_are_no_strings_are_refused")
+@breaks("test_tags_must_be_strings")
 class StoresAnyTag(MemorySaver):
     def add_tags(self, config, *tags):
         self._require(RunnableConfig.of(config)).tags += tags
 
 
-@breaks("test_copy_copies_all_of_the_active_history")
+@breaks("test_copy_copies_the_whole_history")
 class CopiesByReference(MemorySaver):
     def copy(self, source, target):
         super().copy(source, target)
         self._threads["u"] = self._threads["t"]
 
 
-@breaks("test_prune_keeps_what_is_tagged_or_waits")
+@breaks("test_prune_keeps_tagged_and_interrupted_checkpoints")
 class PrunesTheTagged(MemorySaver):
     def prune(self, thread=None, **options):
         return super().prune(thread, **{**options, "keep_tags": ()})
 
 
-@breaks("test_the_run_lock_excludes_other_runs", "test_the_nodes_of_a_run_may_enter_its_lock_again")
+@breaks("test_the_run_lock_excludes_other_runs", "test_a_node_may_reenter_the_lock_of_its_run")
 class LocksNothing(MemorySaver):
     def run_lock(self, config=None, timeout=None):
         return nullcontext()
@@ -200,13 +200,13 @@ class DeletesUnderARun(MemorySaver):
         return nullcontext()
 
 
-@breaks("test_async_twins_do_the_same")
+@breaks("test_async_methods_match_the_sync_methods")
 class AnswersLateOnly(MemorySaver):
     async def aget(self, config=None):
         return super().get(RunnableConfig.of(config).replace(checkpoint_id=None))
 
 
-@breaks("test_an_empty_release_makes_no_version")
+@breaks("test_an_empty_release_creates_no_version")
 class CountsEmptyReleases(VersionedMemorySaver):
     def release(self, config=None):
         thread = RunnableConfig.of(config).thread
@@ -214,13 +214,13 @@ class CountsEmptyReleases(VersionedMemorySaver):
         return super().release(config)
 
 
-@breaks("test_an_unknown_version_is_an_error")
+@breaks("test_an_unknown_version_raises")
 class FallsBackToTheLast(VersionedMemorySaver):
     def tag(self, config, version=None):
         return super().tag(config, version if version in self.versions_by_thread_id(config) else None)
 
 
-@breaks("test_nothing_is_lost_when_many_write_one_thread")
+@breaks("test_concurrent_puts_to_one_thread_lose_nothing")
 class LosesEveryTenth(MemorySaver):
     def put(self, config, checkpoint):
         stored = super().put(config, checkpoint)
@@ -261,7 +261,10 @@ class Declares(BaseCheckpointSaver):
         return Tag(thread, released.get((thread, ""), [])[::-1])
 
 
-@breaks("test_changing_what_was_put_changes_nothing", "test_changing_what_was_read_changes_nothing")
+@breaks(
+    "test_mutating_a_put_checkpoint_does_not_change_the_store",
+    "test_mutating_a_loaded_checkpoint_does_not_change_the_store",
+)
 class DeclaresIsolation(Declares):
     isolates_values = True
 
@@ -283,19 +286,17 @@ class CopiesValues(DeclaresIsolation):
 
 
 @breaks(
-    "test_copy_copies_all_of_the_active_history",
-    "test_namespaces_are_those_that_hold_checkpoints",
-    "test_prune_covers_every_namespace_each_for_itself",
+    "test_copy_copies_the_whole_history",
+    "test_namespaces_lists_those_with_checkpoints",
+    "test_prune_counts_each_namespace_separately",
     "test_search_compares_metadata",
-    "test_what_waits_is_found_until_it_is_answered",
+    "test_interrupts_lists_those_without_an_answer",
 )
 class DeclaresNamespaces(Declares):
     lists_namespaces = True
 
 
-@breaks(
-    "test_prune_covers_every_thread", "test_search_in_all_threads", "test_threads_lists_those_that_hold_checkpoints"
-)
+@breaks("test_prune_covers_every_thread", "test_search_in_all_threads", "test_threads_lists_those_with_checkpoints")
 class DeclaresThreads(Declares):
     lists_threads = True
 
@@ -306,11 +307,11 @@ class DeclaresSizes(Declares):
 
 
 @breaks(
-    "test_a_change_that_cannot_be_stored_is_refused_by_its_path",
-    "test_a_refused_checkpoint_makes_no_thread",
-    "test_a_replacement_that_cannot_be_stored_is_refused",
-    "test_a_value_that_cannot_be_stored_is_refused_by_its_path",
-    "test_metadata_and_writes_that_cannot_be_stored_are_refused",
+    "test_an_unstorable_change_raises_with_its_path",
+    "test_a_refused_put_creates_no_thread",
+    "test_an_unstorable_replacement_raises",
+    "test_an_unstorable_value_raises_with_its_path",
+    "test_unstorable_metadata_and_writes_raise",
 )
 class DeclaresRefusal(Declares):
     refuses_unstorable_values = True
@@ -321,12 +322,12 @@ class DeclaresWaiting(Declares):
     waits_for_runs = True
 
 
-@breaks("test_what_a_saver_cannot_list_or_measure_is_an_error")
+@breaks("test_undeclared_threads_and_size_raise")
 class DeniesThreads(MemorySaver):
     lists_threads = False
 
 
-@breaks("test_delete_idle_deletes_only_threads_that_nobody_writes_to")
+@breaks("test_delete_idle_deletes_only_idle_threads")
 class DeletesByTheAgeOfCheckpoints(MemorySaver):
     def delete_idle(self, thread=None, *, idle_since, dry_run=False, progress=None):
         threads = self.threads() if thread is None else [thread]
@@ -405,7 +406,7 @@ class TestSorted(SaverContract, unittest.TestCase):
     def make_saver(self):
         return SortsByClock(lock_timeout=1)
 """
-ORDER = "test_the_order_is_that_of_writing_not_of_clocks_or_ids"
+ORDER = "test_list_is_ordered_by_put_not_by_clock_or_id"
 
 
 @pytest.mark.parametrize(

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import INTERRUPT
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing._contract.base import TIMEOUT, ContractTests, get_ids
+from graphkit.testing._contract.base import (
+    TIMEOUT,
+    ContractTests,
+    assert_checkpoint,
+    assert_count,
+    assert_ids,
+    assert_missing,
+    assert_state,
+    assert_writes,
+    get_ids,
+)
 from graphkit.testing._values import (
     CONFIG,
-    GROWING,
-    derive,
-    equal,
-    expect,
+    OTHER,
+    UNKNOWN,
+    assert_equal,
+    assert_same,
+    assert_same_checkpoint,
+    assert_true,
+    config_of,
+    extend_list,
     grow_list,
     made,
     make_config,
     make_interrupt,
-    present,
-    same,
-    same_checkpoint,
+    put_state,
 )
 
 R = TypeVar("R")
@@ -33,130 +46,176 @@ R = TypeVar("R")
 class ConcurrencyTests(ContractTests):
     """No write is lost or mixed up, and every reader sees it at once."""
 
-    # Many at once
+    # Concurrent writers
 
-    def test_nothing_is_lost_when_many_write_one_thread(self) -> None:
+    def test_concurrent_puts_to_one_thread_lose_nothing(self) -> None:
         saver = self.open()
+        # Half of the writers share a saver object; the others have one each.
         savers = [saver if n % 2 else self.open_again(saver) for n in range(6)]
 
-        def write(number: int) -> list[str]:
+        def write(writer: int) -> list[str]:
             ids = []
+
             for n in range(10):
-                stored = savers[number].put(CONFIG, made({"who": [number, n], "text": "x" * n}))
-                ids.append(stored.checkpoint_id or "")
-                states = {checkpoint.id: checkpoint.state for checkpoint in savers[number].list(CONFIG)}
-                expect(ids[-1] in states, f"{ids[-1]} was put, and the history does not have it: {[*states]}")
-                same(states[ids[-1]]["who"], [number, n])
+                checkpoint = put_state(savers[writer], _make_writer_state(writer, n))
+                ids.append(checkpoint.id)
+
+                # The writer itself reads the checkpoint immediately.
+                listed = savers[writer].list(CONFIG)
+                states = {loaded.id: loaded.state for loaded in listed}
+                is_listed = checkpoint.id in states
+
+                assert_true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
+                assert_same(states[checkpoint.id], checkpoint.state)
+
             return ids
 
-        written = _run_concurrently(write, len(savers))
-        for reader in (saver, self.open_again(saver)):
-            order = get_ids(reversed(reader.list(CONFIG)))
-            equal(len(order), 60)
-            equal(len(set(order)), 60)
-            for number, ids in enumerate(written):
-                own_order = [id_ for id_ in order if id_ in ids]
-                equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
-                for n, id_ in enumerate(ids):
-                    loaded = present(reader.get(make_config("t", id_)))
-                    same(loaded.state, {"who": [number, n], "text": "x" * n})
+        ids_by_writer = _run_concurrently(write, len(savers))
 
-    def test_nothing_is_mixed_up_when_many_write_many_threads(self) -> None:
+        for reader in self.readers_of(saver):
+            listed = reader.list(CONFIG)
+            order = get_ids(reversed(listed))
+
+            assert_count(order, 60)
+            assert_count(set(order), 60)
+
+            for writer, ids in enumerate(ids_by_writer):
+                own_order = [checkpoint_id for checkpoint_id in order if checkpoint_id in ids]
+                assert_equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
+
+                for n, checkpoint_id in enumerate(ids):
+                    config = make_config("t", checkpoint_id)
+                    assert_state(reader, config, _make_writer_state(writer, n))
+
+    def test_concurrent_puts_to_many_threads_are_isolated(self) -> None:
         saver = self.open()
 
         def write(number: int) -> list[Checkpoint]:
-            return grow_list(saver, make_config(f"thread {number}"), 12)
+            config = make_config(f"thread {number}")
+            return grow_list(saver, config, 12)
 
-        for number, history in enumerate(_run_concurrently(write, 8)):
-            self.assert_history(saver, make_config(f"thread {number}"), history)
+        histories = _run_concurrently(write, 8)
 
-    def test_no_write_is_lost_when_many_record_beside_one_checkpoint(self) -> None:
+        for number, history in enumerate(histories):
+            config = make_config(f"thread {number}")
+            self.assert_history(saver, config, history)
+
+    def test_concurrent_put_writes_to_one_checkpoint_lose_nothing(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
+        put_state(saver, {"n": 1})
 
         def write(number: int) -> None:
             for n in range(5):
-                saver.put_writes(CONFIG, {f"{number} {n}": n})
-                saver.add_tags(CONFIG, f"{number} {n}")
+                key = f"{number} {n}"
+                saver.put_writes(CONFIG, {key: n})
+                saver.add_tags(CONFIG, key)
 
         _run_concurrently(write, 6)
+
         expected = sorted(f"{number} {n}" for number in range(6) for n in range(5))
-        equal(sorted(self.open_again(saver).get_writes(CONFIG)), expected)
-        equal(sorted(self.open_again(saver).tags_of(CONFIG)), expected)
+        reader = self.open_again(saver)
+
+        assert_equal(sorted(reader.get_writes(CONFIG)), expected)
+        assert_equal(sorted(reader.tags_of(CONFIG)), expected)
 
     # Another object, another process
 
-    def test_two_objects_on_one_store_see_each_other_at_once(self) -> None:
-        saver = self.open()
-        other = self.open_again(saver)
+    def test_two_savers_on_one_store_read_each_other_immediately(self) -> None:
+        saver, other = self.open_two()
         checkpoints: list[Checkpoint] = []
-        for number in range(6):
-            writer, reader = (saver, other) if number % 2 else (other, saver)
-            checkpoints.append(made({"list": [*range(number)]}))
-            writer.put(CONFIG, checkpoints[-1])
-            same_checkpoint(reader.get(CONFIG), checkpoints[-1])
-            writer.put_writes(CONFIG, {"w": number})
-            same(reader.get_writes(CONFIG), {"w": number})
-            equal(len(reader.list(CONFIG)), number + 1)
-        following = derive(checkpoints[-1], {"list": ["x"]}, GROWING)
-        saver.put(CONFIG, following)
-        last = derive(following, {"list": ["y"]}, GROWING)
-        other.put(CONFIG, last)
-        same_checkpoint(saver.get(CONFIG), last)
-        checkpoints[0] = made({"list": "replaced"}, id=checkpoints[0].id)
-        other.put(make_config("t", checkpoints[0].id), checkpoints[0])
-        same_checkpoint(saver.get(make_config("t", checkpoints[0].id)), checkpoints[0])
-        equal(len(other.release(CONFIG).checkpoints), 8)
-        same(saver.get(CONFIG), None)
-        fresh = made({"list": "fresh"})
-        saver.put(CONFIG, fresh)
-        same_checkpoint(other.get(CONFIG), fresh)
+        writer, reader = saver, other
 
-    def test_what_was_written_behind_its_back_is_read(self) -> None:
+        for number in range(6):
+            # The two take turns, so that each has read, and may have cached, an older history.
+            writer, reader = reader, writer
+            state = {"list": [*range(number)]}
+            checkpoint = put_state(writer, state)
+            checkpoints.append(checkpoint)
+            assert_checkpoint(reader, CONFIG, checkpoint)
+
+            writer.put_writes(CONFIG, {"w": number})
+            assert_writes(reader, CONFIG, {"w": number})
+            assert_count(reader.list(CONFIG), number + 1)
+
+        # Changes that build on a checkpoint that the other saver put.
+        following = extend_list(checkpoints[-1], "x")
+        saver.put(CONFIG, following)
+        last = extend_list(following, "y")
+        other.put(CONFIG, last)
+        assert_checkpoint(saver, CONFIG, last)
+
+        first_config = config_of(checkpoints[0])
+        replacement = made({"list": "replaced"}, id=checkpoints[0].id)
+        other.put(first_config, replacement)
+        assert_checkpoint(saver, first_config, replacement)
+
+        tag = other.release(CONFIG)
+        assert_count(tag.checkpoints, 8)
+        assert_missing(saver)
+
+        fresh = put_state(saver, {"list": "fresh"})
+        assert_checkpoint(other, CONFIG, fresh)
+
+    def test_a_checkpoint_written_without_the_saver_is_read(self) -> None:
         saver = self.open()
-        first = made({"list": [1, (2,)]})
+        first = put_state(saver, {"list": [1, (2,)]})
         planted = made({"list": [1, (2,), 3]})
-        saver.put(CONFIG, first)
         if not self.plant(saver, CONFIG, planted):
             self.skip("`plant` is not implemented")
         self.assert_history(saver, CONFIG, [first, planted])
 
-    def test_what_it_writes_is_there_for_others(self) -> None:
+    def test_a_put_is_visible_without_the_saver(self) -> None:
         saver = self.open()
         grow_list(saver, CONFIG, 3)
         states = self.peek(saver, CONFIG)
         if states is None:
             self.skip("`peek` is not implemented")
-        equal([state["list"] for state in states], [[0, 1, 2], [0, 1], [0]])
+        lists = [state["list"] for state in states]
+        assert_equal(lists, [[0, 1, 2], [0, 1], [0]])
 
     # Async
 
-    def test_async_twins_do_the_same(self) -> None:
-        _run_coroutine(self._check_async_methods(self.open()))
+    def test_async_methods_match_the_sync_methods(self) -> None:
+        saver = self.open()
+        asyncio.run(self._check_async_methods(saver))
 
     async def _check_async_methods(self, saver: BaseCheckpointSaver) -> None:
         first = made({"n": 1}, metadata={"k": 1})
         second = made({"n": 2})
         stored = await saver.aput(CONFIG, first)
-        equal(stored, make_config("t", first.id))
         await saver.aput(CONFIG, second)
-        equal(get_ids(await saver.alist(CONFIG)), [second.id, first.id])
-        same_checkpoint(await saver.aget(stored), first)
-        same_checkpoint(await saver.aget(CONFIG), second)
-        await saver.aput_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
-        same(await saver.aget_writes(CONFIG), {INTERRUPT + "i": make_interrupt()})
+        assert_equal(stored, config_of(first))
+
+        listed = await saver.alist(CONFIG)
+        assert_ids(listed, [second, first])
+        assert_same_checkpoint(await saver.aget(stored), first)
+        assert_same_checkpoint(await saver.aget(CONFIG), second)
+
+        writes = {INTERRUPT + "i": make_interrupt()}
+        await saver.aput_writes(CONFIG, writes)
+        assert_same(await saver.aget_writes(CONFIG), writes)
+
         saver.add_tags(stored, "two")
         await saver.acopy("t", "u")
-        equal(await saver.aprune("t", keep_last=1, keep_tags=("two",)), 0)
-        equal(await saver.aprune("t", keep_last=1), 1)
+        count = await saver.aprune("t", keep_last=1, keep_tags=("two",))
+        assert_equal(count, 0)
+
+        count = await saver.aprune("t", keep_last=1)
+        assert_equal(count, 1)
+
         with self.raises(ValueError):
             await saver.aprune("t")
         with self.raises(CheckpointNotFoundError):
-            await saver.aput(make_config("t", "unknown"), second)
+            await saver.aput(UNKNOWN, second)
+
         tag = await saver.arelease(CONFIG)
-        equal(get_ids(tag.checkpoints), [second.id])
-        same(await saver.adelete("u"), True)
-        same(await saver.aget(make_config("u")), None)
+        assert_ids(tag.checkpoints, [second])
+        assert_same(await saver.adelete("u"), True)
+        assert_same(await saver.aget(OTHER), None)
+
+
+def _make_writer_state(writer: int, number: int) -> dict[str, object]:
+    return {"who": [writer, number], "text": "x" * number}
 
 
 def _run_concurrently(call: Callable[[int], R], count: int) -> list[R]:
@@ -168,10 +227,5 @@ def _run_concurrently(call: Callable[[int], R], count: int) -> list[R]:
         return call(number)
 
     with ThreadPoolExecutor(count) as pool:
-        return [*pool.map(run, range(count))]
-
-
-def _run_coroutine(coroutine: Coroutine[Any, Any, None]) -> None:
-    import asyncio
-
-    asyncio.run(coroutine)
+        results = pool.map(run, range(count))
+        return [*results]

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
 
+from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
+from graphkit._records.output import CheckpointInfo
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing._contract.base import ContractTests, get_ids
+from graphkit.testing._contract.base import (
+    ContractTests,
+    assert_checkpoint,
+    assert_missing,
+    assert_no_writes,
+    assert_tags,
+    get_checkpoint,
+    get_ids,
+    get_statuses,
+)
 from graphkit.testing._values import (
     CONFIG,
-    GROWING,
-    derive,
-    equal,
-    expect,
+    NESTED,
+    UNKNOWN,
+    assert_equal,
+    assert_isinstance,
+    assert_items,
+    assert_not_none,
+    assert_same,
+    assert_true,
+    config_of,
+    extend_list,
     grow_list,
-    is_a,
     made,
     make_config,
-    present,
-    same,
-    same_checkpoint,
+    put_all,
+    put_state,
 )
 
 
@@ -30,162 +45,249 @@ class HistoryTests(ContractTests):
 
     def test_an_unknown_thread_is_empty(self) -> None:
         saver = self.open()
-        equal([*saver.list(CONFIG)], [])
-        same(saver.get(CONFIG), None)
-        same(saver.get(make_config("t", "some id")), None)
-        equal([*saver.history(CONFIG)], [])
-        equal(dict(saver.get_writes(CONFIG)), {})
-        equal(saver.tags_of(CONFIG), ())
-        equal([*saver.namespaces("t")], [])
 
-    def test_put_returns_the_config_with_the_new_id_and_all_else_as_it_was(self) -> None:
+        assert_items(saver.list(CONFIG), [])
+        assert_missing(saver, CONFIG)
+        assert_missing(saver, make_config("t", "some id"))
+        assert_items(saver.history(CONFIG), [])
+        assert_no_writes(saver, CONFIG)
+        assert_tags(saver, CONFIG)
+        assert_items(saver.namespaces("t"), [])
+
+    def test_put_returns_the_config_with_the_new_id(self) -> None:
         saver = self.open()
-        config = RunnableConfig("t", checkpoint_ns="n", stream_mode=StreamMode.SNAPSHOTS, metadata={"user": 7})
+        config = RunnableConfig(
+            "t",
+            checkpoint_ns="n",
+            stream_mode=StreamMode.SNAPSHOTS,
+            metadata={"user": 7},
+        )
         checkpoint = made({"x": 1})
-        stored = saver.put(config, checkpoint)
-        equal(stored.checkpoint_id, checkpoint.id)
-        equal(stored.replace(checkpoint_id=None), config)
-        same_checkpoint(saver.get(stored), checkpoint)
 
-    def test_the_order_is_that_of_writing_not_of_clocks_or_ids(self) -> None:
+        stored = saver.put(config, checkpoint)
+
+        assert_equal(stored.checkpoint_id, checkpoint.id)
+        # Every other option of the config is unchanged.
+        assert_equal(stored.replace(checkpoint_id=None), config)
+        assert_checkpoint(saver, stored, checkpoint)
+
+    def test_list_is_ordered_by_put_not_by_clock_or_id(self) -> None:
         saver = self.open()
         now = datetime(2026, 1, 1, tzinfo=UTC)
-        checkpoints = [made({"n": n}, id=f"id {9 - n}", created_at=now - timedelta(hours=n)) for n in range(5)]
-        for checkpoint in checkpoints:
-            saver.put(CONFIG, checkpoint)
+        checkpoints = []
+
+        # Ids and times descend while the checkpoints are put.
+        for n in range(5):
+            earlier = now - timedelta(hours=n)
+            checkpoint = made({"n": n}, id=f"id {9 - n}", created_at=earlier)
+            checkpoints.append(checkpoint)
+
+        put_all(saver, CONFIG, checkpoints)
+
         self.assert_history(saver, CONFIG, checkpoints)
 
-    def test_equal_states_are_different_checkpoints(self) -> None:
+    def test_equal_states_are_separate_checkpoints(self) -> None:
         saver = self.open()
         checkpoints = [made({"x": [1]}) for _ in range(4)]
-        for checkpoint in checkpoints:
-            saver.put(CONFIG, checkpoint)
+        put_all(saver, CONFIG, checkpoints)
         self.assert_history(saver, CONFIG, checkpoints)
 
     def test_get_by_id(self) -> None:
         saver = self.open()
-        first = made({"n": 1})
-        second = made({"n": 2})
-        saver.put(CONFIG, first)
-        saver.put(make_config("other"), second)
-        same_checkpoint(saver.get(make_config("t", first.id)), first)
-        same(saver.get(make_config("t", second.id)), None)
-        same(saver.get(make_config("t", first.id, "elsewhere")), None)
-        same(saver.get(make_config("t", "")), None)
+        first = put_state(saver, {"n": 1})
+        second = put_state(saver, {"n": 2}, make_config("other"))
 
-    def test_every_field_survives(self) -> None:
+        assert_checkpoint(saver, config_of(first), first)
+        # An id is valid in its own thread and namespace only.
+        assert_missing(saver, config_of(second))
+        assert_missing(saver, make_config("t", first.id, "elsewhere"))
+        # The empty string is an id, unlike None.
+        assert_missing(saver, make_config("t", ""))
+
+    def test_every_field_is_stored(self) -> None:
         saver = self.open()
         when = datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=timezone(timedelta(hours=5)))
-        metadata = {"step": 3, "who": ("a", 1), "when": when, "none": None, "deep": {"list": [1.5, b"x"]}}
-        checkpoints = [
-            made({"x": 1}, node_id=START, next_node_id="first", id="the id / of \0 mine"),
-            made({}, node_id="first", next_node_id=None, parent_id="the id / of \0 mine", created_at=when),
-            made({"x": None}, node_id="last", next_node_id=END, metadata=metadata),
-        ]
-        for checkpoint in checkpoints:
-            saver.put(CONFIG, checkpoint)
-        self.assert_history(saver, CONFIG, checkpoints)
-        loaded = present(saver.get(CONFIG))
-        same(loaded.metadata, metadata)
-        equal((loaded.node_id, loaded.next_node_id), ("last", END))
+        first_id = "the id / of \0 mine"
+        metadata = {
+            "step": 3,
+            "who": ("a", 1),
+            "when": when,
+            "none": None,
+            "deep": {"list": [1.5, b"x"]},
+        }
+        first = made(
+            {"x": 1},
+            node_id=START,
+            next_node_id="first",
+            id=first_id,
+        )
+        second = made(
+            {},
+            node_id="first",
+            next_node_id=None,
+            parent_id=first_id,
+            created_at=when,
+        )
+        third = made(
+            {"x": None},
+            node_id="last",
+            next_node_id=END,
+            metadata=metadata,
+        )
+        checkpoints = [first, second, third]
 
-    def test_a_missing_thread_id_is_the_default_thread(self) -> None:
+        put_all(saver, CONFIG, checkpoints)
+
+        self.assert_history(saver, CONFIG, checkpoints)
+
+        latest = get_checkpoint(saver)
+        assert_same(latest.metadata, metadata)
+        assert_equal(latest.node_id, "last")
+        assert_equal(latest.next_node_id, END)
+
+    def test_a_config_without_a_thread_id_uses_the_default_thread(self) -> None:
         saver = self.open()
-        checkpoint = made({"x": 1})
-        saver.put(None, checkpoint)
-        equal(saver.THREAD_ID_DEFAULT, "$default")
-        ways: list[ConfigLike] = [None, RunnableConfig(), {}, {"configurable": {}}, make_config("$default")]
-        for config in ways:
-            equal(get_ids(saver.list(config)), [checkpoint.id], f"the ids of the history of {config!r}")
-            present(saver.get(config))
+        default = make_config("$default")
+        assert_equal(saver.THREAD_ID_DEFAULT, "$default")
+
+        first = made({"x": 1})
+        saver.put(None, first)
+
+        spellings: list[ConfigLike] = [
+            None,
+            RunnableConfig(),
+            {},
+            {"configurable": {}},
+            default,
+        ]
+
+        for config in spellings:
+            listed = saver.list(config)
+            assert_equal(get_ids(listed), [first.id], f"the ids of the history of {config!r}")
+            assert_not_none(saver.get(config))
+
         second = made({"x": 2})
         saver.put({"configurable": {}}, second)
-        self.assert_history(saver, make_config("$default"), [checkpoint, second])
-        same(saver.get(make_config("default")), None)
 
-    def test_a_config_may_be_langgraphs(self) -> None:
+        self.assert_history(saver, default, [first, second])
+        assert_missing(saver, make_config("default"))
+
+    def test_a_langgraph_config_is_accepted(self) -> None:
         saver = self.open()
-        where = {"thread_id": "t", "checkpoint_ns": "n"}
         first = made({"n": 1})
         second = made({"n": 2})
-        stored = saver.put({"configurable": where}, first)
-        saver.put({"configurable": where}, second)
-        equal(stored["configurable"]["checkpoint_id"], first.id)
-        same_checkpoint(saver.get({"configurable": {**where, "checkpoint_id": first.id}}), first)
-        same_checkpoint(saver.get({"configurable": where}), second)
-        same_checkpoint(saver.get(make_config("t", namespace="n")), second)
-        replacing = made({"n": 3})
-        saver.put({"configurable": {**where, "checkpoint_id": first.id}}, replacing)
-        self.assert_history(saver, make_config("t", namespace="n"), [replacing, second])
+        address = {"thread_id": "t", "checkpoint_ns": "n"}
+        latest_config = {"configurable": address}
+        first_config = {"configurable": {**address, "checkpoint_id": first.id}}
+
+        stored = saver.put(latest_config, first)
+        saver.put(latest_config, second)
+
+        assert_equal(stored["configurable"]["checkpoint_id"], first.id)
+        assert_checkpoint(saver, first_config, first)
+        assert_checkpoint(saver, latest_config, second)
+        assert_checkpoint(saver, NESTED, second)
+
+        replacement = made({"n": 3})
+        saver.put(first_config, replacement)
+        self.assert_history(saver, NESTED, [replacement, second])
 
     # Replacing
 
-    def test_replacing_keeps_the_position(self) -> None:
+    def test_replace_keeps_the_position(self) -> None:
         for position in range(3):
             saver = self.open()
             checkpoints = [made({"n": n, "list": [*range(n)]}) for n in range(3)]
-            for checkpoint in checkpoints:
-                saver.put(CONFIG, checkpoint)
-            config = make_config("t", checkpoints[position].id)
-            checkpoints[position] = made({"n": "replaced"}, id=checkpoints[position].id, node_id="r")
-            equal(saver.put(config, checkpoints[position]), config)
+            put_all(saver, CONFIG, checkpoints)
+
+            replaced = checkpoints[position]
+            replacement = made({"n": "replaced"}, id=replaced.id, node_id="r")
+            stored = saver.put(config_of(replaced), replacement)
+
+            assert_equal(stored, config_of(replaced))
+
+            checkpoints[position] = replacement
             self.assert_history(saver, CONFIG, checkpoints)
 
-    def test_replacing_may_change_the_id(self) -> None:
+    def test_replace_may_change_the_id(self) -> None:
         saver = self.open()
-        checkpoints = [made({"n": n}) for n in range(3)]
-        for checkpoint in checkpoints:
-            saver.put(CONFIG, checkpoint)
-        old, checkpoints[1] = checkpoints[1], made({"n": "new"})
-        config = make_config("t", old.id)
-        equal(saver.put(config, checkpoints[1]), config)
-        self.assert_history(saver, CONFIG, checkpoints)
-        same(saver.get(config), None)
-        with self.raises(CheckpointNotFoundError):
-            saver.put(config, made({"n": "again"}))
+        first = put_state(saver, {"n": 0})
+        replaced = put_state(saver, {"n": 1})
+        last = put_state(saver, {"n": 2})
+        old_config = config_of(replaced)
 
-    def test_replacing_changes_no_checkpoint_that_grew_from_it(self) -> None:
+        replacement = made({"n": "new"})
+        stored = saver.put(old_config, replacement)
+
+        # put returns the config that it was given, with the old id.
+        assert_equal(stored, old_config)
+        self.assert_history(saver, CONFIG, [first, replacement, last])
+        assert_missing(saver, old_config)
+
+        with self.raises(CheckpointNotFoundError):
+            put_state(saver, {"n": "again"}, old_config)
+
+    def test_replace_leaves_derived_checkpoints_unchanged(self) -> None:
+        # A saver that stores changes must not lose the state on which later changes build.
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 8)
-        for position in (3, 0, 7):
-            replacing = made({"list": ["r"]}, id=checkpoints[position].id)
-            saver.put(make_config("t", checkpoints[position].id), replacing)
-            checkpoints[position] = replacing
-            self.assert_history(saver, CONFIG, checkpoints)
-        following = derive(checkpoints[-1], {"list": ["next"]}, GROWING)
-        saver.put(CONFIG, following)
-        self.assert_history(saver, CONFIG, [*checkpoints, following])
 
-    def test_replacing_what_is_not_there_changes_nothing(self) -> None:
+        for position in (3, 0, 7):
+            replaced_id = checkpoints[position].id
+            config = make_config("t", replaced_id)
+            replacement = put_state(saver, {"list": ["r"]}, config, id=replaced_id)
+            checkpoints[position] = replacement
+
+            self.assert_history(saver, CONFIG, checkpoints)
+
+        derived = extend_list(checkpoints[-1], "next")
+        saver.put(CONFIG, derived)
+        self.assert_history(saver, CONFIG, [*checkpoints, derived])
+
+    def test_replace_of_an_unknown_checkpoint_raises(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
-        with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointNotFoundError) as caught:
-            saver.put(make_config("t", "unknown"), made({"n": 2}))
-        is_a(caught.error, LookupError)
-        equal(caught.error.thread_id, "t")
+        put_state(saver, {"n": 1})
+        with self.raises_without_change(saver, CheckpointNotFoundError) as caught:
+            put_state(saver, {"n": 2}, UNKNOWN)
+        assert_isinstance(caught.error, LookupError)
+        assert_equal(caught.error.thread_id, "t")
+
+        # The failed put does not create the thread.
         with self.raises(CheckpointNotFoundError):
-            saver.put(make_config("never used", "unknown"), made({"n": 2}))
-        same(saver.get(make_config("never used")), None)
+            put_state(saver, {"n": 2}, make_config("never used", "unknown"))
+        assert_missing(saver, make_config("never used"))
 
     # History
 
-    def test_history_tells_all_but_the_state(self) -> None:
+    def test_history_has_every_field_but_the_state(self) -> None:
         saver = self.open()
+        metadata = {"user": "u", "when": date(2026, 1, 1)}
         checkpoints = [
-            made({"n": 1}, node_id=START, next_node_id="x", metadata={"user": "u", "when": date(2026, 1, 1)}),
+            made({"n": 1}, node_id=START, next_node_id="x", metadata=metadata),
             made({"n": 2}, node_id="x", next_node_id=None),
             made({"n": 3}, node_id="y", next_node_id=END),
         ]
-        for checkpoint in checkpoints:
-            saver.put(make_config("t", namespace="n"), checkpoint)
-        for reader in (saver, self.open_again(saver)):
-            infos = reader.history(make_config("t", namespace="n"))
+        put_all(saver, NESTED, checkpoints)
+
+        for reader in self.readers_of(saver):
+            infos = reader.history(NESTED)
             for info, checkpoint in zip(infos, reversed(checkpoints), strict=True):
-                equal((info.thread_id, info.checkpoint_ns, info.tags), ("t", "n", ()))
-                equal((info.id, info.parent_id), (checkpoint.id, checkpoint.parent_id))
-                equal((info.node_id, info.next_node_id), (checkpoint.node_id, checkpoint.next_node_id))
-                same(info.created_at, checkpoint.created_at)
-                same(info.metadata, checkpoint.metadata)
-                is_a(info.size, int)
-                expect(info.size >= 0, f"a checkpoint has the size {info.size}")
-            equal([info.status for info in infos], ["finished", "", ""])
+                _assert_info(info, checkpoint)
+            assert_equal(get_statuses(infos), ["finished", "", ""])
+
+
+def _assert_info(info: CheckpointInfo, checkpoint: Checkpoint) -> None:
+    """Assert that an info of the history NESTED describes a checkpoint without tags."""
+    assert_equal(info.thread_id, "t")
+    assert_equal(info.checkpoint_ns, "n")
+    assert_equal(info.tags, ())
+
+    assert_equal(info.id, checkpoint.id)
+    assert_equal(info.parent_id, checkpoint.parent_id)
+    assert_equal(info.node_id, checkpoint.node_id)
+    assert_equal(info.next_node_id, checkpoint.next_node_id)
+    assert_same(info.created_at, checkpoint.created_at)
+    assert_same(info.metadata, checkpoint.metadata)
+
+    assert_isinstance(info.size, int)
+    assert_true(info.size >= 0, f"a checkpoint has the size {info.size}")

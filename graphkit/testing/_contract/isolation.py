@@ -2,105 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.versions import HasVersions
-from graphkit.testing._contract.base import ContractTests, call_in_thread, get_ids
+from graphkit.testing._contract.base import (
+    ContractTests,
+    assert_checkpoints,
+    assert_writes,
+    call_in_thread,
+    get_checkpoint,
+    get_ids,
+)
 from graphkit.testing._values import (
     CONFIG,
     Note,
+    assert_equal,
+    assert_same,
+    assert_same_checkpoint,
+    assert_true,
+    config_of,
     derive,
-    equal,
-    expect,
     grow_list,
     made,
-    make_config,
-    present,
-    same,
-    same_checkpoint,
+    put_state,
 )
 
 
 class IsolationTests(ContractTests):
     """A saver and its callers share no mutable object."""
 
-    def test_changing_what_was_put_changes_nothing(self) -> None:
+    def test_mutating_a_put_checkpoint_does_not_change_the_store(self) -> None:
         saver = self.open("isolates_values")
         items = [1, [2]]
         note = Note("n", ["a"])
+        state = {"items": items, "note": note, "notes": [note]}
         metadata = {"deep": [1], "note": Note("m")}
-        checkpoint = made({"items": items, "note": note, "notes": [note]}, metadata=metadata)
-        saver.put(CONFIG, checkpoint)
         writes = {"w": [1], "note": Note("w")}
+        checkpoint = put_state(saver, state, metadata=metadata)
         saver.put_writes(CONFIG, writes)
-        _modify_all(items, note, *metadata.values(), *writes.values())
-        _modify_all(*_list_mutables(checkpoint))
-        loaded = present(saver.get(CONFIG))
-        same(loaded.state, {"items": [1, [2]], "note": Note("n", ["a"]), "notes": [Note("n", ["a"])]})
-        same(public_metadata(loaded.metadata), {"deep": [1], "note": Note("m")})
-        same(saver.get_writes(CONFIG), {"w": [1], "note": Note("w")})
 
-    def test_changing_what_was_read_changes_nothing(self) -> None:
+        _mutate_all(items, note)
+        _mutate_all(*metadata.values())
+        _mutate_all(*writes.values())
+        _mutate_all(*_list_mutables(checkpoint))
+
+        loaded = get_checkpoint(saver)
+        expected_state = {
+            "items": [1, [2]],
+            "note": Note("n", ["a"]),
+            "notes": [Note("n", ["a"])],
+        }
+
+        assert_same(loaded.state, expected_state)
+        assert_metadata(loaded, {"deep": [1], "note": Note("m")})
+        assert_writes(saver, CONFIG, {"w": [1], "note": Note("w")})
+
+    def test_mutating_a_loaded_checkpoint_does_not_change_the_store(self) -> None:
         saver = self.open("isolates_values")
-        expected = made({"items": [1, {"k": [2]}], "note": Note("n"), "notes": [Note("o"), (Note("p"),)]})
-        expected = derive(expected, {}, metadata={"note": Note("m")})
-        saver.put(
-            CONFIG,
-            made(expected.state, id=expected.id, parent_id=expected.parent_id, metadata=expected.metadata),
+        state = {
+            "items": [1, {"k": [2]}],
+            "note": Note("n"),
+            "notes": [Note("o"), (Note("p"),)],
+        }
+        # The derived checkpoint has a frozen state, as in a run.
+        derived = derive(made(state), {}, metadata={"note": Note("m")})
+        put_state(
+            saver,
+            derived.state,
+            id=derived.id,
+            parent_id=derived.parent_id,
+            metadata=derived.metadata,
         )
         saver.put_writes(CONFIG, {"note": Note("w")})
-        reads: list[Callable[[], Checkpoint | None]] = [
-            lambda: saver.get(CONFIG),
-            lambda: saver.list(CONFIG)[0],
-        ]
-        for read in [*reads, *reads]:
-            loaded = present(read())
-            same(loaded.state, {"items": [1, {"k": [2]}], "note": Note("n"), "notes": [Note("o"), (Note("p"),)]})
-            same(public_metadata(loaded.metadata), {"note": Note("m")})
-            same(saver.get_writes(CONFIG), {"note": Note("w")})
-            same(saver.history(CONFIG)[0].metadata, {"note": Note("m")})
-            _modify_all(
-                *_list_mutables(loaded),
-                saver.get_writes(CONFIG)["note"],
-                saver.history(CONFIG)[0].metadata["note"],
-            )
-        _modify_all(*_list_mutables(saver.release(CONFIG).checkpoints[0]))
+
+        # Each way to read is used again after its first result was mutated: it may have a cache.
+        for _ in range(2):
+            _mutate_after_check(saver, get_checkpoint(saver))
+            _mutate_after_check(saver, saver.list(CONFIG)[0])
+
+        released = saver.release(CONFIG).checkpoints[0]
+        _mutate_all(*_list_mutables(released))
+
         if isinstance(saver, HasVersions):
             for _ in range(2):
                 (loaded,) = saver.tag(CONFIG).checkpoints
-                same(loaded.state["note"], Note("n"))
-                _modify_all(*_list_mutables(loaded))
+                assert_same(loaded.state["note"], Note("n"))
 
-    def test_what_was_returned_never_changes(self) -> None:
+                _mutate_all(*_list_mutables(loaded))
+
+    def test_returned_checkpoints_are_snapshots(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 6)
         listed = saver.list(CONFIG)
         history = saver.history(CONFIG)
         newest = saver.get(CONFIG)
-        saver.put(make_config("t", checkpoints[2].id), made({"list": "replaced"}))
-        saver.put(CONFIG, made({"list": "later"}))
-        tag = saver.release(CONFIG)
-        saver.put(CONFIG, made({"list": "fresh"}))
-        equal(get_ids(listed), get_ids(history))
-        for loaded, expected in zip(listed, reversed(checkpoints), strict=True):
-            same_checkpoint(loaded, expected)
-        same_checkpoint(newest, checkpoints[-1])
-        same_checkpoint(tag.checkpoints[1], checkpoints[-1])
 
-    def test_an_iterator_holds_nothing(self) -> None:
+        put_state(saver, {"list": "replaced"}, config_of(checkpoints[2]))
+        put_state(saver, {"list": "later"})
+        tag = saver.release(CONFIG)
+        put_state(saver, {"list": "fresh"})
+
+        assert_equal(get_ids(listed), get_ids(history))
+        assert_checkpoints(listed, checkpoints)
+        assert_same_checkpoint(newest, checkpoints[-1])
+        assert_same_checkpoint(tag.checkpoints[1], checkpoints[-1])
+
+    def test_an_open_iterator_does_not_block_writers(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 4)
+
         for read in (saver.list, saver.history):
+            count = len(checkpoints)
             iterator: Iterator[Any] = iter(read(CONFIG))
-            equal(next(iterator).id, checkpoints[-1].id)
+            assert_equal(next(iterator).id, checkpoints[-1].id)
+
             other = self.open_again(saver)
-            checkpoints.append(made({"list": []}))
-            call_in_thread(other.put, CONFIG, checkpoints[-1])
-            equal(len([*iterator]), len(checkpoints) - 2)
+            added = made({"list": []})
+            call_in_thread(other.put, CONFIG, added)
+            checkpoints.append(added)
+
+            # The iterator does not return the checkpoint that was put after it started.
+            remaining = [*iterator]
+            assert_equal(len(remaining), count - 1)
+
         call_in_thread(self.open_again(saver).release, CONFIG)
+
+
+def assert_metadata(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
+    """Assert that a checkpoint has this metadata, besides what default methods store there."""
+    found = public_metadata(checkpoint.metadata)
+    assert_same(found, expected, "metadata")
+
+
+def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
+    """Assert that nothing that was put has changed; then mutate everything that was read."""
+    expected_state = {
+        "items": [1, {"k": [2]}],
+        "note": Note("n"),
+        "notes": [Note("o"), (Note("p"),)],
+    }
+    writes = saver.get_writes(CONFIG)
+    metadata = saver.history(CONFIG)[0].metadata
+
+    assert_same(loaded.state, expected_state)
+    assert_metadata(loaded, {"note": Note("m")})
+    assert_same(writes, {"note": Note("w")})
+    assert_same(metadata, {"note": Note("m")})
+
+    _mutate_all(*_list_mutables(loaded))
+    _mutate_all(writes["note"])
+    _mutate_all(metadata["note"])
 
 
 def _list_mutables(checkpoint: Checkpoint) -> list[Any]:
@@ -113,25 +168,32 @@ def _list_nested(value: Any) -> list[Any]:
     if isinstance(value, (list, dict, Note)):
         nested.append(value)
     parts: Iterable[Any] = ()
+
     if isinstance(value, dict):
         parts = value.values()
     elif isinstance(value, (list, tuple)):
         parts = value
+
     for part in parts:
         nested += _list_nested(part)
     return nested
 
 
-def _modify_all(*values: Any) -> None:
-    """Modify each value, unless it is read-only and raises an error that says so."""
+def _mutate_all(*values: Any) -> None:
+    """Mutate each value; a read-only one must raise a TypeError with that word in its message."""
     for value in values:
         try:
-            if isinstance(value, Note):
-                value.text = "modified"
-                value.lines.append("modified")
-            elif isinstance(value, list):
-                value.append("modified")
-            else:
-                value["modified"] = True
+            _mutate(value)
         except TypeError as error:
-            expect("read-only" in str(error), f"the error of a read-only value does not say so: {error}")
+            is_explained = "read-only" in str(error)
+            assert_true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")
+
+
+def _mutate(value: Any) -> None:
+    if isinstance(value, Note):
+        value.text = "modified"
+        value.lines.append("modified")
+    elif isinstance(value, list):
+        value.append("modified")
+    else:
+        value["modified"] = True

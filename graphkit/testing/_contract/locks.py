@@ -15,199 +15,308 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit.errors import GraphRunnerError, ThreadBusyError
-from graphkit.testing._contract.base import TIMEOUT, ContractTests, call_in_thread
-from graphkit.testing._values import CONFIG, equal, expect, is_a, made, make_config, present, same
+from graphkit.testing._contract.base import (
+    TIMEOUT,
+    ContractTests,
+    assert_count,
+    assert_missing,
+    assert_statuses,
+    assert_threads,
+    call_in_thread,
+    get_checkpoint,
+)
+from graphkit.testing._values import (
+    CONFIG,
+    NESTED,
+    OTHER,
+    assert_equal,
+    assert_isinstance,
+    assert_not_none,
+    assert_same,
+    assert_true,
+    made,
+    make_config,
+    put_state,
+)
 
 
 class LockTests(ContractTests):
     """Which callers get the run lock, which wait for it, and which do not need it."""
 
     def test_the_run_lock_excludes_other_runs(self) -> None:
-        saver = self.open()
-        other = self.open_again(saver)
-        for namespace in ("", "n"):
-            config = make_config("t", namespace=namespace)
+        saver, other = self.open_two()
+
+        # The lock belongs to the thread: a run in another namespace waits too.
+        for config in (CONFIG, NESTED):
             with saver.run_lock(CONFIG):
                 with self.raises(ThreadBusyError) as caught:
-                    call_in_thread(_take_lock, other, config, 0.05)
-                is_a(caught.error, TimeoutError)
-                equal(caught.error.thread_id, "t")
-                expect(bool(caught.error.holder), "the error does not name the holder of the run lock")
-                waited = caught.error.waited
-                expect(waited >= 0.04, f"waited {waited} s for the run lock instead of 0.05 s")  # noqa: PLR2004 - clocks are coarse
-                call_in_thread(_take_lock, other, make_config("u"), 0)
-            call_in_thread(_take_lock, other, config, 0)
+                    call_in_thread(_acquire, other, config, 0.05)
+                _assert_busy_error(caught.error)
+                self.assert_unlocked(other, OTHER)
 
-    def test_a_held_run_lock_is_seen_and_not_disturbed(self) -> None:
-        saver = self.open()
-        other = self.open_again(saver)
-        saver.put(CONFIG, made({"n": 1}))
-        for reader in (saver, other):
-            equal(reader.is_run_locked(CONFIG), False, "is_run_locked of a free thread")
-            equal(reader.history(CONFIG)[0].status, "stalled")
+            self.assert_unlocked(other, config)
+
+    def test_is_run_locked_reports_a_held_lock(self) -> None:
+        saver, other = self.open_two()
+        put_state(saver, {"n": 1})
+
+        _assert_reported(saver, is_locked=False)
+        _assert_reported(other, is_locked=False)
+
         with saver.run_lock(CONFIG):
-            for reader in (saver, other):
-                for config in (CONFIG, make_config("t", namespace="n")):
-                    equal(reader.is_run_locked(config), True, "is_run_locked of a held thread")
-                    equal(call_in_thread(reader.is_run_locked, config), True, "is_run_locked of a held thread")
-                equal(reader.history(CONFIG)[0].status, "running")
-                equal(reader.is_run_locked(make_config("u")), False, "is_run_locked of another thread")
-            with self.raises(ThreadBusyError):
-                call_in_thread(_take_lock, other, CONFIG, 0)
-        for reader in (saver, other):
-            equal(reader.is_run_locked(CONFIG), False, "is_run_locked of a thread that was let go")
-            call_in_thread(_take_lock, reader, CONFIG, 0)
+            _assert_reported(saver, is_locked=True)
+            _assert_reported(other, is_locked=True)
+            # Asking did not release the lock.
+            self.assert_locked(other, CONFIG)
 
-    def test_the_run_lock_is_let_go_on_failure(self) -> None:
+        for reader in (saver, other):
+            _assert_reported(reader, is_locked=False)
+            self.assert_unlocked(reader, CONFIG)
+
+    def test_the_run_lock_is_released_after_an_exception(self) -> None:
         saver = self.open()
         with self.raises(KeyError), saver.run_lock(CONFIG):
-            _fail()
-        call_in_thread(_take_lock, saver, CONFIG, 0)
+            _raise_key_error()
+        self.assert_unlocked(saver, CONFIG)
 
-    def test_whoever_waits_for_the_run_lock_gets_it(self) -> None:
+    def test_a_waiter_acquires_the_lock(self) -> None:
         saver = self.open()
-        waiting = threading.Event()
+        started = threading.Event()
 
         def wait() -> None:
-            waiting.set()
-            _take_lock(saver, CONFIG, TIMEOUT)
+            started.set()
+            _acquire(saver, CONFIG, TIMEOUT)
 
         with ThreadPoolExecutor(1) as pool:
             with saver.run_lock(CONFIG):
                 waiter = pool.submit(wait)
-                expect(waiting.wait(TIMEOUT), "the other thread did not start")
-                expect(not waiter.done(), "another thread got the run lock while it was held")
+                assert_true(started.wait(TIMEOUT), "the other thread did not start")
+                assert_true(not waiter.done(), "another thread acquired the run lock while it was held")
+
+            # The waiter acquires the lock now, or this raises its ThreadBusyError.
             waiter.result(TIMEOUT)
 
-    def test_the_nodes_of_a_run_may_enter_its_lock_again(self) -> None:
-        saver = self.open()
-        other = self.open_again(saver)
-        saver.put(CONFIG, made({"n": 1}))
-        with saver.run_lock(CONFIG), _enter_node(saver, CONFIG):
-            _take_lock(saver, make_config("t", namespace="n"), 0)
-            _take_lock(other, CONFIG, 0)
-            with self.raises(ThreadBusyError):
-                call_in_thread(_take_lock, other, CONFIG, 0)
-            equal(len(saver.release(CONFIG).checkpoints), 1)
-            existed = other.delete("t")
-            expect(not existed or isinstance(saver, HasVersions), "delete of a released thread returned True")
-            with self.raises(ThreadBusyError):
-                call_in_thread(_take_lock, other, CONFIG, 0)
+    def test_a_node_may_reenter_the_lock_of_its_run(self) -> None:
+        saver, other = self.open_two()
+        put_state(saver, {"n": 1})
 
-    def test_whoever_holds_the_run_lock_may_release_copy_and_delete(self) -> None:
+        with saver.run_lock(CONFIG), _enter_node(saver, CONFIG):
+            # The node context holds the lock, so that any saver of the store accepts it.
+            _acquire(saver, NESTED, 0)
+            _acquire(other, CONFIG, 0)
+            self.assert_locked(other, CONFIG)
+
+            tag = saver.release(CONFIG)
+            assert_count(tag.checkpoints, 1)
+
+            # Only a saver with versions still has something of the thread to delete.
+            existed = other.delete("t")
+            is_possible = not existed or isinstance(saver, HasVersions)
+
+            assert_true(is_possible, "delete of a released thread returned True")
+            self.assert_locked(other, CONFIG)
+
+    def test_the_lock_holder_may_release_copy_and_delete(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
+        put_state(saver, {"n": 1})
+
         with saver.run_lock(CONFIG):
             saver.copy("t", "u")
-            equal(len(saver.release(CONFIG).checkpoints), 1)
-            saver.put(CONFIG, made({"n": 2}))
-            same(saver.delete("t"), True)
-            with self.raises(ThreadBusyError):
-                call_in_thread(_take_lock, saver, CONFIG, 0)
-        same(saver.get(CONFIG), None)
-        present(saver.get(make_config("u")))
+            tag = saver.release(CONFIG)
+            assert_count(tag.checkpoints, 1)
+
+            put_state(saver, {"n": 2})
+            assert_same(saver.delete("t"), True)
+            self.assert_locked(saver, CONFIG)
+
+        assert_missing(saver)
+
+        get_checkpoint(saver, OTHER)
         if saver.lists_threads:
-            equal([*saver.threads()], ["u"])
+            assert_threads(saver, "u")
 
-    def test_whoever_holds_the_run_lock_may_take_it_again(self) -> None:
-        saver = self.open()
-        other = self.open_again(saver)
+    def test_the_run_lock_is_reentrant(self) -> None:
+        saver, other = self.open_two()
+
         with saver.run_lock(CONFIG):
-            with saver.run_lock(CONFIG, 0), saver.run_lock(make_config("t", namespace="n"), 0):
+            with saver.run_lock(CONFIG, 0), saver.run_lock(NESTED, 0):
                 pass
-            with self.raises(ThreadBusyError):
-                call_in_thread(_take_lock, other, CONFIG, 0)  # the inner blocks did not release it
-        call_in_thread(_take_lock, other, CONFIG, 0)
+            # The end of the inner blocks did not release the lock.
+            self.assert_locked(other, CONFIG)
 
-    def test_whoever_holds_the_run_lock_may_run_and_update_the_thread(self) -> None:
+        self.assert_unlocked(other, CONFIG)
+
+    def test_the_lock_holder_may_run_and_update_the_thread(self) -> None:
         saver = self.open()
         app = _make_counter(saver)
-        with saver.run_lock(CONFIG):
-            equal(dict(app.invoke({"n": 1}, CONFIG) or {}), {"n": 2})
-            app.update_state(CONFIG, {"n": 5})
-            equal(asyncio.run(_run_async(app, CONFIG)), {"n": 8})
-            with self.raises(ThreadBusyError):
-                call_in_thread(_take_lock, saver, CONFIG, 0)
-        equal(call_in_thread(lambda: dict(app.invoke({"n": 1}, CONFIG) or {})), {"n": 2})
 
-    def test_a_run_does_not_give_its_lock_to_the_code_that_goes_through_its_stream(self) -> None:
+        with saver.run_lock(CONFIG):
+            assert_equal(_count(app, 1), 2)
+
+            app.update_state(CONFIG, {"n": 5})
+            assert_equal(asyncio.run(_count_async(app, 7)), 8)
+            self.assert_locked(saver, CONFIG)
+
+        # After the block, a run in another thread gets the lock.
+        assert_equal(call_in_thread(_count, app, 1), 2)
+
+    def test_the_consumer_of_a_stream_does_not_hold_the_lock(self) -> None:
         saver = self.open()
-        stream = iter(_make_counter(saver).stream({"n": 1}, CONFIG))
+        app = _make_counter(saver)
+        stream = iter(app.stream({"n": 1}, CONFIG))
         next(stream)
+
+        # The run holds the lock between two items, and the code around `next` is not part of the run.
         with self.raises(ThreadBusyError):
-            _take_lock(saver, CONFIG, 0)
+            _acquire(saver, CONFIG, 0)
+
         for _ in stream:
             pass
-        _take_lock(saver, CONFIG, 0)
+        _acquire(saver, CONFIG, 0)
 
-    def test_a_node_cannot_run_its_own_thread_though_its_caller_holds_the_lock(self) -> None:
+    def test_a_node_cannot_run_its_own_thread_under_its_callers_lock(self) -> None:
+        # A node inherits the lock of its caller. It must not start a run inside the run it is part of.
         saver = self.open()
-        seen: list[type[BaseException]] = []
+        errors: list[type[BaseException]] = []
 
         def node(_state: object) -> None:
             with self.raises(GraphRunnerError) as caught:
                 app.invoke({}, CONFIG)
-            seen.append(type(caught.error))
+            errors.append(type(caught.error))
 
-        app = StateGraph({}).add_node("a", node).add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+        graph = StateGraph({})
+        graph.add_node("a", node)
+        app = _compile_single_node(graph, saver)
         with saver.run_lock(CONFIG):
             app.invoke({}, CONFIG)
-        equal(seen, [GraphRunnerError])
 
-    def test_the_key_of_the_run_lock_tells_threads_apart_not_objects(self) -> None:
-        saver = self.open()
-        other = self.open_again(saver)
-        equal(saver.run_lock_key(CONFIG), other.run_lock_key(make_config("t", "id", "n")))
-        is_shared = saver.run_lock_key(CONFIG) == saver.run_lock_key(make_config("u"))
-        expect(not is_shared, "two threads have the same run lock")
-        equal(saver.run_lock_key(None), saver.run_lock_key(make_config("$default")))
-        is_shared = self.make_saver().run_lock_key(CONFIG) == saver.run_lock_key(CONFIG)
-        expect(not is_shared, "two stores have the same run lock")
+        assert_equal(errors, [GraphRunnerError])
+
+    def test_the_run_lock_key_identifies_the_store_and_the_thread(self) -> None:
+        saver, other = self.open_two()
+        other_store = self.make_saver()
+        key = saver.run_lock_key(CONFIG)
+        default_key = saver.run_lock_key(None)
+
+        # The saver object, the checkpoint and the namespace do not matter.
+        same_thread = make_config("t", "id", "n")
+
+        assert_equal(other.run_lock_key(same_thread), key)
+        assert_equal(saver.run_lock_key(make_config("$default")), default_key)
+
+        is_shared = saver.run_lock_key(OTHER) == key
+        assert_true(not is_shared, "two threads have the same run lock")
+
+        is_shared = other_store.run_lock_key(CONFIG) == key
+        assert_true(not is_shared, "two stores have the same run lock")
 
     def test_readers_and_puts_do_not_wait_for_a_run(self) -> None:
         saver = self.open()
+
         with saver.run_lock(CONFIG):
             other = self.open_again(saver)
-            call_in_thread(lambda: other.put(CONFIG, made({"n": 1})))
-            equal(call_in_thread(lambda: len(other.list(CONFIG))), 1)
-            present(call_in_thread(lambda: other.get(CONFIG)))
-            call_in_thread(lambda: other.put_writes(CONFIG, {"w": 1}))
+            call_in_thread(other.put, CONFIG, made({"n": 1}))
+            listed = call_in_thread(other.list, CONFIG)
+            assert_count(listed, 1)
+
+            loaded = call_in_thread(other.get, CONFIG)
+            assert_not_none(loaded)
+
+            call_in_thread(other.put_writes, CONFIG, {"w": 1})
 
     def test_release_delete_and_copy_wait_for_a_run(self) -> None:
-        calls: list[Callable[[BaseCheckpointSaver], object]] = [
-            lambda saver: saver.release(CONFIG),
-            lambda saver: saver.delete("t"),
-            lambda saver: saver.copy("t", "new"),
-            lambda saver: saver.copy("u", "t"),
-        ]
-        for call in calls:
-            saver = self.open("waits_for_runs")
-            saver.put(make_config("u"), made({"n": 2}))
-            if call is not calls[-1]:
-                saver.put(CONFIG, made({"n": 1}))
-            with ThreadPoolExecutor(1) as pool:
-                with saver.run_lock(CONFIG):
-                    waiter = pool.submit(call, self.open_again(saver))
-                    with self.raises(TimeoutError):
-                        waiter.result(0.1)
-                    equal(len(saver.list(CONFIG)), call is not calls[-1])
-                waiter.result(TIMEOUT)
+        self._check_call_waits(lambda saver: saver.release(CONFIG))
+        self._check_call_waits(lambda saver: saver.delete("t"))
+        self._check_call_waits(lambda saver: saver.copy("t", "new"))
+        # The target of a copy must be empty, but its run lock may be held.
+        self._check_call_waits(lambda saver: saver.copy("u", "t"), is_empty=True)
+
+    def _check_call_waits(
+        self,
+        call: Callable[[BaseCheckpointSaver], object],
+        *,
+        is_empty: bool = False,
+    ) -> None:
+        """Assert that a call waits while the run lock of "t" is held, and changes nothing until then."""
+        saver = self.open("waits_for_runs")
+        put_state(saver, {"n": 2}, OTHER)
+        if not is_empty:
+            put_state(saver, {"n": 1})
+        count = len(saver.list(CONFIG))
+
+        with ThreadPoolExecutor(1) as pool:
+            with saver.run_lock(CONFIG):
+                waiter = pool.submit(call, self.open_again(saver))
+                with self.raises(TimeoutError):
+                    waiter.result(0.1)
+                assert_count(saver.list(CONFIG), count)
+
+            waiter.result(TIMEOUT)
+
+    def assert_locked(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+        """Assert that a caller in another thread cannot acquire the run lock."""
+        with self.raises(ThreadBusyError):
+            call_in_thread(_acquire, saver, config, 0)
+
+    def assert_unlocked(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+        """Assert that a caller in another thread can acquire the run lock at once."""
+        call_in_thread(_acquire, saver, config, 0)
 
 
-def _fail() -> None:
+def _raise_key_error() -> None:
     raise KeyError
 
 
+def _assert_busy_error(error: ThreadBusyError) -> None:
+    """Assert that an error describes the thread "t", after a wait of 0.05 seconds."""
+    assert_isinstance(error, TimeoutError)
+    assert_equal(error.thread_id, "t")
+    assert_true(bool(error.holder), "the error does not name the holder of the run lock")
+
+    # Clocks are coarse: a wait of 0.05 s may be measured as a little less.
+    is_long_enough = error.waited >= 0.04  # noqa: PLR2004
+    assert_true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
+
+
+def _assert_reported(reader: BaseCheckpointSaver, *, is_locked: bool) -> None:
+    """Assert what a saver reports of the run lock of "t", in this thread and in another."""
+    for config in (CONFIG, NESTED):
+        reported = reader.is_run_locked(config)
+        assert_equal(reported, is_locked, "is_run_locked")
+
+        reported = call_in_thread(reader.is_run_locked, config)
+        assert_equal(reported, is_locked, "is_run_locked in another thread")
+
+    expected_status = "running" if is_locked else "stalled"
+    assert_statuses(reader, CONFIG, expected_status)
+    assert_equal(reader.is_run_locked(OTHER), False, "is_run_locked of another thread")
+
+
+def _compile_single_node(graph: StateGraph, saver: BaseCheckpointSaver) -> CompiledGraph:
+    graph.add_edge(START, "a")
+    graph.add_edge("a", END)
+    return graph.compile(checkpoint_saver=saver)
+
+
 def _make_counter(saver: BaseCheckpointSaver) -> CompiledGraph:
-    graph = StateGraph({}).add_node("a", lambda state: {"n": state["n"] + 1})
-    return graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+    graph = StateGraph({})
+    graph.add_node("a", lambda state: {"n": state["n"] + 1})
+    return _compile_single_node(graph, saver)
 
 
-async def _run_async(app: CompiledGraph, config: RunnableConfig) -> dict[str, object]:
-    return dict(await app.ainvoke({"n": 7}, config) or {})
+def _count(app: CompiledGraph, number: int) -> object:
+    """Run a counter in the thread "t"."""
+    result = app.invoke({"n": number}, CONFIG)
+    return assert_not_none(result)["n"]
 
 
-def _take_lock(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float) -> None:
+async def _count_async(app: CompiledGraph, number: int) -> object:
+    result = await app.ainvoke({"n": number}, CONFIG)
+    return assert_not_none(result)["n"]
+
+
+def _acquire(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float) -> None:
+    """Acquire the run lock and release it."""
     with saver.run_lock(config, timeout):
         pass
 
@@ -215,7 +324,10 @@ def _take_lock(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: floa
 @contextmanager
 def _enter_node(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[None]:
     """Run the block as inside a node of a run that holds the thread's lock."""
-    token = CURRENT_NODE_CONTEXT.set(NodeContext("node", (), frozenset({saver.run_lock_key(config)})))
+    held_locks = frozenset({saver.run_lock_key(config)})
+    context = NodeContext("node", (), held_locks)
+    token = CURRENT_NODE_CONTEXT.set(context)
+
     try:
         yield
     finally:

@@ -9,23 +9,37 @@ from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.output import CheckpointInfo
+from graphkit._saver.arguments import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsDeleteIdle
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
-from graphkit.testing._contract.base import ContractTests, get_ids
+from graphkit.testing._contract.base import (
+    ContractTests,
+    assert_count,
+    assert_ids,
+    assert_missing,
+    assert_tags,
+    assert_threads,
+    assert_writes,
+)
 from graphkit.testing._values import (
     CONFIG,
-    GROWING,
+    NESTED,
+    OTHER,
     Note,
-    derive,
-    equal,
+    assert_equal,
+    assert_items,
+    assert_same,
+    config_of,
+    extend_list,
     grow_list,
     made,
     make_config,
     make_interrupt,
-    same,
+    put_all,
+    put_state,
 )
 
 
@@ -34,178 +48,255 @@ class MaintenanceTests(ContractTests):
 
     # Copy
 
-    def test_copy_copies_all_of_the_active_history(self) -> None:
+    def test_copy_copies_the_whole_history(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 5)
-        inner = made({"n": "inner", "note": Note("n")}, metadata={"k": (1,)})
+        with_writes, tagged = checkpoints[1:3]
+        copied_config = make_config("u", with_writes.id)
+        nested_copy_config = make_config("u", namespace="n")
+        nested = made({"n": "inner", "note": Note("n")}, metadata={"k": (1,)})
         if saver.lists_namespaces:
-            saver.put(make_config("t", namespace="n"), inner)
-        saver.put_writes(make_config("t", checkpoints[1].id), {"w": (1,)})
-        saver.add_tags(make_config("t", checkpoints[2].id), "tag")
-        with self.assert_unchanged(saver, CONFIG):
-            saver.copy("t", make_config("u"))
-        self.assert_history(saver, make_config("u"), checkpoints)
-        if saver.lists_namespaces:
-            self.assert_history(saver, make_config("u", namespace="n"), [inner])
-        same(saver.get_writes(make_config("u", checkpoints[1].id)), {"w": (1,)})
-        equal(saver.tags_of(make_config("u", checkpoints[2].id)), ("tag",))
-        following = derive(checkpoints[-1], {"list": ["copy"]}, GROWING)
-        saver.put(make_config("u"), following)
-        saver.put_writes(make_config("u", checkpoints[1].id), {"w": 2})
-        self.assert_history(saver, CONFIG, checkpoints)
-        same(saver.get_writes(make_config("t", checkpoints[1].id)), {"w": (1,)})
-        saver.delete("t")
-        self.assert_history(saver, make_config("u"), [*checkpoints, following])
+            saver.put(NESTED, nested)
+        saver.put_writes(config_of(with_writes), {"w": (1,)})
+        saver.add_tags(config_of(tagged), "tag")
 
-    def test_copy_of_nothing_or_onto_something_changes_nothing(self) -> None:
+        with self.assert_unchanged(saver, CONFIG):
+            saver.copy("t", OTHER)
+
+        self.assert_history(saver, OTHER, checkpoints)
+
+        if saver.lists_namespaces:
+            self.assert_history(saver, nested_copy_config, [nested])
+        assert_writes(saver, copied_config, {"w": (1,)})
+        assert_tags(saver, make_config("u", tagged.id), "tag")
+
+        # A change of the copy does not change the source.
+        following = extend_list(checkpoints[-1], "copy")
+        saver.put(OTHER, following)
+        saver.put_writes(copied_config, {"w": 2})
+
+        self.assert_history(saver, CONFIG, checkpoints)
+        assert_writes(saver, config_of(with_writes), {"w": (1,)})
+
+        # The copy does not need its source.
+        saver.delete("t")
+        self.assert_history(saver, OTHER, [*checkpoints, following])
+
+    def test_copy_requires_a_source_and_an_empty_target(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
-        saver.put(make_config("u"), made({"n": 2}))
-        with self.assert_unchanged(saver, CONFIG), self.assert_unchanged(saver, make_config("u")):
+        put_state(saver, {"n": 1})
+        put_state(saver, {"n": 2}, OTHER)
+
+        with self.assert_unchanged(saver, CONFIG), self.assert_unchanged(saver, OTHER):
             with self.raises(CheckpointNotFoundError):
                 saver.copy("unknown", "new")
             with self.raises(CheckpointConflictError):
                 saver.copy("t", "u")
             with self.raises(CheckpointConflictError):
                 saver.copy("t", "t")
-        same(saver.get(make_config("new")), None)
+
+        assert_missing(saver, make_config("new"))
 
     # Search
 
     def test_search_compares_metadata(self) -> None:
         saver = self.open()
-        for number in range(4):
-            metadata = {"user": "u", "n": number, "none": None, "deep": {"a": [number % 2]}}
-            saver.put(CONFIG, made({"n": number}, metadata=metadata))
-        if saver.lists_namespaces:
-            saver.put(make_config("t", namespace="n"), made({"n": 5}, metadata={"user": "u", "n": 5}))
-        saver.put(make_config("u"), made({"n": 6}, metadata={"user": "v", "n": 6}))
         all_numbers = [0, 1, 2, 3]
+
+        for number in all_numbers:
+            is_odd = number % 2
+            metadata = {
+                "user": "u",
+                "n": number,
+                "none": None,
+                "deep": {"a": [is_odd]},
+            }
+            put_state(saver, {"n": number}, metadata=metadata)
+
+        put_state(saver, {"n": 6}, OTHER, metadata={"user": "v", "n": 6})
         if saver.lists_namespaces:
+            put_state(saver, {"n": 5}, NESTED, metadata={"user": "u", "n": 5})
             all_numbers.append(5)
-        for reader in (saver, self.open_again(saver)):
+
+        for reader in self.readers_of(saver):
             infos = reader.search({"user": "u"}, thread_id="t")
-            equal(sorted(_get_numbers(infos)), all_numbers)
-            equal(_get_numbers(info for info in infos if not info.checkpoint_ns), [3, 2, 1, 0])
-            equal(_get_numbers(reader.search({"deep": {"a": [1]}}, thread_id="t")), [3, 1])
-            equal(_get_numbers(reader.search({"n": 2, "user": "u"}, thread_id="t")), [2])
-            equal(len(reader.search({"none": None}, thread_id="t")), 4)
-            equal([*reader.search({"missing": None}, thread_id="t")], [])
-            equal([*reader.search({"n": 2, "user": "v"}, thread_id="t")], [])
-            equal([*reader.search({"user": "u"}, thread_id="u")], [])
+            assert_equal(sorted(_get_numbers(infos)), all_numbers)
+
+            # The order within a history is newest first; that of the namespaces is undefined.
+            root_infos = [info for info in infos if not info.checkpoint_ns]
+            assert_equal(_get_numbers(root_infos), [3, 2, 1, 0])
+
+            _assert_found(reader, {"deep": {"a": [1]}}, [3, 1])
+            _assert_found(reader, {"n": 2, "user": "u"}, [2])
+            _assert_found(reader, {"n": 2, "user": "v"}, [])
+            # A None in the metadata is a value; a missing key does not match it.
+            _assert_found(reader, {"none": None}, [3, 2, 1, 0])
+            _assert_found(reader, {"missing": None}, [])
+            assert_items(reader.search({"user": "u"}, thread_id="u"), [])
 
     def test_search_stops_at_the_limit(self) -> None:
         saver = self.open()
-        for number in range(4):
-            saver.put(CONFIG, made({}, metadata={"user": "u", "n": number}))
-        equal(_get_numbers(saver.search({"user": "u"}, thread_id="t", limit=2)), [3, 2])
-        equal([*saver.search({"user": "u"}, thread_id="t", limit=0)], [])
-        equal(len(saver.search({}, thread_id=CONFIG, limit=9)), 4)
+        self._put_numbered(saver, 4)
 
-    def test_a_limit_may_be_greater_than_any_history(self) -> None:
+        infos = saver.search({"user": "u"}, thread_id="t", limit=2)
+        assert_equal(_get_numbers(infos), [3, 2])
+
+        infos = saver.search({"user": "u"}, thread_id="t", limit=0)
+        assert_items(infos, [])
+
+        # A config names its thread.
+        infos = saver.search({}, thread_id=CONFIG, limit=9)
+        assert_count(infos, 4)
+
+    def test_a_limit_may_exceed_the_history(self) -> None:
         saver = self.open()
-        for number in range(2):
-            saver.put(CONFIG, made({}, metadata={"user": "u", "n": number}))
+        self._put_numbered(saver, 2)
+
+        # Limits that do not fit into a C integer or a column of a database are valid too.
         for limit in (sys.maxsize, sys.maxsize + 1, 1 << 80):
             for thread_id in self._list_searched(saver):
-                equal(_get_numbers(saver.search({"user": "u"}, thread_id=thread_id, limit=limit)), [1, 0])
-            equal(_get_numbers(saver.recent(CONFIG, limit=limit)), [1, 0])
+                infos = saver.search({"user": "u"}, thread_id=thread_id, limit=limit)
+                assert_equal(_get_numbers(infos), [1, 0])
 
-    def test_a_limit_that_is_not_a_number_of_results_is_refused(self) -> None:
+            recent = saver.recent(CONFIG, limit=limit)
+            assert_equal(_get_numbers(recent), [1, 0])
+
+    def test_an_invalid_limit_raises(self) -> None:
         saver = self.open()
-        limits: tuple[Any, ...] = (-1, -sys.maxsize - 2, 1.5, float("inf"), "2")
-        for limit in limits:
+        invalid_limits: tuple[Any, ...] = (
+            -1,
+            -sys.maxsize - 2,
+            1.5,
+            float("inf"),
+            "2",
+        )
+
+        for limit in invalid_limits:
             for thread_id in self._list_searched(saver):
                 with self.raises(ValueError):
                     saver.search({"user": "u"}, thread_id=thread_id, limit=limit)
+
             with self.raises(ValueError):
                 saver.recent(CONFIG, limit=limit)
 
+    def _put_numbered(self, saver: BaseCheckpointSaver, count: int) -> None:
+        """Put checkpoints whose metadata has the user "u" and a number from 0 on."""
+        for number in range(count):
+            put_state(saver, {}, metadata={"user": "u", "n": number})
+
     def _list_searched(self, saver: BaseCheckpointSaver) -> Sequence[str | None]:
-        """Return what a search of a saver may be given as its thread."""
+        """Return the values of `thread_id` that a search of this saver accepts."""
         return [None, "t"] if saver.lists_threads else ["t"]
 
     def test_search_in_all_threads(self) -> None:
         saver = self.open("lists_threads")
-        for thread in ("t", "u"):
-            saver.put(make_config(thread), made({}, metadata={"user": "u"}))
-        saver.put(make_config("v"), made({}))
-        equal(sorted(info.thread_id for info in saver.search({"user": "u"})), ["t", "u"])
-        equal(len(saver.search({"user": "u"}, limit=1)), 1)
+        for config in (CONFIG, OTHER):
+            put_state(saver, {}, config, metadata={"user": "u"})
+        put_state(saver, {}, make_config("v"))
+
+        infos = saver.search({"user": "u"})
+        thread_ids = sorted(info.thread_id for info in infos)
+        assert_equal(thread_ids, ["t", "u"])
+
+        infos = saver.search({"user": "u"}, limit=1)
+        assert_count(infos, 1)
 
     # Prune
 
-    def test_prune_keeps_the_last(self) -> None:
+    def test_prune_keeps_the_latest_checkpoints(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 6)
-        equal(saver.prune("t", keep_last=2), 4)
-        self.assert_history(saver, CONFIG, checkpoints[4:])
-        equal(saver.prune("t", keep_last=2), 0)
-        following = derive(checkpoints[-1], {"list": ["next"]}, GROWING)
+        kept = checkpoints[4:]
+
+        _assert_pruned(saver, 4, "t", keep_last=2)
+        self.assert_history(saver, CONFIG, kept)
+        _assert_pruned(saver, 0, "t", keep_last=2)
+
+        following = extend_list(checkpoints[-1], "next")
         saver.put(CONFIG, following)
-        self.assert_history(saver, CONFIG, [*checkpoints[4:], following])
+        self.assert_history(saver, CONFIG, [*kept, following])
+
+        # Pruning is not a release.
         if isinstance(saver, HasVersions):
-            equal([*saver.versions_by_thread_id("t")], [])
+            assert_items(saver.versions_by_thread_id("t"), [])
 
-    def test_prune_goes_by_age(self) -> None:
+    def test_prune_removes_old_checkpoints(self) -> None:
+        saver = self.open()
         now = datetime(2026, 1, 10, tzinfo=UTC)
-        ages = [9, 1, 5, 7, 6]  # in days; the clock went back and forth
-        saver = self.open()
-        checkpoints = [made({"n": age}, created_at=now - timedelta(days=age)) for age in ages]
-        for checkpoint in checkpoints:
-            saver.put(CONFIG, checkpoint)
-        before = now - timedelta(days=5)
-        equal(saver.prune("t", older_than=before, keep_last=3), 1)
+        limit = now - timedelta(days=5)
+        checkpoints = []
+
+        # Ages in days; the clock went back and forth.
+        for age in (9, 1, 5, 7, 6):
+            created_at = now - timedelta(days=age)
+            checkpoint = made({"n": age}, created_at=created_at)
+            checkpoints.append(checkpoint)
+
+        put_all(saver, CONFIG, checkpoints)
+
+        _assert_pruned(saver, 1, "t", older_than=limit, keep_last=3)
         self.assert_history(saver, CONFIG, checkpoints[1:])
-        equal(saver.prune("t", older_than=before), 1)
+
+        _assert_pruned(saver, 1, "t", older_than=limit)
+
         # The latest checkpoint always stays. One exactly at the limit is not older than it.
-        self.assert_history(saver, CONFIG, [checkpoints[1], checkpoints[2], checkpoints[4]])
+        _, young, at_limit, _, latest = checkpoints
+        self.assert_history(saver, CONFIG, [young, at_limit, latest])
 
-    def test_prune_keeps_what_is_tagged_or_waits(self) -> None:
+    def test_prune_keeps_tagged_and_interrupted_checkpoints(self) -> None:
         saver = self.open()
-        tagged, other, interrupted, answered, untouched, latest = grow_list(saver, CONFIG, 6)
+        checkpoints = grow_list(saver, CONFIG, 6)
+        tagged, other, interrupted, answered, _, latest = checkpoints
+        saver.add_tags(config_of(tagged), "keep")
+        saver.add_tags(config_of(other), "other")
         interrupt = {INTERRUPT + "i": make_interrupt()}
-        saver.add_tags(make_config("t", tagged.id), "keep")
-        saver.add_tags(make_config("t", other.id), "other")
-        saver.put_writes(make_config("t", interrupted.id), interrupt)
-        saver.put_writes(make_config("t", answered.id), {**interrupt, ANSWER + "i": 1})
+        answer = {ANSWER + "i": 1}
+        saver.put_writes(config_of(interrupted), interrupt)
+        saver.put_writes(config_of(answered), interrupt | answer)
 
-        removed = [other, answered, untouched]
-        equal(saver.prune("t", keep_last=1, keep_tags=["keep"]), len(removed))
+        # Three are removed: two without a reason to keep them, and one whose interrupt was answered.
+        _assert_pruned(saver, 3, "t", keep_last=1, keep_tags=["keep"])
         self.assert_history_ids(saver, [tagged, interrupted, latest])
-        equal(saver.tags_of(make_config("t", tagged.id)), ("keep",))
-        same(saver.get_writes(make_config("t", interrupted.id)), interrupt)
+        assert_tags(saver, config_of(tagged), "keep")
+        assert_writes(saver, config_of(interrupted), interrupt)
 
-        removed = [tagged, interrupted]
-        equal(saver.prune("t", keep_last=1, keep_interrupted=False), len(removed))
+        # Without the options, only the latest is kept.
+        _assert_pruned(saver, 2, "t", keep_last=1, keep_interrupted=False)
         self.assert_history_ids(saver, [latest])
 
     def assert_history_ids(self, saver: BaseCheckpointSaver, oldest_first: Sequence[Checkpoint]) -> None:
         """Assert that a history has these ids and states, whatever its writes and tags."""
         newest_first = oldest_first[::-1]
-        for reader in (saver, self.open_again(saver)):
-            listed = reader.list(CONFIG)
-            equal(get_ids(listed), get_ids(newest_first))
-            for checkpoint, expected in zip(listed, newest_first, strict=True):
-                same(checkpoint.state, expected.state)
 
-    def test_prune_covers_every_namespace_each_for_itself(self) -> None:
+        for reader in self.readers_of(saver):
+            listed = reader.list(CONFIG)
+            assert_ids(listed, newest_first)
+
+            for checkpoint, expected in zip(listed, newest_first, strict=True):
+                assert_same(checkpoint.state, expected.state)
+
+    def test_prune_counts_each_namespace_separately(self) -> None:
         saver = self.open("lists_namespaces")
         root = grow_list(saver, CONFIG, 3)
-        inner = grow_list(saver, make_config("t", namespace="n"), 4)
-        equal(saver.prune(CONFIG, keep_last=2), 3)
+        nested = grow_list(saver, NESTED, 4)
+
+        _assert_pruned(saver, 3, CONFIG, keep_last=2)
         self.assert_history(saver, CONFIG, root[1:])
-        self.assert_history(saver, make_config("t", namespace="n"), inner[2:])
+        self.assert_history(saver, NESTED, nested[2:])
 
     def test_prune_covers_every_thread(self) -> None:
         saver = self.open("lists_threads")
-        histories = {thread: grow_list(saver, make_config(thread), 3) for thread in ("t", "u")}
-        equal(saver.prune("unknown", keep_last=1), 0)
-        equal(saver.prune(keep_last=1), 4)
-        for thread, history in histories.items():
-            self.assert_history(saver, make_config(thread), history[2:])
+        first = grow_list(saver, CONFIG, 3)
+        second = grow_list(saver, OTHER, 3)
 
-    def test_prune_wants_to_be_told_what(self) -> None:
+        _assert_pruned(saver, 0, "unknown", keep_last=1)
+        _assert_pruned(saver, 4, None, keep_last=1)
+
+        self.assert_history(saver, CONFIG, first[2:])
+        self.assert_history(saver, OTHER, second[2:])
+
+    def test_prune_requires_a_criterion(self) -> None:
+        # Also for a thread without checkpoints.
         for thread in ("t", "u"):
             saver = self.open()
             grow_list(saver, CONFIG, 2)
@@ -215,27 +306,51 @@ class MaintenanceTests(ContractTests):
                 saver.prune(thread, keep_last=0)
             with self.raises(ValueError):
                 saver.prune(thread, keep_tags=["tag"])
-            equal(len(saver.list(CONFIG)), 2)
+            assert_count(saver.list(CONFIG), 2)
 
     # Delete idle threads
 
-    def test_delete_idle_deletes_only_threads_that_nobody_writes_to(self) -> None:
+    def test_delete_idle_deletes_only_idle_threads(self) -> None:
         saver = self.open("lists_threads")
         if not isinstance(saver, SupportsDeleteIdle):
             self.skip("the saver does not declare delete_idle")
         now = datetime.now(UTC)
-        saver.put(CONFIG, made({"n": 1}, created_at=now - timedelta(days=9)))  # the write counts, not this time
-        saver.put(make_config("u"), made({"n": 2}))
-        equal([*saver.delete_idle(idle_since=now - timedelta(days=1))], [])
-        later = now + timedelta(days=1)
-        equal([*saver.delete_idle(idle_since=later, dry_run=True)], ["t", "u"])
-        equal(len(saver.threads()), 2)
-        equal([*saver.delete_idle("u", idle_since=later)], ["u"])
+        yesterday = now - timedelta(days=1)
+        tomorrow = now + timedelta(days=1)
+        # The time of the last write counts, not the `created_at` of a checkpoint.
+        put_state(saver, {"n": 1}, created_at=now - timedelta(days=9))
+        put_state(saver, {"n": 2}, OTHER)
+        assert_items(saver.delete_idle(idle_since=yesterday), [])
+
+        found = saver.delete_idle(idle_since=tomorrow, dry_run=True)
+        assert_items(found, ["t", "u"])
+        assert_count(saver.threads(), 2)
+
+        deleted = saver.delete_idle("u", idle_since=tomorrow)
+        assert_items(deleted, ["u"])
+
+        # A thread with a run is not idle.
         with saver.run_lock(CONFIG):
-            equal([*saver.delete_idle(idle_since=later)], [])
-        equal(len(saver.list(CONFIG)), 1)
-        equal([*saver.delete_idle(idle_since=later)], ["t"])
-        equal([*saver.threads()], [])
+            deleted = saver.delete_idle(idle_since=tomorrow)
+            assert_items(deleted, [])
+
+        assert_count(saver.list(CONFIG), 1)
+
+        deleted = saver.delete_idle(idle_since=tomorrow)
+        assert_items(deleted, ["t"])
+        assert_threads(saver)
+
+
+def _assert_pruned(saver: BaseCheckpointSaver, expected: int, thread: ThreadLike, **options: Any) -> None:
+    """Prune, and assert how many checkpoints were removed."""
+    count = saver.prune(thread, **options)
+    assert_equal(count, expected, "the count of prune")
+
+
+def _assert_found(saver: BaseCheckpointSaver, metadata: dict[str, Any], expected: Iterable[int]) -> None:
+    """Assert the numbers of the checkpoints of thread "t" that a search finds."""
+    infos = saver.search(metadata, thread_id="t")
+    assert_equal(_get_numbers(infos), expected)
 
 
 def _get_numbers(infos: Iterable[CheckpointInfo]) -> list[int]:

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import RunnableConfig
 from graphkit._saver.arguments import ThreadLike
 from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.testing._contract.base import ContractTests, get_ids
+from graphkit.testing._contract.base import (
+    ContractTests,
+    assert_checkpoints,
+    assert_count,
+    assert_ids,
+    assert_missing,
+    assert_no_writes,
+    assert_statuses,
+    assert_tags,
+    assert_threads,
+    assert_writes,
+    get_statuses,
+)
 from graphkit.testing._values import (
     CONFIG,
     HOSTILE_IDS,
-    at_least,
-    equal,
+    NESTED,
+    OTHER,
+    assert_at_least,
+    assert_equal,
+    assert_isinstance,
+    assert_items,
+    assert_not_none,
+    assert_same,
+    assert_same_checkpoint,
     grow_list,
-    is_a,
-    made,
     make_config,
-    present,
-    same,
-    same_checkpoint,
+    put_state,
 )
 
 
@@ -30,189 +44,253 @@ class ThreadTests(ContractTests):
 
     def test_release_returns_the_history_and_empties_the_thread(self) -> None:
         saver = self.open()
+        other_config = make_config("other")
         checkpoints = grow_list(saver, CONFIG, 4)
-        saver.put(make_config("other"), made({"n": 1}))
-        tag = saver.release(CONFIG)
-        is_a(tag, Tag)
-        equal(tag.thread_id, "t")
-        equal(len(tag.checkpoints), len(checkpoints))
-        for loaded, expected in zip(tag.checkpoints, reversed(checkpoints), strict=True):
-            same_checkpoint(loaded, expected)
-        self.assert_history(saver, CONFIG, [])
-        equal(len(saver.list(make_config("other"))), 1)
-        fresh = made({"n": "fresh"})
-        saver.put(CONFIG, fresh)
-        self.assert_history(saver, CONFIG, [fresh])
-        same_checkpoint(tag.checkpoints[0], checkpoints[-1])
+        put_state(saver, {"n": 1}, other_config)
 
-    def test_releasing_an_empty_thread_gives_an_empty_tag(self) -> None:
+        tag = saver.release(CONFIG)
+
+        assert_isinstance(tag, Tag)
+        assert_equal(tag.thread_id, "t")
+        assert_checkpoints(tag.checkpoints, checkpoints)
+        self.assert_history(saver, CONFIG, [])
+        assert_count(saver.list(other_config), 1)
+
+        # The thread starts afresh, and the tag does not change.
+        fresh = put_state(saver, {"n": "fresh"})
+        self.assert_history(saver, CONFIG, [fresh])
+        assert_same_checkpoint(tag.checkpoints[0], checkpoints[-1])
+
+    def test_release_of_an_empty_thread_returns_an_empty_tag(self) -> None:
         saver = self.open()
+
         for _ in range(2):
             tag = saver.release(CONFIG)
-            equal((tag.thread_id, [*tag.checkpoints], tag.version), ("t", [], None))
-        same(saver.get(CONFIG), None)
+            assert_equal(tag.thread_id, "t")
+            assert_items(tag.checkpoints, [])
+            assert_equal(tag.version, None)
+
+        assert_missing(saver)
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
         saver = self.open()
-        root = made({"n": "root"})
-        inner = made({"n": "inner"})
-        saver.put(CONFIG, root)
-        saver.put(make_config("t", namespace="n/m"), inner)
-        tag = saver.release(make_config("t", namespace="n/m"))
-        equal(get_ids(tag.checkpoints), [root.id])
+        inner_config = make_config("t", namespace="n/m")
+        root = put_state(saver, {"n": "root"})
+        put_state(saver, {"n": "inner"}, inner_config)
+
+        tag = saver.release(inner_config)
+
+        assert_ids(tag.checkpoints, [root])
         self.assert_history(saver, CONFIG, [])
-        self.assert_history(saver, make_config("t", namespace="n/m"), [])
-        equal([*saver.namespaces("t")], [])
+        self.assert_history(saver, inner_config, [])
+        assert_items(saver.namespaces("t"), [])
 
     # Threads and namespaces
 
-    def test_threads_and_namespaces_are_worlds_apart(self) -> None:
+    def test_threads_and_namespaces_are_isolated(self) -> None:
         saver = self.open()
-        namespaces = ("", "n", "n/m", "N")
-        histories: list[tuple[RunnableConfig, list[Checkpoint]]] = []
-        for thread in ("t", "u"):
-            histories += [(make_config(thread, namespace=namespace), []) for namespace in namespaces]
+        configs = [
+            make_config(thread, namespace=namespace) for thread in ("t", "u") for namespace in ("", "n", "n/m", "N")
+        ]
+        histories: list[list[Checkpoint]] = [[] for _ in configs]
 
         # The histories grow in turns, and their checkpoints have the same ids.
         for n in range(3):
-            for number, (config, history) in enumerate(histories):
-                checkpoint = made({"where": [number, n]}, id=f"id {n}")
-                saver.put(config, checkpoint)
+            shared_id = f"id {n}"
+            for number, config in enumerate(configs):
+                state = {"where": [number, n]}
+                checkpoint = put_state(saver, state, config, id=shared_id)
+                histories[number].append(checkpoint)
                 saver.put_writes(config, {"w": n})
-                history.append(checkpoint)
-        for config, history in histories:
+
+        for config, history in zip(configs, histories, strict=True):
             self.assert_history(saver, config, history)
 
-        config, history = histories[1]
-        history[0] = made({"where": "replaced"}, id="id 0")
-        saver.put(config.replace(checkpoint_id="id 0"), history[0])
-        for config, history in histories:
+        replaced_config = configs[1].replace(checkpoint_id="id 0")
+        replacement = put_state(saver, {"where": "replaced"}, replaced_config, id="id 0")
+        histories[1][0] = replacement
+        for config, history in zip(configs, histories, strict=True):
             self.assert_history(saver, config, history)
 
-    def test_namespaces_are_those_that_hold_checkpoints(self) -> None:
+    def test_namespaces_lists_those_with_checkpoints(self) -> None:
         saver = self.open("lists_namespaces")
         for namespace in ("n/m", "", "n"):
-            saver.put(make_config("t", namespace=namespace), made({"n": namespace}))
-        for reader in (saver, self.open_again(saver)):
-            equal(sorted(reader.namespaces("t")), ["", "n", "n/m"])
-            equal(sorted(reader.namespaces(make_config("t", namespace="n"))), ["", "n", "n/m"])
-            equal([*reader.namespaces("u")], [])
+            config = make_config("t", namespace=namespace)
+            put_state(saver, {"n": namespace}, config)
+
+        expected = ["", "n", "n/m"]
+
+        for reader in self.readers_of(saver):
+            assert_equal(sorted(reader.namespaces("t")), expected)
+            # The namespace of a config does not restrict the list.
+            assert_equal(sorted(reader.namespaces(NESTED)), expected)
+            assert_items(reader.namespaces("u"), [])
 
     def test_any_string_is_a_thread_id(self) -> None:
         saver = self.open()
         for thread in HOSTILE_IDS:
-            saver.put(make_config(thread), made({"id": thread}))
-        for reader in (saver, self.open_again(saver)):
+            put_state(saver, {"id": thread}, make_config(thread))
+
+        for reader in self.readers_of(saver):
             for thread in HOSTILE_IDS:
-                (loaded,) = reader.list(make_config(thread))
-                same(loaded.state, {"id": thread})
-                equal(reader.history(make_config(thread))[0].thread_id, thread)
+                config = make_config(thread)
+                (loaded,) = reader.list(config)
+                assert_same(loaded.state, {"id": thread})
+
+                (info,) = reader.history(config)
+                assert_equal(info.thread_id, thread)
+
+        # Releasing every second thread leaves the others, whose ids are similar.
         for thread in HOSTILE_IDS[::2]:
-            equal(len(saver.release(make_config(thread)).checkpoints), 1)
+            tag = saver.release(make_config(thread))
+            assert_count(tag.checkpoints, 1)
+
         for number, thread in enumerate(HOSTILE_IDS):
-            equal(len(saver.list(make_config(thread))), number % 2)
+            listed = saver.list(make_config(thread))
+            assert_count(listed, number % 2)
 
     def test_any_string_is_a_namespace(self) -> None:
         saver = self.open()
         for namespace in HOSTILE_IDS:
-            saver.put(make_config("t", namespace=namespace), made({"id": namespace}))
-        for reader in (saver, self.open_again(saver)):
-            for namespace in HOSTILE_IDS:
-                (loaded,) = reader.list(make_config("t", namespace=namespace))
-                same(loaded.state, {"id": namespace})
+            config = make_config("t", namespace=namespace)
+            put_state(saver, {"id": namespace}, config)
 
-    def test_threads_lists_those_that_hold_checkpoints(self) -> None:
+        for reader in self.readers_of(saver):
+            for namespace in HOSTILE_IDS:
+                config = make_config("t", namespace=namespace)
+                (loaded,) = reader.list(config)
+                assert_same(loaded.state, {"id": namespace})
+
+    def test_threads_lists_those_with_checkpoints(self) -> None:
         saver = self.open("lists_threads")
-        equal([*saver.threads()], [])
+        assert_threads(saver)
+
+        inner_config = make_config("only inside", namespace="n")
+        put_state(saver, {"n": 1}, inner_config)
         for thread in HOSTILE_IDS:
-            saver.put(make_config(thread), made({"n": 1}))
-        saver.put(make_config("only inside", namespace="n"), made({"n": 1}))
+            put_state(saver, {"n": 1}, make_config(thread))
         saver.release(make_config("a"))
         saver.delete("A")
-        for reader in (saver, self.open_again(saver)):
-            equal(sorted(reader.threads()), sorted({*HOSTILE_IDS, "only inside"} - {"a", "A"}))
+
+        remaining = {*HOSTILE_IDS, "only inside"}
+        remaining -= {"a", "A"}
+        for reader in self.readers_of(saver):
+            assert_threads(reader, *remaining)
 
     def test_delete_removes_every_namespace(self) -> None:
         saver = self.open("lists_namespaces", "lists_threads")
+        inner_config = make_config("only inside", namespace="n")
+
         for thread_id in ("t", "u", "$default"):
-            grow_list(saver, make_config(thread_id), 3)
-            saver.put_writes(make_config(thread_id), {"w": 1})
-        saver.put(make_config("t", namespace="n"), made({"n": 1}))
-        saver.put(make_config("only inside", namespace="n"), made({"n": 1}))
-        named: list[ThreadLike] = ["t", make_config("only inside"), None]
-        for thread in named:
-            same(saver.delete(thread), True)
-            same(saver.delete(thread), False)
-        equal([*self.open_again(saver).threads()], ["u"])
-        equal(len(saver.list(make_config("u"))), 3)
-        for namespace in ("", "n"):
-            self.assert_history(saver, make_config("t", namespace=namespace), [])
-        fresh = made({"n": "fresh"})
-        saver.put(CONFIG, fresh)
+            config = make_config(thread_id)
+            grow_list(saver, config, 3)
+            saver.put_writes(config, {"w": 1})
+
+        put_state(saver, {"n": 1}, NESTED)
+        put_state(saver, {"n": 1}, inner_config)
+
+        # A thread is named by its id or by a config; None is the default thread.
+        deleted: list[ThreadLike] = ["t", inner_config, None]
+        for thread in deleted:
+            assert_same(saver.delete(thread), True)
+            assert_same(saver.delete(thread), False)
+
+        reader = self.open_again(saver)
+        assert_threads(reader, "u")
+        assert_count(saver.list(OTHER), 3)
+        self.assert_history(saver, CONFIG, [])
+        self.assert_history(saver, NESTED, [])
+
+        fresh = put_state(saver, {"n": "fresh"})
         self.assert_history(saver, CONFIG, [fresh])
-        equal(dict(saver.get_writes(CONFIG)), {})
+        assert_no_writes(saver, CONFIG)
 
     # Capabilities
 
-    def test_what_a_saver_cannot_list_or_measure_is_an_error(self) -> None:
+    def test_undeclared_threads_and_size_raise(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
+        put_state(saver, {"n": 1})
         if not saver.lists_threads:
             with self.raises(CheckpointerConfigurationError):
                 saver.threads()
+
         if not saver.measures_size:
             with self.raises(CheckpointerConfigurationError):
                 saver.size()
 
     # Incomplete threads
 
-    def test_a_copy_that_has_not_ended_is_incomplete_and_gives_way_to_another(self) -> None:
+    def test_an_unfinished_copy_is_incomplete_and_can_be_replaced(self) -> None:
         saver = self.open()
-        checkpoints = grow_list(saver, make_config("u"), 4)
-        state = checkpoints[0].state
+        checkpoints = grow_list(saver, OTHER, 4)
         incoming = IncomingThread(saver, "t", "u")
-        incoming.begin([""], state)
-        for reader in (saver, self.open_again(saver)):
-            equal([info.status for info in reader.history(CONFIG)], ["incomplete"])
+        incoming.begin([""], checkpoints[0].state)
+        for reader in self.readers_of(saver):
+            assert_statuses(reader, CONFIG, "incomplete")
+
+        # Every way to read the status agrees while the copy is under way.
         for checkpoint in checkpoints[:3]:
             incoming.put("", StoredCheckpoint(checkpoint))
-        for reader in (saver, self.open_again(saver)):
-            equal(reader.history(CONFIG)[0].status, "incomplete")
-            equal(reader.recent(CONFIG, limit=1)[0].status, "incomplete")
-            equal(present(reader.summary(CONFIG)).latest.status, "incomplete")
+
+        for reader in self.readers_of(saver):
+            (latest,) = reader.recent(CONFIG, limit=1)
+            summary = assert_not_none(reader.summary(CONFIG))
+
+            assert_equal(reader.history(CONFIG)[0].status, "incomplete")
+            assert_equal(latest.status, "incomplete")
+            assert_equal(summary.latest.status, "incomplete")
+
+        # The copy never finishes; another one replaces it.
         saver.copy("u", "t")
         self.assert_history(saver, CONFIG, checkpoints)
 
-    def test_a_copy_that_has_ended_equals_its_source(self) -> None:
+    def test_a_finished_copy_equals_its_source(self) -> None:
         saver = self.open()
-        checkpoints = grow_list(saver, make_config("u"), 4)
+        checkpoints = grow_list(saver, OTHER, 4)
+
         incoming = IncomingThread(saver, "t", "u")
         incoming.begin([""], checkpoints[0].state)
+
         for checkpoint in checkpoints:
-            incoming.put("", StoredCheckpoint(checkpoint, {"w": checkpoint.id}, ("tag",)))
+            writes = {"w": checkpoint.id}
+            stored = StoredCheckpoint(checkpoint, writes, ("tag",))
+            incoming.put("", stored)
+
         incoming.finish()
+
         self.assert_history(saver, CONFIG, checkpoints)
-        for reader in (saver, self.open_again(saver)):
+
+        for reader in self.readers_of(saver):
             infos = reader.history(CONFIG)
-            equal([info.status for info in infos], ["stalled", "", "", ""])
+            assert_equal(get_statuses(infos), ["stalled", "", "", ""])
+
             for info in infos:
-                address = make_config("t", info.id)
-                equal(reader.tags_of(address), ("tag",))
-                same(reader.get_writes(address), {"w": info.id})
+                config = make_config("t", info.id)
+                assert_tags(reader, config, "tag")
+                assert_writes(reader, config, {"w": info.id})
 
     # Size
 
     def test_size(self) -> None:
         saver = self.open("measures_size")
-        equal(saver.size("t"), 0)
-        saver.put(CONFIG, made({"text": "x" * 5_000}))
-        at_least(saver.size("t"), 5_000)
-        saver.put(CONFIG, made({"text": "y" * 5_000}))
-        size = saver.size("t")
-        at_least(size, 10_000)
-        saver.put(make_config("t", namespace="n"), made({"text": "z" * 5_000}))
-        at_least(saver.size(CONFIG), size + 5_000)
-        saver.put(make_config("u"), made({"text": "u" * 5_000}))
-        at_least(saver.size(), saver.size("t") + saver.size("u"))
+        assert_equal(saver.size("t"), 0)
+
+        # The size is at least that of the text; what is stored around it may add to it.
+        put_state(saver, {"text": "x" * 5_000})
+        assert_at_least(saver.size("t"), 5_000)
+
+        put_state(saver, {"text": "y" * 5_000})
+        root_size = saver.size("t")
+        assert_at_least(root_size, 10_000)
+
+        # The size of a thread includes its namespaces, and the size of the store its threads.
+        put_state(saver, {"text": "z" * 5_000}, NESTED)
+        thread_size = saver.size(CONFIG)
+        assert_at_least(thread_size, root_size + 5_000)
+
+        put_state(saver, {"text": "u" * 5_000}, OTHER)
+        other_size = saver.size("u")
+        assert_at_least(saver.size(), thread_size + other_size)
+
         saver.delete("t")
-        equal(saver.size("t"), 0)
+        assert_equal(saver.size("t"), 0)

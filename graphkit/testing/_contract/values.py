@@ -7,22 +7,33 @@ from typing import Any
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointSerializationError
-from graphkit.testing._contract.base import ContractTests
+from graphkit.testing._contract.base import (
+    ContractTests,
+    assert_count,
+    assert_missing,
+    assert_state,
+    assert_threads,
+    assert_writes,
+    get_checkpoint,
+)
 from graphkit.testing._values import (
     CONFIG,
     GROWING,
     Note,
     UnknownType,
     Unregistered,
+    assert_equal,
+    assert_isinstance,
+    assert_same,
+    assert_true,
+    config_of,
     derive,
-    equal,
-    expect,
+    extend_list,
     grow_list,
-    is_a,
     made,
     make_config,
-    present,
-    same,
+    put_all,
+    put_state,
     sample_values,
 )
 
@@ -32,7 +43,9 @@ class ValueTests(ContractTests):
 
     # States
 
-    def test_what_changes_between_two_states_does_not_matter(self) -> None:
+    def test_unrelated_states_are_stored_exactly(self) -> None:
+        # Each state differs from the one before in another way: a saver that stores changes must
+        # find every one, also those of order and of type only.
         states: list[dict[str, Any]] = [
             {},
             {"list": [1], "dict": {"a": {"b": [1, 2]}}, "text": "x" * 1000},
@@ -49,137 +62,202 @@ class ValueTests(ContractTests):
         ]
         saver = self.open()
         checkpoints = [made(state) for state in states]
-        for checkpoint in checkpoints:
-            saver.put(CONFIG, checkpoint)
-        self.assert_history(saver, CONFIG, checkpoints)
-        for loaded, state in zip(reversed(saver.list(CONFIG)), states, strict=True):
-            same(loaded.state, state)
+        put_all(saver, CONFIG, checkpoints)
 
-    def test_a_state_that_grows(self) -> None:
+        self.assert_history(saver, CONFIG, checkpoints)
+
+        listed = saver.list(CONFIG)
+        for loaded, state in zip(reversed(listed), states, strict=True):
+            assert_same(loaded.state, state)
+
+    def test_a_growing_state(self) -> None:
         saver = self.open()
         checkpoints = grow_list(saver, CONFIG, 40)
         self.assert_history(saver, CONFIG, checkpoints)
-        loaded = present(saver.get(make_config("t", checkpoints[24].id)))
-        same(loaded.state, {"list": [*range(25)], "fixed": "f" * 100, "last": 24})
 
-    def test_a_state_that_grew_from_another_than_the_newest(self) -> None:
+        # The expected state is written out here, as `assert_history` compares with merged states.
+        middle = config_of(checkpoints[24])
+        expected = {
+            "list": [*range(25)],
+            "fixed": "f" * 100,
+            "last": 24,
+        }
+        assert_state(saver, middle, expected)
+
+    def test_a_state_derived_from_an_older_checkpoint(self) -> None:
         saver = self.open()
         trunk = grow_list(saver, CONFIG, 5)
-        branch = [derive(trunk[1], {"list": ["b"], "fixed": None}, GROWING)]
-        saver.put(CONFIG, branch[0])
-        branch.append(derive(branch[0], {"list": ["c"]}, GROWING))
-        saver.put(CONFIG, branch[1])
-        back = derive(trunk[4], {"list": ["d"]}, GROWING)
+
+        # A branch from the second checkpoint, as after a run that was resumed there.
+        first = derive(trunk[1], {"list": ["b"], "fixed": None}, GROWING)
+        saver.put(CONFIG, first)
+        second = extend_list(first, "c")
+        saver.put(CONFIG, second)
+
+        # The next checkpoint derives from the trunk again, not from the latest.
+        back = extend_list(trunk[4], "d")
         saver.put(CONFIG, back)
-        self.assert_history(saver, CONFIG, [*trunk, *branch, back])
-        loaded = present(saver.get(make_config("t", branch[1].id)))
-        same(loaded.state, {"list": [0, 1, "b", "c"], "fixed": None, "last": 1})
 
-    def test_a_state_that_grew_from_what_was_read_or_stored_elsewhere(self) -> None:
+        self.assert_history(saver, CONFIG, [*trunk, first, second, back])
+
+        expected = {
+            "list": [0, 1, "b", "c"],
+            "fixed": None,
+            "last": 1,
+        }
+        assert_state(saver, config_of(second), expected)
+
+    def test_a_state_derived_from_a_loaded_checkpoint_or_another_thread(self) -> None:
         saver = self.open()
-        first = made({"list": [1], "note": Note("a")})
-        saver.put(CONFIG, first)
-        read = present(saver.get(CONFIG))
-        second = derive(read, {"list": [2]}, GROWING)
+        elsewhere = make_config("other")
+        first = put_state(saver, {"list": [1], "note": Note("a")})
+
+        # The second derives from an object that the saver itself has made.
+        loaded = get_checkpoint(saver)
+        second = extend_list(loaded, 2)
         saver.put(CONFIG, second)
-        saver.put(make_config("other"), second)
-        third = derive(second, {"list": [3]}, GROWING)
-        saver.put(make_config("other"), third)
+
+        # In the other thread, the saver has not stored the state from which the second derives.
+        saver.put(elsewhere, second)
+        third = extend_list(second, 3)
+        saver.put(elsewhere, third)
+
         self.assert_history(saver, CONFIG, [first, second])
-        self.assert_history(saver, make_config("other"), [second, third])
-        same(third.state["list"], [1, 2, 3])
+        self.assert_history(saver, elsewhere, [second, third])
+        assert_same(third.state["list"], [1, 2, 3])
 
-    def test_every_type_comes_back_exactly(self) -> None:
+    def test_every_type_is_stored_exactly(self) -> None:
         saver = self.open()
+
         for name, value in sample_values().items():
-            state = {name: value, "nested": [{"in": (value,)}]}
-            saver.put(CONFIG, made(state, metadata={"m": value}))
+            nested = [{"in": (value,)}]
+            state = {name: value, "nested": nested}
+            put_state(saver, state, metadata={"m": value})
             saver.put_writes(CONFIG, {"w": value})
-            for reader in (saver, self.open_again(saver)):
-                loaded = present(reader.get(CONFIG))
-                same(loaded.state, state)
-                same(loaded.metadata["m"], value)
-                same(reader.get_writes(CONFIG), {"w": value})
-                same(reader.history(CONFIG)[0].metadata, {"m": value})
 
-    def test_every_type_at_once_and_appended(self) -> None:
+            for reader in self.readers_of(saver):
+                loaded = get_checkpoint(reader)
+                info = reader.history(CONFIG)[0]
+
+                assert_same(loaded.state, state)
+                assert_same(loaded.metadata["m"], value)
+                assert_writes(reader, CONFIG, {"w": value})
+                assert_same(info.metadata, {"m": value})
+
+    def test_all_types_in_one_state(self) -> None:
         saver = self.open()
-        first = made({"list": [*sample_values().values()], **sample_values()})
-        saver.put(CONFIG, first)
-        second = derive(first, {"list": [*sample_values().values()], "none": 0}, GROWING)
+        samples = _list_samples()
+        first_state = sample_values()
+        first_state["list"] = samples
+        first = put_state(saver, first_state)
+        update = {"list": samples, "none": 0}
+        second = derive(first, update, GROWING)
         saver.put(CONFIG, second)
-        for reader in (saver, self.open_again(saver)):
-            newest, oldest = reader.list(CONFIG)
-            same(oldest.state, {"list": [*sample_values().values()], **sample_values()})
-            same(
-                newest.state,
-                {"list": [*sample_values().values(), *sample_values().values()], **sample_values(), "none": 0},
-            )
 
-    # What cannot be stored
+        # The expected states are made of new objects: putting must not have changed the samples.
+        old_state = sample_values()
+        old_state["list"] = _list_samples()
+        new_state = sample_values()
+        new_state["none"] = 0
+        new_state["list"] = _list_samples() + _list_samples()
+
+        for reader in self.readers_of(saver):
+            newest, oldest = reader.list(CONFIG)
+            assert_same(oldest.state, old_state)
+            assert_same(newest.state, new_state)
+
+    # Values that cannot be stored
 
     def assert_refused(
         self, saver: BaseCheckpointSaver, checkpoint: Checkpoint, path: str, type_name: str = "UnknownType"
     ) -> None:
         """Assert that the saver refuses a checkpoint by the path of a value and changes nothing."""
-        with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
+        with self.raises_without_change(saver, CheckpointSerializationError) as caught:
             saver.put(CONFIG, checkpoint)
-        is_a(caught.error, TypeError)
-        equal(caught.error.path, path)
-        named = caught.error.type_name
-        expect(named.endswith(type_name), f"the error names the type {named} instead of {type_name}")
 
-    def test_a_value_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
-        saver = self.open("refuses_unstorable_values")
-        first = made({"messages": [1]})
-        saver.put(CONFIG, first)
-        deep = {"ok": 1, "messages": [{"when": 1}, {"when": 2, "who": [0, UnknownType()]}]}
-        self.assert_refused(saver, made(deep), "messages[1].who[1]")
-        self.assert_refused(saver, made({"x": Unregistered()}), "x", "Unregistered")
-        self.assert_refused(saver, made({"x": (1, UnknownType)}), "x[1]", "type")
-        saver.put(CONFIG, made({"messages": [1, 2]}))
-        equal(len(saver.list(CONFIG)), 2)
+        error = caught.error
+        assert_isinstance(error, TypeError)
+        assert_equal(error.path, path)
 
-    def test_a_change_that_cannot_be_stored_is_refused_by_its_path(self) -> None:
+        is_named = error.type_name.endswith(type_name)
+        assert_true(is_named, f"the error names the type {error.type_name} instead of {type_name}")
+
+    def test_an_unstorable_value_raises_with_its_path(self) -> None:
         saver = self.open("refuses_unstorable_values")
-        first = made({"list": [1, (2,)], "other": (1,)})
-        saver.put(CONFIG, first)
-        nested = derive(first, {"list": [3, [UnknownType()]]}, GROWING)
+        put_state(saver, {"messages": [1]})
+
+        first_message = {"when": 1}
+        second_message = {"when": 2, "who": [0, UnknownType()]}
+        nested = made({"ok": 1, "messages": [first_message, second_message]})
+        self.assert_refused(saver, nested, "messages[1].who[1]")
+
+        unregistered = made({"x": Unregistered()})
+        self.assert_refused(saver, unregistered, "x", "Unregistered")
+
+        # A class is not a value, whatever it is the class of.
+        type_itself = made({"x": (1, UnknownType)})
+        self.assert_refused(saver, type_itself, "x[1]", "type")
+
+        # The saver still stores what it can.
+        put_state(saver, {"messages": [1, 2]})
+        assert_count(saver.list(CONFIG), 2)
+
+    def test_an_unstorable_change_raises_with_its_path(self) -> None:
+        # A saver that checks only what changed must still name the path from the top of the state.
+        saver = self.open("refuses_unstorable_values")
+        first = put_state(saver, {"list": [1, (2,)], "other": (1,)})
+        nested = extend_list(first, 3, [UnknownType()])
         self.assert_refused(saver, nested, "list[3][0]")
+
         new_key = derive(first, {"new": {"k": UnknownType()}})
         self.assert_refused(saver, new_key, "new.k")
 
-        storable = derive(first, {"list": [3]}, GROWING)
+        # After a refusal, the next change from the same parent is stored.
+        storable = extend_list(first, 3)
         saver.put(CONFIG, storable)
-        appended = derive(storable, {"list": [UnknownType()]}, GROWING)
+        appended = extend_list(storable, UnknownType())
+
         self.assert_refused(saver, appended, "list[3]")
         self.assert_history(saver, CONFIG, [first, storable])
 
-    def test_a_replacement_that_cannot_be_stored_is_refused(self) -> None:
+    def test_an_unstorable_replacement_raises(self) -> None:
         saver = self.open("refuses_unstorable_values")
-        first = made({"n": 1})
-        second = made({"n": 2})
-        saver.put(CONFIG, first)
-        saver.put(CONFIG, second)
-        with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError):
-            saver.put(make_config("t", first.id), made({"n": UnknownType()}))
+        first = put_state(saver, {"n": 1})
+        put_state(saver, {"n": 2})
+        with self.raises_without_change(saver, CheckpointSerializationError):
+            put_state(saver, {"n": UnknownType()}, config_of(first))
 
-    def test_metadata_and_writes_that_cannot_be_stored_are_refused(self) -> None:
+    def test_unstorable_metadata_and_writes_raise(self) -> None:
         saver = self.open("refuses_unstorable_values")
-        saver.put(CONFIG, made({"n": 1}))
+        put_state(saver, {"n": 1})
         saver.put_writes(CONFIG, {"w": 1})
+
         with self.assert_unchanged(saver, CONFIG):
             with self.raises(CheckpointSerializationError) as caught:
-                saver.put(CONFIG, made({"n": 2}, metadata={"who": UnknownType()}))
-            expect("who" in caught.error.path, f"the error names the path {caught.error.path!r} instead of who")
+                put_state(saver, {"n": 2}, metadata={"who": UnknownType()})
+            _assert_in_path(caught.error, "who")
+
+            # Not one of several writes is stored if one of them is refused.
             with self.raises(CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, {"fine": 1, "bad": [UnknownType()]})
-            expect("bad[0]" in caught.error.path, f"the error names the path {caught.error.path!r} instead of bad[0]")
+            _assert_in_path(caught.error, "bad[0]")
 
-    def test_a_refused_checkpoint_makes_no_thread(self) -> None:
+    def test_a_refused_put_creates_no_thread(self) -> None:
         saver = self.open("refuses_unstorable_values")
         with self.raises(CheckpointSerializationError):
-            saver.put(CONFIG, made({"n": UnknownType()}))
-        same(saver.get(CONFIG), None)
+            put_state(saver, {"n": UnknownType()})
+        assert_missing(saver)
+
         if saver.lists_threads:
-            equal([*saver.threads()], [])
+            assert_threads(saver)
+
+
+def _list_samples() -> list[Any]:
+    """Return the sample values of every type; new objects each time, because some are mutable."""
+    return [*sample_values().values()]
+
+
+def _assert_in_path(error: CheckpointSerializationError, part: str) -> None:
+    """Assert that the path of an error contains a text; savers may put a prefix before it."""
+    is_named = part in error.path
+    assert_true(is_named, f"the error names the path {error.path!r} instead of {part}")

@@ -6,117 +6,173 @@ from typing import Any
 
 from graphkit._saver.versions import HasVersions
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing._contract.base import ContractTests
+from graphkit.testing._contract.base import (
+    ContractTests,
+    assert_checkpoints,
+    assert_missing,
+    assert_threads,
+)
 from graphkit.testing._values import (
     CONFIG,
     HOSTILE_IDS,
-    at_least,
-    equal,
+    NESTED,
+    OTHER,
+    assert_at_least,
+    assert_equal,
+    assert_isinstance,
+    assert_items,
+    assert_same,
     grow_list,
-    is_a,
-    made,
     make_config,
-    same,
-    same_checkpoint,
+    put_state,
 )
 
 
 class VersionTests(ContractTests):
     """Tests the promises of `HasVersions`."""
 
-    def test_a_release_keeps_a_version(self) -> None:
+    def test_release_creates_a_version(self) -> None:
         saver = self.open_versioned()
         first = grow_list(saver, CONFIG, 3)
-        equal(saver.release(CONFIG).version, 1)
-        second = made({"n": "second"})
-        saver.put(CONFIG, second)
-        saver.put(make_config("t", namespace="n"), made({"n": "inner"}))
-        equal(saver.release(CONFIG).version, 2)
+        assert_equal(saver.release(CONFIG).version, 1)
+
+        second = put_state(saver, {"n": "second"})
+        put_state(saver, {"n": "inner"}, NESTED)
+        assert_equal(saver.release(CONFIG).version, 2)
+
         readers: list[Any] = [saver, self.open_again(saver)]
+
         for reader in readers:
-            is_a(reader, HasVersions)
-            equal([*reader.versions_by_thread_id("t")], [1, 2])
-            equal([*reader.versions_by_thread_id(CONFIG)], [1, 2])
-            equal(reader.last_version_by_thread_id("t"), 2)
-            equal(reader.get_version(CONFIG), "2")
+            assert_isinstance(reader, HasVersions)
+            assert_versions(reader, "t", [1, 2])
+            assert_versions(reader, CONFIG, [1, 2])
+            assert_equal(reader.last_version_by_thread_id("t"), 2)
+            assert_equal(reader.get_version(CONFIG), "2")
+
             tag = reader.tag(CONFIG, 1)
-            equal((tag.thread_id, tag.version, len(tag.checkpoints)), ("t", 1, 3))
-            for loaded, expected in zip(tag.checkpoints, reversed(first), strict=True):
-                same_checkpoint(loaded, expected)
+            assert_equal(tag.thread_id, "t")
+            assert_equal(tag.version, 1)
+            assert_checkpoints(tag.checkpoints, first)
+
+            # Without a number, the tag is that of the last version.
             for version in (2, None):
                 tag = reader.tag(CONFIG, version)
-                equal((tag.version, len(tag.checkpoints)), (2, 1))
-                same_checkpoint(tag.checkpoints[0], second)
+                assert_equal(tag.version, 2)
+                assert_checkpoints(tag.checkpoints, [second])
 
-    def test_an_empty_release_makes_no_version(self) -> None:
+    def test_an_empty_release_creates_no_version(self) -> None:
         saver = self.open_versioned()
-        same(saver.release(CONFIG).version, None)
-        saver.put(CONFIG, made({"n": 1}))
+        tag = saver.release(CONFIG)
+        assert_same(tag.version, None)
+
+        put_state(saver, {"n": 1})
         saver.release(CONFIG)
-        same(saver.release(CONFIG).version, None)
-        equal([*self.open_again(saver).versions_by_thread_id("t")], [1])  # type: ignore[attr-defined]
+        tag = saver.release(CONFIG)
+        assert_same(tag.version, None)
 
-    def test_an_unknown_version_is_an_error(self) -> None:
+        reader = self.open_again(saver)
+        assert_versions(reader, "t", [1])
+
+    def test_an_unknown_version_raises(self) -> None:
         saver = self.open_versioned()
-        equal([*saver.versions_by_thread_id("t")], [])
-        same(saver.last_version_by_thread_id("t"), None)
-        same(saver.get_version(CONFIG), None)
+        assert_versions(saver, "t", [])
+        assert_same(saver.last_version_by_thread_id("t"), None)
+        assert_same(saver.get_version(CONFIG), None)
+
         with self.raises(CheckpointNotFoundError):
             saver.tag(CONFIG)
-        saver.put(CONFIG, made({"n": 1}))
+
+        put_state(saver, {"n": 1})
         saver.release(CONFIG)
         for version in (0, 2, -1, 99):
             with self.raises(CheckpointNotFoundError):
                 saver.tag(CONFIG, version)
+
+        # A thread whose id looks like the name of a version is another thread.
         with self.raises(CheckpointNotFoundError):
             saver.tag(make_config("t-v1"), 1)
 
-    def test_versions_of_threads_are_apart(self) -> None:
+    def test_versions_of_threads_are_isolated(self) -> None:
         saver = self.open_versioned()
-        for thread in HOSTILE_IDS:
-            saver.put(make_config(thread), made({"id": thread}))
-            saver.release(make_config(thread))
-        for thread in HOSTILE_IDS:
-            equal([*saver.versions_by_thread_id(thread)], [1])
-            same(saver.tag(make_config(thread), 1).checkpoints[0].state, {"id": thread})
-            same(saver.get(make_config(thread)), None)
 
-    def test_released_threads_are_listed_on_demand_until_deleted(self) -> None:
+        for thread in HOSTILE_IDS:
+            config = make_config(thread)
+            put_state(saver, {"id": thread}, config)
+            saver.release(config)
+
+        for thread in HOSTILE_IDS:
+            config = make_config(thread)
+            assert_versions(saver, thread, [1])
+
+            tag = saver.tag(config, 1)
+            assert_same(tag.checkpoints[0].state, {"id": thread})
+            assert_missing(saver, config)
+
+    def test_released_threads_are_listed_until_deleted(self) -> None:
         saver = self.open_versioned("lists_threads", "measures_size")
-        for thread in ("released", "both", "live"):
-            saver.put(make_config(thread), made({"n": 1}))
-        saver.release(make_config("released"))
-        saver.release(make_config("both"))
-        saver.put(make_config("both"), made({"n": 2}))
-        equal(sorted(saver.threads()), ["both", "live"])
-        equal(sorted(self.open_again(saver).threads(released=True)), ["both", "live", "released"])
-        at_least(saver.size("released"), 1)
-        same(saver.delete("released"), True)
-        same(saver.delete("released"), False)
-        equal([*saver.versions_by_thread_id("released")], [])
-        equal(sorted(saver.threads(released=True)), ["both", "live"])
+        released = make_config("released")
+        both = make_config("both")
+        for config in (released, both, make_config("live")):
+            put_state(saver, {"n": 1}, config)
+        saver.release(released)
+        saver.release(both)
+        put_state(saver, {"n": 2}, both)
+
+        # `threads` lists a thread without checkpoints only on demand.
+        reader = self.open_again(saver)
+
+        assert_threads(saver, "both", "live")
+        assert_threads(reader, "both", "live", "released", released=True)
+        assert_at_least(saver.size("released"), 1)
+
+        # Deleting a thread deletes its versions.
+        assert_same(saver.delete("released"), True)
+        assert_same(saver.delete("released"), False)
+        assert_versions(saver, "released", [])
+        assert_threads(saver, "both", "live", released=True)
+
         with self.raises(CheckpointNotFoundError):
-            saver.tag(make_config("released"), 1)
-        saver.put(make_config("released"), made({"n": 3}))
-        equal(saver.release(make_config("released")).version, 1)
+            saver.tag(released, 1)
 
-    def test_copy_takes_no_versions_along_and_leaves_those_of_the_target(self) -> None:
+        # The versions of the new thread start at 1 again.
+        put_state(saver, {"n": 3}, released)
+        tag = saver.release(released)
+        assert_equal(tag.version, 1)
+
+    def test_copy_copies_no_versions(self) -> None:
         saver = self.open_versioned()
+
         for thread in ("t", "u"):
-            saver.put(make_config(thread), made({"n": thread}))
-            saver.release(make_config(thread))
-        saver.put(CONFIG, made({"n": 2}))
-        saver.release(CONFIG)
-        saver.put(CONFIG, made({"n": 3}))
-        saver.copy("t", "u")
-        equal([*saver.versions_by_thread_id("u")], [1])
-        same(saver.tag(make_config("u")).checkpoints[0].state, {"n": "u"})
-        equal(saver.release(make_config("u")).version, 2)
+            config = make_config(thread)
+            put_state(saver, {"n": thread}, config)
+            saver.release(config)
 
-    def test_the_old_names_of_versions(self) -> None:
-        saver = self.open_versioned()
-        saver.put(CONFIG, made({"n": 1}))
+        put_state(saver, {"n": 2})
         saver.release(CONFIG)
-        equal([*saver.versionsByThreadId("t")], [1])
-        equal(saver.lastVersionByThreadId("t"), 1)
-        equal(saver.getVersion(CONFIG), "1")
+        put_state(saver, {"n": 3})
+
+        saver.copy("t", "u")
+
+        # The target keeps the versions it had.
+        assert_versions(saver, "u", [1])
+
+        tag = saver.tag(OTHER)
+        assert_same(tag.checkpoints[0].state, {"n": "u"})
+
+        tag = saver.release(OTHER)
+        assert_equal(tag.version, 2)
+
+    def test_the_java_names_of_versions(self) -> None:
+        saver = self.open_versioned()
+        put_state(saver, {"n": 1})
+        saver.release(CONFIG)
+
+        assert_items(saver.versionsByThreadId("t"), [1])
+        assert_equal(saver.lastVersionByThreadId("t"), 1)
+        assert_equal(saver.getVersion(CONFIG), "1")
+
+
+def assert_versions(saver: Any, thread: Any, expected: list[int]) -> None:
+    """Assert that a thread has exactly these versions."""
+    versions = saver.versions_by_thread_id(thread)
+    assert_items(versions, expected, "versions")

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.arguments import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from graphkit.testing._contract.base import TIMEOUT, ContractTests
-from graphkit.testing._values import CONFIG, equal, expect, made, make_config, make_interrupt, present, same
+from graphkit.testing._values import (
+    CONFIG,
+    OTHER,
+    UNKNOWN,
+    assert_equal,
+    assert_not_none,
+    assert_same,
+    assert_true,
+    made,
+    make_config,
+    make_interrupt,
+    put_state,
+)
 
 _INTERVAL = 0.01
 """The polling interval of savers without change events, in seconds."""
@@ -20,173 +33,279 @@ _INTERVAL = 0.01
 class WatchTests(ContractTests):
     """Which changes a watch reports, and how long `wait_for_resume` waits."""
 
-    def test_a_watch_tells_what_is_put_from_now_on_in_order(self) -> None:
+    # What a watch reports
+
+    def test_watch_reports_new_checkpoints_in_order(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 0}))
+        put_state(saver, {"n": 0})
+
         with saver.watch("t", interval=_INTERVAL) as watch:
+            # The writer is another saver, so that the watch cannot rely on calls of its own saver.
             other = self.open_again(saver)
             ids = [_put(other, CONFIG, n) for n in range(1, 20)]
             changes = _collect_until(watch, ids[-1])
-        equal(_get_checkpoint_ids(changes), ids)
-        for change in changes:
-            equal(change.kind, "checkpoint")
-            equal(change.thread_id, "t")
-            equal(change.checkpoint_ns, "")
 
-    def test_a_watch_tells_stops_answers_and_failures(self) -> None:
+        # The checkpoint from before the watch is not reported.
+        assert_equal(_get_checkpoint_ids(changes), ids)
+
+        for change in changes:
+            assert_equal(change.kind, "checkpoint")
+            assert_equal(change.thread_id, "t")
+            assert_equal(change.checkpoint_ns, "")
+
+    def test_watch_reports_interrupts_answers_and_failures(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 0}))
+        put_state(saver, {"n": 0})
+        interrupt = make_interrupt("x", {"why": 1})
+        failure = {
+            "node_id": "a",
+            "type": "E",
+            "message": "m",
+            "at": 1,
+        }
+
         with saver.watch(CONFIG, interval=_INTERVAL) as watch:
             other = self.open_again(saver)
-            other.put_writes(CONFIG, {"interrupt:i": make_interrupt("x", {"why": 1}), "once:1": 2})
-            equal(_get_change(watch, "interrupt").id, "i")
+
+            # Other pending writes, such as the results of `once`, are not reported.
+            other.put_writes(CONFIG, {"interrupt:i": interrupt, "once:1": 2})
+            change = _get_change(watch, "interrupt")
+            assert_equal(change.id, "i")
+
             other.put_writes(CONFIG, {"answer:i": {"yes": True}})
-            answer = _get_change(watch, "answer")
-            equal(answer.id, "i")
-            same(answer.value, {"yes": True})
-            other.put_writes(CONFIG, {"failure": {"node_id": "a", "type": "E", "message": "m", "at": 1}})
-            equal(_get_change(watch, "failure").value["message"], "m")
-            same(watch.get(0), None)
+            change = _get_change(watch, "answer")
 
-    def test_a_watch_can_begin_at_a_checkpoint(self) -> None:
+            assert_equal(change.id, "i")
+            assert_same(change.value, {"yes": True})
+
+            other.put_writes(CONFIG, {"failure": failure})
+            change = _get_change(watch, "failure")
+
+            assert_equal(change.value["message"], "m")
+            assert_same(watch.get(0), None)
+
+    def test_watch_can_start_at_a_checkpoint(self) -> None:
         saver = self.open()
-        ids = [_put(saver, CONFIG, n) for n in range(2)]
+        _put(saver, CONFIG, 0)
+        start_id = _put(saver, CONFIG, 1)
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-        ids += [_put(saver, CONFIG, n) for n in range(2, 5)]
-        with saver.watch(make_config("t", ids[1]), interval=_INTERVAL) as watch:
-            changes = _collect_until(watch, ids[-1])
-        equal(_get_checkpoint_ids(changes), ids[2:])
-        equal([change.id for change in changes if change.kind == "interrupt"], ["i"])
-        with self.raises(CheckpointNotFoundError):
-            saver.watch(make_config("t", "unknown"))
+        later_ids = [_put(saver, CONFIG, n) for n in range(2, 5)]
 
-    def test_a_watch_can_begin_with_the_latest(self) -> None:
+        # The watch reports what happened since, including the writes of the checkpoint itself.
+        start = make_config("t", start_id)
+        with saver.watch(start, interval=_INTERVAL) as watch:
+            changes = _collect_until(watch, later_ids[-1])
+        assert_equal(_get_checkpoint_ids(changes), later_ids)
+
+        interrupt_ids = [change.id for change in changes if change.kind == "interrupt"]
+        assert_equal(interrupt_ids, ["i"])
+
+        with self.raises(CheckpointNotFoundError):
+            saver.watch(UNKNOWN)
+
+    def test_watch_can_start_with_the_latest_checkpoint(self) -> None:
         saver = self.open()
         ids = [_put(saver, CONFIG, n) for n in range(3)]
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+
         with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
-            first = present(watch.get(TIMEOUT))
-            second = present(watch.get(TIMEOUT))
-            equal(present(first.checkpoint).id, ids[-1])
-            equal((second.kind, second.id), ("interrupt", "i"))
-            same(watch.get(0), None)
+            first = assert_not_none(watch.get(TIMEOUT))
+            latest = assert_not_none(first.checkpoint)
+            assert_equal(latest.id, ids[-1])
 
-    def test_a_watch_tells_of_all_threads(self) -> None:
+            # The checkpoint is followed by its pending writes, and by nothing else.
+            second = assert_not_none(watch.get(TIMEOUT))
+            assert_equal(second.kind, "interrupt")
+            assert_equal(second.id, "i")
+            assert_same(watch.get(0), None)
+
+    def test_watch_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")
-        saver.put(make_config("old"), made({"n": 0}))
+        thread_ids = ("old", "new", "ünï/cöde")
+        put_state(saver, {"n": 0}, make_config("old"))
+
+        ids = []
         with saver.watch(interval=_INTERVAL) as watch:
-            last = [_put(saver, make_config(thread), 1) for thread in ("old", "new", "ünï/cöde")]
-            changes = _collect_until(watch, *last)
-        expect(all(change.checkpoint is not None for change in changes), f"a change has no checkpoint: {changes}")
-        equal(sorted(change.thread_id for change in changes), ["new", "old", "ünï/cöde"])
+            for thread_id in thread_ids:
+                config = make_config(thread_id)
+                ids.append(_put(saver, config, 1))
+            changes = _collect_until(watch, *ids)
 
-    def test_a_watch_of_one_thread_tells_of_no_other(self) -> None:
+        # Each thread is reported once, with its checkpoint.
+        reported_ids = _get_checkpoint_ids(changes)
+        assert_equal(sorted(reported_ids), sorted(ids))
+
+        reported = [change.thread_id for change in changes]
+        assert_equal(sorted(reported), sorted(thread_ids))
+
+    def test_watch_of_one_thread_ignores_others(self) -> None:
         saver = self.open()
+
         with saver.watch("t", interval=_INTERVAL) as watch:
-            saver.put(make_config("u"), made({"n": 1}))
+            put_state(saver, {"n": 1}, OTHER)
             own_id = _put(saver, CONFIG, 2)
+
+            # Changes arrive in order, so one of the other thread would be the first of two.
             (change,) = _collect_until(watch, own_id)
-            equal(change.thread_id, "t")
+            assert_equal(change.thread_id, "t")
 
-    def test_a_watch_tells_of_the_namespaces_that_it_is_asked_for(self) -> None:
+    def test_watch_of_a_namespace_covers_nested_namespaces(self) -> None:
         saver = self.open("lists_namespaces")
-        saver.put(make_config("t", namespace="ab"), made({"n": 0}))
-        whole_thread = saver.watch("t", interval=_INTERVAL)
-        one_namespace = saver.watch(make_config("t", namespace="a"), interval=_INTERVAL)
-        with whole_thread, one_namespace:
-            ids = [_put(saver, make_config("t", namespace=name), 1) for name in ("ab", "a/b", "a")]
-            changes = _collect_until(whole_thread, *ids)
-            equal({change.checkpoint_ns for change in changes}, {"ab", "a/b", "a"})
-            changes = _collect_until(one_namespace, *ids[1:])
-            equal({change.checkpoint_ns for change in changes}, {"a/b", "a"})
+        # "a/b" is nested in "a"; "ab" only starts with the same letter.
+        similar = make_config("t", namespace="ab")
+        nested = make_config("t", namespace="a/b")
+        namespace = make_config("t", namespace="a")
+        put_state(saver, {"n": 0}, similar)
 
-    def test_a_watch_tells_of_a_release_and_of_a_delete(self) -> None:
+        whole_thread = saver.watch("t", interval=_INTERVAL)
+        one_namespace = saver.watch(namespace, interval=_INTERVAL)
+
+        with whole_thread, one_namespace:
+            similar_id = _put(saver, similar, 1)
+            nested_id = _put(saver, nested, 1)
+            own_id = _put(saver, namespace, 1)
+            changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
+            assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"})
+
+            changes = _collect_until(one_namespace, nested_id, own_id)
+            assert_equal(_get_namespaces(changes), {"a/b", "a"})
+
+    def test_watch_reports_release_and_delete(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 0}))
+        put_state(saver, {"n": 0})
+        # Without versions, nothing is left of a released thread.
+        kind = "release" if isinstance(saver, HasVersions) else "delete"
+
         with saver.watch("t", interval=_INTERVAL) as watch:
             saver.release(CONFIG)
-            kind = "release" if isinstance(saver, HasVersions) else "delete"
-            same(_get_change(watch, kind).checkpoint, None)
-            _collect_until(watch, _put(saver, CONFIG, 1))
+            change = _get_change(watch, kind)
+            assert_same(change.checkpoint, None)
+
+            new_id = _put(saver, CONFIG, 1)
+            _collect_until(watch, new_id)
             saver.delete("t")
             _get_change(watch, "delete")
 
-    def test_a_watch_ends_when_it_is_closed(self) -> None:
+    # The life of a watch
+
+    def test_close_ends_a_watch(self) -> None:
         saver = self.open()
+
         with ThreadPoolExecutor(1) as pool:
             watch = saver.watch("t", interval=_INTERVAL)
             reader = pool.submit(list[Change], watch)
-            saver.put(CONFIG, made({"n": 0}))
+            put_state(saver, {"n": 0})
             watch.close()
-            equal({change.kind for change in reader.result(TIMEOUT)} - {"checkpoint"}, set())
-        same(watch.get(TIMEOUT), None)
 
-    def test_a_watch_can_be_woken(self) -> None:
-        watch = self.open().watch("t", interval=_INTERVAL)
+            # The iteration ends; it is a race whether it reports the checkpoint before.
+            changes = reader.result(TIMEOUT)
+
+        kinds = {change.kind for change in changes}
+        assert_equal(kinds - {"checkpoint"}, set())
+        assert_same(watch.get(TIMEOUT), None)
+
+    def test_wake_ends_a_waiting_get(self) -> None:
+        saver = self.open()
+        watch = saver.watch("t", interval=_INTERVAL)
+
         with watch, ThreadPoolExecutor(1) as pool:
             reader = pool.submit(watch.get)
             watch.wake()
-            same(reader.result(TIMEOUT), None)
-            same(watch.get(0), None)
 
-    def test_a_watch_comes_back_in_time_however_often_it_looks(self) -> None:
-        with ThreadPoolExecutor(1) as pool, self.open().watch("t", interval=1e-9) as watch:
-            same(pool.submit(watch.get, 0.0).result(TIMEOUT), None)
+            assert_same(reader.result(TIMEOUT), None)
+            assert_same(watch.get(0), None)
 
-    def test_a_watch_wants_an_interval_above_zero(self) -> None:
+    def test_watch_get_respects_its_timeout_at_a_tiny_interval(self) -> None:
+        saver = self.open()
+        with ThreadPoolExecutor(1) as pool, saver.watch("t", interval=1e-9) as watch:
+            reader = pool.submit(watch.get, 0.0)
+            assert_same(reader.result(TIMEOUT), None)
+
+    def test_watch_requires_a_positive_interval(self) -> None:
         for interval in (0.0, -1.0, float("nan")):
             with self.raises(CheckpointerConfigurationError):
                 self.open().watch("t", interval=interval)
 
-    def test_waiting_for_an_answer(self) -> None:
+    # Waiting for an answer
+
+    def test_wait_for_resume_returns_after_the_last_answer(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 0}))
-        same(saver.wait_for_resume("t"), True)
-        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x"), "interrupt:j": make_interrupt("y")})
-        same(saver.wait_for_resume("t", 0, interval=_INTERVAL), False)
+        put_state(saver, {"n": 0})
+        assert_same(saver.wait_for_resume("t"), True)
+
+        interrupts = {
+            "interrupt:i": make_interrupt("x"),
+            "interrupt:j": make_interrupt("y"),
+        }
+        saver.put_writes(CONFIG, interrupts)
+        _assert_waiting(saver, 0)
+
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(saver.wait_for_resume, CONFIG, TIMEOUT, interval=_INTERVAL)
+            waiter = _start_waiting(pool, saver, CONFIG)
             other = self.open_again(saver)
+
+            # None is an answer too, but the other interrupt has none.
             other.put_writes(CONFIG, {"answer:i": None})
-            same(saver.wait_for_resume("t", 0.05, interval=_INTERVAL), False)
-            expect(not waiter.done(), "wait_for_resume returned before the answer")
+
+            _assert_waiting(saver, 0.05)
+            assert_true(not waiter.done(), "wait_for_resume returned before the answer")
+
             other.put_writes(CONFIG, {"answer:j": 1})
-            same(waiter.result(TIMEOUT), True)
+            assert_same(waiter.result(TIMEOUT), True)
 
-    def test_waiting_ends_when_somebody_moves_on(self) -> None:
-        calls: list[Callable[[BaseCheckpointSaver], object]] = [
-            lambda saver: saver.put(CONFIG, made({"n": 1})),
-            lambda saver: saver.release(CONFIG),
-            lambda saver: saver.delete("t"),
-        ]
-        for call in calls:
-            saver = self.open()
-            saver.put(CONFIG, made({"n": 0}))
-            saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
-            with ThreadPoolExecutor(1) as pool:
-                waiter = pool.submit(saver.wait_for_resume, "t", TIMEOUT, interval=_INTERVAL)
-                call(self.open_again(saver))
-                same(waiter.result(TIMEOUT), True)
+    def test_wait_for_resume_returns_when_the_thread_moves_on(self) -> None:
+        self._check_wait_ends(lambda saver: saver.put(CONFIG, made({"n": 1})))
+        self._check_wait_ends(lambda saver: saver.release(CONFIG))
+        self._check_wait_ends(lambda saver: saver.delete("t"))
 
-    def test_waiting_for_an_answer_in_an_embedded_graph(self) -> None:
+    def _check_wait_ends(self, call: Callable[[BaseCheckpointSaver], object]) -> None:
+        """Assert that a call by another saver ends the wait for an answer."""
         saver = self.open()
-        saver.put(CONFIG, made({"n": 0}))
-        saver.put(make_config("t", namespace="sub"), made({"n": 0}))
-        saver.put_writes(make_config("t", namespace="sub"), {"interrupt:i": make_interrupt("x")})
-        saver.put_writes(CONFIG, {"inner:i": "sub", "inner:k": "in a saver of its own"})
+        put_state(saver, {"n": 0})
+        saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
+
         with ThreadPoolExecutor(1) as pool:
-            waiter = pool.submit(saver.wait_for_resume, "t", TIMEOUT, interval=_INTERVAL)
+            waiter = _start_waiting(pool, saver, "t")
+            call(self.open_again(saver))
+            assert_same(waiter.result(TIMEOUT), True)
+
+    def test_wait_for_resume_covers_nested_subgraphs(self) -> None:
+        saver = self.open()
+        subgraph = make_config("t", namespace="sub")
+        put_state(saver, {"n": 0})
+        put_state(saver, {"n": 0}, subgraph)
+        saver.put_writes(subgraph, {"interrupt:i": make_interrupt("x")})
+
+        # The root records where each interrupt is. That of k is in a store which this saver does
+        # not know, so that only the root can record that it was answered.
+        saver.put_writes(CONFIG, {"inner:i": "sub", "inner:k": "in a saver of its own"})
+
+        with ThreadPoolExecutor(1) as pool:
+            waiter = _start_waiting(pool, saver, "t")
             other = self.open_again(saver)
-            other.put_writes(make_config("t", namespace="sub"), {"answer:i": None})
-            same(saver.wait_for_resume("t", 0.05, interval=_INTERVAL), False)
+            other.put_writes(subgraph, {"answer:i": None})
+            _assert_waiting(saver, 0.05)
+
             other.put_writes(CONFIG, {"inner:k": None})
-            same(waiter.result(TIMEOUT), True)
+            assert_same(waiter.result(TIMEOUT), True)
+
+
+def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLike) -> Future[bool]:
+    """Call `wait_for_resume` in another thread."""
+    return pool.submit(saver.wait_for_resume, thread, TIMEOUT, interval=_INTERVAL)
+
+
+def _assert_waiting(saver: BaseCheckpointSaver, timeout: float) -> None:
+    """Assert that `wait_for_resume` reaches its timeout, because an answer is missing."""
+    is_answered = saver.wait_for_resume("t", timeout, interval=_INTERVAL)
+    assert_same(is_answered, False, "wait_for_resume")
 
 
 def _put(saver: BaseCheckpointSaver, config: RunnableConfig, number: int) -> str:
     """Put a checkpoint and return its id."""
     checkpoint = made({"n": number})
-    equal(saver.put(config, checkpoint).checkpoint_id, checkpoint.id)
+    stored = saver.put(config, checkpoint)
+    assert_equal(stored.checkpoint_id, checkpoint.id)
     return checkpoint.id
 
 
@@ -198,8 +317,8 @@ def _get_change(watch: Watch, kind: str) -> Change:
     change = watch.get(TIMEOUT)
     while change is not None and change.kind == "idle":
         change = watch.get(TIMEOUT)
-    change = present(change)
-    equal(change.kind, kind, f"the kind of {change!r}")
+    change = assert_not_none(change)
+    assert_equal(change.kind, kind, f"the kind of {change!r}")
     return change
 
 
@@ -207,14 +326,20 @@ def _collect_until(watch: Watch, *ids: str) -> list[Change]:
     """Return the changes that a watch reports until it has reported all these checkpoints."""
     missing = set(ids)
     changes: list[Change] = []
+
     while missing:
-        change = present(watch.get(TIMEOUT))
+        change = assert_not_none(watch.get(TIMEOUT))
         changes.append(change)
         if change.checkpoint is not None:
             missing.discard(change.checkpoint.id)
+
     return changes
 
 
 def _get_checkpoint_ids(changes: Iterable[Change]) -> list[str]:
     checkpoints = [change.checkpoint for change in changes if change.kind == "checkpoint"]
     return [checkpoint.id for checkpoint in checkpoints if checkpoint is not None]
+
+
+def _get_namespaces(changes: Iterable[Change]) -> set[str]:
+    return {change.checkpoint_ns for change in changes}

@@ -6,13 +6,41 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, ITEMS, OUTER_EXECUTION, SUBGRAPH_INTERRUPT, TASK, UPDATE
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
-from graphkit.testing._contract.base import ContractTests, get_ids
-from graphkit.testing._values import CONFIG, equal, expect, is_a, made, make_config, make_interrupt, present, same
+from graphkit.testing._contract.base import (
+    ContractTests,
+    assert_count,
+    assert_ids,
+    assert_interrupts,
+    assert_missing,
+    assert_no_writes,
+    assert_state,
+    assert_statuses,
+    assert_tags,
+    assert_writes,
+    get_checkpoint,
+    get_ids,
+)
+from graphkit.testing._values import (
+    CONFIG,
+    NESTED,
+    UNKNOWN,
+    assert_equal,
+    assert_isinstance,
+    assert_items,
+    assert_not_none,
+    assert_same,
+    assert_true,
+    config_of,
+    make_config,
+    make_interrupt,
+    put_state,
+)
 
 
 class WriteTests(ContractTests):
@@ -20,278 +48,420 @@ class WriteTests(ContractTests):
 
     # Writes
 
-    def test_writes_are_merged_in_the_order_of_their_first_recording(self) -> None:
+    def test_put_writes_merges_in_order_of_first_write(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
+        put_state(saver, {"n": 1})
         saver.put_writes(CONFIG, {"b": 1, "a": [2]})
         saver.put_writes(CONFIG, {})
+        # The second value of b takes the position of the first.
         saver.put_writes(CONFIG, {"c": (3,), "b": None})
-        for reader in (saver, self.open_again(saver)):
-            same(reader.get_writes(CONFIG), {"b": None, "a": [2], "c": (3,)})
+
+        expected = {"b": None, "a": [2], "c": (3,)}
+        for reader in self.readers_of(saver):
+            assert_writes(reader, CONFIG, expected)
 
     def test_writes_belong_to_one_checkpoint(self) -> None:
         saver = self.open()
-        first = made({"n": 1})
-        first_config = make_config("t", first.id)
-        second = made({"n": 2})
-        saver.put(CONFIG, first)
+        first = put_state(saver, {"n": 1})
         saver.put_writes(CONFIG, {"w": "of the first"})
-        saver.put(CONFIG, second)
-        equal(dict(saver.get_writes(CONFIG)), {})
-        saver.put_writes(CONFIG, {"w": "of the second"})
-        saver.put_writes(first_config, {"x": 1})
-        for reader in (saver, self.open_again(saver)):
-            same(reader.get_writes(first_config), {"w": "of the first", "x": 1})
-            same(reader.get_writes(make_config("t", second.id)), {"w": "of the second"})
-            same(reader.get_writes(CONFIG), {"w": "of the second"})
-            equal(dict(reader.get_writes(make_config("t", "unknown"))), {})
-            equal([info.id for info in reader.history(CONFIG)], [second.id, first.id])
-            same([checkpoint.state for checkpoint in reader.list(CONFIG)], [{"n": 2}, {"n": 1}])
+        second = put_state(saver, {"n": 2})
+        assert_no_writes(saver, CONFIG)
 
-    def test_writes_stay_when_their_checkpoint_is_updated_in_place(self) -> None:
+        saver.put_writes(CONFIG, {"w": "of the second"})
+        saver.put_writes(config_of(first), {"x": 1})
+
+        for reader in self.readers_of(saver):
+            assert_writes(reader, config_of(first), {"w": "of the first", "x": 1})
+            assert_writes(reader, config_of(second), {"w": "of the second"})
+            assert_writes(reader, CONFIG, {"w": "of the second"})
+            assert_no_writes(reader, UNKNOWN)
+
+            # Recording writes has not changed the history itself.
+            self._assert_first_and_second(reader, first, second)
+
+    def _assert_first_and_second(self, reader: BaseCheckpointSaver, first: Checkpoint, second: Checkpoint) -> None:
+        """Assert that the history has these two checkpoints, with n = 1 and n = 2."""
+        assert_ids(reader.history(CONFIG), [second, first])
+
+        states = [checkpoint.state for checkpoint in reader.list(CONFIG)]
+        assert_same(states, [{"n": 2}, {"n": 1}])
+
+    def test_replace_keeps_writes_and_tags(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
-        saver.put(CONFIG, made({"n": 2}))
-        stored = present(saver.get(CONFIG))
+        put_state(saver, {"n": 1})
+        put_state(saver, {"n": 2})
         saver.put_writes(CONFIG, {"w": 1})
         saver.add_tags(CONFIG, "kept")
-        stored = present(saver.get(CONFIG))
-        saver.put(make_config("t", stored.id), stored.update_state({"n": 3}, {}))
-        for reader in (saver, self.open_again(saver)):
-            same(reader.get_writes(CONFIG), {"w": 1})
-            equal(reader.tags_of(CONFIG), ("kept",))
-            same(present(reader.get(CONFIG)).state, {"n": 3})
 
-    def test_writes_beside_no_checkpoint_are_refused(self) -> None:
+        # The default methods store writes and tags in the metadata, so the replacement must be made
+        # from the stored checkpoint.
+        stored = get_checkpoint(saver)
+        replacement = stored.update_state({"n": 3}, {})
+        saver.put(config_of(stored), replacement)
+
+        for reader in self.readers_of(saver):
+            assert_writes(reader, CONFIG, {"w": 1})
+            assert_tags(reader, CONFIG, "kept")
+            assert_state(reader, CONFIG, {"n": 3})
+
+    def test_put_writes_without_a_checkpoint_raises(self) -> None:
         saver = self.open()
         with self.raises(CheckpointNotFoundError):
             saver.put_writes(CONFIG, {"w": 1})
-        saver.put(CONFIG, made({"n": 1}))
-        with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointNotFoundError):
-            saver.put_writes(make_config("t", "unknown"), {"w": 1})
 
-    def test_writes_are_gone_with_their_thread(self) -> None:
+        put_state(saver, {"n": 1})
+        with self.raises_without_change(saver, CheckpointNotFoundError):
+            saver.put_writes(UNKNOWN, {"w": 1})
+
+    def test_release_removes_writes(self) -> None:
         saver = self.open()
-        checkpoint = made({"n": 1})
-        saver.put(CONFIG, checkpoint)
+        checkpoint = put_state(saver, {"n": 1})
         saver.put_writes(CONFIG, {"w": 1})
         saver.release(CONFIG)
-        saver.put(CONFIG, made({"n": 1}, id=checkpoint.id))
-        equal(dict(saver.get_writes(CONFIG)), {})
-        equal(dict(self.open_again(saver).get_writes(make_config("t", checkpoint.id))), {})
 
-    def test_malformed_writes_are_refused(self) -> None:
+        # A new checkpoint with the id of the released one does not inherit its writes.
+        put_state(saver, {"n": 1}, id=checkpoint.id)
+        reader = self.open_again(saver)
+
+        assert_no_writes(saver, CONFIG)
+        assert_no_writes(reader, config_of(checkpoint))
+
+    def test_malformed_writes_raise(self) -> None:
         saver = self.open()
-        checkpoint = made({"n": 1})
-        saver.put(CONFIG, checkpoint)
-        saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt("x", "why?"), "w": 1})
+        interrupt = make_interrupt("x", "why?")
+        put_state(saver, {"n": 1})
+        saver.put_writes(CONFIG, {INTERRUPT + "i": interrupt, "w": 1})
+
         for key, value in make_malformed_writes():
-            with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
-                saver.put_writes(CONFIG, {"fine": 1, key: value})
-            expect(str(key) in caught.error.path, f"the error does not name {key!r}: {caught.error}")
-        for reader in (saver, self.open_again(saver)):
-            equal(get_ids(reader.interrupts("t")), ["i"])
-            summary = present(reader.summary(CONFIG))
-            equal([interrupt.payload for interrupt in summary.waiting], ["why?"])
+            writes = {"fine": 1, key: value}
+            with self.raises_without_change(saver, CheckpointSerializationError) as caught:
+                saver.put_writes(CONFIG, writes)
+            is_named = str(key) in caught.error.path
+            assert_true(is_named, f"the error does not name {key!r}: {caught.error}")
 
-    def test_other_writes_may_be_anything(self) -> None:
+        # The interrupt from before is still readable.
+        for reader in self.readers_of(saver):
+            assert_interrupts(reader, "i")
+
+            summary = assert_not_none(reader.summary(CONFIG))
+            _assert_payloads(summary, "why?")
+
+    def test_other_writes_may_hold_any_value(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
-        plain = {ANSWER + "i": "yes", "once:x": 1, "interrupt": 5, "failures:": [1], "task": None, "": 0, ":": {}}
-        plain |= {"write:": 1, "write:x:y": 2, "write:0:t": 3}
-        saver.put_writes(CONFIG, plain)
-        for reader in (saver, self.open_again(saver)):
-            same(reader.get_writes(CONFIG), plain)
-            equal([*reader.interrupts("t")], [])
-            equal([info.status for info in reader.history(CONFIG)], ["stalled"])
+        put_state(saver, {"n": 1})
+        # Keys that resemble those with a meaning, and an answer without an interrupt.
+        writes = {
+            ANSWER + "i": "yes",
+            "once:x": 1,
+            "interrupt": 5,
+            "failures:": [1],
+            "task": None,
+            "": 0,
+            ":": {},
+            "write:": 1,
+            "write:x:y": 2,
+            "write:0:t": 3,
+        }
+        saver.put_writes(CONFIG, writes)
+
+        for reader in self.readers_of(saver):
+            assert_writes(reader, CONFIG, writes)
+            assert_interrupts(reader)
+            assert_statuses(reader, CONFIG, "stalled")
 
     # Interrupts
 
-    def test_what_waits_is_found_until_it_is_answered(self) -> None:
+    def test_interrupts_lists_those_without_an_answer(self) -> None:
         saver = self.open()
+        # Savers that list namespaces must find interrupts in all of them.
         namespace = "n" if saver.lists_namespaces else ""
-        inner = make_config("t", namespace=namespace)
-        checkpoint = made({"n": 1})
-        saver.put(inner, checkpoint)
+        config = make_config("t", namespace=namespace)
+        checkpoint = put_state(saver, {"n": 1}, config)
         if namespace:
-            saver.put(CONFIG, made({"n": 2}))
-        saver.put_writes(
-            inner, {INTERRUPT + "i1": make_interrupt("x", {"q": (1,)}), INTERRUPT + "i2": make_interrupt("y")}
-        )
-        for reader in (saver, self.open_again(saver)):
+            put_state(saver, {"n": 2})
+        interrupts = {
+            INTERRUPT + "i1": make_interrupt("x", {"q": (1,)}),
+            INTERRUPT + "i2": make_interrupt("y"),
+        }
+        saver.put_writes(config, interrupts)
+
+        for reader in self.readers_of(saver):
             first, second = reader.interrupts("t")
-            is_a(first, WaitingInterrupt)
-            equal((first.thread_id, first.checkpoint_ns, first.checkpoint_id), ("t", namespace, checkpoint.id))
-            equal((first.node_id, first.when, first.id), ("x", "inside", "i1"))
-            same(first.payload, {"q": (1,)})
-            same(first.created_at, make_interrupt()["created_at"])
-            equal(second.id, "i2")
-            equal([info.status for info in reader.history(inner)], ["interrupted"])
-            equal(len(reader.interrupts(CONFIG)), 2)
-        saver.put_writes(make_config("t", checkpoint.id, namespace), {ANSWER + "i1": None})
-        equal(get_ids(self.open_again(saver).interrupts("t")), ["i2"])
-        saver.put_writes(make_config("t", checkpoint.id, namespace), {ANSWER + "i2": "yes"})
-        equal([*self.open_again(saver).interrupts("t")], [])
-        equal([info.status for info in saver.history(inner)], ["answered"])
+            _assert_first_interrupt(first)
+            assert_equal(first.checkpoint_ns, namespace)
+            assert_equal(first.checkpoint_id, checkpoint.id)
+            assert_equal(second.id, "i2")
+            assert_statuses(reader, config, "interrupted")
+            assert_count(reader.interrupts(CONFIG), 2)
 
-    def test_only_the_latest_checkpoint_waits(self) -> None:
+        # None is an answer too.
+        checkpoint_config = make_config("t", checkpoint.id, namespace)
+        saver.put_writes(checkpoint_config, {ANSWER + "i1": None})
+        reader = self.open_again(saver)
+        assert_interrupts(reader, "i2")
+
+        saver.put_writes(checkpoint_config, {ANSWER + "i2": "yes"})
+        reader = self.open_again(saver)
+
+        assert_interrupts(reader)
+        assert_statuses(saver, config, "answered")
+
+    def test_only_the_latest_checkpoint_is_interrupted(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
+        put_state(saver, {"n": 1})
         saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
-        equal(len(saver.interrupts("t")), 1)
-        saver.put(CONFIG, made({"n": 2}))
-        equal([*saver.interrupts("t")], [])
-        infos = saver.history(CONFIG)
-        equal([info.status for info in infos], ["stalled", ""])
-        equal([info.stopped for info in infos], ["", "interrupted"])
+        assert_count(saver.interrupts("t"), 1)
 
-    def test_what_waits_is_found_in_all_threads(self) -> None:
+        put_state(saver, {"n": 2})
+        assert_interrupts(saver)
+
+        # `status` is about the run and only the latest has one; `stopped` is about the checkpoint.
+        assert_statuses(saver, CONFIG, "stalled", "")
+        stops = [info.stopped for info in saver.history(CONFIG)]
+        assert_equal(stops, ["", "interrupted"])
+
+    def test_interrupts_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")
         for thread in ("t", "u", "v"):
-            saver.put(make_config(thread), made({"n": 1}))
+            put_state(saver, {"n": 1}, make_config(thread))
         for thread in ("t", "v"):
-            saver.put_writes(make_config(thread), {INTERRUPT + thread: make_interrupt()})
-        equal(sorted(interrupt.thread_id for interrupt in self.open_again(saver).interrupts()), ["t", "v"])
+            writes = {INTERRUPT + thread: make_interrupt()}
+            saver.put_writes(make_config(thread), writes)
+
+        reader = self.open_again(saver)
+        threads = [interrupt.thread_id for interrupt in reader.interrupts()]
+        assert_equal(sorted(threads), ["t", "v"])
+
         saver.release(CONFIG)
-        equal(get_ids(saver.interrupts()), ["v"])
+        assert_equal(get_ids(saver.interrupts()), ["v"])
 
     # Tags
 
     def test_tags(self) -> None:
         saver = self.open()
-        first = made({"n": 1}, metadata={"k": 1})
-        first_config = make_config("t", first.id)
-        second = made({"n": 2})
-        saver.put(CONFIG, first)
-        saver.put(CONFIG, second)
+        first = put_state(saver, {"n": 1}, metadata={"k": 1})
+        second = put_state(saver, {"n": 2})
+        first_config = config_of(first)
         saver.add_tags(first_config, "good", "best")
         saver.add_tags(first_config, "good", "last")
         saver.add_tags(CONFIG, "newest")
-        for reader in (saver, self.open_again(saver)):
-            equal(reader.tags_of(first_config), ("good", "best", "last"))
-            equal(reader.tags_of(CONFIG), ("newest",))
+
+        for reader in self.readers_of(saver):
+            assert_tags(reader, first_config, "good", "best", "last")
+            assert_tags(reader, CONFIG, "newest")
+
             newest, oldest = reader.history(CONFIG)
-            equal((newest.tags, oldest.tags), (("newest",), ("good", "best", "last")))
-            same(oldest.metadata, {"k": 1})
+            assert_equal(newest.tags, ("newest",))
+            assert_equal(oldest.tags, ("good", "best", "last"))
+            # Tags are not part of the metadata, wherever a saver keeps them.
+            assert_same(oldest.metadata, {"k": 1})
+
         saver.remove_tags(first_config, "best", "never there")
         saver.remove_tags(CONFIG, "newest")
-        for reader in (saver, self.open_again(saver)):
-            equal(reader.tags_of(first_config), ("good", "last"))
-            equal(reader.tags_of(CONFIG), ())
-            equal(reader.tags_of(make_config("t", "unknown")), ())
-        same([checkpoint.state for checkpoint in saver.list(CONFIG)], [{"n": 2}, {"n": 1}])
 
-    def test_tags_of_no_checkpoint_are_refused(self) -> None:
+        for reader in self.readers_of(saver):
+            assert_tags(reader, first_config, "good", "last")
+            assert_tags(reader, CONFIG)
+            assert_tags(reader, UNKNOWN)
+
+        self._assert_first_and_second(saver, first, second)
+
+    def test_tagging_an_unknown_checkpoint_raises(self) -> None:
         saver = self.open()
-        for config in (CONFIG, make_config("t", "unknown")):
+
+        for config in (CONFIG, UNKNOWN):
             with self.raises(CheckpointNotFoundError):
                 saver.add_tags(config, "tag")
             with self.raises(CheckpointNotFoundError):
                 saver.remove_tags(config, "tag")
-        same(saver.get(CONFIG), None)
 
-    def test_tags_that_are_no_strings_are_refused(self) -> None:
+        assert_missing(saver)
+
+    def test_tags_must_be_strings(self) -> None:
         saver = self.open()
-        saver.put(CONFIG, made({"n": 1}))
+        put_state(saver, {"n": 1})
         saver.add_tags(CONFIG, "kept")
-        tags: list[Any] = [5, None, b"tag", ("tag",)]
-        for tag in tags:
-            with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError) as caught:
+        invalid_tags: list[Any] = [5, None, b"tag", ("tag",)]
+
+        for tag in invalid_tags:
+            with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.add_tags(CONFIG, "fine", tag)
-            expect("tags" in caught.error.path, f"the error names the path {caught.error.path!r} instead of tags")
-            with self.assert_unchanged(saver, CONFIG), self.raises(CheckpointSerializationError):
+            path = caught.error.path
+            assert_true("tags" in path, f"the error names the path {path!r} instead of tags")
+
+            with self.raises_without_change(saver, CheckpointSerializationError):
                 saver.remove_tags(CONFIG, "kept", tag)
-        equal(self.open_again(saver).tags_of(CONFIG), ("kept",))
+
+        reader = self.open_again(saver)
+        assert_tags(reader, CONFIG, "kept")
 
     # Summaries
 
-    def test_a_summary_says_what_history_and_interrupts_say(self) -> None:
+    def test_summary_agrees_with_history_and_interrupts(self) -> None:
         saver = self.open()
-        same(saver.summary(CONFIG), None)
-        config = saver.put(CONFIG, made({"n": 1}, metadata={"user": "anna"}))
-        self.assert_summary(saver, CONFIG)
-        saver.put(CONFIG, made({"n": 2}, next_node_id=END))
-        self.assert_summary(saver, config)
-        saver.put(make_config("t", namespace="n"), made({"n": 3}))
-        saver.put_writes(
-            CONFIG,
-            {INTERRUPT + "q1": make_interrupt("a", "really?"), INTERRUPT + "q2": make_interrupt("b"), "result": [1]},
-        )
-        saver.put_writes(CONFIG, {ANSWER + "q2": "yes"})
-        summary = self.assert_summary(saver, CONFIG)
-        equal([interrupt.payload for interrupt in summary.waiting], ["really?"])
-        equal(self.assert_summary(saver, make_config("t", namespace="n")).checkpoints, 1)
+        assert_same(saver.summary(CONFIG), None)
 
-    def test_a_summary_tells_what_waits_in_an_embedded_graph_and_why_a_run_failed(self) -> None:
-        saver = self.open()
-        saver.put(make_config("t", namespace="sub"), made({"n": 1}, metadata={OUTER_EXECUTION: "1"}))
-        saver.put_writes(make_config("t", namespace="sub"), {INTERRUPT + "q": make_interrupt("inner", "go?")})
-        saver.put(CONFIG, made({"n": 0}))
-        saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": "sub"})
+        checkpoint = put_state(saver, {"n": 1}, metadata={"user": "anna"})
+        self.assert_summary(saver, CONFIG)
+
+        put_state(saver, {"n": 2}, next_node_id=END)
+        # The checkpoint id of a config does not restrict the summary.
+        self.assert_summary(saver, config_of(checkpoint))
+
+        put_state(saver, {"n": 3}, NESTED)
+        writes = {
+            INTERRUPT + "q1": make_interrupt("a", "really?"),
+            INTERRUPT + "q2": make_interrupt("b"),
+            "result": [1],
+        }
+        saver.put_writes(CONFIG, writes)
+        saver.put_writes(CONFIG, {ANSWER + "q2": "yes"})
+
         summary = self.assert_summary(saver, CONFIG)
-        # Also if the saver does not list namespaces.
-        equal(summary.waiting, tuple(saver.interrupts("t")))
-        equal(summary.latest.status, "interrupted")
-        failure = {"node_id": "a", "type": "ValueError", "message": "no", "at": datetime(2026, 1, 1, tzinfo=UTC)}
+        _assert_payloads(summary, "really?")
+
+        summary = self.assert_summary(saver, NESTED)
+        assert_equal(summary.checkpoints, 1)
+
+    def test_summary_includes_nested_interrupts_and_the_failure(self) -> None:
+        saver = self.open()
+        subgraph = make_config("t", namespace="sub")
+        put_state(saver, {"n": 1}, subgraph, metadata={OUTER_EXECUTION: "1"})
+        interrupt = make_interrupt("inner", "go?")
+        saver.put_writes(subgraph, {INTERRUPT + "q": interrupt})
+        put_state(saver, {"n": 0})
+        saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": "sub"})
+
+        # The write of the root names the namespace, so this holds also for a saver that does not
+        # list namespaces.
+        summary = self.assert_summary(saver, CONFIG)
+
+        assert_equal(summary.waiting, tuple(saver.interrupts("t")))
+        assert_equal(summary.latest.status, "interrupted")
+
+        failure = {
+            "node_id": "a",
+            "type": "ValueError",
+            "message": "no",
+            "at": datetime(2026, 1, 1, tzinfo=UTC),
+        }
         saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": None, FAILURE: failure})
         summary = self.assert_summary(saver, CONFIG)
-        equal(summary.latest.status, "failed")
-        same(summary.failure, failure)
-        saver.put_writes(CONFIG, {FAILURE: None})
-        same(self.assert_summary(saver, CONFIG).failure, None)
 
-    def test_a_summary_has_every_tag_once_and_counts_what_took_the_place_of_another_once(self) -> None:
+        assert_equal(summary.latest.status, "failed")
+        assert_same(summary.failure, failure)
+
+        # None removes the failure.
+        saver.put_writes(CONFIG, {FAILURE: None})
+        summary = self.assert_summary(saver, CONFIG)
+        assert_same(summary.failure, None)
+
+    def test_summary_lists_each_tag_and_counts_each_checkpoint_once(self) -> None:
         saver = self.open()
-        first = made({"n": 1})
-        second = made({"n": 2})
-        saver.put(CONFIG, first)
-        saver.put(CONFIG, second)
-        saver.put(make_config("t", first.id), made({"n": 1.5}))
-        equal(self.assert_summary(saver, CONFIG).latest.id, second.id)
-        saver.put(CONFIG, made({"n": 3}))
+        first = put_state(saver, {"n": 1})
+        second = put_state(saver, {"n": 2})
+        put_state(saver, {"n": 1.5}, config_of(first))
+
+        # A replacement is not a further checkpoint, and not the latest.
+        summary = self.assert_summary(saver, CONFIG)
+        assert_equal(summary.latest.id, second.id)
+
+        put_state(saver, {"n": 3})
         self.assert_summary(saver, CONFIG)
-        saver.add_tags(make_config("t", second.id), "good", "best")
+
+        # Tags are listed from the newest checkpoint to the oldest.
+        saver.add_tags(config_of(second), "good", "best")
         saver.add_tags(CONFIG, "new", "good")
-        equal(self.assert_summary(saver, CONFIG).tags, ("new", "good", "best"))
+        summary = self.assert_summary(saver, CONFIG)
+        assert_equal(summary.tags, ("new", "good", "best"))
+
         saver.remove_tags(CONFIG, "new", "good")
-        equal(self.assert_summary(saver, CONFIG).tags, ("good", "best"))
+        summary = self.assert_summary(saver, CONFIG)
+        assert_equal(summary.tags, ("good", "best"))
 
     def assert_summary(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> HistorySummary:
         """Assert that the summary of a history agrees with the history; return it."""
         for reader in (self.open_again(saver), saver):
-            summary = present(reader.summary(config))
+            summary = assert_not_none(reader.summary(config))
             infos = reader.history(config)
-            same(summary.latest, infos[0])
-            equal(summary.checkpoints, len(infos))
-            equal(summary.tags, tuple(dict.fromkeys(tag for info in infos for tag in info.tags)))
-            same([*reader.recent(config, limit=2)], [*infos[:2]])
+            all_tags = [tag for info in infos for tag in info.tags]
+            unique_tags = tuple(dict.fromkeys(all_tags))
+
+            assert_same(summary.latest, infos[0])
+            assert_equal(summary.checkpoints, len(infos))
+            assert_equal(summary.tags, unique_tags)
+
+            recent = [*reader.recent(config, limit=2)]
+            latest_infos = [*infos[:2]]
+            assert_same(recent, latest_infos)
+
         with self.raises(ValueError):
             saver.recent(config, limit=0)
-        return present(summary)
+        return summary
+
+
+def _assert_first_interrupt(interrupt: WaitingInterrupt) -> None:
+    """Assert the fields of the interrupt "i1" of thread "t" that was made by `make_interrupt`."""
+    assert_isinstance(interrupt, WaitingInterrupt)
+    assert_equal(interrupt.thread_id, "t")
+    assert_equal(interrupt.node_id, "x")
+    assert_equal(interrupt.when, "inside")
+    assert_equal(interrupt.id, "i1")
+    assert_same(interrupt.payload, {"q": (1,)})
+
+    created_at = make_interrupt()["created_at"]
+    assert_same(interrupt.created_at, created_at)
+
+
+def _assert_payloads(summary: HistorySummary, *expected: str) -> None:
+    """Assert the payloads of the interrupts that a summary lists."""
+    payloads = [interrupt.payload for interrupt in summary.waiting]
+    assert_items(payloads, expected, "payloads")
 
 
 def make_malformed_writes() -> Iterator[tuple[Any, Any]]:
     """Yield keys and values that no reader could use."""
-    key: Any
-    value: Any
+    # Keys that are not strings.
     for key in (5, None, b"key"):
         yield key, 1
+
     yield from _make_malformed_interrupts()
-    for key in (INTERRUPT + "bad", INTERRUPT, UPDATE + "0", TASK + "t"):
-        for value in ("text", 5, [1], True):
-            yield key, value
-    for key in (INTERRUPT + "bad", UPDATE + "0", TASK + "t"):
-        yield key, None
+
+    # Values that are not mappings.
+    invalid_values: tuple[Any, ...] = ("text", 5, [1], True)
+
+    for value in invalid_values:
+        yield INTERRUPT + "bad", value
+        yield INTERRUPT, value
+        yield UPDATE + "0", value
+        yield TASK + "t", value
+
+    yield INTERRUPT + "bad", None
+    yield UPDATE + "0", None
+    yield TASK + "t", None
     yield TASK + "t", {"node": "a", "branches": "two"}
-    for value in ("text", 5, {"a": 1}, None):
+
+    # Items that are not a list, and namespaces that are not a string.
+    invalid_items: tuple[Any, ...] = ("text", 5, {"a": 1}, None)
+    for value in invalid_items:
         yield ITEMS + "m", value
-    for value in (5, ["sub"], {}):
+    invalid_namespaces: tuple[Any, ...] = (5, ["sub"], {})
+    for value in invalid_namespaces:
         yield SUBGRAPH_INTERRUPT + "q", value
 
 
 def _make_malformed_interrupts() -> Iterator[tuple[str, Any]]:
+    key = INTERRUPT + "bad"
     good = make_interrupt("x", "why?")
+
+    # A required field is missing.
     for field in ("node_id", "when", "payload", "created_at"):
-        yield INTERRUPT + "bad", {name: value for name, value in good.items() if name != field}
-    for field, value in (("node_id", None), ("when", "never"), ("when", ["inside"]), ("metadata", [])):
-        yield INTERRUPT + "bad", {**good, field: value}
+        incomplete = dict(good)
+        del incomplete[field]
+        yield key, incomplete
+
+    # A field has an invalid value.
+    yield key, {**good, "node_id": None}
+    yield key, {**good, "when": "never"}
+    yield key, {**good, "when": ["inside"]}
+    yield key, {**good, "metadata": []}

@@ -67,7 +67,9 @@ class FailedThreads:
             raise first
         error = first
         if isinstance(first, OSError) and not isinstance(first, CheckpointerError):
-            error = CheckpointStorageError(os.fsdecode(first.filename or ""), self._operation, first)
+            error = CheckpointStorageError(
+                os.fsdecode(getattr(first, "path", None) or first.filename or ""), self._operation, first
+            )
         described = copy(error)
         described.args = (*error.args[:-1], f"{error} ({self._describe()})")
         raise described from first

@@ -18,7 +18,18 @@ from savers._filesystem.log_bytes import FileLogBytes, ReleasedFileBytes
 from savers._filesystem.store import wrap_os_errors
 from savers._log import payloads
 from savers._log.catalogue import Head, LogCatalogue
-from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY, MARK, META, OVERHEAD, RELEASE, REPLACE, TOMBSTONE
+from savers._log.frame import (
+    CHECKPOINT,
+    HEADER_SIZE,
+    KEY,
+    MARK,
+    META,
+    OVERHEAD,
+    RELEASE,
+    REPLACE,
+    TOMBSTONE,
+    IncompleteLog,
+)
 from savers._log.history import read_newest_id
 from savers._log.log_bytes import LogBytes, MemoryLogBytes
 from savers._log.records import Records
@@ -94,7 +105,10 @@ def find_namespace(store: Store, path: str) -> str | None:
 
 
 def read_meta(store: Store, path: str) -> dict[str, Any]:
-    """Return a META record of a log, any whose checksum is right; empty, with a warning, if none can be read."""
+    """Return a META record of a log, any whose checksum is right; empty if none can be read.
+
+    Logs a warning, unless the log is missing or is being created.
+    """
     problem: object = "it does not say whose log it is"
     try:
         fd = store.io.open(path)
@@ -104,7 +118,7 @@ def read_meta(store: Store, path: str) -> dict[str, Any]:
             store.io.close(fd)
         if isinstance(meta, dict):
             return meta
-    except FileNotFoundError:
+    except (FileNotFoundError, IncompleteLog):
         return {}
     except (OSError, CheckpointCorruptionError) as error:
         problem = error
@@ -122,6 +136,8 @@ def _search_meta(store: Store, fd: int, path: str) -> Any:
             return payloads.unpack_payload(path, frame)
         if frame is not None:
             break
+    if len(data) <= HEADER_SIZE + OVERHEAD:
+        raise IncompleteLog  # its writer has not written the first record yet, or died before it could
     return None
 
 

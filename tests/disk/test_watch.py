@@ -531,3 +531,16 @@ def test_descriptors_of_a_watch_are_bounded(saver, disk):
             missing.discard(change.thread_id)
         assert last
         assert disk.open_files() <= before + log_watch.MAX_OPEN_LOGS
+
+
+@pytest.mark.parametrize("size", [0, 20])
+def test_a_log_that_is_being_created_is_no_warning(saver, disk, caplog, size):
+    saver.put(RunnableConfig("known"), disk.step(0))
+    thread = RunnableConfig("A thread whose name does not say its id")
+    directory = Path(saver.base_directory, saver._store.locate(thread.thread, "").path)
+    with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
+        directory.mkdir()
+        (directory / "log").write_bytes(bytes(size))
+        saver.put(RunnableConfig("known"), last := disk.step(1))
+        until(watch, to(last.id))
+        assert caplog.records == []

@@ -1,4 +1,4 @@
-"""The status of a thread: the one place where it is decided.
+"""The status of a thread, from the stop of its latest checkpoint (`writes.derive_stop`) and its run lock.
 
 A status is true at the moment at which it is asked for. Nearly always, the latest checkpoint and its
 pending writes decide. Only a run that has neither ended nor stopped is asked whether it is still

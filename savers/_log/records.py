@@ -1,4 +1,4 @@
-"""Reads the records of a log: the one parser, forward, back from the end, or at a known offset.
+"""Reads the records of a log: forward, back from the end, or at a known offset. `frame.py` parses one.
 
 Theory of operation. A log only grows at its end, one whole record per write. A record proves itself
 (`frame.py`). Bytes that do not are either a write that never finished, which only stands at the end

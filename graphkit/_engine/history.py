@@ -694,9 +694,9 @@ class RunHistory:
         self.perform(self.record({f"{ONCE}{context.key}:{key}": frozen}))
         return frozen
 
-    def post_event(self, context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Post an event of a node to the observers of the run."""
-        self.reporter.post_event(type, context.node_id or None, data, level=level)
+        self.reporter.post_event(type, context.node_id or None, data)
 
 
 def graph_metadata(program: Program) -> dict[str, Any]:

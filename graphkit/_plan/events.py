@@ -159,6 +159,16 @@ EVENTS: Final[Mapping[str, EventType]] = _make_table(
 )
 """Every type of event that graphkit posts, with its usual level and its meaning."""
 
+_WARNINGS_IF_FAILED: Final = frozenset({"checkpoint.delete", "node.complete"})
+"""Types of level INFO that also report failures: an observer of warnings must receive these."""
+
+
+def level_of(type: str, data: Mapping[str, Any]) -> Level:
+    """Return the level of an event of graphkit: that of its type, or a warning if it reports a failure."""
+    if type in _WARNINGS_IF_FAILED and data.get("error"):
+        return Level.WARNING
+    return EVENTS[type].level
+
 
 def get_level(observer: Observer) -> Level:
     """Return the lowest level that an observer receives: its `level`, if that is a Level."""

@@ -266,7 +266,7 @@ class _RetriedCall:
 def _notify(type: str, data: dict[str, Any]) -> None:
     context = CURRENT_NODE_CONTEXT.get()
     if context is not None:
-        context.post_event(type, "warning", data)
+        context.post_event(type, data)
 
 
 def _check_number(name: str, value: Any, *, minimum: float) -> None:

@@ -18,15 +18,15 @@ from graphkit._build.arguments import (
     parse_max_concurrency,
 )
 from graphkit._build.compile import build_topology, check_subgraph
-from graphkit._build.hooks import Hooks
 from graphkit._build.schema_forms import parse_schema
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram.render import GraphRepresentation, draw
+from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
-from graphkit._plan.definition import GraphDefinition
+from graphkit._plan.definition import GraphDefinition, Hook, HookKind
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.schema import StateSchema
-from graphkit._plan.topology import Condition, Node, parse_node_id
+from graphkit._plan.topology import Call, Condition, Node, parse_node_id
 from graphkit._records.config import END, START
 from graphkit._saver.serializer import StateSerializer
 from graphkit._values.channels import Channel
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-class StateGraph(Hooks):
+class StateGraph(JavaNames):
     """A graph under construction: nodes, edges, hooks, and the schema of its state.
 
     Every method that adds something returns the graph. It raises at once if the new part is wrong
@@ -224,6 +224,71 @@ class StateGraph(Hooks):
         self._definition.edges[source] = Condition(call=call, mappings=targets)
         return self
 
+    # Hooks. The hook that was added first is outermost: it runs first before a node and last after it,
+    # and wraps the other hooks. Hooks on all nodes are outside the hooks on one node. The hooks are
+    # those of langgraph4j 1.9, whose documentation and code disagree about this order.
+
+    def add_before_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(node_id, state, config) before a node.
+
+        The run merges the update that it returns before the node runs; None: no update. When the graph
+        is inlined into another graph, its nodes keep their hooks. `compile` reports a hook on a node
+        that the graph does not have, or on an edge without a condition.
+
+        Args:
+            node_id: the node; without it, every node, including those of inlined subgraphs.
+            hook: a synchronous or asynchronous function.
+
+        Raises:
+            GraphStateError: the hook cannot be called.
+        """
+        return self._add_hook(self._definition.node_hooks, "before", node_id, hook)
+
+    def add_after_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(node_id, state, config, update) after a node. It returns the update to merge.
+
+        Arguments and errors as `add_before_call_node_hook`.
+        """
+        return self._add_hook(self._definition.node_hooks, "after", node_id, hook)
+
+    def add_wrap_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(node_id, state, config, call) instead of a node. It returns the update.
+
+        `call()` runs the node; `call(state)` and `call(state, config)` run it with another state or
+        config. A hook on every node is not called for the nodes of nested graphs. Arguments and errors
+        as `add_before_call_node_hook`.
+        """
+        return self._add_hook(self._definition.node_hooks, "wrap", node_id, hook)
+
+    def add_before_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(source, state, config) before a condition.
+
+        The run merges the update that it returns before it evaluates the condition; None: no update.
+
+        Args:
+            source: the source of the conditional edge, or START; without it, every conditional edge.
+            hook: a synchronous or asynchronous function.
+
+        Raises:
+            GraphStateError: the hook cannot be called.
+        """
+        return self._add_hook(self._definition.edge_hooks, "before", source, hook)
+
+    def add_after_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(source, state, config, result) after a condition. It returns the result to use.
+
+        Arguments and errors as `add_before_call_edge_hook`.
+        """
+        return self._add_hook(self._definition.edge_hooks, "after", source, hook)
+
+    def add_wrap_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(source, state, config, call) instead of a condition. It returns the result.
+
+        `call()` evaluates the condition; `call(state)` and `call(state, config)` evaluate it with
+        another state or config. Arguments and errors as `add_before_call_edge_hook`.
+        """
+        return self._add_hook(self._definition.edge_hooks, "wrap", source, hook)
+
     # The graph as a whole
 
     def compile(self, config: CompileConfig | None = None, **options: Any) -> CompiledGraph:
@@ -300,6 +365,20 @@ class StateGraph(Hooks):
         self._definition.nodes[node_id] = check_subgraph(node_id, child)
         return self
 
+    def _add_hook(
+        self, hooks: list[Hook], kind: HookKind, node_id: str | Function | None, hook: Function | None
+    ) -> Self:
+        if hook is None and callable(node_id):
+            # add_..._hook(function): the function is the hook, on all nodes or conditional edges.
+            hook = node_id
+            node_id = None
+        if not callable(hook):
+            raise GraphStateError(f"a {kind} hook cannot be called: {hook!r}")
+        if node_id is not None:
+            node_id = parse_node_id(node_id, "the node of a hook")
+        hooks.append(Hook(kind, node_id, Call(hook, takes_config=True)))
+        return self
+
     def _parse_source(self, source: str) -> str:
         if source == END:
             raise GraphStateError("an edge cannot leave END")
@@ -312,6 +391,12 @@ class StateGraph(Hooks):
     addEdge = add_edge
     addConditionalEdges = add_conditional_edges
     getGraph = get_graph
+    addBeforeCallNodeHook = add_before_call_node_hook
+    addAfterCallNodeHook = add_after_call_node_hook
+    addWrapCallNodeHook = add_wrap_call_node_hook
+    addBeforeCallEdgeHook = add_before_call_edge_hook
+    addAfterCallEdgeHook = add_after_call_edge_hook
+    addWrapCallEdgeHook = add_wrap_call_edge_hook
 
     def getChannels(self) -> Mapping[str, Channel]:
         return self.channels

@@ -37,7 +37,6 @@ from graphkit._saver.writes import (
     INTERRUPT,
     can_answer,
     next_update_key,
-    well_formed_writes,
 )
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
@@ -243,13 +242,12 @@ def rollback(
     with saver.run_lock(config):
         refuse_incomplete(saver, config.thread)
         checkpoint = _load(saver, config)
-        copy = _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id)
-        interrupts = _read_interrupts(saver, config)
+        copy = StoredCheckpoint(
+            _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id),
+            writes=_read_interrupts(saver, config),
+        )
         # At a config with a checkpoint id, put replaces that checkpoint.
-        latest = saver.put(config.with_check_point_id(None), copy)
-        if interrupts:
-            saver.put_writes(latest, interrupts)
-    return latest
+        return copy.put(saver, config.with_check_point_id(None))
 
 
 def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[CheckpointInfo]:
@@ -407,5 +405,4 @@ def _copy_as_fork(
 
 def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:
     """Return the interrupts of a checkpoint, without their answers."""
-    writes = well_formed_writes(saver.get_writes(config), config.thread)
-    return {key: value for key, value in writes.items() if key.startswith(INTERRUPT)}
+    return {key: value for key, value in saver.get_writes(config).items() if key.startswith(INTERRUPT)}

@@ -18,9 +18,9 @@ from graphkit._records.output import GraphResume
 from graphkit._saver.arguments import ThreadLike, resolve_thread_id
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.incomplete import StoredCheckpoint
 from graphkit._saver.last_readable import last_good
 from graphkit._saver.to_thread import run_in_thread
-from graphkit._saver.writes import well_formed_writes
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 
@@ -87,8 +87,6 @@ def _restore_last_good(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
 
 def _append_copy(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> None:
     """Append a copy of a checkpoint, with its pending writes, after the damage. Removes nothing."""
-    address = config.with_check_point_id(checkpoint.id)
-    writes = well_formed_writes(saver.get_writes(address), config.thread)
     copy = Checkpoint(
         node_id=checkpoint.node_id,
         next_node_id=checkpoint.next_node_id,
@@ -96,10 +94,9 @@ def _append_copy(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint:
         parent_id=checkpoint.id,
         metadata=public_metadata(checkpoint.metadata),
     )
+    writes = saver.get_writes(config.with_check_point_id(checkpoint.id))
     with saver.run_lock(config):
-        stored = saver.put(config, copy)
-        if writes:
-            saver.put_writes(stored, writes)
+        StoredCheckpoint(copy, writes=writes).put(saver, config)
 
 
 set_public_module(globals(), __name__)

@@ -43,10 +43,16 @@ class StoredCheckpoint(NamedTuple):
     writes: Mapping[str, Any] = _EMPTY
     tags: Sequence[str] = ()
 
-    def put(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        """Append the checkpoint to a history, or put it in the place of the one that the config names."""
+    def put(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> RunnableConfig:
+        """Append the checkpoint to a history, or put it in the place of the one that the config names.
+
+        Returns:
+            The config of the stored checkpoint.
+        """
         saver.put(config, self.checkpoint)
-        self.put_parts(saver, config.with_check_point_id(self.checkpoint.id))
+        address = config.with_check_point_id(self.checkpoint.id)
+        self.put_parts(saver, address)
+        return address
 
     def put_parts(self, saver: BaseCheckpointSaver, address: RunnableConfig) -> None:
         """Record the pending writes and the tags with the checkpoint, which is stored."""

@@ -11,7 +11,7 @@ between minor versions.
 from graphkit._public_names import set_public_module as set_public_module
 from graphkit._records.checkpoint import generate_id as generate_id
 from graphkit._records.config import ConfigLike as ConfigLike
-from graphkit._records.interruptable import (
+from graphkit._records.output import (
     InterruptableAction as InterruptableAction,
     InterruptibleAction as InterruptibleAction,
 )
@@ -20,7 +20,7 @@ from graphkit._saver.arguments import (
     check_limit as check_limit,
     resolve_thread_id as resolve_thread_id,
 )
-from graphkit._saver.base import BaseCheckpointSaver as BaseCheckpointSaver
+from graphkit._saver.base import BaseCheckpointSaver as BaseCheckpointSaver, run_in_thread as run_in_thread
 from graphkit._saver.capabilities import (
     HasBaseDirectory as HasBaseDirectory,
     LostCheckpoint as LostCheckpoint,
@@ -54,12 +54,10 @@ from graphkit._saver.langgraph_writes import (
 )
 from graphkit._saver.retention import Retention as Retention, RetentionOptions as RetentionOptions
 from graphkit._saver.run_lock import get_held_run_locks as get_held_run_locks
-from graphkit._saver.serializer import StateSerializer as StateSerializer
 from graphkit._saver.status import (
     with_status as with_status,
     with_status_when_stored as with_status_when_stored,
 )
-from graphkit._saver.to_thread import run_in_thread as run_in_thread
 from graphkit._saver.versions import HasVersions as HasVersions
 from graphkit._saver.watch import (
     Change as Change,
@@ -79,6 +77,7 @@ from graphkit._saver.writes import (
     iter_changes as iter_changes,
 )
 from graphkit._values.channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
+from graphkit._values.state import StateSerializer as StateSerializer
 
 __all__ = [
     "LANGGRAPH",

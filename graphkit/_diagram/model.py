@@ -5,10 +5,10 @@ Every shape has a name that all syntaxes accept; the id of the node is its label
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, final
 
-from graphkit._diagram.names import NameAllocator
 from graphkit._diagram.run_path import RunPath
 from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.topology import Condition, Fork, Node, Targets, Topology
@@ -239,3 +239,33 @@ def _find_graph(part: Node | GraphDefinition) -> Topology | GraphDefinition | No
     if isinstance(part, GraphDefinition):
         return part
     return None if part.graph is None else part.graph.topology
+
+
+_SAFE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED: Final = re.compile(
+    r"call|class|click|default|direction|end|flowchart|graph|href|interpolate|linkstyle|style|subgraph|"
+    r"_blank|_parent|_self|_top",
+    re.IGNORECASE,
+)
+"""A name cannot begin with these: Mermaid would read it as a keyword."""
+
+
+@final
+class NameAllocator:
+    """Allocates names that are unique and that Mermaid and PlantUML accept."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def allocate(self, wanted: str) -> str:
+        """Return the name itself if it is safe and free; otherwise a similar or a numbered one."""
+        base = wanted
+        if not _SAFE.fullmatch(wanted) or _RESERVED.match(wanted):
+            base = f"n{len(self._taken)}"
+
+        name = base
+        while name in self._taken:
+            name = f"{base}_{len(self._taken)}"
+
+        self._taken.add(name)
+        return name

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeGuard
 
-from graphkit._saver.serializer import StateSerializer
 from graphkit._values.channels import REMOVE, Channel
 from graphkit._values.frozen import FrozenDict, freeze
-from graphkit._values.state import AgentState, merge
+from graphkit._values.state import AgentState, StateSerializer, merge
 from graphkit._wording import suggest
 from graphkit.errors import GraphStateError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from time import monotonic
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack
 
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
@@ -24,11 +24,17 @@ from graphkit._saver.incomplete import (
 )
 from graphkit._saver.langgraph_writes import is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.polling_watch import PollingWatch
-from graphkit._saver.process_locks import hold_process_lock, is_process_lock_held, lock_for_rewrite
 from graphkit._saver.retention import Retention, RetentionOptions
-from graphkit._saver.run_lock import HeldRunLock, find_held_lock, get_held_run_locks, locks_held_by_runs
+from graphkit._saver.run_lock import (
+    HeldRunLock,
+    find_held_lock,
+    get_held_run_locks,
+    hold_process_lock,
+    is_process_lock_held,
+    lock_for_rewrite,
+    locks_held_by_runs,
+)
 from graphkit._saver.status import find_interrupt_ids, with_status
-from graphkit._saver.to_thread import run_in_thread
 from graphkit._saver.watch import Watch
 from graphkit._saver.writes import (
     LatestCheckpoint,
@@ -44,6 +50,16 @@ from graphkit._saver.writes import (
 )
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, ThreadBusyError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a worker thread and return its result, without blocking the event loop."""
+    import asyncio  # takes 25 ms to import, and only async callers need it
+
+    return await asyncio.to_thread(call, *args, **kwargs)
 
 
 class BaseCheckpointSaver(JavaNames, abc.ABC):

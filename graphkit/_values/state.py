@@ -7,6 +7,7 @@ is all that a saver has to write.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
@@ -257,3 +258,19 @@ class MessagesState(AgentState):
     # Java names
     lastMessage = last_message
     lastMinus = last_minus
+
+
+class StateSerializer(abc.ABC):
+    """Turns a state into bytes and back, in place of graphkit's own codec."""
+
+    @abc.abstractmethod
+    def dumps(self, data: Mapping[str, Any]) -> bytes:
+        """Return the state as bytes.
+
+        Equal states should give equal bytes. Otherwise every checkpoint takes the full size of its
+        state.
+        """
+
+    @abc.abstractmethod
+    def loads(self, data: bytes) -> Mapping[str, Any]:
+        """Return the state that `dumps` turned into these bytes."""

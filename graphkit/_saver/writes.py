@@ -485,18 +485,14 @@ def progress_of(writes: Mapping[str, Any]) -> list[ForkProgress]:
     tasks = _strip_prefix(TASK, usable)
     found: dict[str, ForkProgress] = {}
     for execution, items in _strip_prefix(ITEMS, usable).items():
-        found[execution] = _measure_map(execution, items, tasks)
+        finished = [task for name, task in tasks.items() if _is_item_of(name, execution)]
+        node_id = finished[0].get("node") if finished else None
+        found[execution] = ForkProgress(node_id, done=len(finished), total=len(items))
     for execution, progress in _measure_forks(tasks).items():
         found.setdefault(execution, progress)
     # The key of a nested execution has more parts than the keys around it.
     executions = sorted(found, key=lambda execution: execution.count("."))
     return [found[execution] for execution in executions]
-
-
-def _measure_map(execution: str, items: Sequence[Any], tasks: Mapping[str, Any]) -> ForkProgress:
-    finished = [task for name, task in tasks.items() if _is_item_of(name, execution)]
-    node_id = finished[0].get("node") if finished else None
-    return ForkProgress(node_id, done=len(finished), total=len(items))
 
 
 def _measure_forks(tasks: Mapping[str, Any]) -> dict[str, ForkProgress]:

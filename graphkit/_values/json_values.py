@@ -56,7 +56,8 @@ class JsonValueCodec:
             for index, item in enumerate(value):
                 items.append(self.encode(item, f"{path}[{index}]", levels - 1))
             return items
-        if levels and isinstance(value, dict) and _is_json_object(value):
+        is_object = isinstance(value, dict) and _PACKED not in value and all(type(key) is str for key in value)
+        if levels and is_object:
             fields: dict[str, Any] = {}
             for key, item in value.items():
                 fields[key] = self.encode(item, f"{path}.{key}", levels - 1)
@@ -107,10 +108,6 @@ def _is_exact_in_json(value: Any) -> bool:
     if cls is int:
         return value.bit_length() <= _INT_BITS  # type: ignore[no-any-return]
     return value is None or cls in {bool, str}
-
-
-def _is_json_object(value: dict[Any, Any]) -> bool:
-    return _PACKED not in value and all(type(key) is str for key in value)
 
 
 def format_line(data: Mapping[str, Any]) -> str:

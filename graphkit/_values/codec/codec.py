@@ -206,6 +206,10 @@ class Codec:
         return b"".join(packed)
 
     def _pack_tree(self, value: object, path: str) -> bytes:
+        # Twice: msgpack refuses ints beyond 64 bits and strs with lone surrogates, which are rare.
+        # The first Writer leaves scalars and plain containers to msgpack unseen. Only if msgpack then
+        # refuses something does the second one look at each of them, and packs those as ext types.
+        # Both give the same bytes for everything that msgpack has.
         try:
             try:
                 writer = Writer(self._registry.by_type, checks_scalars=False)
@@ -240,6 +244,8 @@ class Codec:
         """
         try:
             try:
+                # The first ext type means that the data are not plain: then all is read again, with the
+                # hooks of a Reader, which take about as long as msgpack for every container.
                 value = unpackb(data, ext_hook=_not_plain, **_FROZEN_HOOKS)
             except _NotPlain:
                 return self._unpack_rich(data)

@@ -40,7 +40,13 @@ _FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "datacl
 
 @final
 class Reader:
-    """The hooks of one call of unpackb. msgpack calls them for inner arrays first."""
+    """The hooks of one call of unpackb."""
+
+    # msgpack calls the hooks from the inside out. The tuple ([1], 2) is stored as [mark 1, [1], 2], and
+    # is read as: read_ext(mark 1), read_array([1]), read_array([mark 1, FrozenList([1]), 2]). So a hook
+    # gets values that are complete, and what a mark means is known when its array is. A mark anywhere
+    # but at the head of an array is not of the writer: no hook would replace it, and the caller would
+    # get the _Mark itself. `open_marks` finds that out at the end.
 
     __slots__ = ("_types", "open_marks")
 

@@ -68,7 +68,7 @@ class Writer:
             return [MARKS[TUPLE], *self._build_items(value, levels - 1)]
         entry = self._by_type.get(cls)
         if entry is not None:
-            return self._build_record(entry, value, levels - 2)
+            return self._build_record(entry, value, levels - 2)  # an array, and the dict of fields in it
         if cls in _SETS:
             return self._build_set(value, levels - 1)
         encode = find_encoder(cls)

@@ -92,7 +92,9 @@ class CompiledGraph(JavaNames):
             config: the thread, and options of this run.
         """
         final = self.invoke_final(input, config)
-        return None if final is None else final.state
+        if final is None:
+            return None
+        return final.state
 
     def invoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
@@ -160,7 +162,9 @@ class CompiledGraph(JavaNames):
         """
         config = RunnableConfig.of(config)
         checkpoint = self._find_history(config).saver.get(config)
-        return None if checkpoint is None else self._make_snapshot(config, checkpoint)
+        if checkpoint is None:
+            return None
+        return self._make_snapshot(config, checkpoint)
 
     def get_state(self, config: ConfigLike = None) -> StateSnapshot:
         """As `state_of`.
@@ -259,7 +263,9 @@ class CompiledGraph(JavaNames):
     async def ainvoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
         """As `invoke`. Synchronous nodes run in a thread."""
         final = await self.ainvoke_final(input, config)
-        return None if final is None else final.state
+        if final is None:
+            return None
+        return final.state
 
     async def ainvoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
         """As `invoke_final`."""
@@ -288,7 +294,9 @@ class CompiledGraph(JavaNames):
         """As `state_of`."""
         config = RunnableConfig.of(config)
         checkpoint = await self._find_history(config).saver.aget(config)
-        return None if checkpoint is None else self._make_snapshot(config, checkpoint)
+        if checkpoint is None:
+            return None
+        return self._make_snapshot(config, checkpoint)
 
     async def aget_state(self, config: ConfigLike = None) -> StateSnapshot:
         """As `get_state`."""
@@ -369,7 +377,9 @@ class CompiledGraph(JavaNames):
         saver = self.compile_config.saver
         if isinstance(thread, str) and saver is not None and saver.get(config) is None:
             config = _find_thread_of_run(saver, thread) or config
-        return config if checkpoint_id is None else config.with_check_point_id(checkpoint_id)
+        if checkpoint_id is None:
+            return config
+        return config.with_check_point_id(checkpoint_id)
 
     def _make_snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot:
         read_state = partial(self._read_state, config, checkpoint)
@@ -465,7 +475,9 @@ def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConf
         found = saver.search({"run_id": run_id}, limit=1)
     except CheckpointerConfigurationError:
         return None  # the saver cannot list its threads, so this was a thread id
-    return RunnableConfig(found[0].thread_id) if found else None
+    if found:
+        return RunnableConfig(found[0].thread_id)
+    return None
 
 
 def _require_snapshot(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:

@@ -317,7 +317,9 @@ def _prepare_answer(stop: WaitingInterrupt, value: Any) -> Any:
             f"the run stopped {stop.when} {stop.node_id!r}: "
             "answer with a mapping to merge into the state, or with None",
         )
-    return _freeze("value", value) if stop.when == "inside" else _freeze_update("value", value)
+    if stop.when == "inside":
+        return _freeze("value", value)
+    return _freeze_update("value", value)
 
 
 def _freeze_update(name: str, values: Any) -> Any:
@@ -337,7 +339,9 @@ def _freeze(name: str, value: Any) -> Any:
 
 
 def _config_of(thread: ThreadLike) -> RunnableConfig:
-    return RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
+    if isinstance(thread, str):
+        return RunnableConfig(thread)
+    return RunnableConfig.of(thread)
 
 
 def _require_root(thread: ThreadLike) -> RunnableConfig:

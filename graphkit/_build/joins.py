@@ -71,7 +71,9 @@ def _find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) ->
 def _targets_of(edge: Targets) -> tuple[str, ...]:
     """Return where an edge may lead. Without mappings, a condition may lead to the sink."""
     if isinstance(edge, Condition):
-        return (_SINK,) if edge.mappings is None else tuple(dict.fromkeys(edge.mappings.values()))
+        if edge.mappings is None:
+            return (_SINK,)
+        return tuple(dict.fromkeys(edge.mappings.values()))
     targets = tuple(dict.fromkeys(edge))
     if len(edge) > 1:
         return tuple(target for target in targets if target != END)

@@ -98,7 +98,9 @@ class MermaidWriter:
 
 
 def _indent(line: str, *, is_hidden: bool) -> str:
-    return f"\t{_COMMENT}{line}" if is_hidden else f"\t{line}"
+    if is_hidden:
+        return f"\t{_COMMENT}{line}"
+    return f"\t{line}"
 
 
 def _escape(label: str) -> str:

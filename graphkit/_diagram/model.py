@@ -238,7 +238,9 @@ def _find_graph(part: Node | GraphDefinition) -> Topology | GraphDefinition | No
     """Return the subgraph that a node is; None if it is not one."""
     if isinstance(part, GraphDefinition):
         return part
-    return None if part.graph is None else part.graph.topology
+    if part.graph is None:
+        return None
+    return part.graph.topology
 
 
 _SAFE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -173,7 +173,9 @@ def level_of(type: str, data: Mapping[str, Any]) -> Level:
 def get_level(observer: Observer) -> Level:
     """Return the lowest level that an observer receives: its `level`, if that is a Level."""
     level = getattr(observer, "level", None)
-    return level if isinstance(level, Level) else Level.VERBOSE
+    if isinstance(level, Level):
+        return level
+    return Level.VERBOSE
 
 
 def call_observer(observer: Observer, event: Event) -> None:

@@ -207,7 +207,9 @@ class PydanticSchema(StateSchema):
 
         if value is RESET and channel is None:
             return field.get_default(call_default_factory=True)
-        return RESET if value is None else value
+        if value is None:
+            return RESET
+        return value
 
     def _validate_operand(self, name: str, value: Any) -> tuple[bool, Any]:
         """Validate the value that a reducer receives as the new one.

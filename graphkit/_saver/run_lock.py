@@ -87,7 +87,9 @@ def get_held_run_locks() -> frozenset[object]:
 def locks_held_by_runs() -> frozenset[object]:
     """Return the keys of the run locks held by the runs that the calling code is a node of."""
     context = CURRENT_NODE_CONTEXT.get()
-    return frozenset() if context is None else context.held_locks
+    if context is None:
+        return frozenset()
+    return context.held_locks
 
 
 def find_held_lock(key: object) -> HeldRunLock | None:

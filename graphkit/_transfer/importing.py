@@ -34,7 +34,9 @@ def _require_text(value: Any) -> str:
 
 
 def _require_text_or_none(value: Any) -> str | None:
-    return None if value is None else _require_text(value)
+    if value is None:
+        return None
+    return _require_text(value)
 
 
 class _ImportedCheckpoint(NamedTuple):

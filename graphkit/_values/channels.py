@@ -62,7 +62,9 @@ class Channel(JavaNames):
 
     def initial(self) -> Any:
         """Return the default value, or None if there is none."""
-        return None if self.default is None else self.default()
+        if self.default is None:
+            return None
+        return self.default()
 
     def update(self, key: str, old: Any, new: Any) -> Any:  # noqa: ARG002 - a subclass may use the key
         """Merge `new` into `old` (None: no value yet). The result None removes the key."""
@@ -99,7 +101,9 @@ class RemoveByHash(RemoveIdentifier):
         self.value = value
 
     def compare_to(self, element: Any, index: int) -> int:  # noqa: ARG002 - the index does not matter here
-        return 0 if _is_same(element, self.value) else 1
+        if _is_same(element, self.value):
+            return 0
+        return 1
 
     # Java names
     compareTo = compare_to
@@ -280,7 +284,9 @@ def _builtin_type(value: Any) -> type:
 
 
 def _append_all(old: Sequence[Any], items: Sequence[Any]) -> Any:
-    return extend_frozen(old, items) if isinstance(old, FrozenList) else [*old, *items]
+    if isinstance(old, FrozenList):
+        return extend_frozen(old, items)
+    return [*old, *items]
 
 
 def _replace_items(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[Any]:
@@ -326,7 +332,9 @@ def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
     """
     if len(old) + len(items) < _DIGEST_THRESHOLD:
         missing = _find_missing(old, items)
-        return _append_all(old, missing) if missing else old
+        if missing:
+            return _append_all(old, missing)
+        return old
     # The list that grows from this one shares this set. If two lists grow from it, the set has too
     # many digests, never too few.
     seen = getattr(old, "seen", None) or set(map(_digest, old))
@@ -337,7 +345,9 @@ def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
             missing.append(item)
             seen.add(digest)
     if not isinstance(old, FrozenList):
-        return [*old, *missing] if missing else old
+        if missing:
+            return [*old, *missing]
+        return old
     new = extend_frozen(old, missing) if missing else old
     new.seen = seen
     return new

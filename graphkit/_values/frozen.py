@@ -289,7 +289,9 @@ def kind_of(value: object) -> int:
         return value.kind  # type: ignore[attr-defined, no-any-return]
     if isinstance(value, tuple):
         return max(VALUE, _kind_of_all(value))
-    return PRIVATE if _is_mutable(value) else VALUE
+    if _is_mutable(value):
+        return PRIVATE
+    return VALUE
 
 
 def private_copy(value: Any) -> Any:
@@ -337,7 +339,9 @@ def _freeze(value: Any) -> Any:  # noqa: PLR0911 - a case per type
         items = [_freeze(item) for item in value]
         if all(map(is_, items, value)):
             return value
-        return tuple.__new__(cls, items) if _is_plain_tuple(value) else _copy_object(value)
+        if _is_plain_tuple(value):
+            return tuple.__new__(cls, items)
+        return _copy_object(value)
     return _copy_object(value) if _is_mutable(value) else value
 
 

@@ -135,7 +135,9 @@ class PackedValue(NamedTuple):
         """Return the length of an old list if this list begins with its items; otherwise None."""
         if old is None or old.length is None or self.length is None:
             return None
-        return old.length if self.data.startswith(old.data) else None
+        if self.data.startswith(old.data):
+            return old.length
+        return None
 
 
 @final

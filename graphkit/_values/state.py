@@ -121,7 +121,9 @@ def _merge_through(channel: Channel, key: str, old: Any, value: Any) -> Any:
         merged = channel.initial() if is_reset else channel.update(key, old, value)
     except Exception as error:
         raise ValueError(f"the channel of {key!r} cannot merge the update: {type(error).__name__}: {error}") from error
-    return REMOVE if merged is None else merged
+    if merged is None:
+        return REMOVE
+    return merged
 
 
 def _freeze_entering(old: Any, value: Any) -> tuple[Any, int]:
@@ -165,7 +167,9 @@ class AgentState(JavaNames, Mapping[str, Any]):
     def value(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or the default if it is absent or None."""
         value = self.get(key)
-        return default if value is None else value
+        if value is None:
+            return default
+        return value
 
     def __getitem__(self, key: str) -> Any:
         value = self._data[key]

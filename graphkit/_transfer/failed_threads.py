@@ -78,5 +78,7 @@ class FailedThreads:
         unnamed = len(self._thread_ids) - _MAX_NAMES
         if unnamed > 0:
             names = f"{names} and {unnamed} more"
-        others = self._total - len(self._thread_ids)
-        return f"not copied: {names}; copied: {'all others' if others else 'none'}"
+        copied = "none"
+        if self._total > len(self._thread_ids):
+            copied = "all others"
+        return f"not copied: {names}; copied: {copied}"

@@ -74,7 +74,9 @@ def find_changes(before: FrozenDict, state: FrozenDict) -> Changes:
         old = before.get(key, _ABSENT)
         if old is value and kind_of(value) != PRIVATE:
             continue
-        ops[key] = len(old) if _begins_with(value, old) else SET
+        ops[key] = SET
+        if _begins_with(value, old):
+            ops[key] = len(old)
     for key in before:
         if key not in state:
             ops[key] = REMOVED

@@ -146,11 +146,13 @@ class _ListChannel(Channel):
             return old
         if not isinstance(old, list):
             old = self.initial()
+        if old is None:
+            old = []
         removals = [item for item in items if isinstance(item, RemoveIdentifier)]
         if removals:
-            old = _without(old or (), removals)
+            old = _without(old, removals)
             items = [item for item in items if not isinstance(item, RemoveIdentifier)]
-        return self._append([] if old is None else old, items)
+        return self._append(old, items)
 
     def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
         """Return the old list with the new elements."""
@@ -188,14 +190,18 @@ class MessagesChannel(_ListChannel):
     def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
         # As in _append_missing: a list has the digests of its ids, so that a new message needs no
         # search.
-        known = getattr(old, "ids", None)
-        ids: set[int] = _digests_of_ids(old) if known is None else known
+        ids: set[int] | None = getattr(old, "ids", None)
+        if ids is None:
+            ids = _digests_of_ids(old)
         replaced: dict[int, Any] = {}
         appended: list[Any] = []
         for item in items:
             message_id = _message_id(item)
-            digest = None if message_id is None else _digest(message_id)
-            if digest is None or digest not in ids:
+            if message_id is None:
+                appended.append(item)
+                continue
+            digest = _digest(message_id)
+            if digest not in ids:
                 appended.append(item)
             elif (index := _index_of_id(appended, message_id)) is not None:
                 appended[index] = item
@@ -203,8 +209,7 @@ class MessagesChannel(_ListChannel):
                 replaced[index] = item
             else:  # another id has the same digest
                 appended.append(item)
-            if digest is not None:
-                ids.add(digest)
+            ids.add(digest)
         new = _replace_items(old, replaced)
         if appended:
             new = _append_all(new, appended)
@@ -276,11 +281,9 @@ def _as_list(value: Any) -> list[Any]:
 def _is_same(left: Any, right: Any) -> bool:
     # Equal and of one type: 1 and True are two elements. A dict and a FrozenDict that equals it are
     # one.
-    return _builtin_type(left) is _builtin_type(right) and bool(left == right)
-
-
-def _builtin_type(value: Any) -> type:
-    return _THAWED.get(type(value), type(value))
+    left_type = _THAWED.get(type(left), type(left))
+    right_type = _THAWED.get(type(right), type(right))
+    return left_type is right_type and bool(left == right)
 
 
 def _append_all(old: Sequence[Any], items: Sequence[Any]) -> Any:
@@ -294,7 +297,9 @@ def _replace_items(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[
     changed = {index: item for index, item in replaced.items() if not _is_same(old[index], item)}
     if not changed:
         return old
-    new = FrozenList(old) if isinstance(old, FrozenList) else list(old)
+    new = list(old)
+    if isinstance(old, FrozenList):
+        new = FrozenList(old)
     for index, item in changed.items():
         list.__setitem__(new, index, freeze(item))  # not shared yet
     return new

@@ -99,8 +99,11 @@ def answer(
         refuse_incomplete(saver, thread_id)
         stop = _find_interrupt(thread_id, saver.interrupts(thread_id), interrupt)
         config = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
-        _refuse_other_engine(saver.recent(config.with_check_point_id(None), limit=1)[0].metadata, thread_id)
-        saver.put_writes(config, {ANSWER + stop.id: _prepare_answer(stop, value)})
+        history = config.with_check_point_id(None)
+        (latest,) = saver.recent(history, limit=1)
+        _refuse_other_engine(latest.metadata, thread_id)
+        stored = _prepare_answer(stop, value)
+        saver.put_writes(config, {ANSWER + stop.id: stored})
     return stop
 
 
@@ -307,7 +310,6 @@ def _find_interrupt(
 
 
 def _prepare_answer(stop: WaitingInterrupt, value: Any) -> Any:
-    """Return an answer in the form in which it is stored."""
     if stop.when != "inside" and value is None:  # the run moves past the stop
         return None
     if not can_answer(stop.when, value):

@@ -156,9 +156,11 @@ class FlattenedGraph:
         self._scopes += child._scopes
 
         for alias, target in child.aliases.items():
-            self.aliases[f"{graph_id}-{alias}"] = names[target]
+            new_alias = f"{graph_id}-{alias}"
+            self.aliases[new_alias] = names[target]
         for alias, target in child.exits.items():
-            self.exits[f"{graph_id}-{alias}"] = names[target]
+            new_alias = f"{graph_id}-{alias}"
+            self.exits[new_alias] = names[target]
 
     def _add(self, node: Node) -> None:
         self._claim(node.id)
@@ -198,7 +200,6 @@ class FlattenedGraph:
         return name
 
     def _find_hook_problem(self, hook: Hook) -> str | None:
-        """Return why a node hook cannot be applied; None if it can."""
         node_id = hook.node_id
         if node_id is None:
             return None

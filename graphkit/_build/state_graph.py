@@ -451,7 +451,6 @@ class MessagesStateGraph(StateGraph):
 
 
 def _parse_call(function: Any, role: str) -> Call:
-    """Return a function as a Call; `role` names it in the message."""
     try:
         return Call(function)
     except TypeError as error:
@@ -459,7 +458,6 @@ def _parse_call(function: Any, role: str) -> Call:
 
 
 def _parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
-    """Return the destinations of a node without repetitions."""
     if isinstance(destinations, str) or not isinstance(destinations, Iterable):
         raise GraphStateError(
             f"the destinations of node {node_id!r} must be a list of node ids, not {destinations!r}",

@@ -284,13 +284,6 @@ class Outbox:
         """How many events were dropped, over all observers."""
         return sum(subscription.dropped for subscription in self._subscriptions)
 
-    def wants(self, level: str) -> bool:
-        """Return whether any observer receives events of this level.
-
-        Check it before collecting costly data.
-        """
-        return _RANKS[level] >= self._rank
-
     def post(
         self,
         type: str,

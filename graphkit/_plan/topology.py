@@ -374,7 +374,9 @@ def _find_asynchronous(topology: Topology) -> list[str]:
             names += [f"{node.id}/{name}" for name in inner]
 
     for source, edge in topology.edges.items():
-        if isinstance(edge, Condition) and _has_async_call(edge, edge.call):
+        if not isinstance(edge, Condition):
+            continue
+        if _has_async_call(edge, edge.call):
             names.append(source)
     return names
 

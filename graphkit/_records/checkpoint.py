@@ -392,7 +392,6 @@ def _check_freezable(path: str, value: object) -> None:
 
 
 def _to_microseconds(created_at: datetime) -> int:
-    """Return the microseconds since 1970, UTC."""
     try:
         return (created_at.astimezone(UTC) - _EPOCH) // _MICROSECOND
     except (OverflowError, ValueError) as error:

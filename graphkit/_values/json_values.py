@@ -104,7 +104,6 @@ class JsonValueCodec:
 
 
 def _is_exact_in_json(value: Any) -> bool:
-    """Return whether JSON can hold a scalar exactly."""
     cls = type(value)
     if cls is float:
         return math.isfinite(value)

@@ -138,7 +138,9 @@ def _freeze_entering(old: Any, value: Any) -> tuple[Any, int]:
         return old, SET
     if value.__class__ is list and old.__class__ is FrozenList and old:
         frozen, is_appended = freeze_grown(old, value)
-        return frozen, len(old) if is_appended else SET
+        if is_appended:
+            return frozen, len(old)
+        return frozen, SET
     return freeze(value), SET
 
 

@@ -196,7 +196,9 @@ class Codec:
             CheckpointSerializationError: as `pack`; the path of an item is `path[start + index]`.
         """
         header = len(array_header(len(items)))
-        batch = items if type(items) is FrozenList else FrozenList(items)
+        batch = items
+        if type(batch) is not FrozenList:
+            batch = FrozenList(items)
         try:
             if batch.kind == PLAIN:
                 return _packed(batch)[header:]
@@ -225,7 +227,9 @@ class Codec:
                 location = location[:197] + "..."
             raise CheckpointSerializationError(_without_dot(location), error.type_name, error.reason) from None
         except (RecursionError, ValueError) as error:
-            reason = "it is nested too deeply" if "recursion" in str(error) else str(error)
+            reason = str(error)
+            if "recursion" in reason:
+                reason = "it is nested too deeply"
             raise CheckpointSerializationError(_without_dot(path), type_name(type(value)), reason) from error
 
     # --- unpacking ----------------------------------------------------------------------------------------------------

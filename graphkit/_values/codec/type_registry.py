@@ -49,8 +49,9 @@ class ApplicationType:
             import dataclasses
 
             fields = dataclasses.fields(cls)
+            optional = [field.name for field in fields if not field.init]
             self.fields = tuple(field.name for field in fields)
-            self.optional = frozenset(field.name for field in fields if not field.init)
+            self.optional = frozenset(optional)
             self.slots = tuple(_find_extra_slots(cls, self.fields))
 
     @classmethod
@@ -118,7 +119,8 @@ class ApplicationType:
         new: Any = object.__new__(self.cls)
         object.__setattr__(new, "__dict__", fields)
         object.__setattr__(new, "__pydantic_fields_set__", set(fields_set))
-        for name, value in (("__pydantic_extra__", extra), ("__pydantic_private__", private)):
+        parts = {"__pydantic_extra__": extra, "__pydantic_private__": private}
+        for name, value in parts.items():
             if getattr(self.cls, name) is not value:  # a RootModel has None in its class, and no slot
                 object.__setattr__(new, name, value)
         return new
@@ -356,8 +358,9 @@ def _is_main(module_name: str) -> bool:
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if not isinstance(file, str):
         return False
-    parts = tuple(module_name.split("."))
-    return Path(file).with_suffix("").parts[-len(parts) :] == parts
+    wanted = tuple(module_name.split("."))
+    parts = Path(file).with_suffix("").parts
+    return parts[-len(wanted) :] == wanted
 
 
 def is_renamed(name: str, cls: type) -> bool:

@@ -183,7 +183,9 @@ class FlattenedGraph:
 
         moved: list[Hook] = []
         for hook in hooks:
-            hook_source = self._find_edge_source(hook.node_id)
+            hook_source = hook.node_id
+            if hook_source in self.aliases:
+                hook_source = _end_bridge(hook_source)  # the edge out of an inlined subgraph
             moved.append(hook._replace(node_id=hook_source))
             if hook_source is not None and hook_source not in conditions:
                 self.problems.append(
@@ -192,12 +194,6 @@ class FlattenedGraph:
 
         for source, edge in conditions.items():
             self.edges[source] = _with_hooks(edge, source, moved)
-
-    def _find_edge_source(self, name: str | None) -> str | None:
-        """Return the source of the edge out of a node, or out of an inlined subgraph."""
-        if name is not None and name in self.aliases:
-            return _end_bridge(name)
-        return name
 
     def _find_hook_problem(self, hook: Hook) -> str | None:
         node_id = hook.node_id

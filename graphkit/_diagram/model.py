@@ -112,7 +112,8 @@ class DiagramModel:
             if isinstance(edge, Condition):
                 self._add_condition(source, edge)
             else:
-                self._add_arrows(source, edge)
+                for target in edge:
+                    self.arrows.append(self._make_arrow(source, target))
 
         # Steps that follow no edge, of a Command or an update.
         for source, target in self._path.find_jumps(self._names_of):
@@ -139,10 +140,6 @@ class DiagramModel:
         self._names_of[node_id] = name
         is_passed = node_id in self._path.nodes
         self.shapes.append(Shape(name=name, label=label, kind=kind, is_passed=is_passed))
-
-    def _add_arrows(self, source: str, targets: Sequence[str]) -> None:
-        for target in targets:
-            self.arrows.append(self._make_arrow(source, target))
 
     def _add_condition(self, source: str, edge: Condition) -> None:
         """Add a condition in both forms: as a shape of its own, and as arrows from its source."""

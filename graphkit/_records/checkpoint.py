@@ -22,58 +22,6 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _EMPTY: Final = FrozenDict()
 
 
-def generate_id() -> str:
-    """Return a new id in the layout of UUID version 7: milliseconds, then 72 random bits.
-
-    The ids of one machine sort roughly by time, which helps people who read logs. graphkit never
-    derives an order from them.
-    """
-    return make_id(time_ns() // 1_000_000)
-
-
-def make_id(milliseconds: int) -> str:
-    """Return a new id, as `generate_id`, for a time in milliseconds since 1970."""
-    global _latest_time  # noqa: PLW0603 - one tuple, so that all threads of execution see a whole one
-    made_for, time = _latest_time
-    if made_for != milliseconds:
-        digits = f"{milliseconds:012x}"
-        time = f"{digits[:8]}-{digits[8:]}-"
-        _latest_time = milliseconds, time
-    try:
-        ending = _ENDINGS.pop()
-    except IndexError:
-        ending = _make_endings()
-    return time + ending
-
-
-_latest_time = -1, ""
-"""A time in milliseconds and how an id begins that is made at that time: a run makes dozens in one
-millisecond."""
-_ENDINGS: Final[list[str]] = []
-"""The random parts of ids to come: asking the system takes a third of the time of an id. `pop` gives
-each to one thread of execution only; the child of a fork forgets them."""
-_ENDINGS_AT_ONCE: Final = 64
-_ENDING_WIDTH: Final = 24
-"""Characters of "7xxx-8xxx-xxxxxxxxxxxx", which is the random part of an id, and two spaces."""
-_FIXED_CHARACTERS: Final = {0: b"7", 4: b"-", 5: b"8", 9: b"-", 22: b" ", 23: b" "}
-
-
-def _make_endings() -> str:
-    """Ask the system for random bits; return the random part of an id, and keep others."""
-    # All at once: formatting each would take three times as long.
-    text = bytearray(urandom(_ENDINGS_AT_ONCE * _ENDING_WIDTH // 2).hex(), "ascii")
-    for at, character in _FIXED_CHARACTERS.items():
-        text[at::_ENDING_WIDTH] = character * _ENDINGS_AT_ONCE
-    endings = text.decode("ascii").split()
-    first = endings.pop()
-    _ENDINGS.extend(endings)
-    return first
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ENDINGS.clear)
-
-
 def to_datetime(microseconds: int) -> datetime:
     """Return the time that is so many microseconds after 1970, UTC."""
     return _EPOCH + timedelta(microseconds=microseconds)
@@ -404,3 +352,58 @@ def _require(value: object, kind: type | tuple[type, ...], name: str) -> None:
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected = " or ".join("None" if cls is type(None) else cls.__name__ for cls in kinds)
     raise CheckpointSerializationError(name, type(value).__name__, f"a checkpoint's {name} must be a {expected}")
+
+
+# Ids
+
+
+def generate_id() -> str:
+    """Return a new id in the layout of UUID version 7: milliseconds, then 72 random bits.
+
+    The ids of one machine sort roughly by time, which helps people who read logs. graphkit never
+    derives an order from them.
+    """
+    return make_id(time_ns() // 1_000_000)
+
+
+def make_id(milliseconds: int) -> str:
+    """Return a new id, as `generate_id`, for a time in milliseconds since 1970."""
+    global _latest_time  # noqa: PLW0603 - one tuple, so that all threads of execution see a whole one
+    made_for, time = _latest_time
+    if made_for != milliseconds:
+        digits = f"{milliseconds:012x}"
+        time = f"{digits[:8]}-{digits[8:]}-"
+        _latest_time = milliseconds, time
+    try:
+        ending = _ENDINGS.pop()
+    except IndexError:
+        ending = _make_endings()
+    return time + ending
+
+
+_latest_time = -1, ""
+"""A time in milliseconds and how an id begins that is made at that time: a run makes dozens in one
+millisecond."""
+_ENDINGS: Final[list[str]] = []
+"""The random parts of ids to come: asking the system takes a third of the time of an id. `pop` gives
+each to one thread of execution only; the child of a fork forgets them."""
+_ENDINGS_AT_ONCE: Final = 64
+_ENDING_WIDTH: Final = 24
+"""Characters of "7xxx-8xxx-xxxxxxxxxxxx", which is the random part of an id, and two spaces."""
+_FIXED_CHARACTERS: Final = {0: b"7", 4: b"-", 5: b"8", 9: b"-", 22: b" ", 23: b" "}
+
+
+def _make_endings() -> str:
+    """Ask the system for random bits; return the random part of an id, and keep others."""
+    # All at once: formatting each would take three times as long.
+    text = bytearray(urandom(_ENDINGS_AT_ONCE * _ENDING_WIDTH // 2).hex(), "ascii")
+    for at, character in _FIXED_CHARACTERS.items():
+        text[at::_ENDING_WIDTH] = character * _ENDINGS_AT_ONCE
+    endings = text.decode("ascii").split()
+    first = endings.pop()
+    _ENDINGS.extend(endings)
+    return first
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ENDINGS.clear)

@@ -105,6 +105,14 @@ class FlattenedGraph:
 
     def _inline(self, graph_id: str, entry: str, child: FlattenedGraph) -> None:
         """Make the nodes and edges of a subgraph part of this graph."""
+        # Let S have START -> a and a -> END, and the graph p -> S and S -> q. Then renaming is enough:
+        # p -> S-a and S-a -> q. A name stands for S only where one edge has one target:
+        #
+        # - START -> (a, b) in S: p -> S has no single target. p -> S-__START__ -> (S-a, S-b).
+        # - S -> (q, r), a condition, or nothing yet: END in S has none. S-a -> S-__END__ -> (q, r).
+        #
+        # The caller has renamed the edges to S. Here the edge out of S moves to S-__END__, or its target
+        # becomes the name of END in S.
         outgoing = self.edges.pop(graph_id, [])
         exit_target = outgoing[0] if _is_plain(outgoing) else _end_bridge(graph_id)
 

@@ -16,12 +16,12 @@ from graphkit._records.config import (
     StreamMode as StreamMode,
 )
 from graphkit._records.context import GraphInterrupt as GraphInterrupt, interrupt as interrupt
-from graphkit._records.interruptable import InterruptableAction as InterruptableAction
 from graphkit._records.output import (
     CheckpointInfo as CheckpointInfo,
     Command as Command,
     GraphResume as GraphResume,
     HistorySummary as HistorySummary,
+    InterruptableAction as InterruptableAction,
     InterruptionMetadata as InterruptionMetadata,
     NodeOutput as NodeOutput,
     StateSnapshot as StateSnapshot,
@@ -29,7 +29,6 @@ from graphkit._records.output import (
     WaitingInterrupt as WaitingInterrupt,
 )
 from graphkit._saver.base import BaseCheckpointSaver as BaseCheckpointSaver
-from graphkit._saver.serializer import StateSerializer as StateSerializer
 from graphkit._saver.versions import HasVersions as HasVersions
 from graphkit._values.channels import (
     REMOVE as REMOVE,
@@ -42,7 +41,11 @@ from graphkit._values.channels import (
     RemoveIdentifier as RemoveIdentifier,
     ReplaceAllWith as ReplaceAllWith,
 )
-from graphkit._values.state import AgentState as AgentState, MessagesState as MessagesState
+from graphkit._values.state import (
+    AgentState as AgentState,
+    MessagesState as MessagesState,
+    StateSerializer as StateSerializer,
+)
 from graphkit.errors import (
     AccessDeniedError as AccessDeniedError,
     AgentConfigurationError as AgentConfigurationError,

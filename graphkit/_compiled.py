@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, cast, final
 from weakref import WeakValueDictionary
@@ -92,7 +92,9 @@ class CompiledGraph(JavaNames):
             config: the thread, and options of this run.
         """
         final = self.invoke_final(input, config)
-        return None if final is None else final.state
+        if final is None:
+            return None
+        return final.state
 
     def invoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
@@ -160,7 +162,9 @@ class CompiledGraph(JavaNames):
         """
         config = RunnableConfig.of(config)
         checkpoint = self._find_history(config).saver.get(config)
-        return None if checkpoint is None else self._make_snapshot(config, checkpoint)
+        if checkpoint is None:
+            return None
+        return self._make_snapshot(config, checkpoint)
 
     def get_state(self, config: ConfigLike = None) -> StateSnapshot:
         """As `state_of`.
@@ -259,7 +263,9 @@ class CompiledGraph(JavaNames):
     async def ainvoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
         """As `invoke`. Synchronous nodes run in a thread."""
         final = await self.ainvoke_final(input, config)
-        return None if final is None else final.state
+        if final is None:
+            return None
+        return final.state
 
     async def ainvoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
         """As `invoke_final`."""
@@ -288,7 +294,9 @@ class CompiledGraph(JavaNames):
         """As `state_of`."""
         config = RunnableConfig.of(config)
         checkpoint = await self._find_history(config).saver.aget(config)
-        return None if checkpoint is None else self._make_snapshot(config, checkpoint)
+        if checkpoint is None:
+            return None
+        return self._make_snapshot(config, checkpoint)
 
     async def aget_state(self, config: ConfigLike = None) -> StateSnapshot:
         """As `get_state`."""
@@ -333,7 +341,9 @@ class CompiledGraph(JavaNames):
     ) -> tuple[Driver, Update]:
         config = RunnableConfig.of(config)
         history = self._find_history(config)
-        outer_channels = () if history.outer is None else history.outer.topology.schema.channels
+        outer_channels: Collection[str] = ()
+        if history.outer is not None:
+            outer_channels = history.outer.topology.schema.channels
         update = Update(
             RunHistory(history.program, config, history.saver),
             values=values,
@@ -360,16 +370,21 @@ class CompiledGraph(JavaNames):
         # A nested graph uses the saver of its outer graph unless it has its own.
         for program in programs[1:]:
             saver = program.options.checkpoint_saver or saver
-        outer = programs[-2] if len(programs) > 1 else None
-        return _History(program=programs[-1], saver=saver, outer=outer)
+        *outer, program = programs
+        return _History(program=program, saver=saver, outer=outer[-1] if outer else None)
 
     def _resolve_config(self, thread: str | ConfigLike, checkpoint_id: str | None) -> RunnableConfig:
         """Return the config of a thread, from a config, a thread id or the id of a run on it."""
-        config = RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
-        saver = self.compile_config.saver
-        if isinstance(thread, str) and saver is not None and saver.get(config) is None:
-            config = _find_thread_of_run(saver, thread) or config
-        return config if checkpoint_id is None else config.with_check_point_id(checkpoint_id)
+        if isinstance(thread, str):
+            config = RunnableConfig(thread)
+            saver = self.compile_config.saver
+            if saver is not None and saver.get(config) is None:
+                config = _find_thread_of_run(saver, thread) or config
+        else:
+            config = RunnableConfig.of(thread)
+        if checkpoint_id is None:
+            return config
+        return config.with_check_point_id(checkpoint_id)
 
     def _make_snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot:
         read_state = partial(self._read_state, config, checkpoint)
@@ -384,15 +399,17 @@ class CompiledGraph(JavaNames):
 
     def _find_waiting_interrupts(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts of a checkpoint, and those in nested graphs for which it waits."""
-        writes = self._find_history(config).saver.get_writes(config)
+        saver = self._find_history(config).saver
+        writes = saver.get_writes(config)
         found = waiting_interrupts(config, writes)
-        nested = subgraph_interrupts(well_formed_writes(writes, config.thread))
+        usable = well_formed_writes(writes, config.thread)
+        nested = subgraph_interrupts(usable)
         for namespace in dict.fromkeys(nested.values()):
             if find_programs(self.program, namespace) is None:
                 continue  # the graph has changed since
             latest = self.state_of(config.replace(checkpoint_ns=namespace, checkpoint_id=None))
-            inside = () if latest is None else latest.interrupts
-            found += [interrupt for interrupt in inside if interrupt.id in nested]
+            if latest is not None:
+                found += [interrupt for interrupt in latest.interrupts if interrupt.id in nested]
         return found
 
     def _refuse_async(self) -> None:
@@ -465,7 +482,9 @@ def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConf
         found = saver.search({"run_id": run_id}, limit=1)
     except CheckpointerConfigurationError:
         return None  # the saver cannot list its threads, so this was a thread id
-    return RunnableConfig(found[0].thread_id) if found else None
+    if found:
+        return RunnableConfig(found[0].thread_id)
+    return None
 
 
 def _require_snapshot(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:

@@ -31,7 +31,9 @@ def describe_error(error: BaseException) -> str:
     """Return the type and message of an error in one line."""
     name = type(error).__name__
     message = message_of(error)
-    return f"{name}: {message}" if message else name
+    if message:
+        return f"{name}: {message}"
+    return name
 
 
 def suggest(

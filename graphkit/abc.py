@@ -12,7 +12,7 @@ from graphkit._public_names import (
 from graphkit._records.config import (
     ConfigLike as ConfigLike,
 )
-from graphkit._records.interruptable import (
+from graphkit._records.output import (
     InterruptableAction as InterruptableAction,
     InterruptibleAction as InterruptibleAction,
 )
@@ -39,9 +39,6 @@ from graphkit._saver.capabilities import (
 from graphkit._saver.retention import (
     RetentionOptions as RetentionOptions,
 )
-from graphkit._saver.serializer import (
-    StateSerializer as StateSerializer,
-)
 from graphkit._saver.versions import (
     HasVersions as HasVersions,
 )
@@ -54,6 +51,9 @@ from graphkit._values.channels import (
     Channel as Channel,
     Reducer as Reducer,
     RemoveIdentifier as RemoveIdentifier,
+)
+from graphkit._values.state import (
+    StateSerializer as StateSerializer,
 )
 
 if TYPE_CHECKING:

@@ -361,13 +361,13 @@ class AgentConfigurationError(GraphKitError, ValueError):
         self.file = file
         self.line = line
         self.key = key
-        parts = [f"{key}: {reason}" if key else reason]
-        if line is not None:
-            parts.insert(0, f"line {line}")
+        place: list[str] = []
         if file is not None:
-            parts.insert(0, file)
-        place, message = ", ".join(parts[:-1]), parts[-1]
-        super().__init__(f"{place}: {message}" if place else message)
+            place.append(file)
+        if line is not None:
+            place.append(f"line {line}")
+        parts = [", ".join(place), key, reason]
+        super().__init__(": ".join(part for part in parts if part))
 
 
 class AgentFileNotFoundError(AgentConfigurationError):

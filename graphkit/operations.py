@@ -37,7 +37,6 @@ from graphkit._saver.writes import (
     INTERRUPT,
     can_answer,
     next_update_key,
-    well_formed_writes,
 )
 from graphkit._values.frozen import freeze
 from graphkit.errors import (
@@ -100,8 +99,11 @@ def answer(
         refuse_incomplete(saver, thread_id)
         stop = _find_interrupt(thread_id, saver.interrupts(thread_id), interrupt)
         config = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
-        _refuse_other_engine(saver.recent(config.with_check_point_id(None), limit=1)[0].metadata, thread_id)
-        saver.put_writes(config, {ANSWER + stop.id: _prepare_answer(stop, value)})
+        history = config.with_check_point_id(None)
+        (latest,) = saver.recent(history, limit=1)
+        _refuse_other_engine(latest.metadata, thread_id)
+        stored = _prepare_answer(stop, value)
+        saver.put_writes(config, {ANSWER + stop.id: stored})
     return stop
 
 
@@ -243,13 +245,12 @@ def rollback(
     with saver.run_lock(config):
         refuse_incomplete(saver, config.thread)
         checkpoint = _load(saver, config)
-        copy = _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id)
-        interrupts = _read_interrupts(saver, config)
+        copy = StoredCheckpoint(
+            _copy_as_fork(checkpoint, created_at, id=generate_id(), parent_id=checkpoint.id),
+            writes=_read_interrupts(saver, config),
+        )
         # At a config with a checkpoint id, put replaces that checkpoint.
-        latest = saver.put(config.with_check_point_id(None), copy)
-        if interrupts:
-            saver.put_writes(latest, interrupts)
-    return latest
+        return copy.put(saver, config.with_check_point_id(None))
 
 
 def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[CheckpointInfo]:
@@ -309,7 +310,6 @@ def _find_interrupt(
 
 
 def _prepare_answer(stop: WaitingInterrupt, value: Any) -> Any:
-    """Return an answer in the form in which it is stored."""
     if stop.when != "inside" and value is None:  # the run moves past the stop
         return None
     if not can_answer(stop.when, value):
@@ -319,7 +319,9 @@ def _prepare_answer(stop: WaitingInterrupt, value: Any) -> Any:
             f"the run stopped {stop.when} {stop.node_id!r}: "
             "answer with a mapping to merge into the state, or with None",
         )
-    return _freeze("value", value) if stop.when == "inside" else _freeze_update("value", value)
+    if stop.when == "inside":
+        return _freeze("value", value)
+    return _freeze_update("value", value)
 
 
 def _freeze_update(name: str, values: Any) -> Any:
@@ -339,7 +341,9 @@ def _freeze(name: str, value: Any) -> Any:
 
 
 def _config_of(thread: ThreadLike) -> RunnableConfig:
-    return RunnableConfig(thread) if isinstance(thread, str) else RunnableConfig.of(thread)
+    if isinstance(thread, str):
+        return RunnableConfig(thread)
+    return RunnableConfig.of(thread)
 
 
 def _require_root(thread: ThreadLike) -> RunnableConfig:
@@ -407,5 +411,4 @@ def _copy_as_fork(
 
 def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:
     """Return the interrupts of a checkpoint, without their answers."""
-    writes = well_formed_writes(saver.get_writes(config), config.thread)
-    return {key: value for key, value in writes.items() if key.startswith(INTERRUPT)}
+    return {key: value for key, value in saver.get_writes(config).items() if key.startswith(INTERRUPT)}

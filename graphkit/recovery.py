@@ -8,7 +8,8 @@ A graph needs nothing else: each checkpoint names the next node, so finished nod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from logging import getLogger
+from typing import Any, Final
 
 from graphkit._compiled import CompiledGraph
 from graphkit._public_names import set_public_module
@@ -16,15 +17,42 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume
 from graphkit._saver.arguments import ThreadLike, resolve_thread_id
-from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.base import BaseCheckpointSaver, run_in_thread
+from graphkit._saver.capabilities import SupportsRepair
 from graphkit._saver.checkpoint_info import public_metadata
-from graphkit._saver.last_readable import last_good
-from graphkit._saver.to_thread import run_in_thread
-from graphkit._saver.writes import well_formed_writes
+from graphkit._saver.incomplete import StoredCheckpoint
 from graphkit._values.state import AgentState
-from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointNotFoundError
 
 __all__ = ["arecover", "last_good", "recover"]
+
+_LOGGER: Final = getLogger("graphkit.recovery")
+
+
+def last_good(saver: BaseCheckpointSaver, thread: ThreadLike = None) -> Checkpoint:
+    """Return the newest checkpoint of a thread that can be read with its pending writes.
+
+    That is the latest checkpoint, for the cost of a `get` per namespace, unless it is damaged. If
+    it is damaged, this repairs the thread, if the saver can, and searches the history from the
+    newest checkpoint to the oldest. It logs a warning to `graphkit.recovery` for each checkpoint
+    that cannot be read, with the reason, and for the one that it returns.
+
+    Raises:
+        CheckpointNotFoundError: the thread is empty.
+        CheckpointCorruptionError: no checkpoint of the thread can be read.
+        ThreadBusyError: the thread is damaged, and a run holds it.
+        CheckpointStorageError: the thread is damaged, and this process may not repair it.
+    """
+    config = RunnableConfig(resolve_thread_id(thread))
+    try:
+        for namespace in saver.namespaces(config):
+            _read(saver, config.replace(checkpoint_ns=namespace))
+        checkpoint = _read(saver, config)
+    except CheckpointCorruptionError as damage:
+        checkpoint = _find_before_damage(saver, config, damage)
+    if checkpoint is None:
+        raise CheckpointNotFoundError(config.thread)
+    return checkpoint
 
 
 def recover(
@@ -85,10 +113,41 @@ def _restore_last_good(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
         _append_copy(saver, config, checkpoint)
 
 
+def _read(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint | None:
+    """Read everything that a resume reads of a checkpoint."""
+    checkpoint = saver.get(config)
+    if checkpoint is not None:
+        _ = checkpoint.state  # some savers decode the state only on first use
+        saver.get_writes(config.with_check_point_id(checkpoint.id))
+    return checkpoint
+
+
+def _find_before_damage(
+    saver: BaseCheckpointSaver, config: RunnableConfig, damage: CheckpointCorruptionError
+) -> Checkpoint:
+    _LOGGER.warning("thread %r: %s", config.thread, damage)
+    if isinstance(saver, SupportsRepair):
+        for lost in saver.repair(config.thread).lost:
+            _LOGGER.warning("thread %r: checkpoint %s is lost: %s", config.thread, lost.checkpoint_id, lost.reason)
+    for info in saver.history(config):
+        try:
+            checkpoint = _read(saver, config.with_check_point_id(info.id))
+        except CheckpointCorruptionError as error:
+            _LOGGER.warning("thread %r: checkpoint %s cannot be read: %s", config.thread, info.id, error)
+            continue
+        if checkpoint is not None:
+            _LOGGER.warning(
+                "thread %r: the newest checkpoint that can be read is %s, after node %r",
+                config.thread,
+                checkpoint.id,
+                checkpoint.node_id,
+            )
+            return checkpoint
+    raise damage
+
+
 def _append_copy(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> None:
     """Append a copy of a checkpoint, with its pending writes, after the damage. Removes nothing."""
-    address = config.with_check_point_id(checkpoint.id)
-    writes = well_formed_writes(saver.get_writes(address), config.thread)
     copy = Checkpoint(
         node_id=checkpoint.node_id,
         next_node_id=checkpoint.next_node_id,
@@ -96,10 +155,9 @@ def _append_copy(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint:
         parent_id=checkpoint.id,
         metadata=public_metadata(checkpoint.metadata),
     )
+    writes = saver.get_writes(config.with_check_point_id(checkpoint.id))
     with saver.run_lock(config):
-        stored = saver.put(config, copy)
-        if writes:
-            saver.put_writes(stored, writes)
+        StoredCheckpoint(copy, writes=writes).put(saver, config)
 
 
 set_public_module(globals(), __name__)

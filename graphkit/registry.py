@@ -189,7 +189,6 @@ def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: 
 
 
 def _takes(signature: inspect.Signature, option: str) -> bool:
-    """Return whether a factory takes an option by name."""
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
             return True

@@ -16,6 +16,9 @@ from graphkit._saver.arguments import (
     check_limit as check_limit,
     resolve_thread_id as resolve_thread_id,
 )
+from graphkit._saver.base import (
+    run_in_thread as run_in_thread,
+)
 from graphkit._saver.checkpoint_info import (
     make_checkpoint_info as make_checkpoint_info,
 )
@@ -44,9 +47,6 @@ from graphkit._saver.run_lock import (
 from graphkit._saver.status import (
     with_status as with_status,
     with_status_when_stored as with_status_when_stored,
-)
-from graphkit._saver.to_thread import (
-    run_in_thread as run_in_thread,
 )
 from graphkit._saver.watch import (
     is_namespace_inside as is_namespace_inside,

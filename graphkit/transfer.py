@@ -138,7 +138,10 @@ def copy_threads(
         ThreadBusyError: a run held a thread until `lock_timeout` of the saver. All other threads are
             copied; after a wait in vain, no other run is waited for.
     """
-    chosen = [*dict.fromkeys(source.threads(released=versions) if threads is None else threads)]
+    wanted = threads
+    if wanted is None:
+        wanted = source.threads(released=versions)
+    chosen = [*dict.fromkeys(wanted)]
     _check_copy(source, target, chosen, versions=versions, plaintext=plaintext)
     if threads is not None:
         for thread_id in chosen:
@@ -150,7 +153,8 @@ def copy_threads(
         with failed.catch(thread_id):
             # Runs of many threads must not be waited for one after the other.
             lock_timeout = 0.0 if failed.has_waited else None
-            copied = ThreadCopier(source, target, thread_id, versions=versions).copy(lock_timeout)
+            copier = ThreadCopier(source, target, thread_id, versions=versions)
+            copied = copier.copy(lock_timeout)
             total.add(copied)
             if copied.is_skipped:
                 skipped.append(thread_id)
@@ -247,8 +251,13 @@ def export_threads(
             "`graphkit export --raw`; of a database, copy it to a sealed directory first), or ask for plaintext "
             "(plaintext=True, --plaintext)"
         )
-    chosen = saver.threads(released=versions) if threads is None else threads
-    yield format_line({"graphkit": "threads" if format == "lines" else "logs", "format": FORMAT})
+    chosen = threads
+    if chosen is None:
+        chosen = saver.threads(released=versions)
+    content = "threads"
+    if format == "logs":
+        content = "logs"
+    yield format_line({"graphkit": content, "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
         if format == "logs":
             yield from export_log_lines(saver, thread_id)

@@ -180,11 +180,12 @@ class Worker:
 
         Return whether there may be more.
         """
-        for number in range(_BATCH):
-            change = changes.get(0.0 if number else timeout)
+        for _ in range(_BATCH):
+            change = changes.get(timeout)
             if change is None:
                 return False
             self._handle_change(change)
+            timeout = 0.0
         return True
 
     def _handle_change(self, change: Change) -> None:
@@ -353,7 +354,9 @@ class Worker:
             outcome = f"the next attempt is in {delay:.3g} s"
             if delay == _NEVER:
                 outcome = "the worker leaves it until its thread changes"
-        times = "once" if candidate.failures == 1 else f"{candidate.failures} times"
+        times = "once"
+        if candidate.failures > 1:
+            times = f"{candidate.failures} times"
         _LOG.warning("thread %r failed here %s; %s: %s", config.thread, times, outcome, error)
 
     def _find_failure(self, config: RunnableConfig) -> tuple[str | None, bool]:
@@ -365,7 +368,9 @@ class Worker:
         return None, False
 
     def _retry_delay(self, error: Exception, failures: int) -> float:
-        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        cause = error.__cause__
+        if not isinstance(cause, Exception):
+            cause = error
         if not self._retry.retries(cause, failures):
             return _NEVER
         return self._retry.delay_after(failures)

@@ -40,11 +40,13 @@ def build_topology(
     """
     graph = FlattenedGraph(definition)
     interrupt_before = graph.resolve_aliases(config.interrupt_before)
+    # A preset with a misspelt name would never store a checkpoint.
+    named = frozenset() if config.checkpoint_when is None else find_node_ids(config.checkpoint_when)
     forks = _check(
         graph,
         interrupt_before=interrupt_before,
         interrupt_after=config.interrupt_after,
-        checkpoint_when=_find_checkpoint_nodes(config),
+        checkpoint_when=named - {END},
     )
 
     nodes = {node.id: _prepare_node(node, config) for node in graph.nodes.values()}
@@ -65,16 +67,6 @@ def check_subgraph(node_id: str, child: GraphDefinition) -> GraphDefinition:
         problems = [f"subgraph {node_id!r}: {problem}" for problem in error.problems]
         raise GraphStateError(*problems) from error
     return child
-
-
-def _find_checkpoint_nodes(config: CompileConfig) -> Collection[str]:
-    """Return the nodes that presets in `checkpoint_when` name.
-
-    A preset with a misspelt name would never store a checkpoint, so `compile` checks the names.
-    """
-    if config.checkpoint_when is None:
-        return ()
-    return find_node_ids(config.checkpoint_when) - {END}
 
 
 def _check(

@@ -105,6 +105,14 @@ class FlattenedGraph:
 
     def _inline(self, graph_id: str, entry: str, child: FlattenedGraph) -> None:
         """Make the nodes and edges of a subgraph part of this graph."""
+        # Let S have START -> a and a -> END, and the graph p -> S and S -> q. Then renaming is enough:
+        # p -> S-a and S-a -> q. A name stands for S only where one edge has one target:
+        #
+        # - START -> (a, b) in S: p -> S has no single target. p -> S-__START__ -> (S-a, S-b).
+        # - S -> (q, r), a condition, or nothing yet: END in S has none. S-a -> S-__END__ -> (q, r).
+        #
+        # The caller has renamed the edges to S. Here the edge out of S moves to S-__END__, or its target
+        # becomes the name of END in S.
         outgoing = self.edges.pop(graph_id, [])
         exit_target = outgoing[0] if _is_plain(outgoing) else _end_bridge(graph_id)
 
@@ -156,9 +164,11 @@ class FlattenedGraph:
         self._scopes += child._scopes
 
         for alias, target in child.aliases.items():
-            self.aliases[f"{graph_id}-{alias}"] = names[target]
+            new_alias = f"{graph_id}-{alias}"
+            self.aliases[new_alias] = names[target]
         for alias, target in child.exits.items():
-            self.exits[f"{graph_id}-{alias}"] = names[target]
+            new_alias = f"{graph_id}-{alias}"
+            self.exits[new_alias] = names[target]
 
     def _add(self, node: Node) -> None:
         self._claim(node.id)
@@ -181,7 +191,9 @@ class FlattenedGraph:
 
         moved: list[Hook] = []
         for hook in hooks:
-            hook_source = self._find_edge_source(hook.node_id)
+            hook_source = hook.node_id
+            if hook_source in self.aliases:
+                hook_source = _end_bridge(hook_source)  # the edge out of an inlined subgraph
             moved.append(hook._replace(node_id=hook_source))
             if hook_source is not None and hook_source not in conditions:
                 self.problems.append(
@@ -191,14 +203,7 @@ class FlattenedGraph:
         for source, edge in conditions.items():
             self.edges[source] = _with_hooks(edge, source, moved)
 
-    def _find_edge_source(self, name: str | None) -> str | None:
-        """Return the source of the edge out of a node, or out of an inlined subgraph."""
-        if name is not None and name in self.aliases:
-            return _end_bridge(name)
-        return name
-
     def _find_hook_problem(self, hook: Hook) -> str | None:
-        """Return why a node hook cannot be applied; None if it can."""
         node_id = hook.node_id
         if node_id is None:
             return None

@@ -44,7 +44,8 @@ def find_forks(
     forks: dict[str, Fork] = {}
     problems: list[str] = []
     for source, edge in edges.items():
-        if not _is_fork(edge):
+        is_fork = isinstance(edge, list) and len(edge) == len(set(edge)) > 1
+        if not is_fork:
             continue
         try:
             fork = _JoinSearch(source, edges, successors).find_fork()
@@ -67,15 +68,12 @@ def _find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) ->
     return successors
 
 
-def _is_fork(edge: Targets) -> bool:
-    """Return whether an edge has several targets, each of them once."""
-    return isinstance(edge, list) and len(edge) == len(set(edge)) > 1
-
-
 def _targets_of(edge: Targets) -> tuple[str, ...]:
     """Return where an edge may lead. Without mappings, a condition may lead to the sink."""
     if isinstance(edge, Condition):
-        return (_SINK,) if edge.mappings is None else tuple(dict.fromkeys(edge.mappings.values()))
+        if edge.mappings is None:
+            return (_SINK,)
+        return tuple(dict.fromkeys(edge.mappings.values()))
     targets = tuple(dict.fromkeys(edge))
     if len(edge) > 1:
         return tuple(target for target in targets if target != END)
@@ -182,6 +180,13 @@ class _JoinSearch:
 
     def _find_join(self, path: list[str]) -> str | None:
         """Return the first node on the path that no detour bypasses and that is not a head."""
+        # The fork a -> (b, c) with b -> (d or j), d -> j, c -> j, j -> END has the path [b, j, END], and
+        # the positions b 0, j 1, END 2. From the heads: b is on the path, c returns at j, so `furthest`
+        # is 1. b, at 0, is bypassed by the detour over c. From b: the detour over d returns at j, too.
+        # At j, `furthest` is 1, its own position: no path has passed it, and it is the join.
+        #
+        # A node off the path is searched once, however many detours lead through it: where it returns
+        # is in `furthest` already, which never decreases.
         positions = {node_id: index for index, node_id in enumerate(path)}
         positions[_SINK] = len(path)
         seen: set[str] = set()
@@ -299,7 +304,8 @@ class _JoinSearch:
         for head in self.heads:
             branch = _find_reachable(head, self._next)
             for node_id in branch:
-                if self._may_lead_anywhere(node_id):
+                edge = self.edges.get(node_id)
+                if isinstance(edge, Condition) and edge.mappings is None:
                     return (
                         f"{node_id!r}, in the branch {head!r}, has a conditional edge without mappings, "
                         f"so its targets are unknown; pass mappings to add_conditional_edges"
@@ -310,10 +316,6 @@ class _JoinSearch:
                 if node_id in self.heads and node_id != head:
                     return _explain_edge_between(head, node_id)
         return f"no node is on every path out of {', '.join(map(repr, self.heads))}, and neither is END"
-
-    def _may_lead_anywhere(self, node_id: str) -> bool:
-        edge = self.edges.get(node_id)
-        return isinstance(edge, Condition) and edge.mappings is None
 
 
 def _explain_edge_between(head: str, other: str) -> str:

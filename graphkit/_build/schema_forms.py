@@ -12,10 +12,9 @@ from graphkit._plan.schema import (
     is_pydantic_model,
     read_channels,
 )
-from graphkit._saver.serializer import StateSerializer
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import private_copy
-from graphkit._values.state import AgentState
+from graphkit._values.state import AgentState, StateSerializer
 from graphkit.errors import GraphStateError
 
 

@@ -5,32 +5,24 @@ Ports langgraph4j's StateGraph and MessagesStateGraph.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
-from graphkit._build.arguments import (
-    make_node,
-    parse_call,
-    parse_destinations,
-    parse_items,
-    parse_mappings,
-    parse_max_concurrency,
-)
 from graphkit._build.compile import build_topology, check_subgraph
-from graphkit._build.hooks import Hooks
 from graphkit._build.schema_forms import parse_schema
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram.render import GraphRepresentation, draw
+from graphkit._java_names import JavaNames
+from graphkit._option_checks import check_count, check_seconds
 from graphkit._plan.compile_config import CompileConfig
-from graphkit._plan.definition import GraphDefinition
+from graphkit._plan.definition import GraphDefinition, Hook, HookKind
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.schema import StateSchema
-from graphkit._plan.topology import Condition, Node, parse_node_id
+from graphkit._plan.topology import Call, Condition, Node, StateItems, parse_node_id
 from graphkit._records.config import END, START
-from graphkit._saver.serializer import StateSerializer
 from graphkit._values.channels import Channel
-from graphkit._values.state import AgentState, MessagesState
+from graphkit._values.state import AgentState, MessagesState, StateSerializer
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
@@ -39,7 +31,7 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-class StateGraph(Hooks):
+class StateGraph(JavaNames):
     """A graph under construction: nodes, edges, hooks, and the schema of its state.
 
     Every method that adds something returns the graph. It raises at once if the new part is wrong
@@ -99,7 +91,7 @@ class StateGraph(Hooks):
                 is not above zero; a StateGraph has problems of its own; or the action is a graph
                 and a retry, executor, timeout or destinations are given, which belong on its nodes.
         """
-        targets = parse_destinations(destinations, id)
+        targets = _parse_destinations(destinations, id)
         if isinstance(action, (StateGraph, CompiledGraph)):
             if targets or retry is not None or executor is not None or timeout is not None:
                 raise GraphStateError(
@@ -107,15 +99,15 @@ class StateGraph(Hooks):
                 )
             return self._add_graph(self._parse_new_id(id), action, metadata or {})
 
-        node = make_node(
+        return self._add_action(
             self._parse_new_id(id),
             action,
             retry=retry,
             executor=executor,
             timeout=timeout,
             metadata=metadata,
+            destinations=targets,
         )
-        return self._add(dataclasses.replace(node, destinations=targets))
 
     def add_subgraph(self, id: str, graph: StateGraph | CompiledGraph) -> Self:
         """Add a graph as a node; as `add_node` with a graph.
@@ -161,16 +153,19 @@ class StateGraph(Hooks):
             GraphStateError: as in `add_node`; `items` is neither a key nor callable; or
                 `max_concurrency` is not at least 1.
         """
-        node = make_node(
-            self._parse_new_id(id),
+        node_id = self._parse_new_id(id)
+        if max_concurrency is not None:
+            check_count(f"the max_concurrency of node {node_id!r}", max_concurrency, GraphStateError)
+        return self._add_action(
+            node_id,
             action,
             retry=retry,
             executor=executor,
             timeout=timeout,
             metadata=metadata,
+            items=_parse_items(items, node_id),
+            max_concurrency=max_concurrency,
         )
-        limit = parse_max_concurrency(max_concurrency, node.id)
-        return self._add(dataclasses.replace(node, items=parse_items(items, node.id), max_concurrency=limit))
 
     # Edges
 
@@ -219,10 +214,75 @@ class StateGraph(Hooks):
         if mappings is not None and not mappings:
             raise GraphStateError(f"the mappings of {source!r} are empty; leave them out to return node ids")
 
-        call = parse_call(condition, f"the condition of {source!r}")
-        targets = None if mappings is None else parse_mappings(mappings, source)
+        call = _parse_call(condition, f"the condition of {source!r}")
+        targets = None if mappings is None else _parse_mappings(mappings, source)
         self._definition.edges[source] = Condition(call=call, mappings=targets)
         return self
+
+    # Hooks. The hook that was added first is outermost: it runs first before a node and last after it,
+    # and wraps the other hooks. Hooks on all nodes are outside the hooks on one node. The hooks are
+    # those of langgraph4j 1.9, whose documentation and code disagree about this order.
+
+    def add_before_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(node_id, state, config) before a node.
+
+        The run merges the update that it returns before the node runs; None: no update. When the graph
+        is inlined into another graph, its nodes keep their hooks. `compile` reports a hook on a node
+        that the graph does not have, or on an edge without a condition.
+
+        Args:
+            node_id: the node; without it, every node, including those of inlined subgraphs.
+            hook: a synchronous or asynchronous function.
+
+        Raises:
+            GraphStateError: the hook cannot be called.
+        """
+        return self._add_hook(self._definition.node_hooks, "before", node_id, hook)
+
+    def add_after_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(node_id, state, config, update) after a node. It returns the update to merge.
+
+        Arguments and errors as `add_before_call_node_hook`.
+        """
+        return self._add_hook(self._definition.node_hooks, "after", node_id, hook)
+
+    def add_wrap_call_node_hook(self, node_id: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(node_id, state, config, call) instead of a node. It returns the update.
+
+        `call()` runs the node; `call(state)` and `call(state, config)` run it with another state or
+        config. A hook on every node is not called for the nodes of nested graphs. Arguments and errors
+        as `add_before_call_node_hook`.
+        """
+        return self._add_hook(self._definition.node_hooks, "wrap", node_id, hook)
+
+    def add_before_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(source, state, config) before a condition.
+
+        The run merges the update that it returns before it evaluates the condition; None: no update.
+
+        Args:
+            source: the source of the conditional edge, or START; without it, every conditional edge.
+            hook: a synchronous or asynchronous function.
+
+        Raises:
+            GraphStateError: the hook cannot be called.
+        """
+        return self._add_hook(self._definition.edge_hooks, "before", source, hook)
+
+    def add_after_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(source, state, config, result) after a condition. It returns the result to use.
+
+        Arguments and errors as `add_before_call_edge_hook`.
+        """
+        return self._add_hook(self._definition.edge_hooks, "after", source, hook)
+
+    def add_wrap_call_edge_hook(self, source: str | Function | None = None, hook: Function | None = None) -> Self:
+        """Call hook(source, state, config, call) instead of a condition. It returns the result.
+
+        `call()` evaluates the condition; `call(state)` and `call(state, config)` evaluate it with
+        another state or config. Arguments and errors as `add_before_call_edge_hook`.
+        """
+        return self._add_hook(self._definition.edge_hooks, "wrap", source, hook)
 
     # The graph as a whole
 
@@ -292,12 +352,63 @@ class StateGraph(Hooks):
         self._definition.nodes[node.id] = node
         return self
 
+    def _add_action(
+        self,
+        node_id: str,
+        action: Any,
+        *,
+        retry: RetryPolicy | None,
+        executor: Executor | None,
+        timeout: float | None,
+        metadata: Mapping[str, Any] | None,
+        destinations: tuple[str, ...] = (),
+        items: Call | None = None,
+        max_concurrency: int | None = None,
+    ) -> Self:
+        call = _parse_call(action, f"the action of node {node_id!r}")
+        checked: Any = retry
+        if retry is not None and not isinstance(checked, RetryPolicy):
+            raise GraphStateError(f"the retry of node {node_id!r} must be a RetryPolicy, not {type(retry).__name__}")
+        if timeout is not None:
+            check_seconds(f"the timeout of node {node_id!r}", timeout, GraphStateError)
+        if executor is not None and not callable(getattr(executor, "submit", None)):
+            raise GraphStateError(f"the executor of node {node_id!r} has no submit(): {executor!r}")
+        interrupt = getattr(action, "interrupt", None)
+        return self._add(
+            Node(
+                id=node_id,
+                action=call,
+                interrupt_call=Call(interrupt) if callable(interrupt) else None,
+                retry=retry,
+                timeout=timeout,
+                executor=executor,
+                metadata=dict(metadata or {}),
+                destinations=destinations,
+                items=items,
+                max_concurrency=max_concurrency,
+            )
+        )
+
     def _add_graph(self, node_id: str, graph: StateGraph | CompiledGraph, metadata: Mapping[str, Any]) -> Self:
         if isinstance(graph, CompiledGraph):
             return self._add(Node(id=node_id, graph=graph, metadata=dict(metadata)))
         self._inlined_schemas += (graph._schema, *graph._inlined_schemas)  # noqa: SLF001 - the same class
         child = graph._definition.copy(metadata)  # noqa: SLF001 - the same class
         self._definition.nodes[node_id] = check_subgraph(node_id, child)
+        return self
+
+    def _add_hook(
+        self, hooks: list[Hook], kind: HookKind, node_id: str | Function | None, hook: Function | None
+    ) -> Self:
+        if hook is None and callable(node_id):
+            # add_..._hook(function): the function is the hook, on all nodes or conditional edges.
+            hook = node_id
+            node_id = None
+        if not callable(hook):
+            raise GraphStateError(f"a {kind} hook cannot be called: {hook!r}")
+        if node_id is not None:
+            node_id = parse_node_id(node_id, "the node of a hook")
+        hooks.append(Hook(kind, node_id, Call(hook, takes_config=True)))
         return self
 
     def _parse_source(self, source: str) -> str:
@@ -312,6 +423,12 @@ class StateGraph(Hooks):
     addEdge = add_edge
     addConditionalEdges = add_conditional_edges
     getGraph = get_graph
+    addBeforeCallNodeHook = add_before_call_node_hook
+    addAfterCallNodeHook = add_after_call_node_hook
+    addWrapCallNodeHook = add_wrap_call_node_hook
+    addBeforeCallEdgeHook = add_before_call_edge_hook
+    addAfterCallEdgeHook = add_after_call_edge_hook
+    addWrapCallEdgeHook = add_wrap_call_edge_hook
 
     def getChannels(self) -> Mapping[str, Channel]:
         return self.channels
@@ -328,3 +445,43 @@ class MessagesStateGraph(StateGraph):
 
     def __init__(self, schema: Any = MessagesState, state_factory: Any = None) -> None:
         super().__init__(schema, state_factory)
+
+
+# Arguments. Each function raises a GraphStateError that names the argument and its node.
+
+
+def _parse_call(function: Any, role: str) -> Call:
+    try:
+        return Call(function)
+    except TypeError as error:
+        raise GraphStateError(f"{role} cannot be called: {function!r}") from error
+
+
+def _parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:
+    if isinstance(destinations, str) or not isinstance(destinations, Iterable):
+        raise GraphStateError(
+            f"the destinations of node {node_id!r} must be a list of node ids, not {destinations!r}",
+        )
+
+    role = f"a destination of node {node_id!r}"
+    targets = [parse_node_id(target, role) for target in destinations]
+    if START in targets:
+        raise GraphStateError(f"{role} is START, which cannot be the target of an edge")
+    return tuple(dict.fromkeys(targets))
+
+
+def _parse_items(items: Function | str, node_id: str) -> Call:
+    """Return what reads the items of a map node: a key of the state, or a function."""
+    if isinstance(items, str):
+        return Call(StateItems(itemgetter(items)), takes_config=False)
+    if not callable(items):
+        raise GraphStateError(f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}")
+    return _parse_call(items, f"the items of node {node_id!r}")
+
+
+def _parse_mappings(mappings: Mapping[Any, str] | Sequence[str], source: str) -> dict[Any, str]:
+    """Return key -> node id; the ids in a sequence are their own keys."""
+    role = f"a mapping of {source!r}"
+    if isinstance(mappings, Mapping):
+        return {key: parse_node_id(target, role) for key, target in mappings.items()}
+    return {target: parse_node_id(target, role) for target in mappings}

@@ -35,8 +35,10 @@ class MermaidWriter:
         """
         if title is not None:
             is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9 _-]*", title)
+            if not is_plain:
+                title = json.dumps(title)
             yield "---"
-            yield f"title: {title if is_plain else json.dumps(title)}"
+            yield f"title: {title}"
             yield "---"
         yield "flowchart TD"
         yield from self._iter_body(model, conditions=conditions)
@@ -76,10 +78,14 @@ class MermaidWriter:
     def _write_arrow(self, arrow: Arrow) -> str:
         label = ""
         if arrow.text:
-            is_plain = re.fullmatch(r"[A-Za-z0-9_ ]*", arrow.text)
-            text = arrow.text if is_plain else f'"{_escape(arrow.text)}"'
+            text = arrow.text
+            is_plain = re.fullmatch(r"[A-Za-z0-9_ ]*", text)
+            if not is_plain:
+                text = f'"{_escape(text)}"'
             label = f"|{text}|"
-        line = "-.->" if arrow.is_dotted else "-->"
+        line = "-->"
+        if arrow.is_dotted:
+            line = "-.->"
         return f"{arrow.source}:::{arrow.source} {line}{label} {arrow.target}:::{arrow.target}"
 
     def _iter_passed(self, model: DiagramModel) -> Iterator[str]:
@@ -87,18 +93,20 @@ class MermaidWriter:
         parts: list[Shape | DiagramModel] = [*model.shapes, *model.subgraphs]
         names = [part.name for part in parts if part.is_passed]
         if names:
-            style = f"fill:{PASSED_FILL},stroke:{PASSED_LINE},stroke-width:2px"
-            yield f"\tclassDef passed {style};"
-            yield f"\tclass {','.join(names)} passed;"
+            joined = ",".join(names)
+            yield f"\tclassDef passed fill:{PASSED_FILL},stroke:{PASSED_LINE},stroke-width:2px;"
+            yield f"\tclass {joined} passed;"
 
         numbers = [str(number) for number, arrow in enumerate(self._links) if arrow.steps]
         if numbers:
-            style = f"stroke:{PASSED_LINE},stroke-width:3px"
-            yield f"\tlinkStyle {','.join(numbers)} {style};"
+            joined = ",".join(numbers)
+            yield f"\tlinkStyle {joined} stroke:{PASSED_LINE},stroke-width:3px;"
 
 
 def _indent(line: str, *, is_hidden: bool) -> str:
-    return f"\t{_COMMENT}{line}" if is_hidden else f"\t{line}"
+    if is_hidden:
+        return f"\t{_COMMENT}{line}"
+    return f"\t{line}"
 
 
 def _escape(label: str) -> str:

@@ -5,10 +5,10 @@ Every shape has a name that all syntaxes accept; the id of the node is its label
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, final
 
-from graphkit._diagram.names import NameAllocator
 from graphkit._diagram.run_path import RunPath
 from graphkit._plan.definition import GraphDefinition
 from graphkit._plan.topology import Condition, Fork, Node, Targets, Topology
@@ -112,7 +112,8 @@ class DiagramModel:
             if isinstance(edge, Condition):
                 self._add_condition(source, edge)
             else:
-                self._add_arrows(source, edge)
+                for target in edge:
+                    self.arrows.append(self._make_arrow(source, target))
 
         # Steps that follow no edge, of a Command or an update.
         for source, target in self._path.find_jumps(self._names_of):
@@ -139,10 +140,6 @@ class DiagramModel:
         self._names_of[node_id] = name
         is_passed = node_id in self._path.nodes
         self.shapes.append(Shape(name=name, label=label, kind=kind, is_passed=is_passed))
-
-    def _add_arrows(self, source: str, targets: Sequence[str]) -> None:
-        for target in targets:
-            self.arrows.append(self._make_arrow(source, target))
 
     def _add_condition(self, source: str, edge: Condition) -> None:
         """Add a condition in both forms: as a shape of its own, and as arrows from its source."""
@@ -238,4 +235,36 @@ def _find_graph(part: Node | GraphDefinition) -> Topology | GraphDefinition | No
     """Return the subgraph that a node is; None if it is not one."""
     if isinstance(part, GraphDefinition):
         return part
-    return None if part.graph is None else part.graph.topology
+    if part.graph is None:
+        return None
+    return part.graph.topology
+
+
+_SAFE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED: Final = re.compile(
+    r"call|class|click|default|direction|end|flowchart|graph|href|interpolate|linkstyle|style|subgraph|"
+    r"_blank|_parent|_self|_top",
+    re.IGNORECASE,
+)
+"""A name cannot begin with these: Mermaid would read it as a keyword."""
+
+
+@final
+class NameAllocator:
+    """Allocates names that are unique and that Mermaid and PlantUML accept."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def allocate(self, wanted: str) -> str:
+        """Return the name itself if it is safe and free; otherwise a similar or a numbered one."""
+        base = wanted
+        if not _SAFE.fullmatch(wanted) or _RESERVED.match(wanted):
+            base = f"n{len(self._taken)}"
+
+        name = base
+        while name in self._taken:
+            name = f"{base}_{len(self._taken)}"
+
+        self._taken.add(name)
+        return name

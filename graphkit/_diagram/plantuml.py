@@ -41,29 +41,41 @@ class PlantUmlWriter:
 
     def _iter_body(self, model: DiagramModel, *, conditions: bool) -> Iterator[str]:
         for shape in model.shapes:
-            is_hidden = shape.kind == "condition" and not conditions
             line = self._write_shape(shape)
-            yield _COMMENT + line if is_hidden else line
+            if shape.kind == "condition" and not conditions:
+                line = _COMMENT + line
+            yield line
 
         for subgraph in model.subgraphs:
-            colour = f"{PASSED_FILL} " if subgraph.is_passed else ""
+            colour = ""
+            if subgraph.is_passed:
+                colour = f"{PASSED_FILL} "
             yield f'package "{_escape(subgraph.label)}" as {subgraph.name} {colour}{{'
             yield from self._iter_body(subgraph, conditions=conditions)
             yield "}"
 
         for arrow in model.arrows:
             line = self._write_arrow(arrow)
-            yield line if arrow.is_shown(conditions=conditions) else _COMMENT + line
+            if not arrow.is_shown(conditions=conditions):
+                line = _COMMENT + line
+            yield line
 
     def _write_shape(self, shape: Shape) -> str:
         keyword, stereotype = _SHAPES[shape.kind]
-        colour = f" {PASSED_FILL}" if shape.is_passed else ""
+        colour = ""
+        if shape.is_passed:
+            colour = f" {PASSED_FILL}"
         return f'{keyword} "{_escape(shape.label)}" as {shape.name}{stereotype}{colour}'
 
     def _write_arrow(self, arrow: Arrow) -> str:
-        line = "." if arrow.is_dotted else "-"
-        colour = f"[{PASSED_LINE},bold]" if arrow.steps else ""
-        label = f" : {_escape(arrow.text)}" if arrow.text else ""
+        line = "-"
+        colour = label = ""
+        if arrow.is_dotted:
+            line = "."
+        if arrow.steps:
+            colour = f"[{PASSED_LINE},bold]"
+        if arrow.text:
+            label = f" : {_escape(arrow.text)}"
         return f"{arrow.source} {line}{colour}down{line}> {arrow.target}{label}"
 
 

@@ -57,8 +57,7 @@ def draw(
     """
     # Few runs draw, and every import of graphkit would pay for these.
     from graphkit._diagram.mermaid import MermaidWriter
-    from graphkit._diagram.model import DiagramModel
-    from graphkit._diagram.names import NameAllocator
+    from graphkit._diagram.model import DiagramModel, NameAllocator
     from graphkit._diagram.plantuml import PlantUmlWriter
 
     syntax = GraphRepresentation.Type(type)

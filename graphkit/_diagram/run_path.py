@@ -79,6 +79,8 @@ class RunPath:
 
     def _enter_fork(self, fork: Fork, number: int) -> None:
         """Record the plain edges from the source of a fork through its branches."""
+        # A history has one checkpoint for the whole fork: which nodes ran in the branches is known only
+        # where an edge leaves no choice. Nodes after a condition are passed only if the caller named them.
         for head in fork.heads:
             self._record(number, fork.source, head)
 

@@ -515,10 +515,10 @@ class _GuardedJournal:
             self._require_open()
             return self.journal.record_result(context, key, value)
 
-    def post_event(self, context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         with self.lock:
             if self.is_open:
-                self.journal.post_event(context, type, level, data)
+                self.journal.post_event(context, type, data)
 
     def close(self) -> None:
         """Refuse further records; wait for one that is being made."""

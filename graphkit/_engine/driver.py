@@ -53,7 +53,7 @@ from graphkit._engine.tasks import (
     run_node,
 )
 from graphkit._engine.update import Update
-from graphkit._plan.events import EVENTS, Level, Outbox
+from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput
@@ -452,9 +452,7 @@ class Driver:
         self._raise_cancellation()
 
     def _post_event(self, type: str, data: Mapping[str, Any]) -> None:
-        level = Level.WARNING if "error" in data else Level.INFO
-        reporter = self.run.history.reporter
-        reporter.post_event(type, None, data, level=max(EVENTS[type].level, level))
+        self.run.history.reporter.post_event(type, None, data)
 
     # Cancellation
 

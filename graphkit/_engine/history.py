@@ -440,17 +440,16 @@ class RunHistory:
         step = position.step
         metadata, metadata_base = self.metadata.make(source, step, continued)
         now = self.clock.now()
-        # By position: a run does this at every step, and keywords would take as long again.
-        checkpoint = Checkpoint._create(  # noqa: SLF001 - the engine's own way to make a checkpoint
-            self.clock.new_id(now // 1_000_000),
-            position.node_id,
-            position.next_node_id,
-            None if self.base is None else self.base.id,
-            now // 1000,
-            metadata,
-            data,
-            changes,
-            metadata_base,
+        checkpoint = Checkpoint.from_stored(
+            id=self.clock.new_id(now // 1_000_000),
+            node_id=position.node_id,
+            next_node_id=position.next_node_id,
+            parent_id=None if self.base is None else self.base.id,
+            created_us=now // 1000,
+            metadata=metadata,
+            state=data,
+            changes=changes,
+            metadata_base=metadata_base,
         )
         saved = yield Save(self.saver, self.config, checkpoint)
         if saved is None:
@@ -694,9 +693,9 @@ class RunHistory:
         self.perform(self.record({f"{ONCE}{context.key}:{key}": frozen}))
         return frozen
 
-    def post_event(self, context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Post an event of a node to the observers of the run."""
-        self.reporter.post_event(type, context.node_id or None, data, level=level)
+        self.reporter.post_event(type, context.node_id or None, data)
 
 
 def graph_metadata(program: Program) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, final
 
-from graphkit._plan.events import EVENTS
+from graphkit._plan.events import level_of
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.writes import ANSWER
@@ -95,19 +95,12 @@ class RunReporter:
 
     # Events
 
-    def post_event(
-        self,
-        type: str,
-        node_id: str | None,
-        data: Mapping[str, Any] = _NO_DATA,
-        *,
-        level: str | None = None,
-    ) -> None:
-        """Post an event, if there are observers; at its usual level, unless another is given."""
+    def post_event(self, type: str, node_id: str | None, data: Mapping[str, Any] = _NO_DATA) -> None:
+        """Post an event, if there are observers."""
         if self.post is not None:
             self.post(
                 type,
-                level or EVENTS[type].level,
+                level_of(type, data),
                 thread_id=self.config.thread,
                 node_id=node_id,
                 checkpoint_id=self.checkpoint_id,
@@ -131,7 +124,7 @@ class RunReporter:
     def post_node_failed(self, node_id: str, error: BaseException) -> None:
         """Post that a node has failed."""
         data = {"step": self.step, "error": True, "reason": message_of(error)}
-        self.post_event("node.complete", node_id, data, level="warning")
+        self.post_event("node.complete", node_id, data)
 
     def post_load(self, base: Checkpoint) -> None:
         """Post that a checkpoint was loaded."""

@@ -177,7 +177,7 @@ class TaskPool:
         context.interrupt_calls = outcome.interrupt_calls
         context.outputs.extend(outcome.outputs)
         for event in outcome.events:
-            context.post_event(event.type, event.level, event.data)
+            context.post_event(event.type, event.data)
         return outcome.result, outcome.error
 
     def withdraw(self, tickets: Collection[int]) -> None:
@@ -421,7 +421,6 @@ class RemoteEvent(NamedTuple):
     """An event of a node in another process."""
 
     type: str
-    level: str
     data: dict[str, Any]
 
 
@@ -496,9 +495,9 @@ class RemoteJournal:
         self._results[key] = value
         return value
 
-    def post_event(self, _context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, _context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Keep an event; the run posts it when the node has finished."""
-        self.events.append(RemoteEvent(type, level, data))
+        self.events.append(RemoteEvent(type, data))
 
 
 def perform(remote_call: RemoteCall) -> RemoteOutcome:

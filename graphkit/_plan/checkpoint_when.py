@@ -14,9 +14,10 @@ because each checkpoint stores the next node.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Collection
 from typing import Any, final
+
+from graphkit._plan.topology import takes_argument
 
 Predicate = Callable[..., bool]
 """Called with (node_id, state), or with (node_id, state, step)."""
@@ -144,18 +145,7 @@ def not_of(predicate: Predicate) -> When:
 
 def takes_step(predicate: Predicate) -> bool:
     """Return whether a predicate takes the step: a required third parameter, or a `step`."""
-    try:
-        parameters = list(inspect.signature(predicate).parameters.values())
-    except ValueError:  # a builtin without a signature
-        return False
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < 3:  # noqa: PLR2004 - node id, state and step
-        return any(p.kind is p.VAR_POSITIONAL for p in parameters)
-
-    third = positional[2]
-    if third.name == "step":
-        return True
-    return third.default is inspect.Parameter.empty
+    return takes_argument(predicate, 2, "step")
 
 
 def find_node_ids(predicate: Predicate) -> frozenset[str]:

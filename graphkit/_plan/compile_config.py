@@ -104,7 +104,9 @@ class CompileConfig:
     @property
     def saver(self) -> BaseCheckpointSaver | None:
         """The saver that runs use; None without one or if `checkpoint_interval` is 0."""
-        return self.checkpoint_saver if self.checkpoint_interval else None
+        if self.checkpoint_interval:
+            return self.checkpoint_saver
+        return None
 
     def replace(self, **changes: Any) -> CompileConfig:
         """Return a copy with some fields changed."""

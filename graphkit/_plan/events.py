@@ -159,11 +159,23 @@ EVENTS: Final[Mapping[str, EventType]] = _make_table(
 )
 """Every type of event that graphkit posts, with its usual level and its meaning."""
 
+_WARNINGS_IF_FAILED: Final = frozenset({"checkpoint.delete", "node.complete"})
+"""Types of level INFO that also report failures: an observer of warnings must receive these."""
+
+
+def level_of(type: str, data: Mapping[str, Any]) -> Level:
+    """Return the level of an event of graphkit: that of its type, or a warning if it reports a failure."""
+    if type in _WARNINGS_IF_FAILED and data.get("error"):
+        return Level.WARNING
+    return EVENTS[type].level
+
 
 def get_level(observer: Observer) -> Level:
     """Return the lowest level that an observer receives: its `level`, if that is a Level."""
     level = getattr(observer, "level", None)
-    return level if isinstance(level, Level) else Level.VERBOSE
+    if isinstance(level, Level):
+        return level
+    return Level.VERBOSE
 
 
 def call_observer(observer: Observer, event: Event) -> None:
@@ -271,13 +283,6 @@ class Outbox:
     def dropped(self) -> int:
         """How many events were dropped, over all observers."""
         return sum(subscription.dropped for subscription in self._subscriptions)
-
-    def wants(self, level: str) -> bool:
-        """Return whether any observer receives events of this level.
-
-        Check it before collecting costly data.
-        """
-        return _RANKS[level] >= self._rank
 
     def post(
         self,

@@ -219,13 +219,17 @@ class Metrics:
         """The share of resumed runs that reached the end or a stop, 0 to 1; None without resumes."""
         with self._lock:
             resumes = self._counts["checkpoint.resume"]
-            return self._recovered / resumes if resumes else None
+            if resumes:
+                return self._recovered / resumes
+            return None
 
     @property
     def checkpoints_per_second(self) -> float | None:
         """Checkpoints stored per second of run; None before the first run has ended."""
         seconds = self.seconds
-        return self.checkpoints / seconds if seconds else None
+        if seconds:
+            return self.checkpoints / seconds
+        return None
 
     def bytes(self, saver: BaseCheckpointSaver, thread: ThreadLike = None) -> int:
         """Return the size of a thread, or of the whole store (None), in bytes.

@@ -52,7 +52,10 @@ class PydanticSchema(StateSchema):
         """The fields with a reducer and with constraints or validators."""
         for name in channels:
             has_validators = name in validated or "*" in validated
-            if has_validators or _has_constraints(fields[name].metadata):
+            has_constraints = any(
+                not callable(extra) and not isinstance(extra, Channel) for extra in fields[name].metadata
+            )
+            if has_validators or has_constraints:
                 self._checked_when_merged.add(name)
 
     def merge_input(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
@@ -68,6 +71,22 @@ class PydanticSchema(StateSchema):
 
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         """Merge a node's update.
+
+        A field without a reducer gets the value itself. What a node returns for a field with a reducer
+        is an operand, which need not be of the field's type. So for
+
+            class Order(BaseModel):
+                price: int
+                items: Annotated[list[str], operator.add]
+                letters: Annotated[int, Le(9), lambda old, new: old + len(new)]
+
+        the update {"price": "3", "items": ["x"], "letters": "abc"} goes three ways:
+
+        - `price` is validated as the field, and becomes 3.
+        - `items` is an operand that fits the type. The list that it is added to was validated before,
+          so the merged list is not validated again: that would cost O(list) at every step.
+        - `letters` is an operand that does not fit, and its field has a constraint, which is about the
+          sum. The operand is merged as it is, and the sum is validated.
 
         Raises:
             ValueError: a value does not fit its field (pydantic's ValidationError is a ValueError),
@@ -88,12 +107,10 @@ class PydanticSchema(StateSchema):
             elif name not in self.channels:
                 validated[name] = self._validate_assignment(data, name, value)
             else:
-                # An operand that does not fit may still become a value that does.
                 fits, validated[name] = self._validate_operand(name, value)
                 if not fits or name in self._checked_when_merged:
                     unchecked.append(name)
 
-        # What could not be checked on its own is checked after the reducers have run.
         merged, ops = merge(data, validated, self.channels)
         checked: dict[str, Any] = {}
         for name in unchecked:
@@ -133,14 +150,27 @@ class PydanticSchema(StateSchema):
         data: FrozenDict,
         values: Mapping[str, Any],
     ) -> tuple[FrozenDict, dict[str, int]]:
-        """Merge values, then validate the whole state."""
+        """Merge values, then validate the whole state.
+
+        The second merge puts in what the validation has changed: a converted value, a default, or what
+        a validator of the model has set in another field. For
+
+            class Range(BaseModel):
+                low: int
+                high: int = 10
+
+                @model_validator(mode="after")
+                def order(self): self.low = min(self.low, self.high); return self
+
+        and {"low": "12"}, the first merge gives low="12", and the corrections are low=10, high=10.
+        The other fields keep their values: a saver stores each key that a merge sets.
+        """
         merged, ops = merge(data, values, self.channels)
         # Validators may change mutable application objects, so they receive copies of them.
         instance = self.model.model_validate(dict(private_copy(merged)))
         extra = instance.model_extra or {}
         names = dict.fromkeys((*self.model.model_fields, *extra))
 
-        # The validated values replace those that were merged, where they differ.
         corrections: dict[str, Any] = {}
         for name in names:
             value = getattr(instance, name)
@@ -177,7 +207,9 @@ class PydanticSchema(StateSchema):
 
         if value is RESET and channel is None:
             return field.get_default(call_default_factory=True)
-        return RESET if value is None else value
+        if value is None:
+            return RESET
+        return value
 
     def _validate_operand(self, name: str, value: Any) -> tuple[bool, Any]:
         """Validate the value that a reducer receives as the new one.
@@ -221,10 +253,6 @@ def _read_field_channels(model: type[BaseModel]) -> dict[str, Channel]:
             channel.default = partial(field.get_default, call_default_factory=True)
         channels[name] = channel
     return channels
-
-
-def _has_constraints(metadata: list[Any]) -> bool:
-    return any(not callable(extra) and not isinstance(extra, Channel) for extra in metadata)
 
 
 def _has_value(data: FrozenDict, name: str, value: Any) -> bool:

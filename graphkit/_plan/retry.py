@@ -222,7 +222,9 @@ class _RetriedCall:
     async def _call_async(self) -> Any:
         # A plain function may return an awaitable in one attempt and raise in another.
         result = self.call()
-        return await result if inspect.isawaitable(result) else result
+        if inspect.isawaitable(result):
+            return await result
+        return result
 
     async def iterate_async(self, chunks: AsyncIterable[Any]) -> AsyncIterator[Any]:
         """Yield the chunks of each attempt, the first included, until one succeeds."""
@@ -266,7 +268,7 @@ class _RetriedCall:
 def _notify(type: str, data: dict[str, Any]) -> None:
     context = CURRENT_NODE_CONTEXT.get()
     if context is not None:
-        context.post_event(type, "warning", data)
+        context.post_event(type, data)
 
 
 def _check_number(name: str, value: Any, *, minimum: float) -> None:
@@ -283,7 +285,9 @@ def _matches(condition: Retryable, error: Exception) -> bool:
 
 
 def _as_collection(retry_on: Retryable | Collection[Retryable]) -> Collection[Retryable]:
-    return retry_on if isinstance(retry_on, Collection) else (retry_on,)
+    if isinstance(retry_on, Collection):
+        return retry_on
+    return (retry_on,)
 
 
 def _parse_retry_on(retry_on: Retryable | Collection[Retryable]) -> tuple[Retryable, ...]:
@@ -308,4 +312,6 @@ def _import_random() -> Callable[[], float]:
 
 
 def _seconds(delay: float | timedelta) -> float:
-    return delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(delay, timedelta):
+        return delay.total_seconds()
+    return delay

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeGuard
 
-from graphkit._saver.serializer import StateSerializer
 from graphkit._values.channels import REMOVE, Channel
 from graphkit._values.frozen import FrozenDict, freeze
-from graphkit._values.state import AgentState, merge
+from graphkit._values.state import AgentState, StateSerializer, merge
 from graphkit._wording import suggest
 from graphkit.errors import GraphStateError
 
@@ -54,7 +53,8 @@ class StateSchema:
         self.serializer = serializer
         self.closed_as = closed_as
         self.known_keys = frozenset(self.keys)
-        self.transient = frozenset(key for key, channel in self.channels.items() if channel.is_transient)
+        transient = [key for key, channel in self.channels.items() if channel.is_transient]
+        self.transient = frozenset(transient)
 
     def initial_state(self) -> FrozenDict:
         """Return the state of a new thread: the defaults of the channels."""
@@ -96,10 +96,14 @@ class StateSchema:
         if not self.closed_as or self.known_keys.issuperset(update):
             return
         for key, value in update.items():
-            if key in self.known_keys or (value is REMOVE and key in data):
+            is_removed = value is REMOVE and key in data
+            if key in self.known_keys or is_removed:
                 continue
             known = sorted(self.known_keys)
-            hint = suggest(str(key), known, most=1) or f"; its keys: {', '.join(map(repr, known))}"
+            hint = suggest(str(key), known, most=1)
+            if not hint:
+                names = ", ".join(map(repr, known))
+                hint = f"; its keys: {names}"
             raise ValueError(f"{self.closed_as} has no key {key!r}{hint}")
 
     def select_known(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -114,7 +118,8 @@ class StateSchema:
         if not others or not self.closed_as:
             return self
         joined = copy(self)
-        joined.known_keys = self.known_keys.union(*(other.known_keys for other in others))
+        for other in others:
+            joined.known_keys |= other.known_keys
         if not all(other.closed_as for other in others):
             joined.closed_as = ""
         return joined

@@ -83,7 +83,9 @@ class Call:
             self.async_form = Call(function.async_function, takes_config=takes_config)
             function = function.function
         self.function = function
-        self.takes_config = _takes_config(function) if takes_config is None else takes_config
+        if takes_config is None:
+            takes_config = takes_argument(function, 1, "config")
+        self.takes_config = takes_config
         self.is_async = _is_any(function, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         self.is_generator = _is_any(function, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
@@ -93,7 +95,9 @@ class Call:
         Returns:
             Its result; an awaitable or a generator for the other kinds of functions.
         """
-        return self.function(argument, config) if self.takes_config else self.function(argument)
+        if self.takes_config:
+            return self.function(argument, config)
+        return self.function(argument)
 
 
 class NestedGraph(Protocol):
@@ -335,20 +339,23 @@ def _is_unknown(target: str, nodes: Mapping[str, Node]) -> bool:
     return target != END and target not in nodes
 
 
-def _takes_config(function: Callable[..., Any]) -> bool:
-    """Return whether a callable takes the config: a required second parameter, or a `config`."""
+def takes_argument(function: Callable[..., Any], position: int, name: str) -> bool:
+    """Return whether a callable takes an argument that graphkit may pass or leave out.
+
+    Args:
+        function: the callable.
+        position: the position of the argument, from 0. A required parameter there takes it.
+        name: a parameter of this name at that position takes it, too, if it has a default.
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # a builtin without a signature
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < 2:  # noqa: PLR2004 - state and config
+    if len(positional) <= position:
         return any(p.kind is p.VAR_POSITIONAL for p in parameters)
-
-    second = positional[1]
-    if second.name == "config":
-        return True
-    return second.default is inspect.Parameter.empty
+    parameter = positional[position]
+    return parameter.name == name or parameter.default is inspect.Parameter.empty
 
 
 def _is_any(function: Callable[..., Any], *kinds: Callable[[Any], bool]) -> bool:
@@ -367,7 +374,9 @@ def _find_asynchronous(topology: Topology) -> list[str]:
             names += [f"{node.id}/{name}" for name in inner]
 
     for source, edge in topology.edges.items():
-        if isinstance(edge, Condition) and _has_async_call(edge, edge.call):
+        if not isinstance(edge, Condition):
+            continue
+        if _has_async_call(edge, edge.call):
             names.append(source)
     return names
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from os import urandom
 from time import time_ns
 from typing import Any, Final, Self, final
@@ -19,58 +20,6 @@ from graphkit.errors import CheckpointSerializationError
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _EMPTY: Final = FrozenDict()
-
-
-def generate_id() -> str:
-    """Return a new id in the layout of UUID version 7: milliseconds, then 72 random bits.
-
-    The ids of one machine sort roughly by time, which helps people who read logs. graphkit never
-    derives an order from them.
-    """
-    return make_id(time_ns() // 1_000_000)
-
-
-def make_id(milliseconds: int) -> str:
-    """Return a new id, as `generate_id`, for a time in milliseconds since 1970."""
-    global _latest_time  # noqa: PLW0603 - one tuple, so that all threads of execution see a whole one
-    made_for, time = _latest_time
-    if made_for != milliseconds:
-        digits = f"{milliseconds:012x}"
-        time = f"{digits[:8]}-{digits[8:]}-"
-        _latest_time = milliseconds, time
-    try:
-        ending = _ENDINGS.pop()
-    except IndexError:
-        ending = _make_endings()
-    return time + ending
-
-
-_latest_time = -1, ""
-"""A time in milliseconds and how an id begins that is made at that time: a run makes dozens in one
-millisecond."""
-_ENDINGS: Final[list[str]] = []
-"""The random parts of ids to come: asking the system takes a third of the time of an id. `pop` gives
-each to one thread of execution only; the child of a fork forgets them."""
-_ENDINGS_AT_ONCE: Final = 64
-_ENDING_WIDTH: Final = 24
-"""Characters of "7xxx-8xxx-xxxxxxxxxxxx", which is the random part of an id, and two spaces."""
-_FIXED_CHARACTERS: Final = {0: b"7", 4: b"-", 5: b"8", 9: b"-", 22: b" ", 23: b" "}
-
-
-def _make_endings() -> str:
-    """Ask the system for random bits; return the random part of an id, and keep others."""
-    # All at once: formatting each would take three times as long.
-    text = bytearray(urandom(_ENDINGS_AT_ONCE * _ENDING_WIDTH // 2).hex(), "ascii")
-    for at, character in _FIXED_CHARACTERS.items():
-        text[at::_ENDING_WIDTH] = character * _ENDINGS_AT_ONCE
-    endings = text.decode("ascii").split()
-    first = endings.pop()
-    _ENDINGS.extend(endings)
-    return first
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_ENDINGS.clear)
 
 
 def to_datetime(microseconds: int) -> datetime:
@@ -162,6 +111,7 @@ class Checkpoint(JavaNames):
         metadata: FrozenDict,
         state: FrozenDict | None,
         changes: Changes | None = None,
+        metadata_base: FrozenDict | None = None,
         load: Callable[[], FrozenDict] | None = None,
     ) -> Checkpoint:
         """Make a checkpoint from fields that are known to be valid and frozen. Checks nothing.
@@ -177,6 +127,7 @@ class Checkpoint(JavaNames):
             metadata: the metadata, frozen.
             state: the state, frozen; None if `load` returns it on first use.
             changes: what changed since the state of the parent, if known.
+            metadata_base: metadata from which these differ only in `step`, if known.
             load: returns the state; called at most once, and only if `state` is None.
         """
         # One by one: an update of `__dict__` makes a dict of its arguments first, which doubles the
@@ -191,36 +142,8 @@ class Checkpoint(JavaNames):
         fields["created_us"] = created_us
         fields["_state"] = state
         fields["changes"] = changes
-        fields["_load"] = load
-        return checkpoint
-
-    @classmethod
-    def _create(
-        cls,
-        id: str,
-        node_id: str,
-        next_node_id: str | None,
-        parent_id: str | None,
-        created_us: int,
-        metadata: FrozenDict,
-        state: FrozenDict,
-        changes: Changes | None,
-        metadata_base: FrozenDict | None,
-    ) -> Checkpoint:
-        """Make the next checkpoint of a run from frozen fields. For the engine."""
-        # As `from_stored`, but by position: a run does this at every step.
-        checkpoint = object.__new__(cls)
-        fields = checkpoint.__dict__
-        fields["id"] = id
-        fields["node_id"] = node_id
-        fields["next_node_id"] = next_node_id
-        fields["parent_id"] = parent_id
-        fields["metadata"] = metadata
-        fields["created_us"] = created_us
-        fields["_state"] = state
-        fields["changes"] = changes
         fields["metadata_base"] = metadata_base
-        fields["_load"] = None
+        fields["_load"] = load
         return checkpoint
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -251,29 +174,11 @@ class Checkpoint(JavaNames):
 
     def with_state(self, state: FrozenDict) -> Checkpoint:
         """Return the same checkpoint with another state, which must be frozen. The copy has no `changes`."""
-        return Checkpoint.from_stored(
-            id=self.id,
-            node_id=self.node_id,
-            next_node_id=self.next_node_id,
-            parent_id=self.parent_id,
-            created_us=self.created_us,
-            metadata=self.metadata,
-            state=state,
-        )
+        return replace_fields(self, _state=state, changes=None, _load=None)
 
     def with_metadata(self, metadata: FrozenDict) -> Checkpoint:
         """Return the same checkpoint with other metadata, which must be frozen."""
-        return Checkpoint.from_stored(
-            id=self.id,
-            node_id=self.node_id,
-            next_node_id=self.next_node_id,
-            parent_id=self.parent_id,
-            created_us=self.created_us,
-            metadata=metadata,
-            state=self._state,
-            changes=self.changes,
-            load=self._load,
-        )
+        return replace_fields(self, metadata=metadata)
 
     @staticmethod
     def copy_of(checkpoint: Checkpoint) -> Checkpoint:
@@ -285,21 +190,10 @@ class Checkpoint(JavaNames):
         """Return a builder, as in Java; it starts from `checkpoint` if there is one."""
         return CheckpointBuilder(checkpoint)
 
-    def _key(self) -> tuple[object, ...]:
-        return (
-            self.id,
-            self.node_id,
-            self.next_node_id,
-            self.parent_id,
-            self.created_us,
-            self.metadata,
-            self.state,
-        )
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Checkpoint):
             return NotImplemented
-        return self._key() == other._key()
+        return _get_fields(self) == _get_fields(other)
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -309,15 +203,9 @@ class Checkpoint(JavaNames):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the state itself, not the function that loads it."""
-        fields = {
-            "id": self.id,
-            "node_id": self.node_id,
-            "next_node_id": self.next_node_id,
-            "parent_id": self.parent_id,
-            "created_us": self.created_us,
-            "metadata": dict(self.metadata),
-            "state": dict(self.state),
-        }
+        fields = dict(zip(_FIELDS, _get_fields(self), strict=True))
+        fields["metadata"] = dict(self.metadata)
+        fields["state"] = dict(self.state)
         return Checkpoint._unpickle, (fields,)
 
     @classmethod
@@ -345,6 +233,24 @@ class Checkpoint(JavaNames):
         return self.state
 
 
+_FIELDS: Final = ("id", "node_id", "next_node_id", "parent_id", "created_us", "metadata", "state")
+"""What a checkpoint is: what is compared, pickled and copied by a builder."""
+_get_fields: Final[Callable[[Checkpoint], tuple[Any, ...]]] = attrgetter(*_FIELDS)
+
+
+def replace_fields(checkpoint: Checkpoint, **changes: Any) -> Checkpoint:
+    """Return a copy with other values of some attributes, which must be valid and frozen.
+
+    The copy has no `metadata_base`: that belongs to the checkpoint which a run has just made.
+    """
+    copy = object.__new__(Checkpoint)
+    fields = copy.__dict__
+    fields.update(checkpoint.__dict__)
+    fields.update(changes)
+    fields["metadata_base"] = None
+    return copy
+
+
 @final
 class CheckpointBuilder:
     """Java's builder for a Checkpoint; Python callers pass keywords instead."""
@@ -352,8 +258,9 @@ class CheckpointBuilder:
     def __init__(self, checkpoint: Checkpoint | None = None) -> None:
         self._fields: dict[str, Any] = {}
         if checkpoint is not None:
-            names = ("id", "node_id", "next_node_id", "state", "parent_id", "created_at", "metadata")
-            self._fields = {name: getattr(checkpoint, name) for name in names}
+            self._fields = dict(zip(_FIELDS, _get_fields(checkpoint), strict=True))
+            del self._fields["created_us"]
+            self._fields["created_at"] = checkpoint.created_at
 
     def _with(self, name: str, value: object) -> Self:
         self._fields[name] = value
@@ -433,7 +340,6 @@ def _check_freezable(path: str, value: object) -> None:
 
 
 def _to_microseconds(created_at: datetime) -> int:
-    """Return the microseconds since 1970, UTC."""
     try:
         return (created_at.astimezone(UTC) - _EPOCH) // _MICROSECOND
     except (OverflowError, ValueError) as error:
@@ -446,3 +352,58 @@ def _require(value: object, kind: type | tuple[type, ...], name: str) -> None:
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected = " or ".join("None" if cls is type(None) else cls.__name__ for cls in kinds)
     raise CheckpointSerializationError(name, type(value).__name__, f"a checkpoint's {name} must be a {expected}")
+
+
+# Ids
+
+
+def generate_id() -> str:
+    """Return a new id in the layout of UUID version 7: milliseconds, then 72 random bits.
+
+    The ids of one machine sort roughly by time, which helps people who read logs. graphkit never
+    derives an order from them.
+    """
+    return make_id(time_ns() // 1_000_000)
+
+
+def make_id(milliseconds: int) -> str:
+    """Return a new id, as `generate_id`, for a time in milliseconds since 1970."""
+    global _latest_time  # noqa: PLW0603 - one tuple, so that all threads of execution see a whole one
+    made_for, time = _latest_time
+    if made_for != milliseconds:
+        digits = f"{milliseconds:012x}"
+        time = f"{digits[:8]}-{digits[8:]}-"
+        _latest_time = milliseconds, time
+    try:
+        ending = _ENDINGS.pop()
+    except IndexError:
+        ending = _make_endings()
+    return time + ending
+
+
+_latest_time = -1, ""
+"""A time in milliseconds and how an id begins that is made at that time: a run makes dozens in one
+millisecond."""
+_ENDINGS: Final[list[str]] = []
+"""The random parts of ids to come: asking the system takes a third of the time of an id. `pop` gives
+each to one thread of execution only; the child of a fork forgets them."""
+_ENDINGS_AT_ONCE: Final = 64
+_ENDING_WIDTH: Final = 24
+"""Characters of "7xxx-8xxx-xxxxxxxxxxxx", which is the random part of an id, and two spaces."""
+_FIXED_CHARACTERS: Final = {0: b"7", 4: b"-", 5: b"8", 9: b"-", 22: b" ", 23: b" "}
+
+
+def _make_endings() -> str:
+    """Ask the system for random bits; return the random part of an id, and keep others."""
+    # All at once: formatting each would take three times as long.
+    text = bytearray(urandom(_ENDINGS_AT_ONCE * _ENDING_WIDTH // 2).hex(), "ascii")
+    for at, character in _FIXED_CHARACTERS.items():
+        text[at::_ENDING_WIDTH] = character * _ENDINGS_AT_ONCE
+    endings = text.decode("ascii").split()
+    first = endings.pop()
+    _ENDINGS.extend(endings)
+    return first
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ENDINGS.clear)

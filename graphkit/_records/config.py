@@ -120,7 +120,9 @@ class RunnableConfig(JavaNames):
     @property
     def thread(self) -> str:
         """The thread id; the default thread if it is None."""
-        return THREAD_ID_DEFAULT if self.thread_id is None else self.thread_id
+        if self.thread_id is None:
+            return THREAD_ID_DEFAULT
+        return self.thread_id
 
     def replace(self, **changes: Any) -> RunnableConfig:
         """Return a copy with some fields changed."""
@@ -149,7 +151,9 @@ class RunnableConfig(JavaNames):
             GraphRunnerError: called outside a node.
         """
         context = require_node_context("idempotency_key")
-        return context.node_id if context.journal is None else context.journal.idempotency_key(context)
+        if context.journal is None:
+            return context.node_id
+        return context.journal.idempotency_key(context)
 
     @property
     def attempt(self) -> int:

@@ -35,7 +35,7 @@ class Journal(Protocol):
         """Record a result at once, and return it as it will be read."""
         ...
 
-    def post_event(self, context: NodeContext, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Post an event to the observers."""
         ...
 
@@ -89,10 +89,10 @@ class NodeContext:
         """Whether this attempt made an `interrupt()` call that had no answer, and so raised."""
         return self.interrupt_calls > len(self.answers)
 
-    def post_event(self, type: str, level: str, data: dict[str, Any]) -> None:
+    def post_event(self, type: str, data: dict[str, Any]) -> None:
         """Post an event to the observers of the run, if it has any."""
         if self.journal is not None:
-            self.journal.post_event(self, type, level, data)
+            self.journal.post_event(self, type, data)
 
 
 CURRENT_NODE_CONTEXT: Final[ContextVar[NodeContext | None]] = ContextVar("graphkit_node_context", default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -378,3 +379,23 @@ class HistorySummary(NamedTuple):
     def status(self) -> str:
         """The status of the thread, which is that of the latest checkpoint."""
         return self.latest.status
+
+
+class InterruptableAction(abc.ABC):
+    """An action that decides, each time before it runs, whether the run should stop for a human first."""
+
+    @abc.abstractmethod
+    def interrupt(
+        self, node_id: str, state: Any, config: RunnableConfig
+    ) -> InterruptionMetadata | Mapping[str, Any] | None:
+        """Return metadata to stop the run here, or None to continue.
+
+        A resume calls this again, so look for the answer in the state.
+        """
+
+    @abc.abstractmethod
+    def __call__(self, state: Any, config: RunnableConfig) -> Any:
+        """Run the action."""
+
+
+InterruptibleAction = InterruptableAction

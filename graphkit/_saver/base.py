@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from time import monotonic
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack
 
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
@@ -24,11 +25,17 @@ from graphkit._saver.incomplete import (
 )
 from graphkit._saver.langgraph_writes import is_langgraph, waiting_interrupts as langgraph_interrupts
 from graphkit._saver.polling_watch import PollingWatch
-from graphkit._saver.process_locks import hold_process_lock, is_process_lock_held, lock_for_rewrite
 from graphkit._saver.retention import Retention, RetentionOptions
-from graphkit._saver.run_lock import HeldRunLock, find_held_lock, get_held_run_locks, locks_held_by_runs
+from graphkit._saver.run_lock import (
+    HeldRunLock,
+    find_held_lock,
+    get_held_run_locks,
+    hold_process_lock,
+    is_process_lock_held,
+    lock_for_rewrite,
+    locks_held_by_runs,
+)
 from graphkit._saver.status import find_interrupt_ids, with_status
-from graphkit._saver.to_thread import run_in_thread
 from graphkit._saver.watch import Watch
 from graphkit._saver.writes import (
     LatestCheckpoint,
@@ -44,6 +51,16 @@ from graphkit._saver.writes import (
 )
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, ThreadBusyError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a worker thread and return its result, without blocking the event loop."""
+    import asyncio  # takes 25 ms to import, and only async callers need it
+
+    return await asyncio.to_thread(call, *args, **kwargs)
 
 
 class BaseCheckpointSaver(JavaNames, abc.ABC):
@@ -264,7 +281,8 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             waiting = waiting_interrupts(config, writes)
         if not latest.status:
             latest = with_status(self, latest, writes)
-        return HistorySummary(latest, count, tags, tuple(waiting), find_failure(config, writes))
+        failure = find_failure(config, writes)
+        return HistorySummary(latest, count, tags, tuple(waiting), failure)
 
     def interrupts(self, thread_id: ThreadLike = None) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts at the latest checkpoints of one thread, or of all (None).
@@ -279,10 +297,15 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         for namespace in self.namespaces(thread_id):
             config = RunnableConfig(thread_id, checkpoint_ns=namespace)
             checkpoint = self.get(config)
-            if checkpoint is not None:
-                named = config.replace(checkpoint_id=checkpoint.id)
-                writes = self.get_writes(named)
-                latest[namespace] = LatestCheckpoint(named, checkpoint.metadata, writes, checkpoint.created_at)
+            if checkpoint is None:
+                continue
+            named = config.replace(checkpoint_id=checkpoint.id)
+            latest[namespace] = LatestCheckpoint(
+                config=named,
+                metadata=checkpoint.metadata,
+                writes=self.get_writes(named),
+                created_at=checkpoint.created_at,
+            )
         return find_waiting_interrupts(latest)
 
     def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for savers with versions
@@ -319,14 +342,16 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         self, metadata: Mapping[str, Any], thread_id: ThreadLike, limit: int | None
     ) -> Sequence[CheckpointInfo]:
         """Return the results of `search`. For implementers: the limit is valid."""
-        found = (
-            info
-            for thread in self._select_threads(thread_id)
-            for namespace in self.namespaces(thread)
-            for info in self.history(RunnableConfig(thread, checkpoint_ns=namespace))
-            if all(key in info.metadata and info.metadata[key] == value for key, value in metadata.items())
-        )
-        return [*islice(found, limit)]
+        matching = self._iter_matching(metadata, thread_id)
+        return [*islice(matching, limit)]
+
+    def _iter_matching(self, metadata: Mapping[str, Any], thread_id: ThreadLike) -> Iterator[CheckpointInfo]:
+        for thread in self._select_threads(thread_id):
+            for namespace in self.namespaces(thread):
+                config = RunnableConfig(thread, checkpoint_ns=namespace)
+                for info in self.history(config):
+                    if metadata.items() <= info.metadata.items():
+                        yield info
 
     def size(self, thread: ThreadLike = None) -> int:  # noqa: ARG002 - for savers that can
         """Return the number of bytes that a thread, or the whole store (None), takes.
@@ -338,7 +363,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     def _select_threads(self, thread: ThreadLike) -> Sequence[str]:
         """Return the id of one thread, or those of all threads (None)."""
-        return self.threads() if thread is None else [resolve_thread_id(thread)]
+        if thread is None:
+            return self.threads()
+        return [resolve_thread_id(thread)]
 
     # Pending writes and tags
 
@@ -365,7 +392,10 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def get_writes(self, config: ConfigLike) -> Mapping[str, Any]:
         """Return the pending writes of a checkpoint, in the order in which they were first recorded."""
         checkpoint = self.get(config)
-        return {} if checkpoint is None else checkpoint.metadata.get(WRITES_KEY, {})
+        if checkpoint is None:
+            return {}
+        writes: Mapping[str, Any] = checkpoint.metadata.get(WRITES_KEY, {})
+        return writes
 
     def add_tags(self, config: ConfigLike, *tags: str) -> None:
         """Tag the checkpoint that the config names, or the latest.
@@ -390,7 +420,9 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
     def tags_of(self, config: ConfigLike) -> tuple[str, ...]:
         """Return the tags of a checkpoint, in the order in which they were added."""
         checkpoint = self.get(config)
-        return () if checkpoint is None else tuple(checkpoint.metadata.get(TAGS_KEY, ()))
+        if checkpoint is None:
+            return ()
+        return tuple(checkpoint.metadata.get(TAGS_KEY, ()))
 
     def _rewrite(self, config: ConfigLike, key: str, change: Callable[[Any], Any]) -> None:
         """Replace one value in the metadata of a checkpoint, under a lock of this process."""
@@ -475,10 +507,15 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
                 return 0
             histories = self._read_thread(config.thread)
             self.release(config)
-            incoming = IncomingThread(self, config.thread, config.thread, extends=True)
             # The `release` of this saver may end one namespace only.
-            ended = [name for name in histories if self.get(config.replace(checkpoint_ns=name)) is None]
-            incoming.begin(ended, histories[min(ended)][0].checkpoint.state)
+            ended: list[str] = []
+            for namespace in histories:
+                latest = self.get(config.replace(checkpoint_ns=namespace))
+                if latest is None:
+                    ended.append(namespace)
+            oldest = histories[min(ended)][0].checkpoint
+            incoming = IncomingThread(self, config.thread, config.thread, extends=True)
+            incoming.begin(ended, oldest.state)
             for namespace in ended:
                 is_pruned = namespace == config.checkpoint_ns
                 for stored in histories[namespace]:
@@ -582,11 +619,15 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
             config = RunnableConfig(thread)
         else:
             config = RunnableConfig.of(thread).with_check_point_id(None)
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = math.inf
+        if timeout is not None:
+            deadline = monotonic() + timeout
         with self.watch(config, interval=interval) as changes:
             pending = find_interrupt_ids(self, config)
             while not pending.isdisjoint(find_interrupt_ids(self, config)):
-                remaining = None if deadline is None else max(0.0, deadline - monotonic())
+                remaining = None
+                if timeout is not None:
+                    remaining = max(0.0, deadline - monotonic())
                 if changes.get(remaining) is None:
                     return False
         return True

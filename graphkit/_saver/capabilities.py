@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runtime_checkable
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike
@@ -36,15 +36,7 @@ Quality = Literal[
 ]
 """The name of a property of `BaseCheckpointSaver` that declares a capability."""
 
-QUALITIES: Final[Sequence[Quality]] = (
-    "isolates_values",
-    "lists_namespaces",
-    "lists_threads",
-    "measures_size",
-    "refuses_unstorable_values",
-    "seals_records",
-    "waits_for_runs",
-)
+QUALITIES: Final[Sequence[Quality]] = get_args(Quality)
 """All of them, sorted; wrappers forward each."""
 
 Progress = Callable[[int, int, str], object]

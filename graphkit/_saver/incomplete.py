@@ -43,10 +43,16 @@ class StoredCheckpoint(NamedTuple):
     writes: Mapping[str, Any] = _EMPTY
     tags: Sequence[str] = ()
 
-    def put(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        """Append the checkpoint to a history, or put it in the place of the one that the config names."""
+    def put(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> RunnableConfig:
+        """Append the checkpoint to a history, or put it in the place of the one that the config names.
+
+        Returns:
+            The config of the stored checkpoint.
+        """
         saver.put(config, self.checkpoint)
-        self.put_parts(saver, config.with_check_point_id(self.checkpoint.id))
+        address = config.with_check_point_id(self.checkpoint.id)
+        self.put_parts(saver, address)
+        return address
 
     def put_parts(self, saver: BaseCheckpointSaver, address: RunnableConfig) -> None:
         """Record the pending writes and the tags with the checkpoint, which is stored."""
@@ -75,7 +81,9 @@ class _Mark(NamedTuple):
         if not is_incomplete(values):
             return None
         # A caller's metadata may have the key, with any value.
-        stored = values[INCOMPLETE] if isinstance(values[INCOMPLETE], Mapping) else {}
+        stored = values[INCOMPLETE]
+        if not isinstance(stored, Mapping):
+            stored = {}
         return cls(
             source=str(stored.get("source", "")),
             extends=stored.get("extends") is not False,
@@ -185,7 +193,9 @@ def _find_mark(saver: BaseCheckpointSaver, thread_id: str) -> _Mark | None:
         if not namespaces:
             return None
         latest = saver.recent(config.replace(checkpoint_ns=min(namespaces)), limit=1)
-    return _find_mark_of(saver, latest[0]) if latest else None
+    if latest:
+        return _find_mark_of(saver, latest[0])
+    return None
 
 
 def _find_mark_of(saver: BaseCheckpointSaver, latest: CheckpointInfo) -> _Mark | None:
@@ -203,7 +213,9 @@ def _has_versions(saver: BaseCheckpointSaver, thread_id: str) -> bool:
 
 
 def _make_error(thread_id: str, mark: _Mark) -> CheckpointConflictError:
-    what = f"the copy, fork or import of {mark.source!r}" if mark.source else "a copy, fork or import"
+    what = "a copy, fork or import"
+    if mark.source:
+        what = f"the copy, fork or import of {mark.source!r}"
     return CheckpointConflictError(
         thread_id, f"it is incomplete: {what} to it has not ended. Repeat that to complete it, or delete the thread"
     )
@@ -303,8 +315,10 @@ class IncomingThread:
         """
         held = self._held
         if held is not None:
-            marked = held.checkpoint.with_metadata(self._mark.add_to(held.checkpoint.metadata))
-            held._replace(checkpoint=marked).put(self._saver, self._placeholders.pop(0))
+            metadata = self._mark.add_to(held.checkpoint.metadata)
+            marked = held._replace(checkpoint=held.checkpoint.with_metadata(metadata))
+            placeholder = self._placeholders.pop(0)
+            marked.put(self._saver, placeholder)
             self._held = None
         if self._placeholders:
             raise _make_error(self._thread_id, self._mark)
@@ -443,8 +457,10 @@ def copy_thread(source: BaseCheckpointSaver, thread: str, target: BaseCheckpoint
     if not namespaces:
         raise CheckpointNotFoundError(thread)
     refuse_incomplete(source, thread)
-    first = source.list(RunnableConfig(thread, checkpoint_ns=min(namespaces)))[-1]
-    with fill_new_thread(target, new_thread, thread, namespaces, first.state) as incoming:
+    first = RunnableConfig(thread, checkpoint_ns=min(namespaces))
+    oldest = source.list(first)[-1]
+    with fill_new_thread(target, new_thread, thread, namespaces, oldest.state) as incoming:
         for namespace in namespaces:
-            for stored in read_history(source, RunnableConfig(thread, checkpoint_ns=namespace)):
+            config = RunnableConfig(thread, checkpoint_ns=namespace)
+            for stored in read_history(source, config):
                 incoming.put(namespace, stored)

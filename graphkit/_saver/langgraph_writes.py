@@ -50,7 +50,9 @@ def is_langgraph(metadata: Mapping[str, Any]) -> bool:
 def list_unstored_channels(metadata: Mapping[str, Any]) -> set[str]:
     """Return the channels whose values a checkpoint leaves to the pending writes of its ancestors."""
     channels = metadata.get(_DELTA_CHANNELS)
-    return set(channels) if isinstance(channels, Mapping) else set()
+    if isinstance(channels, Mapping):
+        return set(channels)
+    return set()
 
 
 def derive_stop(writes: Mapping[str, Any]) -> str:
@@ -61,7 +63,9 @@ def derive_stop(writes: Mapping[str, Any]) -> str:
     """
     if list_asking_tasks(writes):
         return "interrupted"
-    return "failed" if _list_open_tasks(writes, _ERROR) else ""
+    if _list_open_tasks(writes, _ERROR):
+        return "failed"
+    return ""
 
 
 class Question(NamedTuple):
@@ -139,7 +143,9 @@ def _name_node(path: str) -> str:
     kind, name, *_ = (*path.split(", "), "")
     if kind == "~__pregel_pull":
         return name
-    return f"Send {int(name)}" if name.isdigit() else "task"
+    if name.isdigit():
+        return f"Send {int(name)}"
+    return "task"
 
 
 def _decode(task_id: str, type_name: str, data: bytes) -> Mapping[str, Any]:
@@ -157,10 +163,15 @@ def find_failure(writes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return why a task of LangGraph failed, in the form of a failure of graphkit; None if none did."""
     for _, path, type_name, data in _read_writes(writes, _ERROR):
         serializer = load_serializer()
-        text = NOT_INSTALLED if serializer is None else serializer.read_error(type_name, data)
+        text = NOT_INSTALLED
+        if serializer is not None:
+            text = serializer.read_error(type_name, data)
+        kind = "error"
+        message = text
         # LangGraph stores the repr of the exception.
         match = _REPR.fullmatch(text)
-        kind, message = match.groups() if match is not None else ("error", text)
+        if match is not None:
+            kind, message = match.groups()
         return {"node_id": _name_node(path), "type": kind, "message": message, "at": None}
     return None
 

@@ -58,11 +58,17 @@ class PollingWatch(Watch):
 
     def _list_histories(self) -> list[_HistoryKey]:
         saver = self._saver
+        found: list[_HistoryKey] = []
         if self._config is None:
-            return [(thread, namespace) for thread in saver.threads() for namespace in saver.namespaces(thread)]
+            for thread in saver.threads():
+                found += [(thread, namespace) for namespace in saver.namespaces(thread)]
+            return found
         thread = self._config.thread
         root = self._config.checkpoint_ns
-        namespaces = {name for name in saver.namespaces(thread) if name != root and is_namespace_inside(name, root)}
+        namespaces: set[str] = set()
+        for name in saver.namespaces(thread):
+            if name != root and is_namespace_inside(name, root):
+                namespaces.add(name)
         # Read with `get`: a saver that cannot list its namespaces does not name one that the
         # application chose.
         if saver.get(self._config.with_check_point_id(None)) is not None:
@@ -133,8 +139,9 @@ class PollingWatch(Watch):
                 reported = frozenset()
                 yield Change("checkpoint", thread, namespace, checkpoint=info, at=info.created_at)
             writes = self._set_bookmark(key, info.id)
-            new = {name for name, _ in _make_write_keys(writes) - reported}
-            new_writes = {name: value for name, value in writes.items() if name in new}
+            new = _make_write_keys(writes) - reported
+            names = {name for name, _ in new}
+            new_writes = {name: value for name, value in writes.items() if name in names}
             yield from iter_changes(key, info, new_writes)
 
     def _read_from(self, key: _HistoryKey, checkpoint_id: str) -> Sequence[CheckpointInfo]:

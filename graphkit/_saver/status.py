@@ -61,14 +61,18 @@ def _decide_status(saver: BaseCheckpointSaver, latest: CheckpointInfo, writes: M
     decided = stopped or _describe_progress(latest)
     if decided:
         return decided
-    return "running" if saver.is_run_locked(config) else "stalled"
+    if saver.is_run_locked(config):
+        return "running"
+    return "stalled"
 
 
 def _describe_progress(latest: CheckpointInfo) -> str:
     """Return "finished", or "running" if no lock could tell; "" if that depends on the run lock."""
     if latest.next_node_id == END:
         return "finished"
-    return "running" if is_langgraph(latest.metadata) else ""
+    if is_langgraph(latest.metadata):
+        return "running"
+    return ""
 
 
 def _look_into_nested_graphs(
@@ -86,7 +90,9 @@ def _look_into_nested_graphs(
     except CheckpointSerializationError:
         # A payload has a type that is not registered here. What the outer graph has recorded counts.
         return "interrupted"
-    return "failed" if writes.get(FAILURE) is not None else "answered"
+    if writes.get(FAILURE) is not None:
+        return "failed"
+    return "answered"
 
 
 def find_interrupt_ids(saver: BaseCheckpointSaver, config: RunnableConfig) -> set[str]:

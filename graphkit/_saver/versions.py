@@ -34,12 +34,16 @@ class HasVersions(JavaNames, abc.ABC):
     def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
         """Return the newest version of a thread, or None."""
         versions = self.versions_by_thread_id(thread)
-        return versions[-1] if versions else None
+        if versions:
+            return versions[-1]
+        return None
 
     def get_version(self, config: ConfigLike = None) -> str | None:
         """Return the newest version of a thread as text, or None."""
         version = self.last_version_by_thread_id(config)
-        return None if version is None else str(version)
+        if version is None:
+            return None
+        return str(version)
 
     def version_namespaces(self, thread: ThreadLike = None, version: int | None = None) -> Sequence[str]:
         """Return the namespaces of a released history that hold checkpoints.

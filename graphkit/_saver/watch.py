@@ -138,7 +138,10 @@ class Watch(abc.ABC):
                 break
             if deadline is not None and now >= deadline:
                 return False
-            self._sleep_until(self._next_read if deadline is None else min(deadline, self._next_read))
+            wake_at = self._next_read
+            if deadline is not None:
+                wake_at = min(deadline, wake_at)
+            self._sleep_until(wake_at)
         return True
 
     def _sleep_until(self, time: float) -> None:

@@ -136,11 +136,15 @@ def _problem_with_subgraph_interrupt(namespace: Any) -> str | None:
 
 
 def _problem_with_update(update: Any) -> str | None:
-    return None if isinstance(update, Mapping) else "an update is a mapping of keys to values"
+    if isinstance(update, Mapping):
+        return None
+    return "an update is a mapping of keys to values"
 
 
 def _problem_with_items(items: Any) -> str | None:
-    return None if isinstance(items, (list, tuple)) else "the items of a map are a list"
+    if isinstance(items, (list, tuple)):
+        return None
+    return "the items of a map are a list"
 
 
 _WHENS: Final = get_args(When)
@@ -161,7 +165,9 @@ def _find_problem(key: str, value: Any) -> str | None:
     """Return why a reader cannot use a pending write; None if it can."""
     head, colon, _ = key.partition(":")
     check = _CHECKS.get(head + colon)
-    return None if check is None else check(value)
+    if check is None:
+        return None
+    return check(value)
 
 
 def _warn_of(key: str, thread_id: str, problem: str) -> None:
@@ -182,7 +188,9 @@ def subgraph_namespace(namespace: str, node_id: str) -> str:
     A slash in the id of the node is written %2F, so two nested graphs never share a namespace.
     """
     name = node_id.replace("%", "%25").replace("/", "%2F")
-    return f"{namespace}/{name}" if namespace else name
+    if namespace:
+        return f"{namespace}/{name}"
+    return name
 
 
 def nested_namespaces(namespace: str, history: Iterable[Checkpoint]) -> Sequence[str]:
@@ -391,7 +399,9 @@ def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata:
     stop = derive_stop(next_node_id, writes, metadata)
     if stop in {"incomplete", "interrupted", "failed"}:
         return stop
-    return "finished" if next_node_id == END else "running"
+    if next_node_id == END:
+        return "finished"
+    return "running"
 
 
 # Changes
@@ -432,7 +442,9 @@ def iter_changes(
     if last_task is not None:
         # One change for all tasks that were recorded together: a map may have thousands.
         task = writes[last_task]
-        node_id = task.get("node") if isinstance(task, Mapping) else None
+        node_id = None
+        if isinstance(task, Mapping):
+            node_id = task.get("node")
         yield make_change("progress", value={"node_id": node_id}, at=written_at)
 
 
@@ -450,12 +462,16 @@ def _iter_langgraph_changes(
 
 def _get_time(record: Any, key: str) -> datetime | None:
     """Return the time in a pending write; None if it has none, because it was written by hand."""
-    return time_or_none(record.get(key)) if isinstance(record, Mapping) else None
+    if isinstance(record, Mapping):
+        return time_or_none(record.get(key))
+    return None
 
 
 def time_or_none(value: Any) -> datetime | None:
     """Return a value if it is a time with a time zone, which can be compared with others; otherwise None."""
-    return value if isinstance(value, datetime) and value.tzinfo is not None else None
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value
+    return None
 
 
 # Progress of forks and maps
@@ -485,18 +501,16 @@ def progress_of(writes: Mapping[str, Any]) -> list[ForkProgress]:
     tasks = _strip_prefix(TASK, usable)
     found: dict[str, ForkProgress] = {}
     for execution, items in _strip_prefix(ITEMS, usable).items():
-        found[execution] = _measure_map(execution, items, tasks)
+        finished = [task for name, task in tasks.items() if _is_item_of(name, execution)]
+        node_id = None
+        if finished:
+            node_id = finished[0].get("node")
+        found[execution] = ForkProgress(node_id, done=len(finished), total=len(items))
     for execution, progress in _measure_forks(tasks).items():
         found.setdefault(execution, progress)
     # The key of a nested execution has more parts than the keys around it.
     executions = sorted(found, key=lambda execution: execution.count("."))
     return [found[execution] for execution in executions]
-
-
-def _measure_map(execution: str, items: Sequence[Any], tasks: Mapping[str, Any]) -> ForkProgress:
-    finished = [task for name, task in tasks.items() if _is_item_of(name, execution)]
-    node_id = finished[0].get("node") if finished else None
-    return ForkProgress(node_id, done=len(finished), total=len(items))
 
 
 def _measure_forks(tasks: Mapping[str, Any]) -> dict[str, ForkProgress]:
@@ -507,8 +521,9 @@ def _measure_forks(tasks: Mapping[str, Any]) -> dict[str, ForkProgress]:
             continue
         branch = name.rpartition(".")[0]
         execution = branch.rpartition(".")[0]
-        earlier = found.get(execution)
-        done = 0 if earlier is None else earlier.done
+        done = 0
+        if execution in found:
+            done = found[execution].done
         if task.get("ends"):
             done += 1
         found[execution] = ForkProgress(None, done=done, total=task["branches"])

@@ -98,8 +98,11 @@ class HistoryComparer:
                 continue
             if name == "id":
                 raise self._conflict(namespace, other, f"the source has {one.checkpoint.id} in its place")
-            details = f" at {_find_keys(wanted, stored)}" if name == "state" else ""
-            raise self._conflict(namespace, other, f"its {description}{details} differs from the source")
+            what = description
+            if name == "state":
+                keys = _find_keys(wanted, stored)
+                what = f"{description} at {keys}"
+            raise self._conflict(namespace, other, f"its {what} differs from the source")
 
     def _find_missing_parts(self, namespace: str, one: ReadCheckpoint, other: ReadCheckpoint) -> MissingParts | None:
         """Return what a stored checkpoint lacks; None if it lacks nothing."""
@@ -108,12 +111,14 @@ class HistoryComparer:
         for key, stored_key in zip_longest(wanted, stored):
             if stored_key is None:
                 break
-            if key != stored_key or _text(wanted[key]) != _text(stored[key]):
+            is_equal = key == stored_key and _text(wanted[key]) == _text(stored[key])
+            if not is_equal:
                 raise self._conflict(namespace, other, f"its pending write {stored_key!r} differs from the source")
-        if list(one.tags[: len(other.tags)]) != list(other.tags):
+        count = len(other.tags)
+        if [*one.tags[:count]] != [*other.tags]:
             raise self._conflict(namespace, other, "its tags differ from the source")
+        tags = one.tags[count:]
         writes = {key: value for key, value in one.writes.items() if key not in stored}
-        tags = one.tags[len(other.tags) :]
         if not writes and not tags:
             return None
         return MissingParts(checkpoint_id=one.checkpoint.id, writes=writes, tags=tags)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -18,7 +18,7 @@ from graphkit._saver.incomplete import (
     require_empty,
 )
 from graphkit._transfer.comparison import HistoryComparer, HistoryComparison, make_conflict
-from graphkit._transfer.thread_reader import ThreadReader
+from graphkit._transfer.thread_reader import ReadCheckpoint, ThreadReader
 from graphkit._values.json_values import JsonValueCodec
 from graphkit.errors import (
     CheckpointConflictError,
@@ -206,18 +206,23 @@ class ThreadCopier:
 
     def _compare(self) -> _Plan:
         stages = [*self._list_stages()]
-        stored = self._target.list_versions() if self._versions else []
+        stored: Sequence[int] = ()
+        if self._versions:
+            stored = self._target.list_versions()
         released = len(stored)
         self._check_versions([stage.version for stage in stages], stored)
         plan = _Plan(stages=stages, released=released)
         for stage in stages[:released]:
             plan.skipped += self._compare_version(stage)
         stage = stages[released]
-        others = [name for name in self._target.list_namespaces() if name not in stage.namespaces]
-        for namespace in (*stage.namespaces, *others):
+        namespaces = dict.fromkeys((*stage.namespaces, *self._target.list_namespaces()))
+        for namespace in namespaces:
+            wanted: Iterable[ReadCheckpoint] = ()
+            if namespace in stage.namespaces:
+                wanted = self._source.read(namespace, stage.version)
             found = self._comparer.compare(
                 namespace,
-                self._source.read(namespace, stage.version) if namespace in stage.namespaces else (),
+                wanted,
                 self._target.read(namespace),
                 has_parts=stage.version is None,
             )
@@ -237,7 +242,9 @@ class ThreadCopier:
             raise CheckpointConflictError(
                 self._thread_id, f"the target has the versions {[*stored]}, which the source does not begin with"
             )
-        following = stored[-1] + 1 if stored else 1
+        following = 1
+        if stored:
+            following = stored[-1] + 1
         for version in wanted[len(stored) : -1]:
             if version != following:
                 raise CheckpointConflictError(
@@ -249,8 +256,8 @@ class ThreadCopier:
         """Compare a version with that of the target; return how many checkpoints it has."""
         assert stage.version is not None
         count = 0
-        namespaces = dict.fromkeys((*stage.namespaces, *self._target.list_namespaces_of(stage.version)))
-        for namespace in namespaces:
+        in_target = self._target.list_namespaces_of(stage.version)
+        for namespace in dict.fromkeys((*stage.namespaces, *in_target)):
             found = self._comparer.compare(
                 namespace,
                 self._source.read(namespace, stage.version),
@@ -273,11 +280,12 @@ class ThreadCopier:
             self._begin(stages[0])
         for namespace, found in plan.active.items():
             for part in found.parts:
-                config = self._target.config(namespace).with_check_point_id(part.checkpoint_id)
+                history = self._target.config(namespace)
+                address = history.with_check_point_id(part.checkpoint_id)
                 if part.writes:
-                    self._target_saver.put_writes(config, part.writes)
+                    self._target_saver.put_writes(address, part.writes)
                 if part.tags:
-                    self._target_saver.add_tags(config, *part.tags)
+                    self._target_saver.add_tags(address, *part.tags)
                 done.parts += 1
         for number, stage in enumerate(stages):
             if number > 0:

@@ -36,7 +36,9 @@ class ThreadExporter:
             CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
         """
         namespaces = self._reader.list_namespaces()
-        numbers = self._reader.list_versions() if versions else []
+        numbers: Sequence[int] = ()
+        if versions:
+            numbers = self._reader.list_versions()
         if not namespaces and not numbers:
             raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
         digest = blake2b(digest_size=16)
@@ -52,7 +54,8 @@ class ThreadExporter:
         self, namespaces: Sequence[str], versions: Sequence[int], order: Sequence[str]
     ) -> Iterator[Mapping[str, Any]]:
         for version in versions:
-            for namespace in _sort(self._reader.list_namespaces_of(version), order):
+            released = self._reader.list_namespaces_of(version)
+            for namespace in _sort(released, order):
                 for read in self._reader.read(namespace, version):
                     yield {"version": version, **read.record}
             yield {"release": version}

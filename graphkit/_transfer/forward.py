@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from operator import is_
 from typing import Any, Final
 
-from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.checkpoint import Checkpoint, replace_fields
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsReplay
@@ -59,16 +59,7 @@ def _read_list(saver: BaseCheckpointSaver, config: RunnableConfig, version: int 
         # A saver that isolates values copies these objects, unless it is given the changes.
         if before is not None and PRIVATE not in (state.kind, checkpoint.metadata.kind):
             changes = find_changes(before, state)
-        yield Checkpoint.from_stored(
-            id=checkpoint.id,
-            node_id=checkpoint.node_id,
-            next_node_id=checkpoint.next_node_id,
-            parent_id=checkpoint.parent_id,
-            created_us=checkpoint.created_us,
-            metadata=checkpoint.metadata,
-            state=state,
-            changes=changes,
-        )
+        yield replace_fields(checkpoint, changes=changes)
         before = state
 
 
@@ -83,7 +74,9 @@ def find_changes(before: FrozenDict, state: FrozenDict) -> Changes:
         old = before.get(key, _ABSENT)
         if old is value and kind_of(value) != PRIVATE:
             continue
-        ops[key] = len(old) if _begins_with(value, old) else SET
+        ops[key] = SET
+        if _begins_with(value, old):
+            ops[key] = len(old)
     for key in before:
         if key not in state:
             ops[key] = REMOVED

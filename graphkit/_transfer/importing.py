@@ -34,7 +34,9 @@ def _require_text(value: Any) -> str:
 
 
 def _require_text_or_none(value: Any) -> str | None:
-    return None if value is None else _require_text(value)
+    if value is None:
+        return None
+    return _require_text(value)
 
 
 class _ImportedCheckpoint(NamedTuple):
@@ -134,8 +136,9 @@ class ThreadImporter:
             self._begin(imported.checkpoint)
         config = RunnableConfig(self.thread_id, checkpoint_ns=namespace)
         if namespace not in self._unmatched:
-            infos = reversed(self._saver.history(config))
-            self._unmatched[namespace] = [info.id for info in infos if not is_placeholder(info.metadata)]
+            history = self._saver.history(config)
+            ids = [info.id for info in history if not is_placeholder(info.metadata)]
+            self._unmatched[namespace] = ids[::-1]
         unmatched = self._unmatched[namespace]
         if not unmatched:
             self._begin(imported.checkpoint)
@@ -159,12 +162,17 @@ class ThreadImporter:
         self._put_parts()
 
     def _note_missing_parts(self, address: RunnableConfig, imported: StoredCheckpoint) -> None:
-        stored = self._saver.get_writes(address) if imported.writes else {}
-        writes = {key: value for key, value in imported.writes.items() if key not in stored or stored[key] != value}
-        stored_tags = self._saver.tags_of(address) if imported.tags else ()
-        tags = [tag for tag in imported.tags if tag not in stored_tags]
+        writes: dict[str, Any] = {}
+        tags: list[str] = []
+        if imported.writes:
+            stored = self._saver.get_writes(address)
+            writes = {key: value for key, value in imported.writes.items() if key not in stored or stored[key] != value}
+        if imported.tags:
+            stored_tags = self._saver.tags_of(address)
+            tags = [tag for tag in imported.tags if tag not in stored_tags]
         if writes or tags:
-            self._parts.append((address, imported._replace(writes=writes, tags=tags)))
+            missing = imported._replace(writes=writes, tags=tags)
+            self._parts.append((address, missing))
 
     def _put_parts(self) -> None:
         for address, missing in self._parts:
@@ -214,7 +222,9 @@ class ThreadImporter:
         self._put_parts()
         self._incoming.settle()
         exporter = ThreadExporter(self._saver, self.thread_id, self._values)
-        *_, end = exporter.lines(versions=self._has_versions, order=[*self._namespaces])
-        if json.loads(end)["end"] != digest:
+        order = [*self._namespaces]
+        *_, last_line = exporter.lines(versions=self._has_versions, order=order)
+        end = json.loads(last_line)
+        if end["end"] != digest:
             raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")
         self._incoming.finish()

@@ -86,7 +86,8 @@ class ThreadReader:
             tags: Sequence[str] = ()
             if version is None:
                 address = config.with_check_point_id(checkpoint.id)
-                writes = well_formed_writes(self._saver.get_writes(address), self._thread_id)
+                stored = self._saver.get_writes(address)
+                writes = well_formed_writes(stored, self._thread_id)
                 tags = self._saver.tags_of(address)
             record: dict[str, Any] = {
                 "ns": namespace,

@@ -62,7 +62,9 @@ class Channel(JavaNames):
 
     def initial(self) -> Any:
         """Return the default value, or None if there is none."""
-        return None if self.default is None else self.default()
+        if self.default is None:
+            return None
+        return self.default()
 
     def update(self, key: str, old: Any, new: Any) -> Any:  # noqa: ARG002 - a subclass may use the key
         """Merge `new` into `old` (None: no value yet). The result None removes the key."""
@@ -99,7 +101,9 @@ class RemoveByHash(RemoveIdentifier):
         self.value = value
 
     def compare_to(self, element: Any, index: int) -> int:  # noqa: ARG002 - the index does not matter here
-        return 0 if _is_same(element, self.value) else 1
+        if _is_same(element, self.value):
+            return 0
+        return 1
 
     # Java names
     compareTo = compare_to
@@ -142,11 +146,13 @@ class _ListChannel(Channel):
             return old
         if not isinstance(old, list):
             old = self.initial()
+        if old is None:
+            old = []
         removals = [item for item in items if isinstance(item, RemoveIdentifier)]
         if removals:
-            old = _without(old or (), removals)
+            old = _without(old, removals)
             items = [item for item in items if not isinstance(item, RemoveIdentifier)]
-        return self._append([] if old is None else old, items)
+        return self._append(old, items)
 
     def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
         """Return the old list with the new elements."""
@@ -184,14 +190,18 @@ class MessagesChannel(_ListChannel):
     def _append(self, old: Sequence[Any], items: Sequence[Any]) -> Any:
         # As in _append_missing: a list has the digests of its ids, so that a new message needs no
         # search.
-        known = getattr(old, "ids", None)
-        ids: set[int] = _digests_of_ids(old) if known is None else known
+        ids: set[int] | None = getattr(old, "ids", None)
+        if ids is None:
+            ids = _digests_of_ids(old)
         replaced: dict[int, Any] = {}
         appended: list[Any] = []
         for item in items:
             message_id = _message_id(item)
-            digest = None if message_id is None else _digest(message_id)
-            if digest is None or digest not in ids:
+            if message_id is None:
+                appended.append(item)
+                continue
+            digest = _digest(message_id)
+            if digest not in ids:
                 appended.append(item)
             elif (index := _index_of_id(appended, message_id)) is not None:
                 appended[index] = item
@@ -199,8 +209,7 @@ class MessagesChannel(_ListChannel):
                 replaced[index] = item
             else:  # another id has the same digest
                 appended.append(item)
-            if digest is not None:
-                ids.add(digest)
+            ids.add(digest)
         new = _replace_items(old, replaced)
         if appended:
             new = _append_all(new, appended)
@@ -272,15 +281,15 @@ def _as_list(value: Any) -> list[Any]:
 def _is_same(left: Any, right: Any) -> bool:
     # Equal and of one type: 1 and True are two elements. A dict and a FrozenDict that equals it are
     # one.
-    return _builtin_type(left) is _builtin_type(right) and bool(left == right)
-
-
-def _builtin_type(value: Any) -> type:
-    return _THAWED.get(type(value), type(value))
+    left_type = _THAWED.get(type(left), type(left))
+    right_type = _THAWED.get(type(right), type(right))
+    return left_type is right_type and bool(left == right)
 
 
 def _append_all(old: Sequence[Any], items: Sequence[Any]) -> Any:
-    return extend_frozen(old, items) if isinstance(old, FrozenList) else [*old, *items]
+    if isinstance(old, FrozenList):
+        return extend_frozen(old, items)
+    return [*old, *items]
 
 
 def _replace_items(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[Any]:
@@ -288,7 +297,9 @@ def _replace_items(old: Sequence[Any], replaced: Mapping[int, Any]) -> Sequence[
     changed = {index: item for index, item in replaced.items() if not _is_same(old[index], item)}
     if not changed:
         return old
-    new = FrozenList(old) if isinstance(old, FrozenList) else list(old)
+    new = list(old)
+    if isinstance(old, FrozenList):
+        new = FrozenList(old)
     for index, item in changed.items():
         list.__setitem__(new, index, freeze(item))  # not shared yet
     return new
@@ -326,7 +337,9 @@ def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
     """
     if len(old) + len(items) < _DIGEST_THRESHOLD:
         missing = _find_missing(old, items)
-        return _append_all(old, missing) if missing else old
+        if missing:
+            return _append_all(old, missing)
+        return old
     # The list that grows from this one shares this set. If two lists grow from it, the set has too
     # many digests, never too few.
     seen = getattr(old, "seen", None) or set(map(_digest, old))
@@ -337,7 +350,9 @@ def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
             missing.append(item)
             seen.add(digest)
     if not isinstance(old, FrozenList):
-        return [*old, *missing] if missing else old
+        if missing:
+            return [*old, *missing]
+        return old
     new = extend_frozen(old, missing) if missing else old
     new.seen = seen
     return new

@@ -54,12 +54,15 @@ class JsonValueCodec:
         if levels and isinstance(value, list):
             items: list[Any] = []
             for index, item in enumerate(value):
-                items.append(self.encode(item, f"{path}[{index}]", levels - 1))
+                item_path = f"{path}[{index}]"
+                items.append(self.encode(item, item_path, levels - 1))
             return items
-        if levels and isinstance(value, dict) and _is_json_object(value):
+        is_object = isinstance(value, dict) and _PACKED not in value and all(type(key) is str for key in value)
+        if levels and is_object:
             fields: dict[str, Any] = {}
             for key, item in value.items():
-                fields[key] = self.encode(item, f"{path}.{key}", levels - 1)
+                item_path = f"{path}.{key}"
+                fields[key] = self.encode(item, item_path, levels - 1)
             return fields
         data = self._pack(value, path)
         packed = {_PACKED: base64.b64encode(data).decode()}
@@ -71,12 +74,12 @@ class JsonValueCodec:
         """Convert what `encode` returned back to the value."""
         if isinstance(value, list):
             return [self.decode(item) for item in value]
-        if isinstance(value, dict):
-            if _PACKED in value:
-                data = base64.b64decode(value[_PACKED], validate=True)
-                return self._codec.unpack(data)
-            return {key: self.decode(item) for key, item in value.items()}
-        return value
+        if not isinstance(value, dict):
+            return value
+        if _PACKED in value:
+            data = base64.b64decode(value[_PACKED], validate=True)
+            return self._codec.unpack(data)
+        return {key: self.decode(item) for key, item in value.items()}
 
     def pack(self, value: Any, path: str) -> PackedValue:
         """Pack a value, to compare it with another one.
@@ -85,7 +88,8 @@ class JsonValueCodec:
             CheckpointSerializationError: a value has a type that is not registered.
         """
         if isinstance(value, list):
-            return PackedValue(self._pack(value, path, are_items=True), len(value))
+            data = self._pack(value, path, are_items=True)
+            return PackedValue(data, length=len(value))
         return PackedValue(self._pack(value, path))
 
     def _pack(self, value: Any, path: str, *, are_items: bool = False) -> bytes:
@@ -100,17 +104,12 @@ class JsonValueCodec:
 
 
 def _is_exact_in_json(value: Any) -> bool:
-    """Return whether JSON can hold a scalar exactly."""
     cls = type(value)
     if cls is float:
         return math.isfinite(value)
     if cls is int:
         return value.bit_length() <= _INT_BITS  # type: ignore[no-any-return]
     return value is None or cls in {bool, str}
-
-
-def _is_json_object(value: dict[Any, Any]) -> bool:
-    return _PACKED not in value and all(type(key) is str for key in value)
 
 
 def format_line(data: Mapping[str, Any]) -> str:
@@ -138,7 +137,9 @@ class PackedValue(NamedTuple):
         """Return the length of an old list if this list begins with its items; otherwise None."""
         if old is None or old.length is None or self.length is None:
             return None
-        return old.length if self.data.startswith(old.data) else None
+        if self.data.startswith(old.data):
+            return old.length
+        return None
 
 
 @final
@@ -188,12 +189,15 @@ class StateDiffer:
         for key in dropped:
             self._packed.pop(key, None)
         self._state = state
-        return {name: change[name] for name in ("set", "extend", "drop", "order") if name in change}
+        # In a fixed order: equal changes must be equal lines.
+        names = ("set", "extend", "drop", "order")
+        return {name: change[name] for name in names if name in change}
 
     def _compare(self, change: dict[str, Any], key: str, value: Any, op: int) -> None:
         """Add to a change what happened to one key."""
         old = self._state.get(key)
-        if op >= 0 and isinstance(old, list) and len(old) == op:
+        is_extended = op >= 0 and isinstance(old, list) and len(old) == op
+        if is_extended:
             self._packed.pop(key, None)
             self._extend(change, key, value, op)
             return

@@ -7,6 +7,7 @@ is all that a saver has to write.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
@@ -120,7 +121,9 @@ def _merge_through(channel: Channel, key: str, old: Any, value: Any) -> Any:
         merged = channel.initial() if is_reset else channel.update(key, old, value)
     except Exception as error:
         raise ValueError(f"the channel of {key!r} cannot merge the update: {type(error).__name__}: {error}") from error
-    return REMOVE if merged is None else merged
+    if merged is None:
+        return REMOVE
+    return merged
 
 
 def _freeze_entering(old: Any, value: Any) -> tuple[Any, int]:
@@ -135,7 +138,9 @@ def _freeze_entering(old: Any, value: Any) -> tuple[Any, int]:
         return old, SET
     if value.__class__ is list and old.__class__ is FrozenList and old:
         frozen, is_appended = freeze_grown(old, value)
-        return frozen, len(old) if is_appended else SET
+        if is_appended:
+            return frozen, len(old)
+        return frozen, SET
     return freeze(value), SET
 
 
@@ -164,7 +169,9 @@ class AgentState(JavaNames, Mapping[str, Any]):
     def value(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or the default if it is absent or None."""
         value = self.get(key)
-        return default if value is None else value
+        if value is None:
+            return default
+        return value
 
     def __getitem__(self, key: str) -> Any:
         value = self._data[key]
@@ -257,3 +264,19 @@ class MessagesState(AgentState):
     # Java names
     lastMessage = last_message
     lastMinus = last_minus
+
+
+class StateSerializer(abc.ABC):
+    """Turns a state into bytes and back, in place of graphkit's own codec."""
+
+    @abc.abstractmethod
+    def dumps(self, data: Mapping[str, Any]) -> bytes:
+        """Return the state as bytes.
+
+        Equal states should give equal bytes. Otherwise every checkpoint takes the full size of its
+        state.
+        """
+
+    @abc.abstractmethod
+    def loads(self, data: bytes) -> Mapping[str, Any]:
+        """Return the state that `dumps` turned into these bytes."""

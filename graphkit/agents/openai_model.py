@@ -195,7 +195,7 @@ class _Attempts:
             "error": reason,
             "delay": delay,
         }
-        context.post_event("model.retry", "warning", data)
+        context.post_event("model.retry", data)
 
 
 def _ask(client: OpenAI, attempts: _Attempts) -> Message:

@@ -16,8 +16,8 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.last_readable import last_good
 from graphkit.errors import CheckpointerError, CheckpointNotFoundError
+from graphkit.recovery import last_good
 
 __all__ = ["CheckpointManager", "CheckpointPolicy", "Comparison", "compare"]
 

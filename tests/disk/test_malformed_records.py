@@ -10,8 +10,8 @@ import msgpack
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit._saver.last_readable import last_good
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from graphkit.recovery import last_good
 from savers import FileSystemSaver
 from savers._log.frame import CHECKPOINT, KEY, MARK, RELEASE, WRITE, pack_frame
 from tests.disk.conftest import frames_of, log_of

@@ -44,7 +44,7 @@ class Journal:
         self.kept[key] = value
         return value
 
-    def post_event(self, visit, type, level, data):
+    def post_event(self, visit, type, data):
         self.told.append(type)
 
 
@@ -830,12 +830,12 @@ def test_a_late_attempt_records_and_dispatches_nothing_more(visit, monkeypatch):
     def node(state):
         mine = CURRENT_NODE_CONTEXT.get()
         mine.journal.record_result(mine, "in time", 1)
-        mine.post_event("custom", "info", {})
+        mine.post_event("custom", {})
         mine.outputs.append("never seen")
         recorded.set()
         given_up.wait(LONG)
         mine.outputs.append("late")
-        mine.post_event("late", "info", {})
+        mine.post_event("late", {})
         for late in (
             lambda: mine.journal.record_result(mine, "late", 2),
             lambda: mine.journal.find_result(mine, "in time"),

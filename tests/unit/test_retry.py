@@ -18,8 +18,8 @@ class Journal:
     def __init__(self):
         self.told = []
 
-    def post_event(self, visit, type, level, data):
-        self.told.append((type, level, data))
+    def post_event(self, visit, type, data):
+        self.told.append((type, data))
 
 
 @pytest.fixture
@@ -276,8 +276,8 @@ def test_a_failure_is_run_again_after_a_delay(kind, slept, told):  # behaviour 1
     # A generator starts over, so what it handed out comes again.
     assert seen == (["first", "first", "first", "second"] if "chunks" in kind.__name__ else [])
     assert told == [
-        ("retry.attempt", "warning", {"attempt": 1, "delay": 0.5, "error_type": "ValueError", "error": "one"}),
-        ("retry.attempt", "warning", {"attempt": 2, "delay": 1.0, "error_type": "KeyError", "error": "'two'"}),
+        ("retry.attempt", {"attempt": 1, "delay": 0.5, "error_type": "ValueError", "error": "one"}),
+        ("retry.attempt", {"attempt": 2, "delay": 1.0, "error_type": "KeyError", "error": "'two'"}),
     ]
 
 
@@ -289,8 +289,8 @@ def test_the_last_failure_is_raised(kind, slept, told):  # behaviour 18
         outcome(RetryPolicy(max_attempts=2, jitter=False).as_hook()("n", {}, None, kind(failing)))
     assert raised.value is last
     assert (failing.calls, slept) == (2, [0.5])
-    assert [(one, data["attempt"]) for one, _, data in told] == [("retry.attempt", 1), ("retry.exhausted", 2)]
-    assert told[-1] == ("retry.exhausted", "warning", {"attempt": 2, "error_type": "ValueError", "error": "last"})
+    assert [(one, data["attempt"]) for one, data in told] == [("retry.attempt", 1), ("retry.exhausted", 2)]
+    assert told[-1] == ("retry.exhausted", {"attempt": 2, "error_type": "ValueError", "error": "last"})
 
 
 @KINDS
@@ -299,7 +299,7 @@ def test_another_failure_is_raised_at_once(kind, slept, told):
     with pytest.raises(KeyError):
         outcome(RetryPolicy(retry_on=ValueError, jitter=False).as_hook()("n", {}, None, kind(failing)))
     assert (failing.calls, slept) == (2, [0.5])
-    assert [one for one, _, _ in told] == ["retry.attempt"]  # there were attempts left
+    assert [one for one, _ in told] == ["retry.attempt"]  # there were attempts left
 
 
 @KINDS

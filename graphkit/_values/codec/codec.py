@@ -196,7 +196,9 @@ class Codec:
             CheckpointSerializationError: as `pack`; the path of an item is `path[start + index]`.
         """
         header = len(array_header(len(items)))
-        batch = items if type(items) is FrozenList else FrozenList(items)
+        batch = items
+        if type(batch) is not FrozenList:
+            batch = FrozenList(items)
         try:
             if batch.kind == PLAIN:
                 return _packed(batch)[header:]
@@ -206,6 +208,10 @@ class Codec:
         return b"".join(packed)
 
     def _pack_tree(self, value: object, path: str) -> bytes:
+        # Twice: msgpack refuses ints beyond 64 bits and strs with lone surrogates, which are rare.
+        # The first Writer leaves scalars and plain containers to msgpack unseen. Only if msgpack then
+        # refuses something does the second one look at each of them, and packs those as ext types.
+        # Both give the same bytes for everything that msgpack has.
         try:
             try:
                 writer = Writer(self._registry.by_type, checks_scalars=False)
@@ -221,7 +227,9 @@ class Codec:
                 location = location[:197] + "..."
             raise CheckpointSerializationError(_without_dot(location), error.type_name, error.reason) from None
         except (RecursionError, ValueError) as error:
-            reason = "it is nested too deeply" if "recursion" in str(error) else str(error)
+            reason = str(error)
+            if "recursion" in reason:
+                reason = "it is nested too deeply"
             raise CheckpointSerializationError(_without_dot(path), type_name(type(value)), reason) from error
 
     # --- unpacking ----------------------------------------------------------------------------------------------------
@@ -240,6 +248,8 @@ class Codec:
         """
         try:
             try:
+                # The first ext type means that the data are not plain: then all is read again, with the
+                # hooks of a Reader, which take about as long as msgpack for every container.
                 value = unpackb(data, ext_hook=_not_plain, **_FROZEN_HOOKS)
             except _NotPlain:
                 return self._unpack_rich(data)

@@ -40,7 +40,13 @@ _FLAVOUR_OF: Final = {ENUM: "enum", NAMEDTUPLE: "namedtuple", DATACLASS: "datacl
 
 @final
 class Reader:
-    """The hooks of one call of unpackb. msgpack calls them for inner arrays first."""
+    """The hooks of one call of unpackb."""
+
+    # msgpack calls the hooks from the inside out. The tuple ([1], 2) is stored as [mark 1, [1], 2], and
+    # is read as: read_ext(mark 1), read_array([1]), read_array([mark 1, FrozenList([1]), 2]). So a hook
+    # gets values that are complete, and what a mark means is known when its array is. A mark anywhere
+    # but at the head of an array is not of the writer: no hook would replace it, and the caller would
+    # get the _Mark itself. `open_marks` finds that out at the end.
 
     __slots__ = ("_types", "open_marks")
 
@@ -52,7 +58,8 @@ class Reader:
 
     def read_ext(self, code: int, data: bytes) -> Any:
         """Return a scalar, or the mark of the array that begins here."""
-        if code == MARK and len(data) == 1 and data[0] < len(_READ_MARKS):
+        is_mark = code == MARK and len(data) == 1 and data[0] < len(_READ_MARKS)
+        if is_mark:
             self.open_marks += 1
             return _READ_MARKS[data[0]]
         read = READERS.get(code)
@@ -81,7 +88,10 @@ class Reader:
         return self._read_record(number, *rest)
 
     def _read_record(self, number: int, name: str, value: Any, *more: Any) -> Any:
-        if type(name) is not str or len(more) != (3 if number == PYDANTIC else 0):
+        rest = 0
+        if number == PYDANTIC:
+            rest = 3
+        if type(name) is not str or len(more) != rest:
             raise ValueError("a record without a name, or of the wrong length")
         raw = (name, value, *more)
         entry = self._types.get(name) or self._find_renamed(name, raw)
@@ -98,7 +108,12 @@ class Reader:
             if number == DATACLASS:
                 return entry.make(fields)
             fields_set, extra, private = more
-            return entry.make_model(fields, fields_set, _thaw(extra), _thaw(private))
+            return entry.make_model(
+                fields,
+                fields_set,
+                extra=_thaw(extra),
+                private=_thaw(private),
+            )
         except FieldsError as error:
             raise CheckpointSerializationError("", name, str(error), raw) from error
 

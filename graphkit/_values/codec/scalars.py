@@ -28,10 +28,16 @@ from graphkit.errors import CheckpointSerializationError
 # --- numbers and text -------------------------------------------------------------------------------------------------
 
 
+_LEAST_INT: Final = -(1 << 63)
+_GREATEST_INT: Final = (1 << 64) - 1
+
+
 def encode_native(value: Any) -> Any:
     """Return a scalar; an ext type if it is an int or a str that msgpack cannot hold."""
-    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
-        return ExtType(INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    if type(value) is int and not _LEAST_INT <= value <= _GREATEST_INT:
+        size = value.bit_length() // 8 + 1
+        data = value.to_bytes(size, "big", signed=True)
+        return ExtType(INT, data)
     if type(value) is str:
         try:
             value.encode()
@@ -87,8 +93,17 @@ _TIMEDELTA_FORM: Final = struct.Struct(">iii")
 
 
 def _write_datetime(value: Any) -> ExtType:
-    date = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond, value.fold)
-    return ExtType(DATETIME, _DATETIME_FORM.pack(*date) + _encode_zone(value.tzinfo))
+    data = _DATETIME_FORM.pack(
+        value.year,
+        value.month,
+        value.day,
+        value.hour,
+        value.minute,
+        value.second,
+        value.microsecond,
+        value.fold,
+    )
+    return ExtType(DATETIME, data + _encode_zone(value.tzinfo))
 
 
 def _read_datetime(data: bytes) -> Any:
@@ -110,8 +125,8 @@ def _read_date(data: bytes) -> Any:
 
 
 def _write_time(value: Any) -> ExtType:
-    time = (value.hour, value.minute, value.second, value.microsecond, value.fold)
-    return ExtType(TIME, _TIME_FORM.pack(*time) + _encode_zone(value.tzinfo))
+    data = _TIME_FORM.pack(value.hour, value.minute, value.second, value.microsecond, value.fold)
+    return ExtType(TIME, data + _encode_zone(value.tzinfo))
 
 
 def _read_time(data: bytes) -> Any:

@@ -49,15 +49,18 @@ class ApplicationType:
             import dataclasses
 
             fields = dataclasses.fields(cls)
+            optional = [field.name for field in fields if not field.init]
             self.fields = tuple(field.name for field in fields)
-            self.optional = frozenset(field.name for field in fields if not field.init)
+            self.optional = frozenset(optional)
             self.slots = tuple(_find_extra_slots(cls, self.fields))
 
     @classmethod
     def of(cls, type_: type) -> ApplicationType | None:
         """Return what there is to know of a class, under its default name; None if it is no application type."""
         flavour = flavour_of(type_)
-        return None if flavour is None else cls(type_name(type_), type_, flavour)
+        if flavour is None:
+            return None
+        return cls(type_name(type_), type_, flavour)
 
     def get_fields(self, value: Any) -> dict[str, Any]:
         """Return the fields of an object that is no Enum.
@@ -116,7 +119,8 @@ class ApplicationType:
         new: Any = object.__new__(self.cls)
         object.__setattr__(new, "__dict__", fields)
         object.__setattr__(new, "__pydantic_fields_set__", set(fields_set))
-        for name, value in (("__pydantic_extra__", extra), ("__pydantic_private__", private)):
+        parts = {"__pydantic_extra__": extra, "__pydantic_private__": private}
+        for name, value in parts.items():
             if getattr(self.cls, name) is not value:  # a RootModel has None in its class, and no slot
                 object.__setattr__(new, name, value)
         return new
@@ -233,14 +237,16 @@ _BUILTINS: Final = (list, dict, set, frozenset, str, bytes, bytearray, int, floa
 """Classes whose subclasses cannot be restored field by field."""
 
 
-def flavour_of(cls: object) -> Flavour | None:
+def flavour_of(cls: object) -> Flavour | None:  # noqa: PLR0911 - a case per type
     """Return the kind of an application type; None if it cannot be restored field by field."""
     if not isinstance(cls, type):
         return None
     if issubclass(cls, Enum):
         return "enum"
     if issubclass(cls, tuple):
-        return "namedtuple" if isinstance(getattr(cls, "_fields", None), tuple) else None
+        if isinstance(getattr(cls, "_fields", None), tuple):
+            return "namedtuple"
+        return None
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and issubclass(cls, pydantic.BaseModel):
         return "pydantic"
@@ -318,7 +324,9 @@ def get_module_name(cls: type) -> str:
 def _find_main_name(module: str = "__main__") -> str | None:
     """Return the name of the module that this program runs; None if it was started by the path of a file."""
     name = getattr(getattr(sys.modules.get(module), "__spec__", None), "name", None)
-    return None if name in _MAIN else name
+    if name in _MAIN:
+        return None
+    return name
 
 
 def find_class(module_name: str, qualname: str) -> type | None:
@@ -350,8 +358,9 @@ def _is_main(module_name: str) -> bool:
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if not isinstance(file, str):
         return False
-    parts = tuple(module_name.split("."))
-    return Path(file).with_suffix("").parts[-len(parts) :] == parts
+    wanted = tuple(module_name.split("."))
+    parts = Path(file).with_suffix("").parts
+    return parts[-len(wanted) :] == wanted
 
 
 def is_renamed(name: str, cls: type) -> bool:
@@ -380,7 +389,9 @@ def make_public_name(name: str) -> str:
     """
     package, _, rest = name.partition("._")
     _, dot, qualname = rest.partition(".")
-    return f"graphkit.{qualname}" if package == "graphkit" and dot else name
+    if package == "graphkit" and dot:
+        return f"graphkit.{qualname}"
+    return name
 
 
 def _is_cache(cls: type, name: str) -> bool:
@@ -392,4 +403,6 @@ def _is_cache(cls: type, name: str) -> bool:
 
 def describe_type(cls: object) -> str:
     """Return how an error names what should be a class."""
-    return type_name(cls) if isinstance(cls, type) else repr(cls)
+    if isinstance(cls, type):
+        return type_name(cls)
+    return repr(cls)

@@ -68,7 +68,7 @@ class Writer:
             return [MARKS[TUPLE], *self._build_items(value, levels - 1)]
         entry = self._by_type.get(cls)
         if entry is not None:
-            return self._build_record(entry, value, levels - 2)
+            return self._build_record(entry, value, levels - 2)  # an array, and the dict of fields in it
         if cls in _SETS:
             return self._build_set(value, levels - 1)
         encode = find_encoder(cls)
@@ -121,7 +121,9 @@ class Writer:
         # Sorted, because equal sets may iterate in different orders and must have equal bytes.
         if len(trees) > 1:
             trees.sort(key=packb)
-        mark = FROZENSET if type(members) is frozenset else SET
+        mark = SET
+        if type(members) is frozenset:
+            mark = FROZENSET
         return [MARKS[mark], *trees]
 
     def _build_record(self, entry: ApplicationType, value: Any, levels: int) -> list[Any]:
@@ -138,14 +140,13 @@ class Writer:
         self._open_records += 1
         tree = [MARKS[DATACLASS], entry.name, self._build_values(fields, levels, _field_step)]
         if entry.flavour == "pydantic":
-            extra = value.__pydantic_extra__
-            private = value.__pydantic_private__
             tree[0] = MARKS[PYDANTIC]
-            tree += [
-                sorted(value.__pydantic_fields_set__),
-                None if extra is None else self._build_values(extra, levels, _field_step),
-                None if private is None else self._build_values(private, levels, _field_step),
-            ]
+            tree.append(sorted(value.__pydantic_fields_set__))
+            for part in (value.__pydantic_extra__, value.__pydantic_private__):
+                if part is None:
+                    tree.append(None)
+                else:
+                    tree.append(self._build_values(part, levels, _field_step))
         self._open_records -= 1
         return tree
 

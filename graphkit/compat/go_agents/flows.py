@@ -17,7 +17,6 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, final
 
-from graphkit._plan.events import EVENTS
 from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt
 from graphkit.errors import GraphRunnerError
@@ -536,13 +535,13 @@ def _require_result(result: Any, name: str) -> Any:
 
 
 def _notify(type_: str, **data: Any) -> None:
-    """Send an event to the observers of the run, at the usual level of its type.
+    """Send an event to the observers of the run.
 
     Code outside a node has no run, and sends nothing.
     """
     context = CURRENT_NODE_CONTEXT.get()
     if context is not None:
-        context.post_event(type_, EVENTS[type_].level, data)
+        context.post_event(type_, data)
 
 
 @contextmanager

@@ -59,7 +59,6 @@ from graphkit._saver.status import (
     with_status as with_status,
     with_status_when_stored as with_status_when_stored,
 )
-from graphkit._saver.to_thread import run_in_thread as run_in_thread
 from graphkit._saver.versions import HasVersions as HasVersions
 from graphkit._saver.watch import (
     Change as Change,
@@ -78,6 +77,7 @@ from graphkit._saver.writes import (
     is_incomplete as is_incomplete,
     iter_changes as iter_changes,
 )
+from graphkit._to_thread import run_in_thread as run_in_thread
 from graphkit._values.channels import Channel as Channel, Reducer as Reducer, RemoveIdentifier as RemoveIdentifier
 
 __all__ = [

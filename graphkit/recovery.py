@@ -19,8 +19,8 @@ from graphkit._saver.arguments import ThreadLike, resolve_thread_id
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.last_readable import last_good
-from graphkit._saver.to_thread import run_in_thread
 from graphkit._saver.writes import well_formed_writes
+from graphkit._to_thread import run_in_thread
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError
 

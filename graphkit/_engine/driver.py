@@ -15,7 +15,6 @@ from time import perf_counter, time_ns
 from types import AsyncGeneratorType
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine.calls import capture_outcome, unwrap_outcome
 from graphkit._engine.checkpoint_writer import CheckpointWriter, describe_write
 from graphkit._engine.driver_locks import DriverLocks
 from graphkit._engine.loop import Run
@@ -57,6 +56,7 @@ from graphkit._plan.events import EVENTS, Level, Outbox
 from graphkit._records.checkpoint import make_id
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput
+from graphkit._to_thread import run_in_thread, wait_until_done
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError
 
@@ -214,7 +214,7 @@ class Driver:
         if answer is not None:
             return await answer(self, request)
         # The others wait for a disk or a lock.
-        return await self._complete(_in_thread(self._answer, request))
+        return await self._complete(run_in_thread(self._answer, request))
 
     def perform(self, steps: Steps) -> None:
         """Answer the requests of a generator on the calling thread; `once` records results so."""
@@ -243,7 +243,7 @@ class Driver:
         if isinstance(task, Next):
             if isinstance(task.generator, AsyncGeneratorType):
                 return await _advance_async_generator(task)
-            return await self._complete(_in_thread(advance_generator, task))
+            return await self._complete(run_in_thread(advance_generator, task))
         assert isinstance(task, RunNode)
         # `executing` in line: every step of an async run comes through here.
         token = CURRENT_NODE_CONTEXT.set(task.context)
@@ -252,7 +252,7 @@ class Driver:
             if call.is_async:
                 result = call.run(task.argument, task.config)
             else:
-                result = await self._complete(_in_thread(call.run, task.argument, task.config))
+                result = await self._complete(run_in_thread(call.run, task.argument, task.config))
             return await result if inspect.isawaitable(result) else result
         finally:
             CURRENT_NODE_CONTEXT.reset(token)
@@ -290,7 +290,7 @@ class Driver:
         if isinstance(request.generator, AsyncGeneratorType):
             await request.generator.aclose()
         else:
-            await _in_thread(request.generator.close)
+            await run_in_thread(request.generator.close)
 
     # Concurrent tasks
 
@@ -385,13 +385,13 @@ class Driver:
         # With a queue or with concurrent tasks, other threads store too: they share the lock and the
         # order of `_save`, which may block. Otherwise the saver's own async form is used.
         if self.writer.queue is not None or self.pool is not None:
-            return await self._complete(_in_thread(self._save, request))
+            return await self._complete(run_in_thread(self._save, request))
         put = partial(request.saver.aput, request.config, request.checkpoint)
         return request.checkpoint if await self._awrite(put, request) else None
 
     async def _arecord(self, request: Record) -> None:
         if self.writer.queue is not None or self.pool is not None:
-            await self._complete(_in_thread(self._record, request))
+            await self._complete(run_in_thread(self._record, request))
             return
         await self._awrite(partial(request.saver.aput_writes, request.config, request.writes), request)
 
@@ -414,7 +414,7 @@ class Driver:
 
     async def _aflush(self) -> None:
         if self.writer.queue is not None:
-            await self._complete(_in_thread(self.writer.flush))
+            await self._complete(run_in_thread(self.writer.flush))
 
     # Start and end
 
@@ -442,13 +442,13 @@ class Driver:
 
     async def _aopen(self) -> None:
         if self.locks.must_acquire or self.run.history.program.options.observers:
-            await self._complete(_in_thread(self._open))
+            await self._complete(run_in_thread(self._open))
             self._raise_cancellation()
 
     async def _aclose(self) -> None:
         has_threads = self.outbox is not None or self.pool is not None or self.writer.queue is not None
         if self.locks.is_held or has_threads:
-            await self._complete(_in_thread(self._close))
+            await self._complete(run_in_thread(self._close))
         self._raise_cancellation()
 
     def _post_event(self, type: str, data: Mapping[str, Any]) -> None:
@@ -462,14 +462,8 @@ class Driver:
         """Await a call that must not be left half done; keep a cancellation in `cancelled`."""
         import asyncio
 
-        # `shield` alone would not do: it leaves the call behind, and the caller goes on without it.
-        # `wait` is cancelled without cancelling the task, so it can be repeated until the task ends.
         task = asyncio.ensure_future(call)
-        while not task.done():
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError as cancelled:
-                self.cancelled = cancelled
+        self.cancelled = await wait_until_done((task,)) or self.cancelled
         return task.result()
 
     def _take_cancellation(self) -> BaseException | None:
@@ -542,10 +536,3 @@ async def _advance_async_generator(task: Next) -> Any:
             return await anext(task.generator)
         except StopAsyncIteration:
             return Ended(None)
-
-
-async def _in_thread(call: Callable[..., Any], *arguments: Any) -> Any:
-    import asyncio  # 25 ms to import, and only async runs need it
-
-    outcome = await asyncio.to_thread(capture_outcome, partial(call, *arguments))
-    return unwrap_outcome(outcome)

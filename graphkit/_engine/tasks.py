@@ -20,13 +20,13 @@ from queue import SimpleQueue
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit._engine.calls import Outcome, capture_outcome, unwrap_outcome
 from graphkit._engine.history import ONCE, RunHistory
 from graphkit._engine.requests import Collected, Ended, Next, RunNode, Stop, Task
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._to_thread import Outcome, capture_outcome, unwrap_outcome, wait_until_done
 from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
@@ -291,21 +291,13 @@ class AsyncPool(TaskPool):
 
     async def cancel(self) -> None:
         """Cancel async tasks and tasks that have not started, and wait for the others."""
-        import asyncio
-
         # Tasks with a future run on a thread or in another process. They cannot be cancelled once they
         # have started, and must not go on after the run has released its lock. The others are async
         # nodes, which stop at their next await.
         self.withdraw(self.running)
         for ticket in self.running.keys() - self.futures.keys():
             self.running[ticket].cancel()
-        pending = [running for running in self.running.values() if not running.done()]
-        while pending:
-            try:
-                await asyncio.wait(pending)
-            except asyncio.CancelledError:  # cancelled again, which changes nothing
-                continue
-            pending = [running for running in pending if not running.done()]
+        await wait_until_done([*self.running.values()])  # to be cancelled again changes nothing
 
     async def run(self, task: Task, run_async: RunAsync) -> Any:
         """Run one task on its executor, and wait for it."""

@@ -28,7 +28,6 @@ from graphkit._saver.process_locks import hold_process_lock, is_process_lock_hel
 from graphkit._saver.retention import Retention, RetentionOptions
 from graphkit._saver.run_lock import HeldRunLock, find_held_lock, get_held_run_locks, locks_held_by_runs
 from graphkit._saver.status import find_interrupt_ids, with_status
-from graphkit._saver.to_thread import run_in_thread
 from graphkit._saver.watch import Watch
 from graphkit._saver.writes import (
     LatestCheckpoint,
@@ -42,6 +41,7 @@ from graphkit._saver.writes import (
     waiting_interrupts,
     well_formed_writes,
 )
+from graphkit._to_thread import run_in_thread
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, ThreadBusyError
 

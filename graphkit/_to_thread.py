@@ -2,14 +2,15 @@
 
 A thread cannot be cancelled. When the asyncio task that waits for one is cancelled, `run_in_thread`
 leaves the thread behind, which is right for a read. `finish_in_thread` waits for it first: code of a
-node, or a write, must not go on after the run has released its lock.
+node, or a write, must not go on after the run has released its lock. A HeldCancellation does the same
+for calls whose result is still needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 if TYPE_CHECKING:
     from asyncio import CancelledError, Future
@@ -56,6 +57,42 @@ async def wait_until_done(tasks: Collection[Future[Any]]) -> CancelledError | No
         except asyncio.CancelledError as error:
             cancelled = error
     return cancelled
+
+
+@final
+class HeldCancellation:
+    """A cancellation of the calling task, held back while what must not be left half done goes on.
+
+    Attributes:
+        error: the cancellation; None if there was none.
+    """
+
+    def __init__(self) -> None:
+        self.error: CancelledError | None = None
+
+    async def complete(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call to its end, and return its result."""
+        import asyncio
+
+        task = asyncio.ensure_future(call)
+        self.error = await wait_until_done((task,)) or self.error
+        return task.result()
+
+    async def complete_in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function in a thread, and wait for its end."""
+        return await self.complete(run_in_thread(call, *args, **kwargs))
+
+    def take(self) -> CancelledError | None:
+        """Return the cancellation, and forget it."""
+        error = self.error
+        self.error = None
+        return error
+
+    def release(self) -> None:
+        """Raise the cancellation, if there was one."""
+        error = self.take()
+        if error is not None:
+            raise error
 
 
 def capture_outcome(thunk: Thunk) -> Outcome:

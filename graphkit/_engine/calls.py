@@ -24,13 +24,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Generator,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
 from contextvars import copy_context
 from copy import copy

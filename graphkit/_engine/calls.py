@@ -77,7 +77,8 @@ def compose_call(
     Raises:
         ValueError: the timeout is not a positive number of seconds.
     """
-    _check_timeout(node_id, timeout)
+    if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
+        raise ValueError(f"the timeout of {node_id!r} must be a number of seconds above 0, not {timeout!r}")
     hooks = [*wraps]
     if retry is not None:
         hooks.append(Call(retry.as_hook(), takes_config=True))
@@ -100,13 +101,6 @@ def _as_call(function: Callable[[Any, Any], Any], *parts: Call) -> Call:
     call.is_async = any(part.is_async for part in parts)
     call.is_generator = any(part.is_generator for part in parts)
     return call
-
-
-def _check_timeout(node_id: str, timeout: float | None) -> None:
-    if timeout is None:
-        return
-    if not (timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"the timeout of {node_id!r} must be a number of seconds above 0, not {timeout!r}")
 
 
 @final

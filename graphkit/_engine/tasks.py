@@ -447,10 +447,15 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
     checkpoint_config = None
     if history.saver is not None and history.base is not None:
         checkpoint_config = history.config.replace(checkpoint_id=history.base.id, executor=None)
+    opener = None
+    if history.saver is not None:
+        # As code of the node would get it: so the saver knows which run locks its writes depend on.
+        with executing(context):
+            opener = history.saver.opener()
     journal = RemoteJournal(
         history.name_execution(context),
         results,
-        opener=_make_opener(history.saver, task),
+        opener=opener,
         config=checkpoint_config,
         prefix=prefix,
     )
@@ -463,17 +468,6 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         answers=context.answers,
         journal=journal,
     )
-
-
-def _make_opener(saver: BaseCheckpointSaver | None, task: RunNode) -> OpenSaver | None:
-    """Return what opens the run's saver in the other process, as code of the node would get it.
-
-    So the saver knows which run locks its writes depend on.
-    """
-    if saver is None:
-        return None
-    with executing(task.context):
-        return saver.opener()
 
 
 class RemoteCall(NamedTuple):
@@ -552,13 +546,10 @@ class RemoteJournal:
                     f"once({key!r}) runs in another process, which cannot open the run's saver: "
                     f"use a FileSystemSaver, or run the node on threads"
                 )
-            self._read_results(self._opener(), self._config)
+            for name, value in self._opener().get_writes(self._config).items():
+                if name.startswith(self._prefix):
+                    self._results[name.removeprefix(self._prefix)] = value
         return key in self._results, self._results.get(key)
-
-    def _read_results(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        for name, value in saver.get_writes(config).items():
-            if name.startswith(self._prefix):
-                self._results[name.removeprefix(self._prefix)] = value
 
     def record_result(self, _context: NodeContext, key: str, value: Any) -> Any:
         """Record a result in the thread's log from this process."""

@@ -16,8 +16,10 @@ from queue import Queue
 from typing import Any, Final, NamedTuple, final
 
 from graphkit._engine.history import Steps
+from graphkit._engine.reporter import RunReporter
 from graphkit._engine.requests import Discard, Load, LoadWrites, Record, Release, Save
 from graphkit._plan.compile_config import CompileConfig
+from graphkit._plan.events import EVENTS, Level
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._to_thread import HeldCancellation
@@ -27,8 +29,6 @@ from graphkit.errors import CheckpointerError
 _QUEUE_SIZE: Final = 64
 """How many puts may wait in the background. A run that is faster than its disk waits for it."""
 _LOG: Final = logging.getLogger("graphkit.engine")
-
-PostEvent = Callable[[str, Mapping[str, Any]], None]
 
 
 @final
@@ -41,17 +41,17 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, options: CompileConfig, post_event: PostEvent, cancellation: HeldCancellation, *, is_update: bool
+        self, options: CompileConfig, reporter: RunReporter, cancellation: HeldCancellation, *, is_update: bool
     ) -> None:
         """Prepare a writer.
 
         Args:
             options: say whether to store in the background, and whether a failure ends the run.
-            post_event: posts an event, given its type and data.
+            reporter: posts events.
             cancellation: holds back a cancellation while something is stored.
             is_update: whether this is an update of a state, which always stores at once, or fails.
         """
-        self.post_event = post_event
+        self.reporter = reporter
         self.cancellation = cancellation
         self.is_shared = False
         self.lock = threading.RLock()
@@ -86,7 +86,8 @@ class CheckpointWriter:
     def save(self, save: Save) -> Checkpoint | None:
         """Append a checkpoint; return None if that failed and the run goes on."""
         if not self.is_shared:
-            return save.checkpoint if self._write(save.saver.put, save.checkpoint, save) else None
+            is_stored = self._write(save.saver.put, save.checkpoint, save)
+            return save.checkpoint if is_stored else None
         # A node's thread stores the position when it records something, at the same time as the loop
         # may do so. Both have made a checkpoint of it; the second one gets that of the first.
         with self.lock:
@@ -100,8 +101,8 @@ class CheckpointWriter:
         """As `save`; a cancellation is held back."""
         if self._must_store_on_thread:
             return await self.cancellation.complete_in_thread(self.save, save)
-        put = save.saver.aput(save.config, save.checkpoint)
-        return save.checkpoint if await self._awrite(put, save) else None
+        is_stored = await self._awrite(save.saver.aput, save.checkpoint, save)
+        return save.checkpoint if is_stored else None
 
     def record(self, record: Record) -> None:
         """Record pending writes."""
@@ -113,7 +114,7 @@ class CheckpointWriter:
         if self._must_store_on_thread:
             await self.cancellation.complete_in_thread(self.record, record)
         else:
-            await self._awrite(record.saver.aput_writes(record.config, record.writes), record)
+            await self._awrite(record.saver.aput_writes, record.writes, record)
 
     @property
     def _must_store_on_thread(self) -> bool:
@@ -134,10 +135,12 @@ class CheckpointWriter:
             return False
         return True
 
-    async def _awrite(self, put: Coroutine[Any, Any, object], request: Save | Record) -> bool:
+    async def _awrite(
+        self, put: Callable[[RunnableConfig, Any], Coroutine[Any, Any, object]], value: Any, request: Save | Record
+    ) -> bool:
         """Await a put; return False if it failed and the run goes on."""
         try:
-            await self.cancellation.complete(put)
+            await self.cancellation.complete(put(request.config, value))
         except (CheckpointerError, OSError) as error:
             self.handle_failure(error, _describe_write(request))
             return False
@@ -175,10 +178,10 @@ class CheckpointWriter:
             request.saver.delete(request.config)
         except (CheckpointerError, OSError) as error:
             # The run has succeeded; a thread that is left over must not cost its result.
-            self.post_event("checkpoint.delete", {"error": describe_error(error)})
+            self._post_event("checkpoint.delete", {"error": describe_error(error)})
             _LOG.warning("thread %r could not be deleted after its run: %s", request.config.thread, error)
         else:
-            self.post_event("checkpoint.delete", {})
+            self._post_event("checkpoint.delete", {})
 
     def flush(self) -> None:
         """Wait until everything is stored.
@@ -205,10 +208,14 @@ class CheckpointWriter:
         Raises:
             Exception: the error itself, if a failure to store ends a run.
         """
-        self.post_event("checkpoint.fail", {"error": describe_error(error), "what": what})
+        self._post_event("checkpoint.fail", {"error": describe_error(error), "what": what})
         if self.raises:
             raise error
         _LOG.warning("%s was not stored, and the run goes on: %s", what, error)
+
+    def _post_event(self, type: str, data: Mapping[str, Any]) -> None:
+        level = Level.WARNING if "error" in data else Level.INFO
+        self.reporter.post_event(type, None, data, level=max(EVENTS[type].level, level))
 
 
 class _QueuedWrite(NamedTuple):

@@ -47,7 +47,7 @@ from graphkit._engine.tasks import (
     refuse_awaitable,
 )
 from graphkit._engine.update import Update
-from graphkit._plan.events import EVENTS, Level, Outbox
+from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import NodeOutput
@@ -94,10 +94,12 @@ class Driver:
         self.was_closed = False
         """Whether the caller closed the stream."""
         self.cancellation = HeldCancellation()
-        options = run.history.program.options
-        self.writer = CheckpointWriter(options, self._post_event, self.cancellation, is_update=not is_run)
+        history = run.history
+        self.writer = CheckpointWriter(
+            history.program.options, history.reporter, self.cancellation, is_update=not is_run
+        )
         self.outbox: Outbox | None = None
-        run.history.attach(self.locks.held_keys, self.writer.perform, CLOCK)
+        history.attach(self.locks.held_keys, self.writer.perform, CLOCK)
 
     def drive(self, steps: Steps) -> Iterator[NodeOutput]:
         """Run to the end and yield the outputs.
@@ -297,8 +299,3 @@ class Driver:
         if self.locks.is_held or has_threads:
             await self.cancellation.complete_in_thread(self._close, futures)
         self.cancellation.release()
-
-    def _post_event(self, type: str, data: Mapping[str, Any]) -> None:
-        level = Level.WARNING if "error" in data else Level.INFO
-        reporter = self.run.history.reporter
-        reporter.post_event(type, None, data, level=max(EVENTS[type].level, level))

@@ -463,10 +463,7 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         call=task.call,
         argument=task.argument,
         config=task.config.replace(executor=None),
-        node_id=context.node_id,
-        key=context.key,
-        answers=context.answers,
-        journal=journal,
+        context=NodeContext(context.node_id, context.answers, frozenset(), context.key, journal),
     )
 
 
@@ -476,10 +473,7 @@ class RemoteCall(NamedTuple):
     call: Call
     argument: Any
     config: RunnableConfig
-    node_id: str
-    key: str
-    answers: tuple[Any, ...]
-    journal: RemoteJournal
+    context: NodeContext
 
 
 class RemoteEvent(NamedTuple):
@@ -565,13 +559,9 @@ class RemoteJournal:
 
 def perform(remote_call: RemoteCall) -> RemoteOutcome:
     """Make the call in the worker process; never raises."""
-    context = NodeContext(
-        remote_call.node_id,
-        remote_call.answers,
-        frozenset(),
-        key=remote_call.key,
-        journal=remote_call.journal,
-    )
+    context = remote_call.context
+    journal = context.journal
+    assert isinstance(journal, RemoteJournal)
     result: Any = None
     error: BaseException | None = None
     try:
@@ -586,7 +576,7 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         result=result,
         error=error,
         outputs=context.outputs,
-        events=remote_call.journal.events,
+        events=journal.events,
         attempt=context.attempt,
         interrupt_calls=context.interrupt_calls,
     )

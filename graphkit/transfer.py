@@ -20,26 +20,49 @@ damage are exported, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.versions import HasVersions
 from graphkit._transfer.copying import CopiedThread, ThreadCopier
 from graphkit._transfer.exporting import ThreadExporter
-from graphkit._transfer.failed_threads import FailedThreads
 from graphkit._transfer.importing import ThreadImporter
 from graphkit._transfer.lines import FORMAT, Form, LineReader
 from graphkit._transfer.logs import export_log_lines, find_root, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit.errors import (
+    AccessDeniedError,
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    ThreadBusyError,
+)
 
 __all__ = ["FORMAT", "Copied", "Imported", "copy_threads", "export_threads", "import_threads"]
 
 Progress = Callable[[int, int, str], object]
 """Called after each thread with how many are done, how many there are (0 if unknown), and its
 id."""
+
+
+_OF_ONE_THREAD: Final = (
+    AccessDeniedError,
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    ThreadBusyError,
+)
+"""Errors that the next thread need not meet. A full disk or a lost connection would stop all others, too."""
 
 
 # Copy
@@ -120,7 +143,7 @@ def copy_threads(
     if threads is not None:
         for thread_id in chosen:
             ThreadCopier(source, target, thread_id, versions=versions).check_exists()
-    failed = FailedThreads(len(chosen))
+    failed = FailedThreads("copy", total=len(chosen), catches=_OF_ONE_THREAD)
     skipped: list[str] = []
     total = CopiedThread()
     for done, thread_id in enumerate(chosen, 1):

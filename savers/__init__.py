@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit.abc import set_public_module
+from graphkit.saver_kit import set_public_module
 
 if TYPE_CHECKING:
     from savers._compression import Compression as Compression

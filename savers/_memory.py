@@ -13,11 +13,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, Final, NamedTuple
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag
-from graphkit.abc import (
-    BaseCheckpointSaver,
-    ConfigLike,
+from graphkit.abc import BaseCheckpointSaver, ConfigLike, ThreadLike
+from graphkit.codec import Codec
+from graphkit.errors import CheckpointNotFoundError
+from graphkit.saver_kit import (
     Retention,
-    ThreadLike,
     check_copy,
     check_tags,
     check_writes,
@@ -25,8 +25,6 @@ from graphkit.abc import (
     resolve_thread_id,
     with_status,
 )
-from graphkit.codec import Codec
-from graphkit.errors import CheckpointNotFoundError
 from graphkit.values import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, freeze, kind_of, private_copy
 from savers._options import parse_lock_timeout
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphkit import RunnableConfig, Tag
-from graphkit.abc import ConfigLike, HasVersions, ThreadLike, resolve_thread_id
+from graphkit.abc import ConfigLike, HasVersions, ThreadLike
 from graphkit.errors import CheckpointNotFoundError
+from graphkit.saver_kit import resolve_thread_id
 from savers._memory import MemorySaver, _History
 
 

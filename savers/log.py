@@ -6,7 +6,7 @@ A history is a log of records, as docs/format.md specifies them. `LogBytes` is w
 
 from __future__ import annotations
 
-from graphkit.abc import set_public_module
+from graphkit.saver_kit import set_public_module
 from savers._log.catalogue import Head, LogCatalogue
 from savers._log.frame import digest_thread
 from savers._log.frame_log import ThreadIdentity

@@ -4,7 +4,7 @@ A branch consists of all nodes that can be reached from its head before the join
 conditional edges, loops and further forks. The join is the nearest node that is on every path from
 every head. A path that just ends (in a node without an outgoing edge) does not count, and END among
 the targets of a fork is not a branch, as in langgraph4j. What happens at the
-join, when a run reaches it, is in `graphkit._engine.fork`.
+join, when a run reaches it, is in `graphkit._engine.nodes`.
 
 The search takes a shortest path from the fork to the sink, and walks along it. From each node on
 the path it follows every edge that leaves the path, and notes the furthest node at which such a

@@ -8,8 +8,10 @@ from graphkit._public_names import set_public_module
 from graphkit.agents.agent import Agent as Agent
 from graphkit.agents.builder import AgentBuilder as AgentBuilder, AgentFactory as AgentFactory
 from graphkit.agents.checkpoint_data import CheckpointData as CheckpointData
-from graphkit.agents.checkpointer_config import CheckpointerConfig as CheckpointerConfig
-from graphkit.agents.checkpointer_yaml import CheckpointerYAMLHandler as CheckpointerYAMLHandler
+from graphkit.agents.checkpointer_config import (
+    CheckpointerConfig as CheckpointerConfig,
+    CheckpointerYAMLHandler as CheckpointerYAMLHandler,
+)
 from graphkit.agents.configuration import AgentConfig as AgentConfig
 from graphkit.agents.default_state import DefaultState as DefaultState
 from graphkit.agents.director import AgentBuilderDirector as AgentBuilderDirector

@@ -14,7 +14,6 @@ from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import check_messages, make_sendable
 from graphkit.agents.text_stream import IS_TEXT_READ
 from graphkit.agents.thread_ids import check_thread_id
-from graphkit.agents.variables import Variables
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
 AgentInput = Input | str
@@ -36,7 +35,6 @@ class Agent:
         name: str = "agent",
         generate_thread_id: Callable[..., str] | None = None,
         resources: Sequence[Any] = (),
-        variables: Variables | None = None,
         has_chat: bool = False,
     ) -> None:
         """Create an agent.
@@ -47,15 +45,12 @@ class Agent:
             generate_thread_id: makes thread ids; None: random UUIDs.
             resources: what `close` closes, by its method `close`, and `aclose` by `aclose` if it
                 has that.
-            variables: the environment variables of the agent's file. Errors show `${NAME}` instead of
-                their values.
             has_chat: whether a model reads the messages, so that their form is checked.
         """
         self._graph = graph
         self.name = name
         self._generate_thread_id = generate_thread_id
         self._has_chat = has_chat
-        self._variables = Variables() if variables is None else variables
         self.resources = tuple(resources)
         """What the builder has opened for this agent."""
 
@@ -110,11 +105,10 @@ class Agent:
         graph = self._require_graph("run")
         self._refuse_async(graph, "arun")
         config = self._make_config(graph, thread_id, checkpoint_id)
-        invoke = self._variables.guard(graph.invoke)
         run_input = self._parse_input(graph, state)
         token = IS_TEXT_READ.set(False)
         try:
-            return invoke(run_input, config)
+            return graph.invoke(run_input, config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -124,11 +118,10 @@ class Agent:
         """As `run`. Synchronous steps run in threads."""
         graph = self._require_graph("arun")
         config = self._make_config(graph, thread_id, checkpoint_id)
-        ainvoke = self._variables.guard(graph.ainvoke)
         run_input = self._parse_input(graph, state)
         token = IS_TEXT_READ.set(False)
         try:
-            return await ainvoke(run_input, config)
+            return await graph.ainvoke(run_input, config)
         finally:
             IS_TEXT_READ.reset(token)
 
@@ -143,8 +136,7 @@ class Agent:
         graph = self._require_graph("stream")
         self._refuse_async(graph, "astream")
         config = self._make_config(graph, thread_id, checkpoint_id)
-        stream = self._variables.guard(graph.stream)
-        return stream(self._parse_input(graph, state), config)
+        return graph.stream(self._parse_input(graph, state), config)
 
     def astream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
@@ -152,8 +144,7 @@ class Agent:
         """As `stream`."""
         graph = self._require_graph("astream")
         config = self._make_config(graph, thread_id, checkpoint_id)
-        astream = self._variables.guard(graph.astream)
-        return astream(self._parse_input(graph, state), config)
+        return graph.astream(self._parse_input(graph, state), config)
 
     # Inspecting and correcting
 
@@ -165,8 +156,7 @@ class Agent:
             CheckpointerConfigurationError: the agent has no checkpointer.
         """
         graph = self._require_checkpointer("get_state")
-        get_state = self._variables.guard(graph.get_state)
-        return get_state(RunnableConfig(thread_id, checkpoint_id))
+        return graph.get_state(RunnableConfig(thread_id, checkpoint_id))
 
     def get_state_history(self, thread_id: str) -> Sequence[StateSnapshot]:
         """Return the checkpoints of a thread, newest first; empty for an unknown thread.
@@ -175,8 +165,7 @@ class Agent:
             CheckpointerConfigurationError: the agent has no checkpointer.
         """
         graph = self._require_checkpointer("get_state_history")
-        get_state_history = self._variables.guard(graph.get_state_history)
-        return get_state_history(RunnableConfig(thread_id))
+        return graph.get_state_history(RunnableConfig(thread_id))
 
     def update_state(
         self,
@@ -198,8 +187,7 @@ class Agent:
         """
         graph = self._require_checkpointer("update_state")
         config = RunnableConfig(thread_id, checkpoint_id)
-        update_state = self._variables.guard(graph.update_state)
-        return update_state(config, values, as_node)
+        return graph.update_state(config, values, as_node)
 
     # Closing
 

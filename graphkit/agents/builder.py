@@ -12,7 +12,6 @@ from graphkit.agents.checkpointer_config import parse_checkpointer
 from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.default_state import DefaultState
 from graphkit.agents.director import AgentBuilderDirector
-from graphkit.agents.settings import check_limit
 from graphkit.agents.tools import Tool, ToolRegistry
 from graphkit.errors import AgentConfigurationError
 
@@ -34,7 +33,7 @@ class AgentBuilder:
         self._tools = ToolRegistry()
         self._mcp_servers: dict[str, Any] = {}
         self._max_iterations: int | None = None
-        self._thread_id: dict[str, Any] = {}
+        self._thread_id: dict[str, Any] | None = None
         self._checkpointer: Any = None
 
     # Steps, in the order in which they run
@@ -69,10 +68,10 @@ class AgentBuilder:
         if llm_config is None:
             raise ValueError("with_chat() needs a model: with_chat('provider:model') or with_chat(function)")
         settings = {
-            "model": llm_config,
+            "model": dict(llm_config) if isinstance(llm_config, Mapping) else llm_config,
             "prompt_template": prompt_template,
             "system_prompt": system_prompt,
-            "tools": tuple(tools),
+            "tools": list(tools),
             "max_parallel_tools": max_parallel_tools,
         }
         return self._add("llm", name, settings)
@@ -133,7 +132,9 @@ class AgentBuilder:
         Raises:
             ValueError: it is no whole number of at least 1.
         """
-        check_limit("max_iterations", max_iterations)
+        given: object = max_iterations
+        if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+            raise ValueError(f"max_iterations must be a whole number of at least 1, not {given!r}")
         self._max_iterations = max_iterations
         return self
 
@@ -172,15 +173,17 @@ class AgentBuilder:
         return self
 
     def _make_config(self) -> AgentConfig:
+        steps: list[Any] = list(self._steps)
+        thread_id: Any = self._thread_id
         return AgentConfig(
             name=self._name,
             state_type=self._state_type,
-            steps=list(self._steps),
+            steps=steps,
             checkpointer=self._checkpointer,
             tools=list(self._tools),
             mcp_servers=dict(self._mcp_servers),
             max_iterations=self._max_iterations,
-            thread_id=dict(self._thread_id),
+            thread_id=thread_id,
         )
 
 

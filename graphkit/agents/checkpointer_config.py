@@ -1,18 +1,20 @@
-"""CheckpointerConfig: which saver keeps the checkpoints, as plain data. Ports the class of Petal."""
+"""CheckpointerConfig and CheckpointerYAMLHandler: which saver keeps the checkpoints. Ports the classes of Petal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Self
+from typing import Any, Final, Self, final
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit.agents.plain_data import Path, dump_value
 from graphkit.agents.settings import Settings
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import check_saver_options, get_saver, saver_names
 
+_SECRET_OPTIONS: Final = frozenset({"connection_string"})
 _EXAMPLES: Final = ["memory", "versioned_memory", "file", "sqlite", "postgres"]
 
 
@@ -68,6 +70,17 @@ class CheckpointerConfig(Settings):
             raise ValueError(f"Unsupported checkpointer type: {name!r}; known are {', '.join(known)}")
         return name
 
+    @field_validator("config")
+    @classmethod
+    def _hide_secrets(cls, config: dict[str, Any] | None) -> dict[str, Any] | None:
+        if config is None:
+            return None
+        hidden = dict(config)
+        for name in _SECRET_OPTIONS & config.keys():
+            if isinstance(config[name], str):
+                hidden[name] = SecretStr(config[name])
+        return hidden
+
     def build(self) -> BaseCheckpointSaver | None:
         """Make the saver; return None if checkpoints are not enabled.
 
@@ -110,7 +123,7 @@ class CheckpointerConfig(Settings):
             raise CheckpointerConfigurationError(f"config of the checkpointer type {self.type!r}: {error}") from error
 
     def _find_options(self) -> dict[str, Any]:
-        options = dict(self.config or {})
+        options = {name: _reveal(value) for name, value in (self.config or {}).items()}
         if "name" in options:
             raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
         if self.type == "postgres" and not {"connection_string", "path", "pool"} & set(options):
@@ -121,9 +134,15 @@ class CheckpointerConfig(Settings):
         """Return the fields as a plain dict, which `from_dict` reads."""
         return {
             "type": self.type,
-            "config": None if self.config is None else dict(self.config),
+            "config": None if self.config is None else {name: _reveal(value) for name, value in self.config.items()},
             "enabled": self.enabled,
         }
+
+    def dump(self, path: Path = ()) -> dict[str, Any]:
+        """As `to_dict`, with names for objects."""
+        plain = self.to_dict()
+        plain["config"] = dump_value(plain["config"], (*path, "config"))
+        return plain
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
@@ -133,6 +152,35 @@ class CheckpointerConfig(Settings):
             CheckpointerConfigurationError: it is no mapping, or a key is unknown or wrong.
         """
         return cls.from_mapping(mapping)
+
+
+@final
+class CheckpointerYAMLHandler:
+    """Reads the block `checkpointer` of a YAML file that has been loaded."""
+
+    def parse_checkpointer_config(self, block: Mapping[str, Any]) -> CheckpointerConfig:
+        """Return the configuration that a block describes.
+
+        Args:
+            block: the mapping with the keys `type`, `config` and `enabled`, each optional.
+
+        Raises:
+            CheckpointerConfigurationError: it is no mapping, the type is unknown, or a key is
+                unknown or wrong.
+        """
+        return CheckpointerConfig.from_dict(block)
+
+    def validate_checkpointer_config(self, block: object) -> bool:
+        """Return whether `parse_checkpointer_config` accepts a value. Never raises an Exception."""
+        try:
+            CheckpointerConfig.from_dict(block)  # type: ignore[arg-type]
+        except Exception:  # noqa: BLE001 - the promise: objects of any class may raise anything
+            return False
+        return True
+
+
+def _reveal(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def parse_checkpointer(checkpointer: Any) -> Any:
@@ -150,5 +198,5 @@ def parse_checkpointer(checkpointer: Any) -> Any:
     if is_saver or hasattr(checkpointer, "build"):
         return checkpointer
     raise CheckpointerConfigurationError(
-        f"a checkpointer must be a saver or a CheckpointerConfig, not {checkpointer!r}"
+        f"a checkpointer must be a mapping, a CheckpointerConfig or a saver, not {checkpointer!r}"
     )

@@ -1,61 +1,456 @@
-"""AgentConfig: what an agent consists of, as plain data."""
+"""AgentConfig: what an agent consists of. The fields of these models are the keys of an agent file.
+
+The JSON schema for editors and the reference in the documentation are made from them. A file and code give the
+same values; only code can give objects, where a file names them as `module:name`. While a file is loaded
+(`LOADING`), each name is replaced by what it stands for as soon as it is validated, so that all problems of a
+file, those of its names included, are found at once and where they stand.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self, final
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Final, Literal, Self, final
 
-from graphkit._plan.retry import RetryPolicy
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+from graphkit._build.state_graph import StateGraph
+from graphkit._compiled import CompiledGraph
 from graphkit.agents.checkpointer_config import CheckpointerConfig, parse_checkpointer
-from graphkit.agents.default_state import DefaultState
-from graphkit.agents.model_settings import MODEL_KEYS, without_key
-from graphkit.agents.references import describe_reference, find_loaded
-from graphkit.agents.settings import Path, Settings, format_path
+from graphkit.agents.default_state import DefaultState, parse_state_type
+from graphkit.agents.mcp_settings import McpServerSettings
+from graphkit.agents.model_settings import PROVIDERS, ModelSettings, Provider
+from graphkit.agents.plain_data import Path, format_path, name_object
+from graphkit.agents.references import PATTERN, check_reference, resolve_reference
+from graphkit.agents.settings import (
+    IN_CODE,
+    KeyProblemError,
+    Retry,
+    Seconds,
+    Settings,
+    as_list,
+    make_policy,
+    mapping_or_other,
+)
+from graphkit.agents.templates import check_template
+from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, tool
-from graphkit.agents.variables import Variables
+from graphkit.agents.yaml_file import YamlFile
 from graphkit.errors import AgentConfigurationError
 
-_PLAIN: Final = (str, int, float, bool, type(None))
-_TOOL_OPTIONS: Final = ("requires_approval", "timeout", "on_error")
-_RETRY_OPTIONS: Final = ("max_attempts", "initial_delay", "backoff", "max_delay", "jitter")
+STEP_TYPES: Final = ("llm", "function", "agent")
+"""The types of steps that every agent has; `register_step` adds others."""
 
 
 @final
-@dataclasses.dataclass(kw_only=True, repr=False)
-class AgentConfig:
-    """What an agent consists of; `AgentBuilderDirector` builds it.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loading:
+    """A file that is being loaded: what the names in it stand for."""
 
-    `to_dict` returns plain data, in which functions and classes are named `module:name`. Building a
-    configuration that was read by `from_dict` therefore needs those objects in place of their names;
-    `load_agent` puts them there, for a file that the user wrote.
+    state_types: Mapping[str, type]
+    """The state types that it may name without their module."""
+    load_inner: Callable[[FilePath], AgentConfig]
+    """Loads the file of an agent in it; a relative path starts at its directory."""
+
+
+LOADING: Final[ContextVar[Loading | None]] = ContextVar("graphkit_loading", default=None)
+"""None: the configuration is plain data, or made in code. Nothing is imported then."""
+
+
+# Values that a file names, and code gives
+
+
+def _resolve(value: Any, check: Callable[[Any], bool]) -> Any:
+    """Return what a reference stands for if a file is being loaded; other values as they are."""
+    if not isinstance(value, str):
+        if check(value):
+            return value
+        raise ValueError(f"must be module:name, not {type(value).__name__}")
+    check_reference(value)
+    if LOADING.get() is None:
+        return value
+    found = resolve_reference(value)
+    if not check(found):
+        raise ValueError(f"{value} is a {type(found).__name__}, which cannot be called")
+    return found
+
+
+def _is_model(value: Any) -> bool:
+    return callable(value) or hasattr(value, "request")
+
+
+def _read_reference(value: Any) -> Any:
+    return _resolve(value, callable)
+
+
+def _read_model(value: Any) -> Any:
+    if not isinstance(value, str):
+        if _is_model(value):
+            return value
+        raise ValueError(f"must be provider:model or a mapping, not {type(value).__name__}")
+    provider, _, name = value.partition(":")
+    if not provider or not name:
+        raise ValueError(f"must be provider:model, such as openai:gpt-4o-mini, not {value!r}")
+    if provider in PROVIDERS or LOADING.get() is None:
+        return value
+    try:
+        return _resolve(value, _is_model)
+    except ValueError as error:
+        known = ", ".join(PROVIDERS)
+        raise ValueError(
+            f"{error}. A model is provider:model (providers: {known}) or module:name of a function"
+        ) from error
+
+
+def _read_state_type(value: Any) -> Any:
+    if not isinstance(value, str):
+        if isinstance(value, int | float | list):
+            raise ValueError(f"must be module:name, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
+        return value
+    loading = LOADING.get()
+    if value.isidentifier():
+        return value if loading is None else _find_state_type(value, loading.state_types)
+    check_reference(value)
+    if loading is None:
+        return value
+    found = resolve_reference(value)
+    parse_state_type(found, with_messages=False)
+    return found
+
+
+def _find_state_type(name: str, known: Mapping[str, type]) -> type:
+    if name in known:
+        return known[name]
+    names = ", ".join(sorted(known))
+    reason = f"there is no state type {name!r}; known are {names}. Write module:name, or give the class to "
+    raise ValueError(f"{reason}load_agent(..., state_types=[{name}])")
+
+
+Reference = Annotated[
+    Any, AfterValidator(_read_reference), WithJsonSchema({"type": "string", "pattern": PATTERN, "title": "Reference"})
+]
+"""`module:name`, or in code the object itself."""
+_StateType = Annotated[
+    Any,
+    AfterValidator(_read_state_type),
+    WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z_][\w.]*(:[A-Za-z_][\w.]*)?$", "title": "StateType"}),
+]
+_ModelName = Annotated[
+    Any, AfterValidator(_read_model), WithJsonSchema({"type": "string", "pattern": "^[^:]+:.+$", "title": "ModelName"})
+]
+ModelEntry = Annotated[
+    Annotated[ModelSettings, Tag("<mapping>")] | Annotated[_ModelName, Tag("<other>")],
+    Discriminator(mapping_or_other),
+]
+CheckpointerEntry = Annotated[
+    Annotated[CheckpointerConfig, Tag("<mapping>")]
+    | Annotated[Any, AfterValidator(parse_checkpointer), IN_CODE, Tag("<other>")],
+    Discriminator(mapping_or_other),
+]
+
+
+# Tools and thread ids
+
+
+class ToolSettings(Settings):
+    """A function that the model may call."""
+
+    function: Reference
+    """The function, as `module:name`."""
+    name: str | None = None
+    """The name for the model. Without it, that of the function."""
+    description: str | None = None
+    """What the tool does, for the model. Without it, the docstring of the function."""
+    requires_approval: bool = False
+    """Whether a human has to approve each call."""
+    retry: Retry | None = None
+    """When a failed call is executed again. Without it: never."""
+    timeout: Seconds | None = None
+    """Seconds for one attempt."""
+    on_error: Literal["model", "raise"] = "model"
+    """`model`: the model receives the error; `raise`: the run fails."""
+
+    def make_tool(self) -> Tool:
+        """Return the function as a tool, or a tool with other options; a tool without options stays itself."""
+        names = self.model_fields_set - {"function"}
+        options = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        made = self.function if isinstance(self.function, Tool) else tool(self.function, name=self.name)
+        if "retry" in options:
+            options["retry"] = make_policy(self.retry)
+        return dataclasses.replace(made, **options) if options else made
+
+
+def _make_tool(entry: Any) -> Any:
+    """Return a tool for an entry of a file that is being loaded; names and objects of code stay as they are."""
+    if LOADING.get() is None:
+        return entry
+    settings = entry if isinstance(entry, ToolSettings) else ToolSettings(function=entry)
+    try:
+        return settings.make_tool()
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
+ToolEntry = Annotated[
+    Annotated[ToolSettings, Tag("<mapping>")] | Annotated[Reference, Tag("<other>")],
+    Discriminator(mapping_or_other),
+    AfterValidator(_make_tool),
+]
+
+
+_Tools = Annotated[list[ToolEntry], BeforeValidator(as_list)]
+
+
+class ThreadIdSettings(Settings):
+    """How the agent makes thread ids."""
+
+    strategy: Literal["uuid", "timestamp", "user_specific", "custom"] = "uuid"
+    """`uuid`, `timestamp` (ids sort by time), `user_specific` (needs `user_id`) or `custom` (needs
+    `generator_func`)."""
+    user_id: str | None = None
+    """The user, for `user_specific`."""
+    generator_func: Reference | None = None
+    """A function that returns an id, as `module:name`, for `custom`."""
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Self:
+        self.make_manager()
+        return self
+
+    def make_manager(self) -> ThreadIDManager:
+        """Return what makes the ids."""
+        options = {name: getattr(self, name) for name in self.model_fields_set - {"strategy"}}
+        return ThreadIDManager(self.strategy, **options)
+
+
+ThreadIdEntry = Annotated[
+    Annotated[ThreadIdSettings, Tag("<mapping>")] | Annotated[Literal["uuid", "timestamp"], Tag("<other>")],
+    Discriminator(mapping_or_other),
+]
+
+
+# Steps
+
+
+class _LlmStepHead(Settings):
+    type: Literal["llm"]
+    """`llm`."""
+    name: str | None = None
+    """The name of the step. Without it, `llm_step_<number>`."""
+    model: ModelEntry | None = None
+    """`provider:model`, or a mapping; or `config` describes the model."""
+
+
+class _ChatSettings(Settings):
+    system_prompt: str | None = None
+    """Sent before everything else."""
+    prompt_template: Annotated[str, AfterValidator(check_template)] | None = None
+    """Sent after it; `{city}` stands for the key `city` of the state, and `{input}`, where the state has no such
+    key, for the newest message of the user."""
+    tools: _Tools = Field(default_factory=list)
+    """What only the model of this step may call."""
+    max_parallel_tools: Annotated[int, Field(ge=1)] | None = None
+    """How many tool calls of one message run at the same time, at most. Without it: no limit."""
+
+
+class LlmStepConfig(_ChatSettings, ModelSettings):
+    """The model of a step of type `llm`, and its other settings. Each key stands here or in the step, not in both."""
+
+    provider: Provider | None = None  # type: ignore[assignment]
+    """`openai`: the protocol of chat completions, which many servers speak. With it, `model` is the name of
+    the model."""
+    model: str | None = None  # type: ignore[assignment]
+    """The name of the model at the provider."""
+
+
+class LlmStepSettings(_ChatSettings, _LlmStepHead):
+    """A step in which a model answers the messages; it may call tools before it answers."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["model"]}, {"required": ["config"]}]})
+
+    config: LlmStepConfig | None = None
+    """The model and the keys after `model`, in a mapping of their own."""
+
+    @model_validator(mode="after")
+    def _check_places(self) -> Self:
+        """Check that each key stands at one place, and that one place describes the model."""
+        in_config = (
+            [] if self.config is None else [name for name, value in _set_fields(self.config) if value is not None]
+        )
+        model_keys = [name for name in in_config if name in ModelSettings.model_fields]
+        for name in in_config:
+            if name in self.model_fields_set:
+                raise KeyProblemError("is in the step, too; keep one", "config", name)
+        if self.model is not None and model_keys:
+            raise KeyProblemError("belongs to a model, and the step has its model in `model`", "config", model_keys[0])
+        if self.model is None and not model_keys:
+            raise KeyProblemError("is missing", "model")
+        for name in ("provider", "model"):
+            if model_keys and name not in model_keys:
+                raise KeyProblemError("is missing", "config", name)
+        return self
+
+    def merge_config(self) -> LlmStepSettings:
+        """Return the step with what `config` holds at the places where a step has it."""
+        if self.config is None:
+            return self
+        own = {name: value for name, value in _set_fields(self) if name != "config"}
+        found = dict(_set_fields(self.config))
+        in_model = {name: value for name, value in found.items() if name in ModelSettings.model_fields}
+        others = {name: value for name, value in found.items() if name not in in_model and value is not None}
+        return LlmStepSettings(**{"model": in_model, **own, **others})
+
+
+def _set_fields(settings: Settings) -> list[tuple[str, Any]]:
+    """Return the names and values that were set, in the order of the class."""
+    return [(name, value) for name, value in settings if name in settings.model_fields_set]
+
+
+class FunctionStepSettings(Settings):
+    """A step that is a function of the state; it returns an update."""
+
+    type: Literal["function"]
+    """`function`."""
+    name: str | None = None
+    """The name of the step. Without it, `function_step_<number>`."""
+    function: Reference
+    """The function, as `module:name`."""
+
+
+def _check_graph(value: Any) -> Any:
+    is_graph = isinstance(value, CompiledGraph | StateGraph) or hasattr(value, "graph")
+    if not is_graph:
+        raise ValueError(f"must be an agent or a graph, not {type(value).__name__}")
+    return value
+
+
+class AgentStepSettings(Settings):
+    """A step that is another agent, written in place (`agent`) or in a file of its own (`file`)."""
+
+    type: Literal["agent"]
+    """`agent`."""
+    name: str | None = None
+    """The name of the step. Without it, `agent_step_<number>`."""
+    agent: (
+        Annotated[
+            Annotated[AgentConfig, Tag("<mapping>")]
+            | Annotated[Any, AfterValidator(_check_graph), IN_CODE, Tag("<other>")],
+            Discriminator(mapping_or_other),
+        ]
+        | None
+    ) = None
+    """The agent."""
+    file: str | None = None
+    """The file of the agent; a relative path starts at the directory of this file."""
+    checkpointer: CheckpointerEntry | None = None
+    """The saver of this agent alone. Without it, the saver of the outer agent keeps its checkpoints."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _load_file(cls, data: Any) -> Any:
+        """Put the agent of a file in place of its name, if the file with the step is being loaded."""
+        # Before the fields are validated, so that the step never holds both: what is built, written and compared
+        # does not depend on whether the agent stood in a file of its own.
+        loading = LOADING.get()
+        file = data.get("file")
+        if loading is None or not isinstance(file, str) or data.get("agent") is not None:
+            return data
+        agent = loading.load_inner(FilePath(file))
+        if data.get("checkpointer") is not None and agent.checkpointer is not None:
+            raise KeyProblemError(f"{file} has a checkpointer, too; keep one", "checkpointer")
+        return {**data, "agent": agent, "file": None}
+
+    @model_validator(mode="after")
+    def _check_agent(self) -> Self:
+        if (self.agent is None) == (self.file is None):
+            raise ValueError("needs either agent or file")
+        inner = getattr(self.agent, "checkpointer", None)
+        if self.checkpointer is not None and inner is not None:
+            raise ValueError("has two checkpointers: one of the step and one of its agent; keep one")
+        return self
+
+
+class OtherStepSettings(Settings):
+    """A step of a type that the application registered with `register_step`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Annotated[str, WithJsonSchema({"type": "string", "not": {"enum": list(STEP_TYPES)}})]
+    """The name under which the type was registered. All other keys are its settings."""
+    name: str | None = None
+    """The name of the step. Without it, `<type>_step_<number>`."""
+
+
+def _type_of_step(value: Any) -> str:
+    is_data = isinstance(value, Mapping)
+    type_name = value.get("type") if is_data else getattr(value, "type", None)
+    is_known = isinstance(type_name, str) and type_name in STEP_TYPES
+    return f"<{type_name}>" if is_known else "<other>"
+
+
+StepEntry = Annotated[
+    Annotated[LlmStepSettings, Tag("<llm>")]
+    | Annotated[FunctionStepSettings, Tag("<function>")]
+    | Annotated[AgentStepSettings, Tag("<agent>")]
+    | Annotated[OtherStepSettings, Tag("<other>")],
+    Discriminator(_type_of_step),
+]
+
+
+@final
+class AgentConfig(Settings):
+    """An agent.
+
+    `AgentBuilderDirector` builds it. `to_dict` returns plain data, in which functions and classes are named
+    `module:name`. Building a configuration that was read by `from_dict` therefore needs those objects in place of
+    their names; `load_agent` puts them there, for a file that the user wrote.
     """
 
-    name: str = "agent"
-    """The name of the agent, for people."""
-    state_type: Any = DefaultState
-    """As the schema of a StateGraph."""
-    steps: Sequence[Mapping[str, Any]] = dataclasses.field(default_factory=list)
-    """Each with a `type`, perhaps a `name`, and the settings of that type of step."""
-    checkpointer: Any = None
-    """A saver, a CheckpointerConfig, or another object whose `build()` returns a saver or None."""
-    tools: Sequence[Any] = dataclasses.field(default_factory=list)
-    """What the models of all chat steps may call."""
-    mcp_servers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The settings of MCP servers, by name."""
-    max_iterations: int | None = None
-    """How many nodes one run executes, at most; None: 1,000. Agents in this agent have the same limit."""
-    thread_id: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """The strategy for thread ids, and its options."""
-    variables: Variables = dataclasses.field(default_factory=Variables, compare=False)
-    """The environment variables of the file that this was loaded from. Errors of the agent do not show
-    their values, and `to_dict` writes `${NAME}`."""
+    model_config = ConfigDict(frozen=False, json_schema_extra={"required": ["steps"]})
 
-    def __repr__(self) -> str:
-        """Name the agent and the types of its steps; other values may be secret."""
-        types = [step.get("type") for step in self.steps]
-        return f"AgentConfig(name={self.name!r}, steps={types!r})"
+    name: Annotated[str, Field(min_length=1)] = "agent"
+    """The name of the agent, for people."""
+    state_type: _StateType = Field(default_factory=lambda: DefaultState)
+    """The class of the state: `module:name`; `DefaultState` or another class of graphkit; or the name of a class
+    that `load_agent` is given. Without it, the state is a conversation: `messages`."""
+    steps: Annotated[list[StepEntry], BeforeValidator(as_list)] = Field(default_factory=list)
+    """The steps, in the order in which they run."""
+    checkpointer: CheckpointerEntry | None = None
+    """Where the checkpoints are kept. Without it, the agent forgets everything when a run ends."""
+    tools: _Tools = Field(default_factory=list)
+    """What the models of all steps may call."""
+    mcp_servers: dict[str, McpServerSettings] = Field(default_factory=dict)
+    """MCP servers by name; the models of all steps may call their tools."""
+    max_iterations: Annotated[int, Field(ge=1)] | None = None
+    """How many nodes one run executes, at most: each request to a model is one, and so are the tool calls of one
+    message. Without it: 1,000. The agents in this agent have the same limit, and set none."""
+    thread_id: ThreadIdEntry | None = None
+    """How the agent makes thread ids: `uuid`, `timestamp`, or a mapping."""
+
+    _source: tuple[YamlFile, Path] | None = PrivateAttr(None)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AgentConfig) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> Self:
+        if LOADING.get() is not None and not self.steps:
+            raise KeyProblemError("is missing: an agent needs at least one step", "steps")
+        return self
 
     def set_checkpointer(self, checkpointer: Any) -> None:
         """Choose the checkpointer.
@@ -82,22 +477,7 @@ class AgentConfig:
                 `retry_on` of a tool, or parameters of a tool that are not those of its function have no
                 plain form. The message names the key.
         """
-        plain: dict[str, Any] = {"name": self.name}
-        if self.state_type is not DefaultState:
-            plain["state_type"] = _name_object(self.state_type, ("state_type",))
-        plain["steps"] = _dump_steps(self.steps, ("steps",))
-        if self.checkpointer is not None:
-            plain["checkpointer"] = _dump_checkpointer(self.checkpointer, ("checkpointer",))
-        if self.tools:
-            plain["tools"] = _dump_tools(self.tools, ("tools",))
-        if self.mcp_servers:
-            plain["mcp_servers"] = _dump_value(self.mcp_servers, ("mcp_servers",))
-        if self.max_iterations is not None:
-            plain["max_iterations"] = self.max_iterations
-        if self.thread_id:
-            plain["thread_id"] = _dump_value(self.thread_id, ("thread_id",))
-        written: dict[str, Any] = self.variables.restore(plain)
-        return written
+        return self.dump()
 
     @classmethod
     def from_dict(cls, mapping: Mapping[str, Any]) -> Self:
@@ -108,219 +488,51 @@ class AgentConfig:
         Raises:
             AgentConfigurationError: a key is unknown, missing or wrong. The message names each.
         """
-        from graphkit.agents.agent_settings import AgentSettings
+        return cls.from_mapping(mapping)
 
-        return cls._of_settings(_read_fields(AgentSettings.from_mapping(mapping)))
+    def dump(self, path: Path = ()) -> dict[str, Any]:
+        """As in Settings, with the texts of a file as the file has them."""
+        plain = super().dump(path)
+        plain.pop("state_type", None)
+        if self.state_type is not DefaultState:
+            plain["state_type"] = name_object(self.state_type, (*path, "state_type"))
+        plain = {"name": self.name, "steps": [], **plain}
+        return plain if self._source is None else _restore(plain, self._source[0].written)
 
-    @classmethod
-    def _of_settings(cls, fields: dict[str, Any]) -> Self:
-        """Make a configuration of checked fields; nested agents become configurations, too."""
-        given = _without_none(fields)
-        given["steps"] = [cls._of_step(step) for step in given.get("steps", ())]
-        thread_id = given.get("thread_id")
-        if isinstance(thread_id, str):
-            given["thread_id"] = {"strategy": thread_id}
-        return cls(**given)
+    # The file of a configuration
 
-    @classmethod
-    def _of_step(cls, step: dict[str, Any]) -> dict[str, Any]:
-        given = _without_none(step)
-        if given["type"] == "llm" and "config" in given:
-            return _merge_config(given)
-        if given["type"] != "agent" or "agent" not in given:
-            return given
-        agent = cls._of_settings(given["agent"])
-        # The saver belongs to the nested agent, wherever the file has it.
-        checkpointer = given.pop("checkpointer", None)
-        if checkpointer is not None:
-            agent.set_checkpointer(checkpointer)
-        return {**given, "agent": agent}
+    def set_source(self, file: YamlFile, path: Path = ()) -> None:
+        """Note the file that the configuration, and the agents in it without a file of their own, stand in."""
+        if self._source is not None:
+            return
+        self._source = (file, path)
+        for index, step in enumerate(self.steps):
+            if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
+                step.agent.set_source(file, (*path, "steps", index, "agent"))
 
+    def has_key(self, path: Path) -> bool:
+        """Return whether the file of the configuration has a key."""
+        return self._source is not None and self._source[0].has((*self._source[1], *path))
 
-def _merge_config(step: dict[str, Any]) -> dict[str, Any]:
-    """Return a chat step with what its key `config` holds at the places where a step has it."""
-    merged = dict(step)
-    config = merged.pop("config")
-    model = {name: value for name, value in config.items() if name in MODEL_KEYS}
-    others = {name: value for name, value in config.items() if name not in MODEL_KEYS}
-    merged.setdefault("model", model)
-    return {**merged, **_without_none(others)}
+    def make_error(self, reason: str, path: Path = ()) -> AgentConfigurationError:
+        """Return an error about a key, which names the file and the line if the configuration has a file."""
+        if self._source is None:
+            return AgentConfigurationError(reason, key=format_path(path))
+        file, start = self._source
+        return file.make_error(reason, (*start, *path))
 
 
-def _without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that have a value."""
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _read_fields(value: Any) -> Any:
-    """Return settings as a dict of the fields that were set; a checkpointer stays as it is."""
-    if isinstance(value, CheckpointerConfig):
-        return value
-    if isinstance(value, Settings):
-        return _read_settings(value)
-    if isinstance(value, list):
-        return [_read_fields(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _read_fields(item) for name, item in value.items()}
-    return value
-
-
-def _read_settings(settings: Settings) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for name in type(settings).model_fields:  # in the order of the class
-        if name in settings.model_fields_set:
-            fields[name] = _read_fields(getattr(settings, name))
-    if settings.model_extra is not None:
-        fields.update(settings.model_extra)
-    return fields
-
-
-# Plain data of each part. A path names the part in errors.
-
-
-def _dump_steps(steps: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, Any]]:
-    return [_dump_step(step, (*path, index)) for index, step in enumerate(steps)]
-
-
-def _dump_step(step: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
-    for name, value in step.items():
-        is_empty = name == "tools" and not value
-        if value is not None and not is_empty:
-            plain[name] = _dump_setting(name, value, (*path, name))
+def _restore(plain: Any, written: Mapping[str, str]) -> Any:
+    """Return plain data whose texts are as the file writes them: `${NAME}`, and `$${` for `${`."""
+    if isinstance(plain, str):
+        return written.get(plain, plain)
+    if isinstance(plain, dict):
+        return {name: _restore(item, written) for name, item in plain.items()}
+    if isinstance(plain, list):
+        return [_restore(item, written) for item in plain]
     return plain
 
 
-def _dump_setting(name: str, value: Any, path: Path) -> Any:
-    """Return a setting of a step as plain data."""
-    if name == "tools":
-        return _dump_tools(value, path)
-    if name == "checkpointer":
-        return _dump_checkpointer(value, path)
-    if name == "agent":
-        return _dump_agent(value, path)
-    if name == "model":
-        value = without_key(value)
-    return _dump_value(value, path)
-
-
-def _dump_agent(agent: Any, path: Path) -> dict[str, Any]:
-    if not isinstance(agent, AgentConfig):
-        raise _no_plain_form(path, f"a {type(agent).__name__} that was built; give its AgentConfig instead")
-    return agent.to_dict()
-
-
-def _dump_checkpointer(checkpointer: Any, path: Path) -> dict[str, Any]:
-    if not isinstance(checkpointer, CheckpointerConfig):
-        raise _no_plain_form(path, f"a {type(checkpointer).__name__}; give a CheckpointerConfig instead")
-    plain = checkpointer.to_dict()
-    plain["config"] = _dump_value(plain["config"], (*path, "config"))
-    return plain
-
-
-def _dump_tools(tools: Sequence[Any], path: Path) -> list[Any]:
-    return [_dump_tool(entry, (*path, index)) for index, entry in enumerate(tools)]
-
-
-def _dump_tool(given: Any, path: Path) -> Any:
-    if not isinstance(given, Tool):
-        return _dump_value(given, path)
-    reference, loaded = _find_loadable(given, path)
-    if loaded is given:  # made by the decorator
-        return reference
-    _check_signature(given, loaded, path)
-    plain: dict[str, Any] = {"function": reference, "name": given.name}
-    if given.description != loaded.description:
-        plain["description"] = given.description
-    for option in _TOOL_OPTIONS:
-        plain[option] = getattr(given, option)
-    if given.retry is not None:
-        plain["retry"] = _dump_retry(given.retry, (*path, "retry"))
-    return plain
-
-
-def _find_loadable(given: Tool, path: Path) -> tuple[str, Tool]:
-    """Return the reference that a file has for a tool, and the tool that loading makes of it."""
-    reference = _find_reference(given)
-    if reference is not None:
-        loaded = find_loaded(*reference.split(":"))
-        if isinstance(loaded, Tool):
-            return reference, loaded
-    name = _name_object(given.function, path)
-    return name, _make_tool(given, path)
-
-
-def _find_reference(given: Tool) -> str | None:
-    """Return the reference to this tool, or to one with the same function; None if there is neither."""
-    module_name = getattr(given.function, "__module__", "")
-    if module_name == "__main__":
-        return None
-    module = sys.modules.get(module_name)
-    for name, value in getattr(module, "__dict__", {}).items():
-        if value is given:
-            return f"{module_name}:{name}"
-    name = getattr(given.function, "__qualname__", "")
-    loaded = find_loaded(module_name, name)
-    if not isinstance(loaded, Tool) or loaded.function is not given.function:
-        return None
-    return f"{module_name}:{name}"
-
-
-def _make_tool(given: Tool, path: Path) -> Tool:
-    """Return the tool that loading makes of the function of this one."""
-    try:
-        return tool(given.function, name=given.name)
-    except TypeError as error:
-        raise _no_plain_form((*path, "function"), str(error)) from error
-
-
-def _check_signature(given: Tool, loaded: Tool, path: Path) -> None:
-    """Check that what is loaded from a file has the parameters of a tool.
-
-    Raises:
-        AgentConfigurationError: it would have others, or check the arguments in another way.
-    """
-    is_same_check = (given.signature is None) == (loaded.signature is None)
-    is_same_kind = given.is_async == loaded.is_async
-    if given.parameters == loaded.parameters and is_same_check and is_same_kind:
-        return
-    raise _no_plain_form(
-        (*path, "parameters"),
-        "a file cannot hold parameters that differ from those of the function; make the Tool in its module, "
-        "and name that",
-    )
-
-
-def _dump_retry(retry: RetryPolicy, path: Path) -> dict[str, Any]:
-    if retry.retry_on != RetryPolicy().retry_on:
-        raise _no_plain_form(
-            (*path, "retry_on"),
-            "a file cannot choose errors; leave retry_on out, or give the policy to the tool in its module, "
-            "as in @tool(retry=...)",
-        )
-    return {option: getattr(retry, option) for option in _RETRY_OPTIONS}
-
-
-def _dump_value(value: Any, path: Path) -> Any:
-    if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, RetryPolicy):
-        return _dump_retry(value, path)
-    if isinstance(value, Mapping):
-        return {name: _dump_value(item, (*path, name)) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_dump_value(item, (*path, index)) for index, item in enumerate(value)]
-    return _name_object(value, path)
-
-
-def _name_object(thing: Any, path: Path) -> str:
-    if isinstance(thing, str):
-        return thing
-    try:
-        return describe_reference(thing)
-    except ValueError as error:
-        raise _no_plain_form(path, str(error)) from error
-
-
-def _no_plain_form(path: Path, reason: str) -> AgentConfigurationError:
-    return AgentConfigurationError(f"has no plain form: {reason}", key=format_path(path))
+AgentStepSettings.model_rebuild()
+LlmStepSettings.model_rebuild()
+AgentConfig.model_rebuild()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
@@ -13,12 +12,18 @@ from graphkit._records.config import END, START
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.agent import Agent, aclose_all, close_all
 from graphkit.agents.checkpointer_config import parse_checkpointer
-from graphkit.agents.configuration import AgentConfig
+from graphkit.agents.configuration import (
+    AgentConfig,
+    AgentStepSettings,
+    FunctionStepSettings,
+    LlmStepSettings,
+    ThreadIdSettings,
+    ToolSettings,
+)
 from graphkit.agents.default_state import parse_state_type
-from graphkit.agents.guarded_graph import GuardedGraph, guard_tool
-from graphkit.agents.models import hide_in_model
-from graphkit.agents.settings import check_limit
-from graphkit.agents.steps import STRATEGIES, ChatStep, Step, StepFactory
+from graphkit.agents.plain_data import Path
+from graphkit.agents.steps import STRATEGIES, AgentStep, ChatStep, FunctionStep, Step
+from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, ToolRegistry
 
 if TYPE_CHECKING:
@@ -32,12 +37,14 @@ class InvalidStepError(ValueError):
     Attributes:
         reason: why.
         numbers: the number of the step, after those of the steps whose agents contain it.
+        key: the path from the step to the key that is wrong.
     """
 
-    def __init__(self, reason: str, *numbers: int) -> None:
+    def __init__(self, reason: str, *numbers: int, key: Path = ()) -> None:
         super().__init__(reason, *numbers)
         self.reason = reason
         self.numbers = numbers
+        self.key = key
 
     def __str__(self) -> str:
         """Return the reason, after the number of each step."""
@@ -63,9 +70,6 @@ class AgentBuilderDirector:
                 and no chat step; or the checkpointer cannot be built.
             RuntimeError: there are MCP servers, and an event loop is running in this thread.
         """
-        return self.config.variables.guard(self._build)()
-
-    def _build(self) -> Agent:
         if self.config.mcp_servers:
             _refuse_running_loop()
         assembly = _Assembly(self.config)
@@ -82,9 +86,6 @@ class AgentBuilderDirector:
 
     async def abuild(self) -> Agent:
         """As `build`, for code on an event loop."""
-        return await self.config.variables.guard(self._abuild)()
-
-    async def _abuild(self) -> Agent:
         assembly = _Assembly(self.config)
         try:
             for index, config in _find_nested(self.config):
@@ -104,7 +105,7 @@ def _in_step(number: int) -> Iterator[None]:
     try:
         yield
     except InvalidStepError as error:
-        raise InvalidStepError(error.reason, number, *error.numbers) from error.__cause__
+        raise InvalidStepError(error.reason, number, *error.numbers, key=error.key) from error.__cause__
 
 
 def _refuse_running_loop() -> None:
@@ -121,27 +122,24 @@ def _refuse_running_loop() -> None:
 
 
 def _find_nested(config: AgentConfig) -> list[tuple[int, AgentConfig]]:
-    """Return the steps that are agents by configuration, with their numbers.
+    """Return the steps that are agents by configuration, with their numbers and the savers of the steps.
 
     Raises:
         ValueError: one of them sets a limit, which would have no effect.
     """
     found: list[tuple[int, AgentConfig]] = []
-    steps: Iterable[object] = config.steps  # from data, so perhaps not mappings
-    for index, settings in enumerate(steps):
-        if not isinstance(settings, Mapping):
+    for index, step in enumerate(config.steps):
+        if not isinstance(step, AgentStepSettings) or not isinstance(step.agent, AgentConfig):
             continue
-        agent = settings.get("agent")
-        if isinstance(agent, AgentConfig):
-            _refuse_own_limit(index, agent)
-            found.append((index, agent))
+        agent = step.agent
+        if agent.max_iterations is not None:
+            raise InvalidStepError(
+                "max_iterations of the agent in it has no effect; set that of the outer agent", index
+            )
+        if step.checkpointer is not None:
+            agent = agent.model_copy(update={"checkpointer": step.checkpointer})
+        found.append((index, agent))
     return found
-
-
-def _refuse_own_limit(index: int, agent: AgentConfig) -> None:
-    if agent.max_iterations is not None:
-        reason = "max_iterations of the agent in it has no effect; set that of the outer agent"
-        raise InvalidStepError(reason, index)
 
 
 @final
@@ -156,12 +154,10 @@ class _Assembly:
         """Begin to build.
 
         Raises:
-            ValueError: there are no steps, or the limit is no whole number of at least 1.
+            ValueError: there are no steps.
         """
         if not config.steps:
             raise ValueError("an agent needs at least one step: add one with with_chat() or with_step()")
-        if config.max_iterations is not None:
-            check_limit("max_iterations", config.max_iterations)
         self.config = config
         self.resources: list[Any] = []
         self._nested: dict[int, Agent] = {}
@@ -184,34 +180,23 @@ class _Assembly:
     def finish(self, mcp_tools: Iterable[Tool]) -> Agent:
         """Make the steps, compile the graph, and return the agent."""
         config = self.config
-        tools = self._guard_tools([*config.tools, *mcp_tools])
-        steps = self._make_steps(tools)
+        steps = self._make_steps(ToolRegistry([*_make_tools(config.tools), *mcp_tools]))
         for step in steps:
             self.resources += step.resources
         graph = self._make_graph(steps)
         saver = self._open_saver(config.checkpointer)
-        compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name, **self._graph_options())
+        options: dict[str, Any] = {}
+        if config.max_iterations is not None:
+            options["max_iterations"] = config.max_iterations
+        compiled = graph.compile(checkpoint_saver=saver, graph_id=config.name, **options)
         has_chat = any(isinstance(step, ChatStep) for step in steps)
         return Agent(
             compiled,
             name=config.name,
             generate_thread_id=_make_generator(config.thread_id),
             resources=self.resources,
-            variables=config.variables,
             has_chat=has_chat,
         )
-
-    def _graph_options(self) -> dict[str, Any]:
-        """Return the options of the graph that the configuration sets."""
-        options: dict[str, Any] = {}
-        if self.config.max_iterations is not None:
-            options["max_iterations"] = self.config.max_iterations
-        return options
-
-    def _guard_tools(self, tools: Iterable[Any]) -> ToolRegistry:
-        """Return tools whose errors do not show the values of variables."""
-        variables = self.config.variables
-        return ToolRegistry(guard_tool(tool, variables) for tool in ToolRegistry(tools))
 
     def _make_steps(self, tools: ToolRegistry) -> list[Step]:
         steps = [self._make_step(index, settings, tools) for index, settings in enumerate(self.config.steps)]
@@ -221,19 +206,25 @@ class _Assembly:
             raise ValueError(f"the agent has tools ({names}) and no chat step that could call them")
         return steps
 
-    def _make_graph(self, steps: Sequence[Step]) -> GuardedGraph:
+    def _make_graph(self, steps: Sequence[Step]) -> StateGraph:
         """Return the steps as a chain from START to END."""
         needs_messages = any(step.needs_messages for step in steps)
-        schema = parse_state_type(self.config.state_type, with_messages=needs_messages)
-        graph = GuardedGraph(schema, self.config.variables)
+        graph = StateGraph(parse_state_type(self.config.state_type, with_messages=needs_messages))
         for step in steps:
             step.add_to(graph)
-        _connect(graph, steps)
+        graph.add_edge(START, steps[0].name)
+        for step, following in pairwise(steps):
+            step.connect(graph, following.name)
+        steps[-1].connect(graph, END)
         return graph
 
     def _open_saver(self, checkpointer: Any) -> BaseCheckpointSaver | None:
-        saver = build_saver(checkpointer)
-        if saver is not None and saver is not checkpointer:
+        """Return the saver that a configuration describes; a saver is returned as it is, and stays the caller's."""
+        parsed = parse_checkpointer(checkpointer)
+        if parsed is None or isinstance(parsed, BaseCheckpointSaver):
+            return parsed
+        saver: BaseCheckpointSaver | None = parsed.build()
+        if saver is not None:
             self.resources.append(saver)
         return saver
 
@@ -243,96 +234,50 @@ class _Assembly:
         Raises:
             InvalidStepError: the settings are not valid.
         """
+        name = settings.name or f"{settings.type}_step_{index}"
+        if settings.type not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise InvalidStepError(f"there is no type {settings.type!r}; the types are {known}", index, key=("type",))
         try:
-            return self._parse_step(index, settings, tools)
+            if isinstance(settings, LlmStepSettings):
+                return _make_chat(name, tools, settings.merge_config())
+            if isinstance(settings, FunctionStepSettings):
+                return FunctionStep(name, tools, function=settings.function)
+            if isinstance(settings, AgentStepSettings):
+                return self._make_agent_step(name, index, settings)
+            return STRATEGIES[settings.type](name, tools, **settings.model_extra)
         except (TypeError, ValueError) as error:
             raise InvalidStepError(str(error), index) from error
 
-    def _parse_step(self, index: int, settings: object, tools: ToolRegistry) -> Step:
-        if not isinstance(settings, Mapping):
-            raise TypeError(f"a step must be a mapping, not {settings!r}")
-        options = dict(settings)
-        type_name = options.pop("type", None)
-        strategy = _find_strategy(type_name)
-        name = options.pop("name", None) or f"{type_name}_step_{index}"
-        if type_name == "agent":
-            options = self._parse_nested(index, options)
-        if type_name == "llm":
-            options = self._parse_chat(options)
-        _check_options(strategy, options)
-        return strategy(name, tools, **options)
-
-    def _parse_chat(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a chat step whose model and tools do not show the values of variables."""
-        if not self.config.variables:
-            return options
-        model = hide_in_model(options.get("model"), self.config.variables.hide_in)
-        tools = self._guard_tools(options.get("tools", ()))
-        return {**options, "model": model, "tools": tools}
-
-    def _parse_nested(self, index: int, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings of a nested agent as AgentStep takes them."""
-        given = options.pop("agent", None)
-        agent = self._nested.get(index, given)
-        graph = agent.graph if isinstance(agent, Agent) else agent
-        checkpointer = options.pop("checkpointer", None)
-        saver = self._open_saver(checkpointer)
-        return {**options, "graph": graph, "saver": saver}
+    def _make_agent_step(self, name: str, index: int, settings: AgentStepSettings) -> Step:
+        agent = self._nested.get(index)
+        if agent is not None:
+            return AgentStep(name, graph=agent.graph)
+        given: Any = settings.agent
+        graph = given.graph if isinstance(given, Agent) else given
+        return AgentStep(name, graph=graph, saver=self._open_saver(settings.checkpointer))
 
 
-def _connect(graph: StateGraph, steps: Sequence[Step]) -> None:
-    """Add the edges from START through all steps to END."""
-    first = steps[0]
-    last = steps[-1]
-    graph.add_edge(START, first.name)
-    for step, following in pairwise(steps):
-        step.connect(graph, following.name)
-    last.connect(graph, END)
+def _make_chat(name: str, agent_tools: ToolRegistry, settings: LlmStepSettings) -> ChatStep:
+    return ChatStep(
+        name,
+        agent_tools,
+        model=settings.model,
+        prompt_template=settings.prompt_template,
+        system_prompt=settings.system_prompt,
+        tools=_make_tools(settings.tools),
+        max_parallel_tools=settings.max_parallel_tools,
+    )
 
 
-def _find_strategy(type_name: object) -> StepFactory:
-    """Return the class for a type of step.
-
-    Raises:
-        ValueError: there is none.
-    """
-    if isinstance(type_name, str) and type_name in STRATEGIES:
-        return STRATEGIES[type_name]
-    known = ", ".join(map(repr, STRATEGIES))
-    raise ValueError(f"unknown type {type_name!r}; the types are {known}")
+def _make_tools(entries: Iterable[Any]) -> list[Any]:
+    """Return the tools and functions that entries of a configuration describe."""
+    return [entry.make_tool() if isinstance(entry, ToolSettings) else entry for entry in entries]
 
 
-def build_saver(checkpointer: Any) -> BaseCheckpointSaver | None:
-    """Return the saver that a configuration describes; a saver is returned as it is.
-
-    Raises:
-        CheckpointerConfigurationError: it is neither, or the configuration cannot be built.
-    """
-    parsed = parse_checkpointer(checkpointer)
-    if parsed is None or isinstance(parsed, BaseCheckpointSaver):
-        return parsed
-    saver: BaseCheckpointSaver | None = parsed.build()
-    return saver
-
-
-def _check_options(strategy: StepFactory, options: Mapping[str, Any]) -> None:
-    """Check that the settings of a step are keyword-only parameters of its class."""
-    known: list[str] = []
-    for parameter in inspect.signature(strategy).parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            return  # it checks them itself
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            known.append(parameter.name)
-    for option in options:
-        if option not in known:
-            names = ", ".join(map(repr, known))
-            raise ValueError(f"unknown setting {option!r}; the settings are {names}")
-
-
-def _make_generator(settings: Mapping[str, Any]) -> Callable[..., str] | None:
-    if not settings:
+def _make_generator(thread_id: ThreadIdSettings | str | None) -> Callable[..., str] | None:
+    if thread_id is None:
         return None
-    from graphkit.agents.thread_ids import ThreadIDManager
-
-    generate: Callable[..., str] = ThreadIDManager(**settings).generate
-    return generate
+    if isinstance(thread_id, str):
+        return ThreadIDManager(thread_id).generate
+    return thread_id.make_manager().generate

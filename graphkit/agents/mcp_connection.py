@@ -8,42 +8,55 @@ result or for the end of that task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import Context, copy_context
-from typing import Any, Final
+from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp.types import CONNECTION_CLOSED, jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from graphkit._wording import describe_error
 from graphkit.agents.mcp_settings import McpServer
-from graphkit.agents.mcp_traffic import REQUESTS_OF_CALL, McpTraffic, SentRequest
-from graphkit.agents.secret import Secret
+from graphkit.agents.messages import to_plain
+from graphkit.agents.secret import hide_secrets
 from graphkit.errors import McpServerError, McpToolError
 
 _CLOSE_TIMEOUT: Final = 10.0
-"""How long a server may take to take leave, in seconds, before its connection is cut."""
+"""Seconds to wait for the server to shut down before its connection is cut."""
 _CONNECT_TIMEOUT: Final = 30.0
+_SESSION: Final = "mcp-session-id"
+_NOT_FOUND: Final = 404
 
 
 class ConnectionLostError(Exception):
-    """The connection broke, or was found broken, in a call.
+    """The connection broke in a call. The server may have executed the call."""
 
-    Attributes:
-        reason: what went wrong.
-        was_sent: False if the server has surely not got the call.
-    """
 
-    def __init__(self, reason: str, *, was_sent: bool) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.was_sent = was_sent
+class SessionForgottenError(Exception):
+    """The server does not know the session any more, as after its restart. It has not executed the call."""
 
 
 class RequestFailedError(Exception):
     """The server refused a request, or its answer is malformed. The connection is usable."""
+
+
+@dataclass
+class _Call:
+    """A call on its way."""
+
+    is_refused: bool = False
+    """Whether the server has refused it because of its session."""
+
+
+_CALL: Final[ContextVar[_Call | None]] = ContextVar("graphkit_mcp_call", default=None)
+"""The call that a request belongs to: the client sends each request in the context of its caller."""
 
 
 class McpConnection:
@@ -60,31 +73,64 @@ class McpConnection:
         self._token = server.token()
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._traffic = McpTraffic()
+        self._has_ended = False
+        """Whether the server has ended the connection or the session."""
+        self._calls: set[asyncio.Task[Any]] = set()
         # A context of its own: the variables of the node that happened to connect are not the connection's.
         self._task = asyncio.create_task(self._hold(), name=f"mcp {server.name}", context=Context())
 
     async def _hold(self) -> None:
-        transport = self._traffic.watch(self._make_transport())
-        async with Client(transport) as client:
+        async with Client(self._watch(self._make_transport())) as client:
             self._ready.set_result(client)
             await self._stop.wait()
 
     def _make_transport(self) -> AbstractAsyncContextManager[Any]:
         if self._settings.url is not None:
-            return _http_transport(self._settings.url, self._token, self._traffic)
+            return self._connect_over_http(self._settings.url)
         program = StdioServerParameters(
             command=str(self._settings.command),
             args=list(self._settings.args),
-            env=self._environment,
+            env={name: value.get_secret_value() for name, value in self._environment.items()},
             cwd=self._settings.cwd,
         )
         return stdio_client(program)
 
+    @asynccontextmanager
+    async def _connect_over_http(self, url: str) -> AsyncIterator[Any]:
+        headers = {name: value.get_secret_value() for name, value in self._settings.headers.items()}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token.get_secret_value()}"
+        timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None)  # each call has a limit of its own
+        hooks = {"response": [self._note_response]}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks) as client,
+            streamable_http_client(url, http_client=client) as streams,
+        ):
+            yield streams
+
+    async def _note_response(self, response: httpx2.Response) -> None:
+        # The protocol: 404 to a request with a session means that the session is over, and a client that
+        # receives it opens a new one. The error of the client says so in words only.
+        if response.status_code != _NOT_FOUND or _SESSION not in response.request.headers:
+            return
+        self._note_end()
+        call = _CALL.get()
+        if call is not None:
+            call.is_refused = True
+
+    @asynccontextmanager
+    async def _watch(self, transport: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+        async with transport as (read_stream, write_stream):
+            yield _ReadStream(read_stream, self._note_end), write_stream
+
+    def _note_end(self) -> None:
+        self._has_ended = True
+
     @property
     def is_open(self) -> bool:
         """Whether calls can be made."""
-        return self._ready.done() and not self._task.done() and not self._stop.is_set()
+        is_over = self._task.done() or self._stop.is_set() or self._has_ended
+        return self._ready.done() and not is_over
 
     async def open(self) -> None:
         """Wait until the server has answered.
@@ -99,7 +145,7 @@ class McpConnection:
         except asyncio.CancelledError:
             await self._end()
             raise
-        if self.is_open:
+        if self._ready.done() and not self._task.done():
             return
         is_late = not self._task.done()
         await self._end()
@@ -114,16 +160,16 @@ class McpConnection:
         No error shows the token or a variable of the server.
 
         Raises:
-            ConnectionLostError: the connection broke.
+            ConnectionLostError: the connection broke. The server may have executed the operation.
+            SessionForgottenError: the server has forgotten the session, and executed nothing.
             RequestFailedError: the server answered with an error, or with something malformed.
             McpToolError: the operation found that a tool had failed.
         """
-        if not self.is_open:
-            raise ConnectionLostError("the connection is closed", was_sent=False)
-        requests: list[SentRequest] = []
+        sent = _Call()
         context = copy_context()
-        context.run(REQUESTS_OF_CALL.set, requests)
+        context.run(_CALL.set, sent)
         call = asyncio.get_running_loop().create_task(operation(self._ready.result()), context=context)
+        self._calls.add(call)
         try:
             await asyncio.wait({call, self._task}, return_when=asyncio.FIRST_COMPLETED)
             is_over = call.done() and not call.cancelled()
@@ -134,28 +180,39 @@ class McpConnection:
             call.cancel()
             await asyncio.wait({call})
             _take_error(call)
+            self._calls.discard(call)
 
-        if error is not None and not _is_connection_lost(error, requests):
-            raise self._explain(error)
-        await self.close()
-        for cause in _leaves(_take_error(self._task)):
-            self._traffic.note_error(cause)
-        was_sent = any(not request.is_refused for request in requests)
-        raise ConnectionLostError(self._explain_end(), was_sent=was_sent)
-
-    def _explain(self, error: BaseException) -> Exception:
-        """Return the error for an operation that failed; the one of the client is not chained."""
+        # Four ends: the server refused the session, and executed nothing; the tool failed; the connection broke, and
+        # the server may have executed the call; or the server answered with an error of its own.
+        if sent.is_refused and error is not None:
+            raise SessionForgottenError(self._explain(error))
         if isinstance(error, McpToolError):
-            return McpToolError(error.tool, self._hide_secrets(error.reason))
-        text = str(error) if isinstance(error, MCPError) else describe_error(error)
-        return RequestFailedError(self._hide_secrets(text))
+            raise McpToolError(error.tool, self._hide(error.reason))
+        # The code of a connection that broke. Servers use it for errors of their own, too.
+        is_lost = error is None or (isinstance(error, MCPError) and error.code == CONNECTION_CLOSED)
+        reason = "" if error is None else self._explain(error)
+        if not is_lost:
+            raise RequestFailedError(reason)
+        if not self.is_open:
+            await self.close()
+            reason = self._explain_end(reason)
+        raise ConnectionLostError(reason)
 
-    def _hide_secrets(self, text: str) -> str:
-        """Return a text of the server without the token and the variables that it was given."""
-        values = sorted(self._environment.values(), key=len, reverse=True)  # one may contain another
-        for value in values:
-            text = Secret(value).hide_in(text)
-        return text if self._token is None else self._token.hide_in(text)
+    def _explain(self, error: BaseException) -> str:
+        """Return what an error of the client says; the error is not chained, because it may show a secret."""
+        return self._hide(str(error) if isinstance(error, MCPError) else describe_error(error))
+
+    def _hide(self, text: str) -> str:
+        secrets = [*self._environment.values(), *self._settings.headers.values()]
+        if self._token is not None:
+            secrets.append(self._token)
+        return hide_secrets(text, secrets)
+
+    async def retire(self) -> None:
+        """Close the connection after the calls on it: each learns for itself what became of it."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=_CLOSE_TIMEOUT)
+        await self.close()
 
     async def close(self) -> None:
         """Close the connection; a server that was started ends. Errors of a broken connection are gone."""
@@ -169,21 +226,65 @@ class McpConnection:
         await asyncio.wait({self._task})
         _take_error(self._task)
 
-    def _explain_end(self) -> str:
-        causes = _leaves(_take_error(self._task))
-        found = next(causes, None)
+    def _explain_end(self, reason: str = "") -> str:
+        """Return why the connection ended, or a reason that is known already if the client does not say."""
+        found = next(_leaves(_take_error(self._task)), None)
         where = self._server.where
         if found is None:
-            return f"{where} ended the connection"
+            return reason or f"{where} ended the connection"
         if isinstance(found, FileNotFoundError | PermissionError):
             return f"cannot start {where}: {found.strerror}"
-        if isinstance(found, MCPError) and not self._traffic.has_answers:
-            return f"{where} ended the connection without an answer: is it an MCP server?"
-        return self._hide_secrets(f"{where}: {describe_error(found)}")
+        if self._has_ended and not self._ready.done():
+            return f"{where} ended the connection: is it an MCP server?"
+        return self._hide(f"{where}: {describe_error(found)}")
+
+
+class _ReadStream:
+    """What a transport receives. Reports its end, and reads texts that the client refuses."""
+
+    def __init__(self, stream: Any, note_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._note_end = note_end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> Any:
+        return await self._stream.__aexit__(*error)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            item = await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._note_end()
+            raise
+        received: SessionMessage | Exception = _parse_again(item) if isinstance(item, ValidationError) else item
+        return received
+
+
+def _parse_again(error: ValidationError) -> SessionMessage | Exception:
+    """Return the message of a line that the client could not parse, with sendable texts; else the error.
+
+    The client refuses half a surrogate pair, which a server's JSON may have in the name of a file. It
+    drops such a line, so the call would wait for its answer until its timeout.
+    """
+    line = error.errors()[0]["input"]
+    try:
+        message = jsonrpc_message_adapter.validate_python(to_plain(json.loads(line)), by_name=False)
+    except (TypeError, ValueError):
+        return error
+    return SessionMessage(message)
 
 
 def _take_error(task: asyncio.Future[Any]) -> BaseException | None:
-    """Return why a task failed, or None. Python reports an error that nothing takes."""
+    """Return why a task failed, or None. Retrieving it keeps asyncio from logging it."""
     if not task.done() or task.cancelled():
         return None
     return task.exception()
@@ -196,21 +297,3 @@ def _leaves(error: BaseException | None) -> Iterator[BaseException]:
             yield from _leaves(part)
     elif error is not None:
         yield error
-
-
-def _is_connection_lost(error: BaseException, requests: Sequence[SentRequest]) -> bool:
-    """Return whether an error of a call is the client's own, and not the answer of the server."""
-    is_answered = bool(requests) and requests[-1].is_answered
-    return isinstance(error, MCPError) and not is_answered
-
-
-@asynccontextmanager
-async def _http_transport(url: str, token: Secret | None, traffic: McpTraffic) -> AsyncIterator[Any]:
-    headers = {} if token is None else {"authorization": f"Bearer {token.reveal()}"}
-    timeout = httpx2.Timeout(_CONNECT_TIMEOUT, read=None)  # each call has a limit of its own
-    hooks = {"response": [traffic.watch_response]}
-    async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks) as client,
-        streamable_http_client(url, http_client=client) as streams,
-    ):
-        yield streams

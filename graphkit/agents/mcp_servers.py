@@ -32,9 +32,9 @@ class McpServers:
     all calls of this loop, and ends with it or with `aclose`. The next use connects again: after a
     restart of this process, in another loop, and after a connection broke.
 
-    A call on a broken connection is made again, once, on a new one, if the server has surely not got it,
-    or declares the tool to be read-only or idempotent. Otherwise it fails, because the server may have
-    executed it.
+    A call is sent once. If the connection breaks after that, the call fails, because the server may have
+    executed it. It is sent again, once, if the server declares the tool to be read-only or idempotent, or has
+    refused the call because of a session that is over.
 
     Args:
         servers: settings by name: `{name: {"command", "args", "env"} | {"url"}}`; `McpServerSettings`
@@ -158,28 +158,26 @@ class McpServers:
 
         `within` limits the time of an attempt, in seconds.
         """
-        from graphkit.agents.mcp_connection import ConnectionLostError, RequestFailedError
+        from graphkit.agents.mcp_connection import ConnectionLostError, RequestFailedError, SessionForgottenError
 
-        for is_last in (False, True):
+        is_repeated = False
+        while True:
             connection = await self._connect(server)
             try:
                 async with asyncio.timeout(within):
                     return await connection.call(operation)
+            except SessionForgottenError as error:
+                if is_repeated:
+                    raise McpServerError(server.name, f"could not {what}: {error}") from error
             except ConnectionLostError as error:
-                lost = error
+                if is_repeated or not may_repeat:
+                    reason = f"could not {what}: {error}; the server may have executed it"
+                    raise McpServerError(server.name, reason) from error
             except RequestFailedError as error:
                 raise McpServerError(server.name, f"could not {what}: {error}") from error
             except TimeoutError as error:
                 raise McpServerError(server.name, f"could not {what} within {within} s") from error
-            if lost.was_sent and not may_repeat:
-                raise McpServerError(
-                    server.name,
-                    f"the connection broke while it was asked to {what}: {lost.reason}. The server may have "
-                    "executed it; it was not asked again",
-                )
-            if is_last:
-                raise McpServerError(server.name, f"could not {what}: {lost.reason}")
-        raise AssertionError  # the second round has returned or raised
+            is_repeated = True
 
     async def _connect(self, server: McpServer) -> McpConnection:
         loop = asyncio.get_running_loop()
@@ -210,6 +208,8 @@ class _LoopConnections:
         async with lock:
             found = self._open.get(server.name)
             if found is None or not found.is_open:
+                if found is not None:
+                    await found.retire()
                 found = McpConnection(server)
                 await found.open()
                 self._open[server.name] = found

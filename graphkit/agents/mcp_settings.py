@@ -13,17 +13,15 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    SecretStr,
     Tag,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     field_validator,
     model_validator,
 )
 
-from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.model_settings import shown_url
-from graphkit.agents.secret import Secret
-from graphkit.agents.settings import RetrySettings, Seconds, Settings
+from graphkit.agents.secret import check_key
+from graphkit.agents.settings import Retry, Seconds, Secret, Settings, as_list, make_policy
 from graphkit.errors import AgentConfigurationError
 
 _CALL_TIMEOUT: Final = 300.0
@@ -35,8 +33,9 @@ def _check_text(text: str) -> str:
     return text
 
 
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def _check_secret(secret: SecretStr) -> SecretStr:
+    _check_text(secret.get_secret_value())
+    return secret
 
 
 def _flag_or_names(value: Any) -> str:
@@ -57,32 +56,23 @@ def _check_url(url: str) -> str:
     return url
 
 
-def _as_policy(value: Any, validate: ValidatorFunctionWrapHandler) -> RetryPolicy | None:
-    if isinstance(value, RetryPolicy):
-        return value
-    settings: RetrySettings | None = validate(value)
-    return None if settings is None else RetryPolicy(**settings.model_dump(exclude_unset=True))
-
-
 def _list_or_mapping(value: Any) -> str:
     return "<mapping>" if isinstance(value, Mapping) else "<list>"
 
 
 _Text = Annotated[str, AfterValidator(_check_text)]
-_Texts = Annotated[list[_Text], BeforeValidator(_as_list)]
+_Secret = Annotated[Secret, AfterValidator(_check_secret)]
+_Texts = Annotated[list[_Text], BeforeValidator(as_list)]
 _Url = Annotated[str, AfterValidator(_check_text), AfterValidator(_check_url)]
 _Approval = Annotated[Annotated[bool, Tag("<flag>")] | Annotated[_Texts, Tag("<names>")], Discriminator(_flag_or_names)]
-
-_Retry = Annotated[RetrySettings | None, WrapValidator(_as_policy)]
-"""Holds a RetryPolicy: a file has its settings, code may give one itself."""
 
 
 class McpCallSettings(Settings):
     """How calls of tools are executed; as the options of `tool()`."""
 
-    timeout: Seconds | None = None
-    """Seconds for one attempt; `null`: no limit. Without it, 300."""
-    retry: _Retry = None
+    timeout: Seconds | None = _CALL_TIMEOUT
+    """Seconds for one attempt; `null`: no limit."""
+    retry: Retry | None = None
     """When a failed call is executed again, also one that the server may have executed. Without it: never."""
     on_error: Literal["model", "raise"] = "model"
     """`model`: the model receives the error; `raise`: the run fails."""
@@ -101,7 +91,7 @@ class McpServerSettings(Settings):
     """The program to start; it speaks the protocol on its standard streams."""
     args: _Texts = Field(default_factory=list)
     """Its arguments."""
-    env: dict[str, _Text | None] = Field(default_factory=dict, repr=False)
+    env: dict[str, _Secret | None] = Field(default_factory=dict)
     """Environment variables for it; `null` passes the variable of this process on."""
     cwd: _Text | None = None
     """Its working directory."""
@@ -109,6 +99,8 @@ class McpServerSettings(Settings):
     """The address of a server that runs already and speaks streamable HTTP."""
     token_env: _Text | None = None
     """The environment variable that has the bearer token for that server."""
+    headers: dict[_Text, _Secret] = Field(default_factory=dict)
+    """Headers of each request to that server, such as a key. Write `${NAME}`, never the key itself."""
     tools: _Tools | None = None
     """The names of the tools that are offered, as a list; or as a mapping of each to how its calls are
     executed. Without it, all."""
@@ -123,7 +115,7 @@ class McpServerSettings(Settings):
 
     @field_validator("env")
     @classmethod
-    def _check_variables(cls, env: dict[str, str | None]) -> dict[str, str | None]:
+    def _check_variables(cls, env: dict[str, SecretStr | None]) -> dict[str, SecretStr | None]:
         for name in env:
             if not name or "=" in name or "\0" in name:
                 raise ValueError(f"{name!r} is not the name of an environment variable")
@@ -136,7 +128,7 @@ class McpServerSettings(Settings):
         if self.command is None:
             self._refuse("url", {"args", "env", "cwd"})
         else:
-            self._refuse("command", {"token_env"})
+            self._refuse("command", {"headers", "token_env"})
         return self
 
     def call_options(self, tool: str) -> dict[str, Any]:
@@ -146,6 +138,8 @@ class McpServerSettings(Settings):
         for settings in (self.calls, own):
             if settings is not None:
                 options |= {name: getattr(settings, name) for name in settings.model_fields_set}
+        if "retry" in options:
+            options["retry"] = make_policy(options["retry"])
         return options
 
     def _refuse(self, kind: str, keys: AbstractSet[str]) -> None:
@@ -174,6 +168,8 @@ class McpServer:
         """
         if not isinstance(name, str) or not name:
             raise AgentConfigurationError(f"the name of an MCP server must be a text, not {name!r}")
+        if isinstance(settings, McpServerSettings):
+            return cls(name=name, settings=settings)
         try:
             return cls(name=name, settings=McpServerSettings.from_mapping(settings))
         except AgentConfigurationError as error:
@@ -186,18 +182,18 @@ class McpServer:
             return shown_url(self.settings.url)
         return str(self.settings.command)
 
-    def environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, SecretStr]:
         """Return the environment variables that the server gets besides the usual ones.
 
         Raises:
             AgentConfigurationError: one that is to be passed on is not set.
         """
-        variables: dict[str, str] = {}
+        variables: dict[str, SecretStr] = {}
         for name, value in self.settings.env.items():
-            variables[name] = self._require_variable(name) if value is None else value
+            variables[name] = SecretStr(self._require_variable(name)) if value is None else value
         return variables
 
-    def token(self) -> Secret | None:
+    def token(self) -> SecretStr | None:
         """Return the bearer token, or None if the server needs none.
 
         Raises:
@@ -206,7 +202,7 @@ class McpServer:
         variable = self.settings.token_env
         if variable is None:
             return None
-        return Secret.parse(self._require_variable(variable), f"the environment variable {variable}")
+        return check_key(self._require_variable(variable), f"the environment variable {variable}")
 
     def _require_variable(self, variable: str) -> str:
         value = os.environ.get(variable)

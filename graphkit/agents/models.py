@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -77,23 +76,6 @@ def make_model(llm_config: Any) -> Model:
         "a model must be a mapping with provider and model, a text 'provider:model', a function of the "
         f"messages, or a Model, not {type(llm_config).__name__}"
     )
-
-
-def hide_in_model(llm_config: Any, hide: Callable[[str], str]) -> Any:
-    """Return the configuration of a model whose errors and events pass through a function.
-
-    A model that is not asked by a provider's protocol is returned as it is.
-
-    Raises:
-        AgentConfigurationError: a key of the configuration is wrong.
-    """
-    if isinstance(llm_config, str):
-        llm_config = ModelSettings.from_text(llm_config)
-    elif isinstance(llm_config, Mapping):
-        llm_config = ModelSettings.from_mapping(llm_config)
-    if isinstance(llm_config, ModelSettings):
-        return dataclasses.replace(llm_config, hide=hide)
-    return llm_config
 
 
 def _make_provider_model(settings: ModelSettings) -> Model:

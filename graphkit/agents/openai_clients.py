@@ -91,9 +91,9 @@ class Clients:
     def _options(self) -> dict[str, Any]:
         key = self._settings.find_key()
         return {
-            "api_key": _NO_KEY if key is None else key.reveal(),
+            "api_key": _NO_KEY if key is None else key.get_secret_value(),
             "base_url": self._settings.base_url,
-            "timeout": self._settings.timeout,
+            "timeout": self._settings.seconds,
             "max_retries": 0,
         }
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import SecretStr
 
 from graphkit._wording import describe_error
 from graphkit.agents.completions import UnreadableAnswerError
 from graphkit.agents.model_settings import shown_url
-from graphkit.agents.secret import Secret
+from graphkit.agents.secret import hide_secrets
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -20,23 +22,24 @@ _RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
 """Besides those from 500: the same request may be answered later."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """Why an attempt failed. Replaces the error of the client, which may quote the key."""
-
-    reason: str
-    is_temporary: bool
-    status: int | None = None
-    retry_after: float | None = None
-    """How long the server asked to wait, in seconds."""
-
-
 class AttemptError(Exception):
-    """Carries a failure from where it happened to where attempts are counted."""
+    """An attempt failed. Replaces the error of the client, which may quote the key.
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.reason)
-        self.failure = failure
+    Attributes:
+        reason: why, without the key.
+        is_temporary: whether the same request may be answered later.
+        status: the status of the answer, if there was one.
+        retry_after: how long the server asked to wait, in seconds.
+    """
+
+    def __init__(
+        self, reason: str, *, is_temporary: bool, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_temporary = is_temporary
+        self.status = status
+        self.retry_after = retry_after
 
 
 @contextmanager
@@ -48,20 +51,22 @@ def failures(client: OpenAI | AsyncOpenAI) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - each becomes a failure with a reason
         failure = _explain(error, client)
     if failure is not None:
-        raise AttemptError(failure)
+        raise failure
 
 
-def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> Failure:
+def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> AttemptError:
     """Return what an error of the client means, without the key."""
     import openai
 
-    secret = Secret(client.api_key)
+    def hide(text: str) -> str:
+        return hide_secrets(text, [SecretStr(client.api_key)])
+
     if isinstance(error, openai.APIStatusError):
-        return _explain_status(error, secret)
+        return _explain_status(error, hide)
     reason = _explain_answer(error, client)
     if reason is None:
-        return Failure(reason=secret.hide_in(describe_error(error)), is_temporary=False)
-    return Failure(reason=secret.hide_in(reason), is_temporary=True)
+        return AttemptError(hide(describe_error(error)), is_temporary=False)
+    return AttemptError(hide(reason), is_temporary=True)
 
 
 def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | None:
@@ -84,11 +89,15 @@ def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | Non
 
 
 def _is_transport_error(error: Exception) -> bool:
-    """Return whether the connection broke in a stream; clients before 3.0 let such errors through."""
-    return any(base.__name__ == "TransportError" for base in type(error).__mro__)
+    """Return whether the connection broke in a stream.
+
+    Clients before 3.0 let such errors of their HTTP library through, which depends on their version.
+    """
+    libraries = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
+    return isinstance(error, tuple(library.TransportError for library in libraries))
 
 
-def _explain_status(error: Any, secret: Secret) -> Failure:
+def _explain_status(error: Any, hide: Callable[[str], str]) -> AttemptError:
     status = error.status_code
     body = error.body if isinstance(error.body, Mapping) else {}
     reason = f"status {status}"
@@ -99,8 +108,8 @@ def _explain_status(error: Any, secret: Secret) -> Failure:
     # This code means that the account has no credit left, which no waiting changes.
     is_out_of_credit = body.get("code") == "insufficient_quota"
     retry_after = error.response.headers.get("retry-after")
-    return Failure(
-        reason=secret.hide_in(reason),
+    return AttemptError(
+        hide(reason),
         status=status,
         is_temporary=may_pass and not is_out_of_credit,
         retry_after=_parse_retry_after(retry_after),

@@ -14,7 +14,7 @@ from graphkit.agents.completions import StreamedCompletion, read_completion
 from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas, to_plain, to_request
 from graphkit.agents.model_settings import ModelSettings
 from graphkit.agents.openai_clients import Clients
-from graphkit.agents.openai_failures import AttemptError, Failure, failures
+from graphkit.agents.openai_failures import AttemptError, failures
 from graphkit.errors import MissingDependencyError, ModelError
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ class OpenAIModel:
         return f"OpenAIModel({self.settings.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the settings alone. A key in them refuses; one in the environment is not in them."""
+        """Pickle the settings alone; fails if they contain a key."""
+        if self.settings.api_key is not None:
+            raise TypeError("a key is not stored: name its environment variable in api_key_env instead of api_key")
         return type(self), (self.settings,)
 
     def request(self, messages: Messages, tools: ToolSchemas = (), on_text: TextHandler | None = None) -> Message:
@@ -72,7 +74,7 @@ class OpenAIModel:
             try:
                 return self._take(_ask(client, attempts), attempts)
             except AttemptError as error:
-                failure = error.failure
+                failure = error
             # Outside of the handler, so that a ModelError has no context, which may quote the key.
             sleep(attempts.prepare_next(failure))
 
@@ -88,7 +90,7 @@ class OpenAIModel:
             try:
                 return self._take(await _ask_async(client, attempts), attempts)
             except AttemptError as error:
-                failure = error.failure
+                failure = error
             await sleep(attempts.prepare_next(failure))
 
     def close(self) -> None:
@@ -146,19 +148,18 @@ class _Attempts:
         expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
             shown = len(self._handed_over)
-            failure = Failure(
-                reason=f"the stream broke after {shown} characters had been shown, and the answer to the next "
+            raise AttemptError(
+                f"the stream broke after {shown} characters had been shown, and the answer to the next "
                 "attempt differs from them; resume to ask again",
                 is_temporary=False,
             )
-            raise AttemptError(failure)
         new = text[len(expected) :]
         self._position += len(text)
         if new and self._on_text is not None:
             self._handed_over += new
             self._on_text(new)
 
-    def prepare_next(self, failure: Failure) -> float:
+    def prepare_next(self, failure: AttemptError) -> float:
         """Count an attempt that failed; return how long to wait before the next one, in seconds.
 
         Raises:
@@ -169,10 +170,10 @@ class _Attempts:
             # one without it shows whether that was the reason.
             self.is_usage_refused = True
             return 0.0
-        policy = self._settings.retry
+        policy = self._settings.policy
         wait = failure.retry_after or 0.0
         delay = max(policy.delay_after(self._number), wait)
-        reason = self._settings.hide(failure.reason)
+        reason = failure.reason
         is_too_long = wait > policy.max_delay
         if is_too_long:
             reason = f"{reason}; the server asks to wait {wait:g} s, more than max_delay"

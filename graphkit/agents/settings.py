@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
+from graphkit._plan.retry import RetryPolicy
 from graphkit._wording import simplify_message
+from graphkit.agents.plain_data import Path, dump_value, format_path
 from graphkit.errors import AgentConfigurationError
 
-_MODEL: Final = re.compile(r"must be a valid dictionary or instance of \w+")
-"""What pydantic says of a value in place of settings."""
-Path = tuple[str | int, ...]
-"""Where in a configuration something is: keys of mappings and indexes of lists."""
+_NO_SETTINGS: Final = frozenset({"model_type", "model_attributes_type"})
+"""The types of pydantic's errors about a value in place of settings."""
 
 
 class Problem(NamedTuple):
@@ -64,7 +76,7 @@ class Settings(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _check_keys(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Refuse keys that are no str."""
+        """Reject keys that are not strings."""
         if isinstance(data, Mapping):
             for key in data:
                 if not isinstance(key, str):
@@ -76,7 +88,7 @@ class Settings(BaseModel):
         """Read a mapping, such as a part of a file.
 
         Raises:
-            ValueError: it is no mapping, or a key is unknown, missing or wrong.
+            ValueError: not a mapping, or a key is unknown, missing or wrong.
         """
         checked: object = mapping
         if not isinstance(checked, Mapping):
@@ -86,9 +98,50 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise cls.error_class(_describe_problems(error)) from error
 
+    def dump(self, path: Path = ()) -> dict[str, Any]:
+        """Return the values that were set, as JSON and YAML can hold them.
+
+        Args:
+            path: the path of these settings, for errors.
+
+        Raises:
+            AgentConfigurationError: a value has no plain form. The message names its key.
+        """
+        plain: dict[str, Any] = {}
+        for name, value in self:
+            if name in self.model_fields_set and not self._means_nothing(name, value):
+                plain[name] = dump_value(value, (*path, name))
+        return plain
+
+    def _means_nothing(self, name: str, value: Any) -> bool:
+        """Return whether a value says the same as no value. A None does not where the default is something else."""
+        if value is None:
+            field = type(self).model_fields.get(name)
+            return field is not None and field.default is None
+        return isinstance(value, list | dict) and not value
+
+
+# The types of values that several settings have.
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A limit of time."""
+
+
+def as_list(value: Any) -> Any:
+    """Return a tuple, which code may give, as a list."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _as_secret(value: Any) -> SecretStr:
+    if isinstance(value, SecretStr):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be a valid string")  # noqa: TRY004 - pydantic collects it
+    return SecretStr(value)
+
+
+Secret = Annotated[SecretStr, BeforeValidator(_as_secret)]
+"""A text that no message and no `repr` shows."""
 
 
 class RetrySettings(Settings):
@@ -106,15 +159,36 @@ class RetrySettings(Settings):
     """Whether a random part is added to each delay."""
 
 
-def check_limit(option: str, limit: object) -> None:
-    """Check a limit that is given in code.
+def _check_policy(value: Any) -> RetryPolicy:
+    if not isinstance(value, RetryPolicy):
+        raise ValueError(f"must be a mapping or a RetryPolicy, not {type(value).__name__}")  # noqa: TRY004 - pydantic collects it
+    return value
 
-    Raises:
-        ValueError: it is no whole number of at least 1.
-    """
-    is_whole = isinstance(limit, int) and not isinstance(limit, bool)
-    if not is_whole or limit < 1:  # type: ignore[operator]
-        raise ValueError(f"{option} must be a whole number of at least 1, not {limit!r}")
+
+# The tags of unions are parts of the paths of problems; find_problems leaves out those in brackets.
+
+
+def mapping_or_other(value: Any) -> str:
+    """Return the tag of a value that is either a mapping or something else, such as a text or an object."""
+    is_mapping = isinstance(value, Mapping | Settings)
+    return "<mapping>" if is_mapping else "<other>"
+
+
+IN_CODE: Final = WithJsonSchema({"type": "null"})
+"""Marks a form of a value that only code can give: the schema of files does not have it."""
+
+Retry = Annotated[
+    Annotated[RetrySettings, Tag("<mapping>")] | Annotated[Any, AfterValidator(_check_policy), IN_CODE, Tag("<other>")],
+    Discriminator(mapping_or_other),
+]
+"""The settings of a RetryPolicy, or in code the policy itself."""
+
+
+def make_policy(retry: RetrySettings | RetryPolicy | None, **defaults: Any) -> RetryPolicy | None:
+    """Return the policy that settings describe, with other defaults for what they do not set."""
+    if retry is None or isinstance(retry, RetryPolicy):
+        return retry
+    return RetryPolicy(**{**defaults, **retry.model_dump(exclude_unset=True)})
 
 
 def _describe_problems(error: ValidationError) -> str:
@@ -138,23 +212,10 @@ def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
         if isinstance(cause, ValidationError):
             yield from _problems_in(cause, path)
         else:
-            message = simplify_message(problem["msg"])
-            yield Problem(path, _MODEL.sub("must be a mapping", message))
+            is_no_mapping = problem["type"] in _NO_SETTINGS
+            yield Problem(path, "must be a mapping" if is_no_mapping else simplify_message(problem["msg"]))
 
 
 def _is_tag(part: str | int) -> bool:
-    """Return whether a part of a path is the tag of a union, and no key of the configuration."""
+    """Return whether a part of a path is the tag of a union, not a key of the configuration."""
     return isinstance(part, str) and part.startswith("<")
-
-
-def format_path(path: Iterable[str | int]) -> str:
-    """Return a path as text: `steps[0].function`."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif text:
-            text += f".{part}"
-        else:
-            text = part
-    return text

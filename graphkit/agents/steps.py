@@ -7,10 +7,8 @@
 from __future__ import annotations
 
 import abc
-import re
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from logging import getLogger
-from string import Formatter
 from typing import Any, ClassVar, Final, final
 
 from graphkit._build.state_graph import StateGraph
@@ -18,16 +16,13 @@ from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import Message, newest_user_text, to_plain, tool_calls_of, with_id
+from graphkit.agents.messages import Message, to_plain, tool_calls_of, with_id
 from graphkit.agents.models import FunctionModel, make_model
-from graphkit.agents.settings import check_limit
+from graphkit.agents.templates import fill_template
 from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
 from graphkit.agents.tool_calls import ToolCalls, complete_results, find_pending_calls
 from graphkit.agents.tools import Tool, ToolRegistry
 
-INPUT: Final = "input"
-"""In a prompt template: the newest message of the user, where the state has no key of this name."""
-_CONVERSIONS: Final = (None, "a", "r", "s")
 _CUT_OFF: Final = {
     "length": "it reached the limit of tokens; raise max_tokens or max_completion_tokens",
     "content_filter": "the filter of the provider left out a part",
@@ -79,7 +74,7 @@ class ChatStep(Step):
         name: str,
         agent_tools: Iterable[Tool] = (),
         *,
-        model: Any = None,
+        model: Any,
         prompt_template: str | None = None,
         system_prompt: str | None = None,
         tools: Iterable[Tool | Callable[..., Any]] = (),
@@ -99,17 +94,9 @@ class ChatStep(Step):
                 limited only by the threads of the run.
 
         Raises:
-            ValueError: there is no model, two tools have the same name, or max_parallel_tools is not
-                at least 1.
+            ValueError: the model is not one, or two tools have the same name.
         """
         super().__init__(name)
-        if max_parallel_tools is not None:
-            check_limit("max_parallel_tools", max_parallel_tools)
-        if model is None:
-            raise ValueError("a chat step needs a model: with_chat('provider:model') or with_chat(function)")
-        _check_text("prompt_template", prompt_template)
-        _check_text("system_prompt", system_prompt)
-        _check_template(prompt_template)
         self.model = make_model(model)
         if self.model is not model:
             self.resources = (self.model,)
@@ -179,20 +166,11 @@ class ChatStep(Step):
         if self.system_prompt is not None:
             messages.append({"role": "system", "content": self.system_prompt})
         if self.prompt_template is not None:
-            content = self._format_template(self.prompt_template, state)
+            content = fill_template(self.prompt_template, state, self.name)
             messages.append({"role": "system", "content": content})
         conversation = state.get(MESSAGES) or ()
         sendable: list[Message] = to_plain(messages + complete_results(conversation))
         return sendable
-
-    def _format_template(self, template: str, state: Mapping[str, Any]) -> str:
-        try:
-            return template.format_map({**_find_input(state), **state})
-        except KeyError as error:
-            key = error.args[0]
-            raise ValueError(
-                f"the prompt template of step {self.name!r} needs {key!r}, which the state does not have"
-            ) from error
 
     def _make_update(self, reply: Any) -> dict[str, Any]:
         """Return the update that appends a reply."""
@@ -295,47 +273,6 @@ def register_step(type: str, factory: StepFactory) -> None:
     known = STRATEGIES.setdefault(type, factory)
     if known is not factory:
         raise ValueError(f"there is a step type {type!r} already")
-
-
-def _check_text(option: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{option} must be text, not {value!r}")
-
-
-def _find_input(state: Mapping[str, Any]) -> dict[str, str]:
-    """Return what `{input}` stands for in a template whose state has no such key: the newest message of the user."""
-    text = newest_user_text(state.get(MESSAGES) or ())
-    return {} if text is None else {INPUT: text}
-
-
-def _check_template(template: str | None) -> None:
-    if template is None:
-        return
-    try:
-        fields = list(_fields_of(template))
-    except ValueError as error:
-        raise ValueError(f"the prompt_template is malformed: {error}; write {{{{ and }}}} for braces") from error
-    for name, conversion in fields:
-        if not name or name[0].isdigit():
-            raise ValueError(
-                f"the prompt_template has {{{name}}}: name a key of the state, or write {{{{ and }}}} for braces"
-            )
-        if conversion not in _CONVERSIONS:
-            raise ValueError(f"the prompt_template has {{{name}!{conversion}}}: only !r, !s and !a are conversions")
-
-
-def keys_of_template(template: str) -> list[str]:
-    """Return the keys of the state that a prompt template needs, each once."""
-    keys = [re.split(r"[.\[]", name)[0] for name, _ in _fields_of(template)]
-    return list(dict.fromkeys(keys))
-
-
-def _fields_of(template: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the name and the conversion of each field of a template, also of those in format specifications."""
-    for _, name, specification, conversion in Formatter().parse(template):
-        if name is not None:  # None: text after the last field
-            yield name, conversion
-            yield from _fields_of(specification or "")
 
 
 def _choose_edge(state: Mapping[str, Any]) -> str:

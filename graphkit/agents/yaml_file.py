@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
 
-from graphkit.agents.settings import Path, format_path
-from graphkit.agents.variables import Variables
+from graphkit.agents.plain_data import Path, format_path
 from graphkit.errors import (
     AgentConfigurationError,
     AgentFileNotFoundError,
@@ -43,11 +42,11 @@ class YamlFile:
     Attributes:
         path: the file, as it was given.
         data: its values: None, bool, int, float, str, list and dict with str as keys.
+        variables: the name of the variable that a text contains, by the path of the text.
+        written: texts in which a variable was replaced, and how the file writes them.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], environment: Mapping[str, str], variables: Variables | None = None
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
         """Read a file.
 
         `${NAME}` in a text stands for the environment variable, and `$${` for `${`. Merge keys and
@@ -56,7 +55,6 @@ class YamlFile:
         Args:
             path: the file, in UTF-8.
             environment: the environment variables.
-            variables: learns those that the file names.
 
         Raises:
             AgentFileNotFoundError: there is no such file.
@@ -68,8 +66,9 @@ class YamlFile:
         self.path = os.fspath(path)
         self._environment = environment
         self._lines: dict[Path, int] = {}
-        self._variables = Variables() if variables is None else variables
         self._count = 0
+        self.variables: dict[Path, str] = {}
+        self.written: dict[str, str] = {}
         self.data = self._read_mapping(self._parse())
 
     def find_line(self, path: Path) -> int | None:
@@ -84,13 +83,8 @@ class YamlFile:
         return path in self._lines
 
     def make_error(self, reason: str, path: Path = ()) -> AgentConfigurationError:
-        """Return an error that names the file, the line and the key.
-
-        Values that came from environment variables are replaced by the names of these.
-        """
-        return AgentConfigurationError(
-            self._variables.hide_in(reason), file=self.path, line=self.find_line(path), key=format_path(path)
-        )
+        """Return an error that names the file, the line and the key."""
+        return AgentConfigurationError(reason, file=self.path, line=self.find_line(path), key=format_path(path))
 
     # From bytes to nodes
 
@@ -234,19 +228,18 @@ class YamlFile:
         text: str = node.value
         replaced = _VARIABLE.sub(replace, text)
         if replaced != text:
-            self._variables.add_text(replaced, text)
+            self.written[replaced] = text
         return replaced
 
     def _find_variable(self, name: str, node: Any, path: Path) -> str:
-        """Return the value of a variable, which no error shows from now on."""
+        """Return the value of a variable."""
         if not _NAME.fullmatch(name):
             reason = f"${{{name}}} must name an environment variable, such as ${{HOME}}"
             raise self._error_at(node, reason, path)
         if name not in self._environment:
             raise self._error_at(node, f"the environment variable {name} is not set", path)
-        value = self._environment[name]
-        self._variables.add_value(name, value)
-        return value
+        self.variables[path] = name
+        return self._environment[name]
 
     def _error_at(self, node: Any, reason: str, path: Path) -> AgentConfigurationError:
         return AgentConfigurationError(reason, file=self.path, line=_line_of(node), key=format_path(path))

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
-from graphkit.abc import generate_id
 from graphkit.errors import CheckpointFormatError, CheckpointKeyError
+from graphkit.saver_kit import generate_id
 from savers._filesystem import layout
 from savers._filesystem.salvaged_files import write_file
 from savers._log.frame import MAJOR, explain_format

@@ -18,7 +18,6 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast, final
 
-from graphkit.abc import generate_id
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointerError,
@@ -28,6 +27,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
+from graphkit.saver_kit import generate_id
 from savers._filesystem import layout, lifecycle, rewrite
 from savers._filesystem.catalog import find_namespace, read_meta
 from savers._filesystem.correction import CorrectedIO, find_corrections

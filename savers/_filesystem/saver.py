@@ -10,16 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
 from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
-from graphkit.abc import (
-    ConfigLike,
-    IncomingThread,
-    StateSerializer,
-    ThreadLike,
-    check_copy,
-    resolve_thread_id,
-)
+from graphkit.abc import ConfigLike, StateSerializer, ThreadLike
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError, ThreadBusyError
+from graphkit.saver_kit import IncomingThread, check_copy, resolve_thread_id
 from graphkit.values import FrozenDict
 from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression

@@ -13,8 +13,9 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final, final
 
-from graphkit.abc import Change, is_namespace_inside
+from graphkit.abc import Change
 from graphkit.errors import CheckpointerError, CheckpointFormatError
+from graphkit.saver_kit import is_namespace_inside
 from savers._filesystem import catalog, layout
 from savers._filesystem.file_events import FileEvents
 from savers._log.change_reader import ChangeReader

@@ -6,17 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from graphkit.abc import (
-    BaseCheckpointSaver,
-    Change,
-    ChangeKind,
-    is_incomplete,
-    iter_changes,
-    with_status,
-    with_status_when_stored,
-)
+from graphkit.abc import BaseCheckpointSaver, Change, ChangeKind
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
+from graphkit.saver_kit import is_incomplete, iter_changes, with_status, with_status_when_stored
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, EARLY, META_RECORDS, RELEASE, TOMBSTONE, WRITE, Frame
 from savers._log.listing import make_info

@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final, overload
 
 from graphkit import Checkpoint, CheckpointInfo
-from graphkit.abc import BaseCheckpointSaver, derive_stop, is_incomplete, with_status
+from graphkit.abc import BaseCheckpointSaver
+from graphkit.saver_kit import derive_stop, is_incomplete, with_status
 from graphkit.values import PLAIN, Changes, private_copy
 from savers._log.stored_checkpoint import outline_writes
 

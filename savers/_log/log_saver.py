@@ -16,21 +16,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag, WaitingInterrupt
-from graphkit.abc import (
-    BaseCheckpointSaver,
-    ConfigLike,
-    HasVersions,
-    LatestCheckpoint,
-    Retention,
-    RetentionOptions,
-    ThreadLike,
-    check_tags,
-    check_writes,
-    find_waiting_interrupts,
-    get_held_run_locks,
-    resolve_thread_id,
-    with_status,
-)
+from graphkit.abc import BaseCheckpointSaver, ConfigLike, HasVersions, RetentionOptions, ThreadLike
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointCorruptionError,
@@ -38,7 +24,18 @@ from graphkit.errors import (
     CheckpointKeyError,
     CheckpointNotFoundError,
 )
-from savers._log.failed_threads import FailedThreads, is_out_of_resources
+from graphkit.saver_kit import (
+    FailedThreads,
+    LatestCheckpoint,
+    Retention,
+    check_tags,
+    check_writes,
+    find_waiting_interrupts,
+    get_held_run_locks,
+    is_out_of_resources,
+    resolve_thread_id,
+    with_status,
+)
 from savers._log.frame_log import Medium
 from savers._log.listing import ListedInfos, make_info, read_forward
 from savers._log.log import Log

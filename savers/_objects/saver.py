@@ -11,13 +11,14 @@ from typing import Any, Final, Literal, final
 from urllib.parse import quote, unquote
 
 from graphkit import RunnableConfig, Tag
-from graphkit.abc import ConfigLike, ThreadLike, resolve_thread_id
+from graphkit.abc import ConfigLike, ThreadLike
 from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
     ThreadBusyError,
 )
+from graphkit.saver_kit import resolve_thread_id
 from savers._compression import Compression, parse_compression
 from savers._log import payloads
 from savers._log.catalogue import LogCatalogue

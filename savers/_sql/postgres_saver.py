@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from graphkit.abc import get_held_run_locks
+from graphkit.saver_kit import get_held_run_locks
 from savers._cipher import Cipher, check_cipher
 from savers._compression import Compression, parse_compression
 from savers._options import parse_lease, parse_lock_timeout

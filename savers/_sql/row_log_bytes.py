@@ -15,8 +15,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from graphkit.abc import derive_status
 from graphkit.errors import CheckpointCorruptionError
+from graphkit.saver_kit import derive_status
 from savers._log.frame import KEY
 from savers._log.log_bytes import Change, LogBytes, StaleLogError
 from savers._log.stored_checkpoint import outline_writes

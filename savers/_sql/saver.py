@@ -9,7 +9,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
-from graphkit.abc import ConfigLike, ThreadLike, Watch, check_copy, resolve_thread_id
+from graphkit.abc import ConfigLike, ThreadLike, Watch
 from graphkit.codec import Codec
 from graphkit.errors import (
     CheckpointConflictError,
@@ -17,6 +17,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     ThreadBusyError,
 )
+from graphkit.saver_kit import check_copy, resolve_thread_id
 from savers._cipher import Cipher, parse_cipher
 from savers._log.frame import MARK
 from savers._log.listing import make_info

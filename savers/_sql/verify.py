@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
-from graphkit.abc import derive_status
 from graphkit.errors import (
     CheckpointCorruptionError,
     CheckpointFormatError,
     CheckpointKeyError,
     CheckpointSerializationError,
 )
+from graphkit.saver_kit import derive_status
 from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
 from savers._log.log_checker import LogChecker, explain_missing_key
 from savers._log.reports import FileReport, FileState, StoreReport, ThreadReport

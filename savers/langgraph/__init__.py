@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from graphkit.abc import run_in_thread, set_public_module
 from graphkit.errors import MissingDependencyError
+from graphkit.saver_kit import run_in_thread, set_public_module
 
 if TYPE_CHECKING:
     from savers.langgraph._entries.examine import EntriesReport as EntriesReport

@@ -22,7 +22,8 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, run_in_thread
+from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
+from graphkit.saver_kit import run_in_thread
 from savers._waiting import InUseError
 from savers.langgraph.histories import Histories
 from savers.langgraph.metadata import get_checkpoint_id, parse_config

@@ -10,7 +10,7 @@ from typing import Final
 from langgraph.cache.base import BaseCache, FullKey, ValueT
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from graphkit.abc import run_in_thread
+from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
 from savers.langgraph._entries.examine import CACHE, EntriesReport
 from savers.langgraph._entries.log import EntryLog, Fsync

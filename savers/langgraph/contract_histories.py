@@ -17,17 +17,10 @@ from typing import Any, Final, final
 from weakref import WeakValueDictionary
 
 from graphkit import END, Checkpoint, CheckpointInfo, RunnableConfig
-from graphkit.abc import (
-    LANGGRAPH,
-    MADE_BY,
-    BaseCheckpointSaver,
-    HasVersions,
-    SupportsRemove,
-    make_checkpoint_info,
-    read_history,
-)
+from graphkit.abc import BaseCheckpointSaver, HasVersions, SupportsRemove
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
+from graphkit.saver_kit import LANGGRAPH, MADE_BY, make_checkpoint_info, read_history
 from graphkit.values import FrozenDict, freeze
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites, Write

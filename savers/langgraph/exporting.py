@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import BaseCheckpointSaver, RunnableConfig
-from graphkit.abc import LANGGRAPH, MADE_BY, Progress
+from graphkit.abc import Progress
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -26,6 +26,7 @@ from graphkit.errors import (
     CheckpointStorageError,
     MissingDependencyError,
 )
+from graphkit.saver_kit import LANGGRAPH, MADE_BY
 from savers._cipher import Cipher
 from savers._filesystem.layout import MARKER
 from savers.langgraph.encoding import Write

@@ -17,8 +17,9 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from graphkit import RunnableConfig
-from graphkit.abc import LANGGRAPH, MADE_BY, BaseCheckpointSaver
+from graphkit.abc import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
+from graphkit.saver_kit import LANGGRAPH, MADE_BY
 from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
 from savers._log.packed_history import PackedState

@@ -13,7 +13,7 @@ from typing import Any, Final
 from langchain_core.runnables import RunnableConfig as LangGraphConfig
 
 from graphkit import RunnableConfig
-from graphkit.abc import LANGGRAPH, MADE_BY
+from graphkit.saver_kit import LANGGRAPH, MADE_BY
 from graphkit.values import PLAIN, FrozenDict, freeze
 
 _EMPTY: Final = FrozenDict()

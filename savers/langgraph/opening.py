@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from logging import getLogger
 from typing import Final, Generic, Self, TypeVar
 
-from graphkit.abc import run_in_thread
+from graphkit.saver_kit import run_in_thread
 
 _Owner = TypeVar("_Owner")
 _LOGGER: Final = getLogger("graphkit")

@@ -14,8 +14,7 @@ from logging import getLogger
 from typing import Final
 
 from graphkit import CheckpointInfo, RunnableConfig
-from graphkit.abc import LANGGRAPH, MADE_BY, run_in_thread
-from savers._log.failed_threads import FailedThreads
+from graphkit.saver_kit import LANGGRAPH, MADE_BY, FailedThreads, run_in_thread
 from savers.langgraph.async_methods import AsyncMethods
 from savers.langgraph.histories import Histories
 from savers.langgraph.opening import PeriodicSweep

@@ -21,15 +21,9 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import RunnableConfig
-from graphkit.abc import (
-    LANGGRAPH,
-    MADE_BY,
-    BaseCheckpointSaver as SaverOfGraphkit,
-    SupportsClose,
-    check_complete,
-    check_limit,
-)
+from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, SupportsClose
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
+from graphkit.saver_kit import LANGGRAPH, MADE_BY, check_complete, check_limit
 from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
 from savers._log.log_saver import LogSaver

@@ -31,8 +31,8 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from graphkit.abc import run_in_thread
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
+from graphkit.saver_kit import run_in_thread
 from savers._filesystem.io import FileIO
 from savers.langgraph._entries.examine import STORE, EntriesReport
 from savers.langgraph._entries.items import check_filter, make_test, pack_value, select_namespaces, unpack_value

@@ -7,13 +7,13 @@ from graphkit.agents.yaml_loader import make_schema
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "agents-configuration.md"
 MARK = "<!-- From here on generated from the models: python -m tests.agents.configuration_reference -->\n"
 SECTIONS = {
-    "AgentSettings": "Agent",
+    "AgentConfig": "Agent",
     "LlmStepSettings": "Step: llm",
     "LlmStepConfig": "Step: llm, config",
     "FunctionStepSettings": "Step: function",
     "AgentStepSettings": "Step: agent",
     "OtherStepSettings": "Step: another type",
-    "ModelTable": "Model",
+    "ModelSettings": "Model",
     "ToolSettings": "Tool",
     "McpServerSettings": "MCP server",
     "McpCallSettings": "MCP calls",
@@ -21,7 +21,7 @@ SECTIONS = {
     "ThreadIdSettings": "Thread id",
     "RetrySettings": "Retry",
 }
-REPEATED = {"LlmStepConfig": ("ModelTable", "LlmStepSettings")}
+REPEATED = {"LlmStepConfig": ("ModelSettings", "LlmStepSettings")}
 """The models that describe keys of another one."""
 NEW = {"LlmStepConfig": ("provider", "model")}
 """The keys among them that mean something else there."""

@@ -119,14 +119,17 @@ def test_p10_the_saver_is_passed_to_compile_once(monkeypatch):
     ("steps", "problem"),
     [
         ([], "at least one step"),
-        (["llm"], "Invalid step 0: a step must be a mapping"),
-        ([{"type": "llm", "model": echo}, {"type": "dream"}], "Invalid step 1: unknown type 'dream'; the types are"),
-        ([{"type": "llm"}], "Invalid step 0: a chat step needs a model"),
-        ([{"type": "llm", "model": echo, "colour": 1}], "Invalid step 0: unknown setting 'colour'"),
-        ([{"type": "llm", "model": echo, "system_prompt": 1}], "Invalid step 0: system_prompt must be text"),
-        ([{"type": "llm", "model": echo, "tools": [1]}], "Invalid step 0: a tool must be a function"),
-        ([{"type": "function", "function": "f"}], "Invalid step 0: step 'function_step_0' needs a function"),
-        ([{"type": "agent", "agent": 3}], "Invalid step 0: step 'agent_step_0' needs an agent or a graph"),
+        (["llm"], r"steps\[0\]: must be a mapping"),
+        (
+            [{"type": "llm", "model": echo}, {"type": "dream"}],
+            "Invalid step 1: there is no type 'dream'; the types are",
+        ),
+        ([{"type": "llm"}], r"steps\[0\].model: is missing"),
+        ([{"type": "llm", "model": echo, "colour": 1}], r"steps\[0\].colour: is unknown"),
+        ([{"type": "llm", "model": echo, "system_prompt": 1}], r"steps\[0\].system_prompt: must be a valid string"),
+        ([{"type": "llm", "model": echo, "tools": [1]}], r"steps\[0\].tools\[0\]: must be module:name, not int"),
+        ([{"type": "function", "function": "f"}], r"steps\[0\].function: must be module:name"),
+        ([{"type": "agent", "agent": 3}], r"steps\[0\].agent: must be an agent or a graph"),
         ([{"type": "agent", "agent": Agent()}], "before build"),
     ],
 )
@@ -770,5 +773,5 @@ def test_p4_what_needs_a_checkpointer_says_how_to_add_one(call, what):
     ],
 )
 def test_a_wrong_prompt_template_is_found_when_the_agent_is_built(template, problem):
-    with pytest.raises(ValueError, match=f"Invalid step 0: the prompt_template {problem}"):
+    with pytest.raises(ValueError, match=rf"steps\[0\].prompt_template: {problem}"):
         AgentBuilder().with_chat(Script("x"), prompt_template=template).build()

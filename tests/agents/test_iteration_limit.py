@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from graphkit import MaxIterationsError
-from graphkit.agents import AgentBuilder, AgentBuilderDirector, AgentConfig, AgentFactory, load_agent
+from graphkit.agents import AgentBuilder, AgentConfig, AgentFactory, load_agent
 from graphkit.errors import AgentConfigurationError
 from savers import FileSystemSaver, MemorySaver
 from tests.agents import application
@@ -131,9 +131,8 @@ def test_a_wrong_limit_is_refused(limit):
     with pytest.raises(ValueError, match="max_iterations must be a whole number of at least 1"):
         AgentBuilder().with_max_iterations(limit)
     if limit is not None:
-        config = AgentConfig(steps=[{"type": "llm", "model": application.echo}], max_iterations=limit)
-        with pytest.raises(ValueError, match="max_iterations must be a whole number of at least 1"):
-            AgentBuilderDirector(config).build()
+        with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
+            AgentConfig(steps=[{"type": "llm", "model": application.echo}], max_iterations=limit)
 
 
 def test_a_file_sets_the_limit(write):

@@ -1,13 +1,13 @@
 """Models from settings, names and functions; messages and their tool calls."""
 
 import asyncio
-import dataclasses
 import functools
 import json
-import pickle
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from pydantic import SecretStr
 
 from graphkit import RetryPolicy
 from graphkit.agents import Model, make_model
@@ -20,8 +20,9 @@ from graphkit.agents.messages import (
     tool_message,
     with_id,
 )
-from graphkit.agents.model_settings import REQUEST_OPTIONS, RETRY_KEYS, ModelSettings, without_key
-from graphkit.agents.secret import Secret
+from graphkit.agents.model_settings import ModelSettings
+from graphkit.agents.secret import hide_secrets
+from graphkit.agents.settings import RetrySettings
 from graphkit.errors import AgentConfigurationError, MissingDependencyError
 from tests.fresh_process import fresh_process
 
@@ -78,42 +79,53 @@ def test_all_keys_of_the_settings_are_read():
     assert settings == ModelSettings(
         **OPENAI,
         base_url="http://localhost:8080/v1",
-        api_key=Secret("sk-123456"),
+        api_key=SecretStr("sk-123456"),
         api_key_env="MY_KEY",
         timeout=30.0,
-        retry=RetryPolicy(max_attempts=5, max_delay=60),
-        options={"temperature": 0, "max_tokens": 100},
+        retry=RetrySettings(max_attempts=5),
+        temperature=0,
+        max_tokens=100,
+        stop=None,
     )
+    assert settings.policy == RetryPolicy(max_attempts=5, max_delay=60)
+    assert settings.options == {"temperature": 0, "max_tokens": 100}
+
+
+def test_the_defaults_of_the_settings():
+    settings = ModelSettings(**OPENAI, timeout=None, retry=None)
+    assert (settings.seconds, settings.api_key_env) == (600, "OPENAI_API_KEY")
+    assert settings.policy == RetryPolicy(max_attempts=3, max_delay=60)
+    assert ModelSettings(**OPENAI, retry=RetryPolicy()).policy == RetryPolicy()
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "needs the key 'provider'"),
-        ({"provider": "openai"}, "needs the key 'model'"),
-        ({"provider": 3, "model": "m"}, "provider must be a text, not int"),
+        ({}, "provider: is missing"),
+        ({"provider": "openai"}, "model: is missing"),
+        ({"provider": 3, "model": "m"}, "provider: must be a valid string"),
         ({"provider": "opanai", "model": "m"}, "unknown provider 'opanai'; the known providers are: openai"),
-        ({**OPENAI, "modle": "m"}, "unknown key 'modle' of a model; the keys are api_key, api_key_env, base_url"),
-        ({**OPENAI, 3: "m"}, "unknown key 3"),
-        ({**OPENAI, "base_url": "localhost"}, "base_url must be an address"),
-        ({**OPENAI, "base_url": "http://[::1"}, "base_url must be an address"),
-        ({**OPENAI, "base_url": 3}, "base_url must be a text, not int"),
-        ({**OPENAI, "base_url": "http://me:topsecret@localhost/v1"}, "base_url must not contain a user"),
-        ({**OPENAI, "api_key": 3}, "api_key must be a text, not int"),
-        ({**OPENAI, "api_key": ""}, "api_key is empty"),
-        ({**OPENAI, "api_key_env": "sk-topsecret"}, "api_key_env must be the name of an environment variable"),
-        ({**OPENAI, "api_key_env": 3}, "api_key_env must be the name of an environment variable, not int"),
-        ({**OPENAI, "timeout": "10"}, "timeout must be a number of seconds, not str"),
-        ({**OPENAI, "timeout": 0}, "timeout must be a positive number"),
-        ({**OPENAI, "timeout": float("nan")}, "timeout must be a positive number"),
-        ({**OPENAI, "retry": 3}, "retry must be a mapping or a RetryPolicy, not int"),
-        ({**OPENAI, "retry": {"attempts": 3}}, "unknown key 'attempts' of retry; the keys are backoff"),
-        ({**OPENAI, "retry": {"max_attempts": 0}}, "retry: max_attempts must be at least 1"),
-        ({**OPENAI, "retry": {"max_attempts": "3"}}, "retry: max_attempts must be an int"),
-        ({**OPENAI, "extra_body": []}, "extra_body must be a mapping, not list"),
+        ({**OPENAI, "modle": "m"}, "modle: is unknown"),
+        ({**OPENAI, 3: "m"}, "keys must be text, not 3"),
+        ({**OPENAI, "base_url": "localhost"}, "base_url: must be an address"),
+        ({**OPENAI, "base_url": "http://[::1"}, "base_url: must be an address"),
+        ({**OPENAI, "base_url": 3}, "base_url: must be a valid string"),
+        ({**OPENAI, "base_url": "http://me:topsecret@localhost/v1"}, "base_url: must not contain a user"),
+        ({**OPENAI, "api_key": 3}, "api_key: must be a valid string"),
+        ({**OPENAI, "api_key": ""}, "api_key: it is empty"),
+        ({**OPENAI, "api_key_env": "sk-topsecret"}, "api_key_env: must be the name of an environment variable"),
+        ({**OPENAI, "api_key_env": 3}, "api_key_env: must be a valid string"),
+        ({**OPENAI, "timeout": "10"}, "timeout: must be a valid number"),
+        ({**OPENAI, "timeout": 0}, "timeout: must be greater than 0"),
+        ({**OPENAI, "timeout": float("nan")}, "timeout: must be a finite number"),
+        ({**OPENAI, "retry": 3}, "retry: must be a mapping or a RetryPolicy, not int"),
+        ({**OPENAI, "retry": {"attempts": 3}}, "retry.attempts: is unknown"),
+        ({**OPENAI, "retry": {"max_attempts": 0}}, "retry.max_attempts: must be greater than or equal to 1"),
+        ({**OPENAI, "retry": {"max_attempts": "3"}}, "retry.max_attempts: must be a valid integer"),
+        ({**OPENAI, "extra_body": []}, "extra_body: must be a valid dictionary"),
         ("gpt-4o", "'gpt-4o' does not name a model: write 'provider:model', for example 'openai:gpt-4o'"),
         ("", "write 'provider:model'"),
-        ("openai:", "needs the key 'model'"),
+        ("openai:", "model: "),
         ("acme:m", "unknown provider 'acme'"),
         (None, "not NoneType"),
         (3, "a model must be a mapping with provider and model"),
@@ -128,33 +140,18 @@ def test_a_wrong_configuration_is_refused_by_name(config, message):
 
 
 def test_a_key_may_be_hidden_by_pydantic():
-    from pydantic import SecretStr
-
     settings = ModelSettings.from_mapping({**OPENAI, "api_key": SecretStr("sk-123456")})
-    assert settings.find_key().reveal() == "sk-123456"
+    assert settings.find_key().get_secret_value() == "sk-123456"
 
 
-def test_a_secret_shows_nothing():
-    secret = Secret("sk-123456")
-    shown = [
-        repr(secret),
-        str(secret),
-        f"{secret}",
-        f"{secret!r}",
-        repr([secret]),
-        repr(ModelSettings(**OPENAI, api_key=secret)),
-    ]
-    assert all("123456" not in one and "***" in one for one in shown)
-    assert secret.hide_in("wrong key sk-123456, sk-123456!") == "wrong key ***, ***!"
-    assert Secret("x").hide_in("extra") == "extra"
-    assert {secret} == {Secret("sk-123456")}
-    with pytest.raises(TypeError, match="api_key_env"):
-        pickle.dumps(secret)
-
-
-def test_a_configuration_is_written_without_its_key():
-    assert without_key({**OPENAI, "api_key": "sk-123456"}) == OPENAI
-    assert without_key("openai:gpt-4o") == "openai:gpt-4o"
+def test_a_secret_is_hidden_in_the_message_of_a_server_however_it_is_written():
+    secrets = [SecretStr('a/b+"c\n'), SecretStr("sk-1234"), SecretStr("sk-1234-and-more"), SecretStr("x")]
+    for secret in secrets[:3]:
+        text = secret.get_secret_value()
+        for form in (text, repr(text), json.dumps(text), quote(text, safe="")):
+            assert hide_secrets(form, secrets).strip("'\"") == "***"
+    assert hide_secrets("extra sk-1234, sk-1234-and-more!", secrets) == "extra ***, ***!"
+    assert "sk-1234" not in repr(ModelSettings(**OPENAI, api_key=secrets[1]))
 
 
 # ---------------------------------------------------------------------------------------------- functions
@@ -307,7 +304,6 @@ def test_a_message_without_calls_has_none():
 
 def test_the_page_lists_every_key():
     page = (Path(__file__).parents[2] / "docs" / "agents-models.md").read_text(encoding="utf-8")
-    own = {field.name for field in dataclasses.fields(ModelSettings)} - {"options", "hide"}
     section = page.partition("### Settings")[2].partition("### Keys")[0]
-    assert {key for key in own | set(REQUEST_OPTIONS) if f"`{key}`" not in section} == set()
-    assert all(f"`{key}`" in section for key in RETRY_KEYS)
+    keys = {*ModelSettings.model_fields, *RetrySettings.model_fields}
+    assert {key for key in keys if f"`{key}`" not in section} == set()

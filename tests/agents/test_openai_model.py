@@ -409,7 +409,10 @@ def test_a_missing_key_names_the_environment_variable(connect, monkeypatch):
 
 @pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY} x", f"{KEY}é", f"\x00{KEY}"])
 def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(connect, key):
-    with chat_server.start([]) as server, pytest.raises(AgentConfigurationError, match="api_key contains") as caught:
+    with (
+        chat_server.start([]) as server,
+        pytest.raises(AgentConfigurationError, match="api_key: it contains") as caught,
+    ):
         connect(server, api_key=key)
     assert KEY not in "".join(traceback.format_exception(caught.value))
 

@@ -15,6 +15,7 @@ from graphkit.agents import (
     AgentConfigurationError,
     DefaultState,
     load_agent,
+    tool,
 )
 from graphkit.agents.yaml_loader import check_agent_file, load_agent_config
 from tests.agents import application, chat_server
@@ -201,7 +202,7 @@ def test_the_files_of_inner_agents_may_name_them_too(write):
     write(f"state_type: TravelState\n{STEPS}", "inner.yaml")
     path = write("steps: [{type: agent, file: inner.yaml}]\n")
     config = load_agent_config(path, state_types=[TravelState])
-    assert config.steps[0]["agent"].state_type is TravelState
+    assert config.steps[0].agent.state_type is TravelState
 
 
 def test_the_state_types_of_graphkit_are_known_and_those_of_the_application_come_first(write):
@@ -238,7 +239,7 @@ def test_wrong_state_types_are_an_error(write, state_types, message):
 
 
 def step_of(config, **step):
-    return AgentConfig.from_dict({"steps": [{"type": "llm", **step, "config": config}]}).steps[0]
+    return AgentConfig.from_dict({"steps": [{"type": "llm", **step, "config": config}]}).steps[0].merge_config()
 
 
 def test_what_config_holds_is_as_if_the_step_had_it():
@@ -265,7 +266,7 @@ def test_what_config_holds_is_as_if_the_step_had_it():
 
 def test_tools_in_config_are_those_of_the_step(write):
     content = PLAN.replace("prompt_template", f"tools: ['{APP}:find_order']\n      prompt_template")
-    (tool,) = load_agent_config(write(content)).steps[0]["tools"]
+    (tool,) = load_agent_config(write(content)).steps[0].config.tools
     assert tool.function is application.find_order
 
 
@@ -304,22 +305,36 @@ def test_an_invalid_step_of_an_inner_agent_is_named_where_it_stands(write):
     wrong = f"type: llm\n    model: {APP}:echo\n    prompt_template: 'a {{}}'"
     write(f"steps:\n  - {{type: function, function: '{APP}:Shop.ship'}}\n  - {wrong}\n", "inner.yaml")
     path = write("steps:\n  - {type: agent, file: inner.yaml}\n")
-    with pytest.raises(AgentConfigurationError, match=r"the prompt_template has \{\}") as caught:
+    with pytest.raises(AgentConfigurationError, match=r"prompt_template: has \{\}") as caught:
         load_agent(path)
-    assert (Path(caught.value.file).name, caught.value.line, caught.value.key) == ("inner.yaml", 3, "steps[1]")
+    assert (Path(caught.value.file).name, caught.value.line, caught.value.key) == (
+        "inner.yaml",
+        5,
+        "steps[1].prompt_template",
+    )
 
     path = write(f"steps:\n  - type: agent\n    agent:\n      steps:\n        - {{{', '.join(wrong.splitlines())}}}\n")
     with pytest.raises(AgentConfigurationError) as caught:
         load_agent(path)
-    assert (caught.value.line, caught.value.key) == (5, "steps[0].agent.steps[0]")
+    assert (caught.value.line, caught.value.key) == (5, "steps[0].agent.steps[0].prompt_template")
+
+
+def take(number: int) -> str:
+    return f"taken {number}"
+
+
+def give(number: int) -> str:
+    return f"given {number}"
 
 
 def test_an_invalid_step_of_an_inner_agent_in_code_has_both_numbers():
-    inner = AgentConfig(steps=[{"type": "llm", "model": application.echo, "max_parallel_tools": 0}])
+    inner = AgentConfig(
+        steps=[{"type": "llm", "model": application.echo, "tools": [tool(take, name="same"), tool(give, name="same")]}]
+    )
     outer = AgentConfig(
         steps=[{"type": "function", "function": application.take_order}, {"type": "agent", "agent": inner}]
     )
-    with pytest.raises(ValueError, match=r"^Invalid step 1: Invalid step 0: max_parallel_tools must be"):
+    with pytest.raises(ValueError, match=r"^Invalid step 1: Invalid step 0: there are two tools named"):
         AgentBuilderDirector(outer).build()
 
 
@@ -363,13 +378,13 @@ def test_a_key_that_only_the_input_can_have_is_a_warning_at_check_time(write, ca
 
 
 def test_a_wrong_conversion_in_a_template_is_found_when_the_agent_is_built():
-    with pytest.raises(ValueError, match=r"Invalid step 0: the prompt_template has \{city!x\}: only !r, !s and !a"):
+    with pytest.raises(ValueError, match=r"steps\[0\].prompt_template: has \{city!x\}: only !r, !s and !a"):
         AgentBuilder().with_chat(application.echo, prompt_template="{city!x}").build()
 
 
 def test_check_says_that_the_plans_file_is_valid(write, caplog):
     config = check_agent_file(write(PLAN))
-    assert [step["type"] for step in config.steps] == ["llm"]
+    assert [step.type for step in config.steps] == ["llm"]
     assert not caplog.records
     assert not Path("data").exists()
 

@@ -124,7 +124,7 @@ def test_no_more_calls_of_one_message_run_at_the_same_time_than_the_step_allows(
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "2"])
 def test_a_wrong_limit_of_parallel_calls_is_an_error(limit, till):
     builder = AgentBuilder().with_chat(Script(), tools=[till.add], max_parallel_tools=limit)
-    with pytest.raises(ValueError, match="Invalid step 0: max_parallel_tools must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match=r"steps\[0\].max_parallel_tools: must be "):
         builder.build()
 
 

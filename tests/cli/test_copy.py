@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from graphkit import RunnableConfig
-from graphkit.abc import IncomingThread
+from graphkit.saver_kit import IncomingThread
 from savers import FileSystemSaver
 from savers._filesystem.io import FileIO
 from tests.cli.terminal import checkpoint, graphkit

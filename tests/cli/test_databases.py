@@ -220,7 +220,7 @@ def test_a_damaged_file_gives_up_the_threads_that_can_be_read(tmp_path):
 
     done = graphkit("copy", f"sqlite:{path}", "--to", f"sqlite:{new}")
     assert (done.code, "graphkit copy --to; .recover of" in done.err, "repair" in done.err) == (12, True, False)
-    assert done.err.endswith("(not copied: a; copied: all others)\n")
+    assert done.err.endswith("(cannot copy a; all others are done)\n")
     assert graphkit("verify", f"sqlite:{new}").code == 0
     with SqliteSaver(new) as saver:
         assert saver.threads() == ["b"]
@@ -247,7 +247,7 @@ def test_a_copy_of_a_damaged_thread_says_which_it_is_and_what_to_do(database, re
     done = graphkit("copy", database, "--to", tmp_path / "copy")
     assert (done.code, done.err.startswith("graphkit: the history of thread 'order-17' in ")) == (12, True)
     advice = "; restore a backup of the database, or delete the thread"
-    assert done.err.endswith(f"{advice} (not copied: order-17; copied: all others)\n")
+    assert done.err.endswith(f"{advice} (cannot copy order-17; all others are done)\n")
     assert FileSystemSaver(tmp_path / "copy").threads() == ["import-a", "order-18"]
     assert graphkit("copy", database, "order-17", "--to", tmp_path / "copy").err.endswith(f"{advice}\n")
 

@@ -84,7 +84,7 @@ def test_interrupts_and_search_return_the_others_and_tell_in_a_warning(damaged, 
 def test_prune_and_compact_do_the_others_and_name_those_that_they_cannot(damaged):
     saver, error = damaged
     for operation in (lambda: saver.prune(keep_last=1), saver.compact):
-        with pytest.raises(error, match=r"these threads, all others are done: \['b', 'd'\]"):
+        with pytest.raises(error, match=r"b, d; all others are done"):
             operation()
     assert [len(saver.history(RunnableConfig(thread))) for thread in "ace"] == [1, 1, 1]
     with pytest.raises(error) as caught:
@@ -147,7 +147,7 @@ def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(num
     refused = opener(io=Refusing(layout.locate_thread("b").name, number))
     assert [one.thread_id for one in refused.search({})] == ["a", "c"]
     assert refused.interrupts() == []
-    with pytest.raises(CheckpointStorageError, match=r"\['b'\]") as caught:
+    with pytest.raises(CheckpointStorageError, match="cannot prune b; all others are done") as caught:
         refused.prune(keep_last=1)
     assert caught.value.errno == number
 

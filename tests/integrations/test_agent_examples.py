@@ -121,6 +121,23 @@ def test_a_killed_research_reads_no_chapter_again(run, tmp_path):
     assert all(calls[f"read_chapter {n}"] == 1 for n in range(1, 5))
 
 
+@pytest.mark.parametrize(("answer", "reply", "booked"), [("yes", "booked 09:40\n", 1), ("too early", "too early\n", 0)])
+def test_the_agent_of_pydantic_ai_waits_for_a_human_and_repeats_no_call(run, tmp_path, answer, reply, booked):
+    name = "13_pydantic_ai.py"
+    kill_after(tmp_path, name, "forecast Porto\n", "--pause", "0.05")
+    waits = "waits for approval: book {'train': '09:40'}\n"
+    assert run(tmp_path, name).endswith(waits)
+    assert run(tmp_path, name) == waits
+    assert run(tmp_path, name, "--answer", answer).endswith(reply)
+    assert run(tmp_path, name).endswith(reply)
+    calls = count_calls(tmp_path)
+    assert (set(calls), calls["book 09:40"]) == (
+        {"find_trains Porto", "forecast Porto", *["book 09:40"] * booked},
+        booked,
+    )
+    assert max(calls.values()) <= 2
+
+
 class Service:
     """The service on a free port, and a client of it."""
 

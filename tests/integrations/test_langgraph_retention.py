@@ -24,7 +24,7 @@ from graphkit import (
     CheckpointStorageError,
     RunnableConfig,
 )
-from graphkit.abc import Retention
+from graphkit.saver_kit import Retention
 from savers import FileSystemSaver, MemorySaver
 from savers._filesystem import layout
 from savers.langgraph import FileSystemCheckpointSaver

@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 
 from graphkit import END, START, Checkpoint, GraphInterrupt, RunnableConfig, StateGraph
-from graphkit.abc import copy_thread
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError, CheckpointStorageError
+from graphkit.saver_kit import copy_thread
 from savers import FileSystemSaver, ObjectStoreSaver
 from savers._objects.bucket import Bucket
 

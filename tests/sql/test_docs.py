@@ -16,7 +16,7 @@ POSTGRES = postgres_server.PROGRAMS[-1] if postgres_server.PROGRAMS else Path()
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FORMAT = (DOCS / "format.md").read_text(encoding="utf-8")
 DATABASES = (DOCS / "databases.md").read_text(encoding="utf-8")
-MODULES = [*(DOCS.parent / "savers" / "_sql").glob("*.py"), DOCS.parent / "graphkit" / "cli" / "resolve.py"]
+MODULES = [*(DOCS.parent / "savers" / "_sql").glob("*.py"), DOCS.parent / "graphkit" / "cli" / "stores.py"]
 SOURCES = "".join(path.read_text(encoding="utf-8") for path in MODULES)
 VARIABLE = re.compile(r"\b\d[\d.]*|SQL_ASCII")
 CHAT = RunnableConfig("chat-1")

@@ -492,7 +492,7 @@ def test_a_damaged_thread_does_not_stop_an_operation_on_all(saver):
         "(SELECT history FROM {histories} WHERE thread = 'b' AND namespace = '')",
     )
     saver.close()
-    with pytest.raises(CheckpointCorruptionError, match=r"all others are done: \['b'\]"):
+    with pytest.raises(CheckpointCorruptionError, match=r"b; all others are done"):
         saver.prune(keep_last=1)
     assert [len(saver.list(RunnableConfig(thread))) for thread in ("a", "c")] == [1, 1]
     with pytest.raises(CheckpointCorruptionError, match="all others are done"):

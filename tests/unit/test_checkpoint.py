@@ -9,7 +9,7 @@ from uuid import RFC_4122, UUID
 import pytest
 
 from graphkit import AgentState, Channels, Checkpoint, CheckpointSerializationError, Tag
-from graphkit.abc import generate_id
+from graphkit.saver_kit import generate_id
 from tests.forked import run_in_child
 
 

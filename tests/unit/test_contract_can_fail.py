@@ -14,8 +14,8 @@ from hypothesis import Phase, settings
 
 from graphkit import BaseCheckpointSaver, Checkpoint, RunnableConfig, Tag, testing
 from graphkit._values.frozen import FrozenDict
-from graphkit.abc import resolve_thread_id
 from graphkit.errors import CheckpointNotFoundError
+from graphkit.saver_kit import resolve_thread_id
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
 from savers import MemorySaver, VersionedMemorySaver

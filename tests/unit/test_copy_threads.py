@@ -306,10 +306,10 @@ def test_a_thread_that_cannot_be_copied_does_not_stop_the_others():
         pool.submit(copy_threads, source, target, progress=lambda *step: done.append(step)).result()
     message = str(caught.value)
     assert message.startswith("thread 't01': namespace ''")
-    assert message.endswith(" (not copied: t01, t03; copied: all others)")
+    assert message.endswith(" (cannot copy t01, t03; all others are done)")
     assert caught.value.thread_id == "t01"
     assert str(pickle.loads(pickle.dumps(caught.value))) == message
-    assert str(caught.value.__cause__) == message.partition(" (not copied")[0]
+    assert str(caught.value.__cause__) == message.partition(" (cannot copy")[0]
     assert done == [(number + 1, 5, f"t{number:02}") for number in range(5)]
     assert sorted(target.threads()) == ["t00", "t01", "t02", "t04"]
     assert [one.node_id for one in target.list(RunnableConfig("t01"))] == ["z"]
@@ -322,7 +322,7 @@ def test_the_runs_of_many_threads_are_not_waited_for_one_after_the_other():
     with ThreadPoolExecutor(1) as pool, ExitStack() as runs:
         for number in (1, 3, 4):
             runs.enter_context(source.run_lock(RunnableConfig(f"t{number:02}")))
-        with pytest.raises(ThreadBusyError, match=r"not copied: t01, t03, t04; copied: all others\)$"):
+        with pytest.raises(ThreadBusyError, match=r"cannot copy t01, t03, t04; all others are done\)$"):
             pool.submit(copy_threads, source, target).result()
     timeouts = {call.args[0].thread: call.args[1] for call in target.calls if call.method == "run_lock"}
     assert {thread: timeouts[thread] for thread in target.threads()} == {"t00": None, "t02": 0, "t05": 0}
@@ -340,7 +340,7 @@ def test_a_damaged_thread_is_left_out_of_the_copy(tmp_path, named):
     place = data.index(b"1 1 1 1")
     data[place : place + 20] = bytes(20)
     log.write_bytes(data)
-    with pytest.raises(CheckpointCorruptionError, match=r"\(not copied: b; copied: all others\)$") as caught:
+    with pytest.raises(CheckpointCorruptionError, match=r"\(cannot copy b; all others are done\)$") as caught:
         copy_threads(source, target, named)
     assert (caught.value.path, caught.value.offset > 0) == (str(log), True)
     assert sorted(target.threads()) == ["a", "c"]
@@ -350,7 +350,7 @@ def test_many_threads_that_cannot_be_copied_are_counted():
     source, target = make_threads(23), MemorySaver()
     for thread in source.threads():
         target.put(RunnableConfig(thread), checkpoint(99, "z", END, {}))
-    with pytest.raises(CheckpointConflictError, match=r"not copied: t00, .*, t19 and 3 more; copied: none\)$"):
+    with pytest.raises(CheckpointConflictError, match=r"cannot copy t00, .*, t19 and 3 more; no other is done\)$"):
         copy_threads(source, target)
 
 
@@ -601,7 +601,7 @@ def test_threads_that_cannot_be_copied_keep_no_states_in_memory():
     source = Loads()
     for number in range(20):
         source.put(RunnableConfig(f"t{number:02}"), checkpoint(number, START, "a", {"n": number}))
-    with pytest.raises(CheckpointSerializationError, match="copied: none"):
+    with pytest.raises(CheckpointSerializationError, match="no other is done"):
         copy_threads(source, MemorySaver())
     assert 1 <= most <= 3
 

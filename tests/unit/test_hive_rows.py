@@ -15,7 +15,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit._values.codec import Codec
-from graphkit.abc import copy_thread
+from graphkit.saver_kit import copy_thread
 from savers import FileSystemSaver
 
 CONFIG = RunnableConfig("t")

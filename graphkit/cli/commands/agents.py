@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -16,7 +16,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape, pluralize
 from graphkit.cli.views import Message, Text
-from graphkit.errors import CheckpointNotFoundError, GraphKitError, MaxIterationsError
+from graphkit.errors import CheckpointNotFoundError, MaxIterationsError
 
 if TYPE_CHECKING:
     import asyncio
@@ -58,7 +58,7 @@ def agents_check(context: CliContext, file: str) -> Message:
 
     _search_modules_here()
     config = check_agent_file(file, environment=context.environment)
-    types = [str(step["type"]) for step in config.steps]
+    types = [step.type for step in config.steps]
     data = {
         "file": file,
         "name": config.name,
@@ -86,8 +86,8 @@ def agents_run(context: CliContext, file: str, thread: str | None) -> Iterator[T
     the model writes it. Before a tool that requires approval, the command asks: `y` approves, `n`
     refuses, `n REASON` tells the model why, and a JSON object approves with other arguments.
 
-    If the agent has a checkpointer, --thread continues a conversation, also after a crash or in the
-    middle of an approval. After an error, an empty line tries again, and another line is a message.
+    If the agent has a checkpointer, --thread continues a conversation, also after a crash, after an
+    error, or in the middle of an approval.
 
     Example: graphkit agents run assistant.yaml --thread bob
     """
@@ -117,13 +117,9 @@ def _search_modules_here() -> None:
 
 
 def _converse(context: CliContext, agent: Agent, thread: str | None) -> Iterator[Text | Message]:
-    if not agent.graph.topology.asynchronous:
-        with agent:
-            yield from _Conversation(context, agent, thread, None).run()
-        return
     import asyncio
 
-    # One event loop for all turns: connections belong to their loop.
+    # One event loop for all turns, because connections belong to their loop.
     with asyncio.Runner() as runner:
         try:
             yield from _Conversation(context, agent, thread, runner).run()
@@ -133,65 +129,62 @@ def _converse(context: CliContext, agent: Agent, thread: str | None) -> Iterator
 
 @final
 class _Conversation:
-    """A conversation at the terminal."""
+    """A conversation at the terminal.
 
-    def __init__(self, context: CliContext, agent: Agent, thread: str | None, runner: asyncio.Runner | None) -> None:
+    What a turn is given is a message, None to resume the turn before, or the answers to its interrupts;
+    ABSENT ends the conversation.
+    """
+
+    def __init__(self, context: CliContext, agent: Agent, thread: str | None, runner: asyncio.Runner) -> None:
         self._context = context
         self._agent = agent
         self._thread = thread
         self._runner = runner
         self._is_interactive = context.input.isatty()
         self._shown = 0
-        """How many messages have been shown."""
-        self._waiting: Sequence[InterruptionMetadata] = ()
-        """What waits for an answer when the input has ended."""
+        """The number of messages that were shown."""
 
     def run(self) -> Iterator[Text | Message]:
         """Read messages and yield the answers, until the input ends."""
         turns = 0
-        given: Any = ABSENT
-        if self._thread is not None:
-            given = self._find_rest()
-        while True:
-            if given is ABSENT:
-                given = self._read_message()
-                if given is None:
-                    break
-            turns += 1
-            is_done = yield from self._take_turn(given)
-            if not is_done:
-                break
-            given = ABSENT
-        yield self._describe_end(turns)
+        waiting: Sequence[InterruptionMetadata] = ()
+        given = self._find_rest()
+        while given is not ABSENT:
+            if not isinstance(given, GraphResume):
+                turns += 1
+            try:
+                last = yield from self._follow(given)
+            except MaxIterationsError as error:
+                if given is not None:
+                    raise
+                # A resume executes nothing more; a message starts a new count.
+                self._context.warn(f"graphkit: {error}")
+                last = None
+            waiting = last.interrupts if isinstance(last, InterruptionMetadata) else ()
+            given = self._ask(waiting) if waiting else self._read_message()
+        yield self._describe_end(turns, waiting)
 
     def _find_rest(self) -> Any:
-        """Return what resumes a turn that has not ended: None; ABSENT if there is none."""
+        """Return what resumes a turn that has not ended, or the first message."""
+        if self._thread is None:
+            return self._read_message()
         try:
-            snapshot = self._agent.get_state(self._thread or "")
+            snapshot = self._agent.get_state(self._thread)
         except CheckpointNotFoundError:
-            return ABSENT
+            return self._read_message()
         messages = snapshot.state.get(_MESSAGES) or ()
         self._shown = len(messages)
-        self._context.warn(f"continuing {escape(self._thread or '')}: {pluralize(len(messages), 'message')}")
-        return ABSENT if snapshot.next == END else None
+        self._context.warn(f"continuing {escape(self._thread)}: {pluralize(len(messages), 'message')}")
+        return self._read_message() if snapshot.next == END else None
 
-    def _read_message(self) -> str | None:
-        """Return the next line that is not empty; None at the end of the input."""
+    def _read_message(self) -> Any:
+        """Return the next line that is not empty; ABSENT at the end of the input."""
         while True:
             line = self._read_line("> ")
             if line is None:
-                return None
+                return ABSENT
             if line.strip():
                 return line
-
-    def _read_next_attempt(self, failed: Any) -> Any:
-        """Return what goes on after an error: the same again, or a message; ABSENT at the end of the input."""
-        line = self._read_line("press Enter to try again, or type another message; Ctrl-D ends: ")
-        if line is None:
-            return ABSENT
-        if line.strip():
-            return line
-        return failed if self._thread is None else None
 
     def _read_line(self, prompt: str) -> str | None:
         if self._is_interactive:
@@ -204,56 +197,25 @@ class _Conversation:
             self._context.err.write("\n")  # Ctrl-D leaves the cursor after the prompt
         return None
 
-    def _take_turn(self, given: Any) -> Generator[Text, None, bool]:
-        """Run to the end of the turn, with its approvals; return whether the conversation goes on."""
-        while True:
-            try:
-                last = yield from self._follow(given)
-            except MaxIterationsError as error:
-                # To try again would execute nothing; a message starts a new count.
-                if self._is_interactive:
-                    self._context.warn(f"graphkit: {error}")
-                    return True
-                is_resumed = given is None
-                given = self._read_message() if is_resumed else None
-                if given is None:
-                    raise
-                self._context.warn(f"graphkit: {error}")
-                continue
-            except GraphKitError as error:
-                if not self._is_interactive:
-                    raise
-                self._context.warn(f"graphkit: {error}")
-                given = self._read_next_attempt(given)
-                if given is ABSENT:
-                    return False
-                continue
-            if not isinstance(last, InterruptionMetadata):
-                return True
-            answers = self._ask(last.interrupts)
-            if answers is None:
-                self._waiting = last.interrupts
-                return False
-            given = GraphResume(answers)
-
     def _follow(self, given: Any) -> Generator[Text, None, NodeOutput | None]:
         """Run once; show text as it arrives and messages as they are finished; return the last output."""
         last: NodeOutput | None = None
-        streamed = ""
+        is_streamed = False
         try:
             with self._context.stop_on_signal(self._stop):
-                for last in self._outputs(given):
-                    if isinstance(last, StreamingOutput):
-                        if isinstance(last.chunk, str):
-                            streamed += last.chunk
-                            self._write(last.chunk)
+                stream = self._agent.astream(given, self._thread)
+                while (output := self._runner.run(_read_next(stream))) is not None:
+                    last = output
+                    if isinstance(output, StreamingOutput):
+                        is_streamed = is_streamed or isinstance(output.chunk, str)
+                        self._write(output.chunk)
                         continue
-                    if streamed:
+                    if is_streamed:
                         self._write("\n")
-                    yield from self._show_messages(last.state, is_streamed=bool(streamed))
-                    streamed = ""
+                    yield from self._show_messages(output.state, is_streamed=is_streamed)
+                    is_streamed = False
         finally:
-            if streamed:
+            if is_streamed:
                 self._write("\n")  # after the part of an answer that broke off
         return last
 
@@ -262,20 +224,8 @@ class _Conversation:
         if self._thread is not None:
             self._agent.graph.pause(self._thread)
 
-    def _outputs(self, given: Any) -> Iterator[NodeOutput]:
-        if self._runner is None:
-            yield from self._agent.stream(given, self._thread)
-            return
-
-        async def read_next(stream: Any) -> NodeOutput | None:
-            return await anext(stream, None)
-
-        stream = self._agent.astream(given, self._thread)
-        while (output := self._runner.run(read_next(stream))) is not None:
-            yield output
-
-    def _write(self, text: str) -> None:
-        if not self._context.as_json:
+    def _write(self, text: Any) -> None:
+        if isinstance(text, str) and not self._context.as_json:
             self._context.out.write(escape_lines(text))
             self._context.out.flush()
 
@@ -288,8 +238,8 @@ class _Conversation:
                     yield Text(line, {"message": dict(message)})
         self._shown = len(messages)
 
-    def _ask(self, interrupts: Sequence[InterruptionMetadata]) -> dict[str, Any] | None:
-        """Return the answers by the ids of the interrupts; None if the input has ended before the first.
+    def _ask(self, interrupts: Sequence[InterruptionMetadata]) -> Any:
+        """Return the answers to interrupts; ABSENT if the input has ended before the first.
 
         If it ends later, the answers so far are kept, and the next conversation asks for the others.
         """
@@ -299,37 +249,38 @@ class _Conversation:
             if answer is ABSENT:
                 break
             answers[interrupt.id] = answer
-        return answers or None
+        return GraphResume(answers) if answers else ABSENT
 
     def _ask_one(self, interrupt: InterruptionMetadata) -> Any:
         payload = interrupt.payload
-        if not _is_approval(payload):
-            line = self._read_question(describe_payload(interrupt.reason()))
-            return ABSENT if line is None else _parse_answer(line)
-        if "error" in payload:
-            self._context.warn(escape(str(payload["error"])))
-        question = f"approve {_describe_call(payload)}? [y/n/JSON]"
+        is_approval = _is_approval(payload)
+        question = describe_payload(interrupt.reason())
+        if is_approval:
+            question = f"approve {_describe_call(payload)}? [y/n/JSON]"
+            if "error" in payload:
+                self._context.warn(escape(str(payload["error"])))
         while True:
-            line = self._read_question(question)
+            if not self._is_interactive:
+                self._context.warn(question)
+            line = self._read_line(f"{question} ")
             if line is None:
                 return ABSENT
-            answer = _parse_approval(line)
-            if answer is not None:
+            answer = _parse_approval(line) if is_approval else _parse_answer(line)
+            if answer is not None or not is_approval:
                 return answer
 
-    def _read_question(self, question: str) -> str | None:
-        if not self._is_interactive:
-            self._context.warn(question)
-        return self._read_line(f"{question} ")
-
-    def _describe_end(self, turns: int) -> Message:
-        parts = [pluralize(turns, "turn"), *map(_describe_waiting, self._waiting)]
+    def _describe_end(self, turns: int, waiting: Sequence[InterruptionMetadata]) -> Message:
+        parts = [pluralize(turns, "turn"), *map(_describe_waiting, waiting)]
         if self._thread is not None:
             parts.append(f"continue with --thread {escape(self._thread)}")
-        elif self._waiting:
+        elif waiting:
             parts.append("no answer can come later, because the agent has no checkpointer")
-        waiting = [interrupt.payload for interrupt in self._waiting]
-        return Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": waiting})
+        payloads = [interrupt.payload for interrupt in waiting]
+        return Message("; ".join(parts), {"thread": self._thread, "turns": turns, "waiting": payloads})
+
+
+async def _read_next(stream: AsyncIterator[NodeOutput]) -> NodeOutput | None:
+    return await anext(stream, None)
 
 
 def _is_approval(payload: Any) -> bool:

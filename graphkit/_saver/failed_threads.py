@@ -1,0 +1,86 @@
+"""What an operation on many threads does when it fails on some of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from typing import Final, final
+
+from graphkit.errors import CheckpointerError, CheckpointStorageError, ThreadBusyError
+
+_MAX_NAMES: Final = 20
+"""How many threads an error names."""
+
+
+@final
+class FailedThreads:
+    """The threads on which an operation failed; it continues with the others."""
+
+    def __init__(
+        self,
+        operation: str,
+        *,
+        total: int | None = None,
+        catches: tuple[type[Exception], ...] = (CheckpointerError, OSError),
+        fatal: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Begin without failures.
+
+        Args:
+            operation: what is done with each thread, as a verb.
+            total: how many threads there are, if that is known.
+            catches: the errors that concern one thread.
+            fatal: those of them that all other threads would meet, too: they end the operation.
+        """
+        self._operation = operation
+        self._total = total
+        self._catches = catches
+        self._fatal = fatal
+        self._thread_ids: list[str] = []
+        # Of the others no error is kept: the frames of its traceback hold the states of its thread.
+        self._first: Exception | None = None
+        self.has_waited = False
+        """Whether a run held a thread until the operation gave up."""
+
+    @contextmanager
+    def catch(self, thread_id: str) -> Iterator[None]:
+        """Record an error of one thread instead of raising it."""
+        try:
+            yield
+        except self._catches as error:
+            if isinstance(error, self._fatal) or is_out_of_resources(error):
+                raise
+            self._thread_ids.append(thread_id)
+            if self._first is None:
+                self._first = error
+            self.has_waited = self.has_waited or isinstance(error, ThreadBusyError)
+
+    def raise_if_any(self) -> None:
+        """Raise the first error; of several threads, its message also names those that failed."""
+        first = self._first
+        if first is None:
+            return
+        if self._total == 1:
+            raise first
+        error = first
+        if isinstance(first, OSError) and not isinstance(first, CheckpointerError):
+            error = CheckpointStorageError(os.fsdecode(first.filename or ""), self._operation, first)
+        described = copy(error)
+        described.args = (*error.args[:-1], f"{error} ({self._describe()})")
+        raise described from first
+
+    def _describe(self) -> str:
+        names = ", ".join(f"{thread_id:.80}" for thread_id in self._thread_ids[:_MAX_NAMES])
+        unnamed = len(self._thread_ids) - _MAX_NAMES
+        if unnamed > 0:
+            names = f"{names} and {unnamed} more"
+        others = "no other is done" if len(self._thread_ids) == self._total else "all others are done"
+        return f"cannot {self._operation} {names}; {others}"
+
+
+def is_out_of_resources(error: Exception) -> bool:
+    """Return whether an error is due to the process, and not to the store of a thread."""
+    return isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}

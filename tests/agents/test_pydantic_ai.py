@@ -1,0 +1,385 @@
+"""Agents of pydantic-ai on graphkit threads: what is recorded is not made again, whoever goes on."""
+
+import asyncio
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections import Counter
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pydantic_ai")
+from pydantic import BaseModel
+from pydantic_ai import Agent, CallDeferred, DeferredToolRequests, ModelRetry, RunContext
+from pydantic_ai.messages import (
+    ImageUrl,
+    ModelResponse,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
+from pydantic_ai.models.test import TestModel
+
+from graphkit import GraphResume, GraphRunnerError, NodeExecutionError
+from graphkit.errors import MissingDependencyError
+from graphkit.pydantic_ai import DurableResult, make_durable
+from savers import FileSystemSaver, MemorySaver
+from tests.agents import durable_program
+from tests.agents.durable_program import MODEL_CALLS, TOOL_CALLS
+
+KILLS = 30
+
+
+def call(tool, id, **arguments):
+    return ToolCallPart(tool, arguments, id)
+
+
+class Script:
+    """A model that gives the answers of a list, and knows how often it was asked."""
+
+    def __init__(self, *answers):
+        self.answers = [answer if isinstance(answer, list) else [answer] for answer in answers]
+        self.asked = []
+        self.model = FunctionModel(self.answer, stream_function=self.stream)
+
+    def next_answer(self, messages):
+        self.asked.append(messages)
+        number = sum(isinstance(message, ModelResponse) for message in messages)
+        return self.answers[number]
+
+    def answer(self, messages, info):
+        parts = [TextPart(part) if isinstance(part, str) else part for part in self.next_answer(messages)]
+        return ModelResponse(parts=parts)
+
+    async def stream(self, messages, info):
+        for index, part in enumerate(self.next_answer(messages)):
+            if isinstance(part, str):
+                for word in part.split(" "):
+                    yield f"{word} "
+            else:
+                yield {index: DeltaToolCall(part.tool_name, part.args_as_json_str(), tool_call_id=part.tool_call_id)}
+
+
+def make_shop(script, calls, **options):
+    agent = Agent(script.model, output_type=[str, DeferredToolRequests], name="shop", **options)
+
+    @agent.tool_plain
+    def look_up(number: int) -> str:
+        calls.append(f"look up {number}")
+        return f"order {number}"
+
+    @agent.tool_plain(requires_approval=True)
+    def cancel(number: int) -> str:
+        calls.append(f"cancel {number}")
+        return f"cancelled {number}"
+
+    @agent.tool_plain
+    def ship(number: int) -> str:
+        raise CallDeferred
+
+    return agent
+
+
+def returned(result):
+    return [part.content for message in result.messages for part in message.parts if isinstance(part, ToolReturnPart)]
+
+
+def test_a_thread_remembers_the_conversation(tmp_path):
+    for number, prompt in enumerate(["Hello", "Who am I?"]):
+        script = Script("Hello.", "Bob.")
+        with FileSystemSaver(tmp_path) as saver:
+            result = make_durable(make_shop(script, []), saver).run(prompt, "bob")
+        assert (result.output, result.interrupts) == (["Hello.", "Bob."][number], ())
+        assert len(script.asked) == 1
+        assert len(result.messages) == 2 * (number + 1)
+
+
+def test_tools_that_wait_are_interrupts_that_another_process_answers(tmp_path):
+    answers = [[call("look_up", "c1", number=1), call("cancel", "c2", number=2), call("ship", "c3", number=3)], "done"]
+    calls = []
+    with FileSystemSaver(tmp_path) as saver:
+        first = make_durable(make_shop(Script(*answers), calls), saver).run("go", "t")
+    assert first.output is None
+    assert [interrupt.payload for interrupt in first.interrupts] == [
+        {"kind": "approval", "tool": "cancel", "arguments": {"number": 2}, "id": "c2"},
+        {"kind": "call", "tool": "ship", "arguments": {"number": 3}, "id": "c3"},
+    ]
+    approval, external = (interrupt.id for interrupt in first.interrupts)
+    script = Script(*answers)
+    with FileSystemSaver(tmp_path) as saver:
+        durable = make_durable(make_shop(script, calls), saver)
+        second = durable.run(GraphResume({external: {"parcel": 7}}), "t")
+        assert [interrupt.id for interrupt in second.interrupts] == [approval]
+        assert script.asked == []
+        last = durable.run(GraphResume(True), "t")
+    assert (last.output, calls) == ("done", ["look up 1", "cancel 2"])
+    assert sorted(map(str, returned(last))) == ["cancelled 2", "order 1", "{'parcel': 7}"]
+    assert len(script.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "content", "called"),
+    [
+        (True, "cancelled 2", ["cancel 2"]),
+        (False, "The tool call was denied.", []),
+        ({"approved": False, "reason": "it is shipped"}, "it is shipped", []),
+        ({"approved": True, "arguments": {"number": 4}}, "cancelled 4", ["cancel 4"]),
+    ],
+)
+def test_an_approval_approves_changes_or_refuses(answer, content, called):
+    calls = []
+    durable = make_durable(make_shop(Script(call("cancel", "c2", number=2), "done"), calls), MemorySaver())
+    durable.run("go", "t")
+    asked_again = durable.run(GraphResume("perhaps"), "t")
+    assert "answer True, False" in asked_again.interrupts[0].payload["error"]
+    result = durable.run(GraphResume(answer), "t")
+    assert (result.output, returned(result), calls) == ("done", [content], called)
+
+
+def test_a_new_prompt_while_tools_wait_is_refused_and_changes_nothing():
+    durable = make_durable(make_shop(Script(call("cancel", "c2", number=2), "done"), []), MemorySaver())
+    before = durable.run("go", "t").interrupts
+    with pytest.raises(GraphRunnerError, match="tools of the thread 't' wait: give GraphResume"):
+        durable.run("something else", "t")
+    assert durable.run(None, "t").interrupts == before
+    assert durable.run(GraphResume(True), "t").output == "done"
+
+
+def test_after_an_error_nothing_recorded_is_made_again():
+    calls = []
+    script = Script([call("look_up", "c1", number=1), call("break_down", "c2")], "done")
+    agent = make_shop(script, calls)
+
+    @agent.tool_plain
+    def break_down() -> str:
+        calls.append("break down")
+        if len(calls) < 3:
+            raise OSError("the disk is full")
+        return "repaired"
+
+    durable = make_durable(agent, MemorySaver())
+    with pytest.raises(NodeExecutionError, match="the disk is full"):
+        durable.run("go", "t")
+    assert durable.run(None, "t").output == "done"
+    assert Counter(calls) == {"look up 1": 1, "break down": 2}
+    assert len(script.asked) == 2
+
+
+class SlowSaver(MemorySaver):
+    """Takes its time for each record, so that finished calls wait for theirs."""
+
+    def put_writes(self, config, writes):
+        time.sleep(0.05)
+        super().put_writes(config, writes)
+
+
+def test_calls_that_have_finished_when_another_one_fails_are_not_made_again():
+    agent = make_shop(Script([call("act", "c1"), call("act", "c2"), call("break_down", "c3")], "done"), [])
+    calls = []
+
+    @agent.tool
+    async def act(context: RunContext) -> str:
+        calls.append(context.tool_call_id)
+        return "acted"
+
+    @agent.tool_plain
+    async def break_down() -> str:
+        await asyncio.sleep(0.01)
+        calls.append("c3")
+        if calls.count("c3") == 1:
+            raise OSError("no")
+        return "repaired"
+
+    durable = make_durable(agent, SlowSaver())
+    with pytest.raises(NodeExecutionError, match="no"):
+        durable.run("go", "t")
+    assert durable.run(None, "t").output == "done"
+    assert Counter(calls) == {"c1": 1, "c2": 1, "c3": 2}
+
+
+def test_a_tool_that_asks_the_model_to_retry_is_recorded_like_any_other():
+    script = Script(call("try_it", "c1"), call("try_it", "c2"), call("fail", "c3"), "done")
+    agent = make_shop(script, [])
+    tried = []
+
+    @agent.tool_plain
+    def try_it() -> str:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ModelRetry("again")
+        return "ok"
+
+    @agent.tool_plain
+    def fail() -> str:
+        tried.append(1)
+        if len(tried) == 3:
+            raise OSError("once")
+        return "ok"
+
+    durable = make_durable(agent, MemorySaver())
+    with pytest.raises(NodeExecutionError, match="once"):
+        durable.run("go", "t")
+    assert durable.run(None, "t").output == "done"
+    assert (len(tried), len(script.asked)) == (4, 4)
+
+
+def test_a_stream_yields_events_while_they_happen_and_the_result_last():
+    calls = []
+    script = Script([call("look_up", "c1", number=1)], "All is well")
+    durable = make_durable(make_shop(script, calls), MemorySaver())
+    *events, result = durable.stream("go", "t")
+    pieces = [event.part.content for event in events if is_text(event, PartStartEvent)]
+    pieces += [event.delta.content_delta for event in events if is_text(event, PartDeltaEvent)]
+    assert pieces == ["All ", "is ", "well "]
+    assert isinstance(result, DurableResult)
+    assert (result.output, calls, len(script.asked)) == ("All is well ", ["look up 1"], 2)
+
+
+def is_text(event, kind):
+    return isinstance(event, kind) and isinstance(
+        getattr(event, "part", event.delta if kind is PartDeltaEvent else None), TextPart | TextPartDelta
+    )
+
+
+@pytest.mark.parametrize("first", ["run", "stream"])
+def test_a_run_that_was_streamed_goes_on_without_a_stream_and_the_other_way_round(first):
+    script = Script([call("break_down", "c1")], "done")
+    agent = make_shop(script, [])
+    attempts = []
+
+    @agent.tool_plain
+    def break_down() -> str:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise OSError("no")
+        return "yes"
+
+    durable = make_durable(agent, MemorySaver())
+    runs = {"run": durable.run, "stream": lambda prompt, thread: [*durable.stream(prompt, thread)][-1]}
+    with pytest.raises(NodeExecutionError, match="no"):
+        runs.pop(first)("go", "t")
+    (go_on,) = runs.values()
+    assert go_on(None, "t").output.strip() == "done"
+    assert len(script.asked) == 2
+
+
+def test_closing_a_stream_ends_the_call_of_the_model():
+    ended = []
+
+    async def slow(messages, info):
+        try:
+            yield "one "
+            await asyncio.sleep(60)
+        finally:
+            ended.append(1)
+
+    durable = make_durable(Agent(FunctionModel(stream_function=slow), name="slow"), MemorySaver())
+    stream = durable.stream("go", "t")
+    assert next(stream).part.content == "one "
+    stream.close()
+    assert ended == [1]
+
+
+class Trip(BaseModel):
+    city: str
+    day: date
+
+
+def test_outputs_prompts_and_dependencies_of_any_type():
+    agent = Agent(TestModel(custom_output_args={"city": "Bern", "day": "2026-11-26"}), output_type=Trip, deps_type=list)
+
+    @agent.tool
+    def note(context: RunContext[list]) -> str:
+        context.deps.append(context.tool_call_id)
+        return "noted"
+
+    deps = []
+    durable = make_durable(agent, MemorySaver())
+    prompt = ["Where is this?", ImageUrl("https://example.com/a.png")]
+    result = durable.run(prompt, "t", deps=deps)
+    assert result.output == Trip(city="Bern", day=date(2026, 11, 26))
+    assert durable.run(None, "t").output == result.output
+    assert result.messages[0].parts[0].content == prompt
+    assert len(deps) == 1
+
+
+def test_many_threads_run_at_once():
+    script = Script([call("look_up", f"c{number}", number=number) for number in range(10)], "done")
+    calls = []
+    durable = make_durable(make_shop(script, calls), MemorySaver())
+
+    async def run_all():
+        return await asyncio.gather(*(durable.arun("go", f"t{number}") for number in range(5)))
+
+    assert [result.output for result in asyncio.run(run_all())] == ["done"] * 5
+    assert len(calls) == 50
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch):
+    monkeypatch.delattr("graphkit.pydantic_ai._durability")
+    monkeypatch.setitem(sys.modules, "graphkit.pydantic_ai._durability", None)
+    with pytest.raises(MissingDependencyError, match=r"\[pydantic-ai\]"):
+        make_durable(Agent("test"), MemorySaver())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
+def test_killed_at_random_times_each_call_has_its_effect_once_but_for_the_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # or the server of 3.11 cannot preload
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["tests.agents.durable_program"])
+    chance = random.Random("kills")
+    undisturbed = tmp_path / "undisturbed"
+    go_on(processes, undisturbed, None)
+    began = time.monotonic()
+    go_on(processes, tmp_path / "measured", None)
+    whole = time.monotonic() - began
+    kills = 0
+    for number in range(10 * KILLS):
+        directory = tmp_path / f"{number}"
+        while not go_on(processes, directory, chance.uniform(0, whole) if kills < KILLS else None):
+            kills += 1
+        assert_each_call_once(directory)
+        if kills == KILLS:
+            break
+    assert kills == KILLS
+
+
+def go_on(processes, directory, seconds):
+    """Go on in a process that is killed some time after it has begun, if not at None; return whether it ended."""
+    directory.mkdir(exist_ok=True)
+    notes = directory / "notes"
+    begun = notes.read_text(encoding="utf-8").count("attempt") if notes.exists() else 0
+    process = processes.Process(target=durable_program.go_on, args=(str(directory),))
+    process.start()
+    while process.is_alive() and (not notes.exists() or notes.read_text(encoding="utf-8").count("attempt") == begun):
+        time.sleep(0.001)
+    process.join(seconds)
+    has_ended = not process.is_alive()
+    process.kill()
+    process.join()
+    assert not has_ended or process.exitcode == 0
+    return has_ended
+
+
+def assert_each_call_once(directory: Path):
+    """No call that was recorded is made again, all are made, and the conversation ends."""
+    *lines, last = (directory / "notes").read_text(encoding="utf-8").splitlines()
+    recorded = set()
+    made = set()
+    for line in lines:
+        kind, _, name = line.partition(" ")
+        if kind == "effect":
+            assert name not in recorded
+            made.add(name)
+        elif kind == "recorded":
+            recorded.add(name)
+    assert made == {*MODEL_CALLS, *TOOL_CALLS}
+    assert last == "output result of m3"

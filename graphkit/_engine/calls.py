@@ -23,7 +23,6 @@ cannot be stopped.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing
 from contextvars import copy_context
@@ -73,12 +72,7 @@ def compose_call(
     Returns:
         The call itself if there is nothing to add; otherwise a call that takes the config, and that
         pickles if its parts do.
-
-    Raises:
-        ValueError: the timeout is not a positive number of seconds.
     """
-    if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"the timeout of {node_id!r} must be a number of seconds above 0, not {timeout!r}")
     hooks = [*wraps]
     if retry is not None:
         hooks.append(Call(retry.as_hook(), takes_config=True))

@@ -32,7 +32,7 @@ from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
-    from asyncio import Event, Task as AsyncTask
+    from asyncio import Task as AsyncTask
 
 _MAX_THREADS: Final = 64
 """How many branches run on graphkit's own threads at once; more wait for a free thread."""
@@ -262,6 +262,8 @@ class AsyncPool:
             writer: stores for the run.
             cancellation: holds back a cancellation while a thread executes a node.
         """
+        import asyncio  # 25 ms to import, and only async runs need it
+
         self.writer = writer
         self.cancellation = cancellation
         self.futures = TaskFutures(writer.flush, call_action)
@@ -269,7 +271,7 @@ class AsyncPool:
         self.running: dict[int, AsyncTask[Outcome]] = {}
         self.done: set[int] = set()
         """The tickets of done tasks that `wait` has not returned yet."""
-        self.news: Event | None = None
+        self.news = asyncio.Event()
 
     async def run(self, task: Task) -> Any:
         """Run one task, and wait for it."""
@@ -310,8 +312,6 @@ class AsyncPool:
         import asyncio
 
         self.writer.share()
-        if self.news is None:
-            self.news = asyncio.Event()
         ticket = next(self.tickets)
         if task.executor is None and (is_async(task) or _has_async_form(task)):
             coroutine = _capture_outcome(self._run_here(task))
@@ -323,7 +323,6 @@ class AsyncPool:
         return ticket
 
     def _mark_done(self, ticket: int) -> None:
-        assert self.news is not None
         self.done.add(ticket)
         self.news.set()
 
@@ -343,7 +342,6 @@ class AsyncPool:
     async def _wait(self, tickets: Collection[int]) -> list[DoneTask]:
         import asyncio
 
-        assert self.news is not None
         while not (done := self.done.intersection(tickets)):
             self.news.clear()
             try:

@@ -29,6 +29,7 @@ from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
+from graphkit._to_thread import run_in_thread
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError
 
@@ -285,9 +286,7 @@ class CompiledGraph(JavaNames):
 
     async def aresume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
         """As `resume`."""
-        import asyncio
-
-        config = await asyncio.to_thread(self._resolve_config, thread, checkpoint_id)
+        config = await run_in_thread(self._resolve_config, thread, checkpoint_id)
         return await self.ainvoke(None, config)
 
     async def astate_of(self, config: ConfigLike = None) -> StateSnapshot | None:

@@ -17,10 +17,11 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume
 from graphkit._saver.arguments import ThreadLike, resolve_thread_id
-from graphkit._saver.base import BaseCheckpointSaver, run_in_thread
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsRepair
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.incomplete import StoredCheckpoint
+from graphkit._to_thread import run_in_thread
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointNotFoundError
 

@@ -16,9 +16,6 @@ from graphkit._saver.arguments import (
     check_limit as check_limit,
     resolve_thread_id as resolve_thread_id,
 )
-from graphkit._saver.base import (
-    run_in_thread as run_in_thread,
-)
 from graphkit._saver.checkpoint_info import (
     make_checkpoint_info as make_checkpoint_info,
 )
@@ -61,6 +58,9 @@ from graphkit._saver.writes import (
     find_waiting_interrupts as find_waiting_interrupts,
     is_incomplete as is_incomplete,
     iter_changes as iter_changes,
+)
+from graphkit._to_thread import (
+    run_in_thread as run_in_thread,
 )
 
 __all__ = [

@@ -23,18 +23,8 @@ cannot be stopped.
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Iterator,
-    Sequence,
-)
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing
 from contextvars import copy_context
 from copy import copy
 from functools import partial
@@ -43,20 +33,15 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, final
 
+from graphkit._plan.call_kinds import EXHAUSTED, RUN, iterate_on_thread, next_chunk
 from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT_NODE_CONTEXT, Journal, NodeContext
-from graphkit._records.output import ABSENT, Command
+from graphkit._records.output import ABSENT
+from graphkit._to_thread import Outcome, Thunk, capture_outcome, finish_in_thread, unwrap_outcome
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
     from graphkit._plan.retry import RetryPolicy
-
-_EXHAUSTED: Final = object()
-"""Stands for the end of a generator."""
-Thunk = Callable[[], Any]
-"""A function or a hook with its arguments; the result may be of another kind than expected."""
-Outcome = tuple[Any, BaseException | None]
-"""The result of a call, or the error that it raised."""
 
 
 def compose_call(
@@ -87,11 +72,7 @@ def compose_call(
     Returns:
         The call itself if there is nothing to add; otherwise a call that takes the config, and that
         pickles if its parts do.
-
-    Raises:
-        ValueError: the timeout is not a positive number of seconds.
     """
-    _check_timeout(node_id, timeout)
     hooks = [*wraps]
     if retry is not None:
         hooks.append(Call(retry.as_hook(), takes_config=True))
@@ -116,13 +97,6 @@ def _as_call(function: Callable[[Any, Any], Any], *parts: Call) -> Call:
     return call
 
 
-def _check_timeout(node_id: str, timeout: float | None) -> None:
-    if timeout is None:
-        return
-    if not (timeout > 0 and math.isfinite(timeout)):
-        raise ValueError(f"the timeout of {node_id!r} must be a number of seconds above 0, not {timeout!r}")
-
-
 @final
 class _HookedCall:
     """A call with a hook around it; is sent to other processes, as its parts are."""
@@ -140,7 +114,7 @@ class _HookedCall:
         needs_thread = hook.is_async and not inner.is_async
         call = _InnerCall(inner, state, config, needs_thread=needs_thread)
         thunk = partial(hook.function, self.node_id, state, config, call)
-        return _RUN[hook.is_async or inner.is_async, hook.is_generator or inner.is_generator](thunk)
+        return RUN[hook.is_async or inner.is_async, hook.is_generator or inner.is_generator](thunk)
 
 
 @final
@@ -201,8 +175,8 @@ class _InnerCall:
         # so it is called on a thread, chunk by chunk.
         if self.needs_thread:
             if inner.is_generator:
-                return _AwaitableChunks(_iterate_on_thread(thunk()))
-            return call_on_thread(thunk)
+                return _AwaitableChunks(iterate_on_thread(thunk()))
+            return finish_in_thread(thunk)
         if inner.is_async and inner.is_generator:
             return _AwaitableChunks(thunk())
         return thunk()
@@ -222,46 +196,6 @@ class _InnerCall:
         context.outputs.extend(kept)
 
 
-# The four kinds
-
-
-def _run_function(thunk: Thunk) -> Any:
-    return thunk()
-
-
-async def _run_async_function(thunk: Thunk) -> Any:
-    result = thunk()
-    return await result if inspect.isawaitable(result) else result
-
-
-def _run_generator(thunk: Thunk) -> Generator[Any, Any, Any]:
-    result = thunk()
-    return (yield from result) if isinstance(result, Iterator) else result
-
-
-async def _run_async_generator(thunk: Thunk) -> AsyncGenerator[Any]:
-    result = thunk()
-    if inspect.isawaitable(result):
-        result = await result
-    if isinstance(result, Iterator):
-        result = _iterate_on_thread(result)
-    if isinstance(result, AsyncIterable):
-        async with _closing(aiter(result)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-    elif result is not None:
-        yield _to_command(result)
-
-
-_RUN: Final[dict[tuple[bool, bool], Callable[[Thunk], Any]]] = {
-    (False, False): _run_function,
-    (True, False): _run_async_function,
-    (False, True): _run_generator,
-    (True, True): _run_async_generator,
-}
-"""The adapters by kind: (is_async, is_generator)."""
-
-
 @final
 class _AwaitableChunks:
     """An async generator that a hook may also await, as it awaits any other `call()`."""
@@ -277,76 +211,6 @@ class _AwaitableChunks:
     def __await__(self) -> Generator[Any, Any, AsyncGenerator[Any]]:
         yield from ()
         return self.generator
-
-
-def _closing(chunks: Any) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-    return aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext(chunks)
-
-
-def _to_command(update: Any) -> Command:
-    return update if isinstance(update, Command) else Command(update=update)
-
-
-# Sync calls, made awaitable
-
-
-async def call_on_thread(thunk: Thunk) -> Any:
-    """Call on a thread.
-
-    A cancellation waits for the call, which must not go on after the run has stopped.
-    """
-    import asyncio  # 25 ms to import, and only async runs need it
-
-    cancelled = None
-    task = asyncio.ensure_future(asyncio.to_thread(capture_outcome, thunk))
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return unwrap_outcome(task.result())
-
-
-async def _iterate_on_thread(chunks: Iterator[Any]) -> AsyncGenerator[Any]:
-    """Iterate with each step on a thread; what a generator returns comes last, as a Command."""
-    try:
-        while True:
-            chunk, returned = await call_on_thread(partial(_next_chunk, chunks))
-            if chunk is _EXHAUSTED:
-                break
-            yield chunk
-        if returned is not None:
-            yield _to_command(returned)
-    finally:
-        if inspect.isgenerator(chunks):
-            chunks.close()
-
-
-def _next_chunk(chunks: Iterator[Any]) -> tuple[Any, Any]:
-    """Return the next chunk and None; at the end, _EXHAUSTED and what the generator returned."""
-    try:
-        return next(chunks), None
-    except StopIteration as end:
-        return _EXHAUSTED, end.value
-
-
-def capture_outcome(thunk: Thunk) -> Outcome:
-    """Call, and return the result or the error."""
-    # A future can hold any exception but StopIteration: it would never be done.
-    try:
-        return thunk(), None
-    except BaseException as error:  # noqa: BLE001 - `unwrap_outcome` raises it again
-        return None, error
-
-
-def unwrap_outcome(outcome: Outcome) -> Any:
-    """Return the result, or raise the error."""
-    result, error = outcome
-    if error is not None:
-        raise error
-    return result
 
 
 # Timeouts
@@ -391,16 +255,16 @@ def _run_function_in_time(thunk: Thunk, budget: _TimeBudget) -> Any:
 
 
 async def _run_async_function_in_time(thunk: Thunk, budget: _TimeBudget) -> Any:
-    return await budget.run(_run_async_function(thunk))
+    return await budget.run(RUN[True, False](thunk))
 
 
 def _run_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> Generator[Any, Any, Any]:
     with _Worker(budget) as worker:
-        chunks = _run_generator(thunk)
+        chunks = RUN[False, True](thunk)
         try:
             while True:
-                chunk, returned = worker.run(partial(_next_chunk, chunks))
-                if chunk is _EXHAUSTED:
+                chunk, returned = worker.run(partial(next_chunk, chunks))
+                if chunk is EXHAUSTED:
                     return returned
                 yield chunk
         except GeneratorExit:
@@ -411,8 +275,8 @@ def _run_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> Generator[Any, 
 
 
 async def _run_async_generator_in_time(thunk: Thunk, budget: _TimeBudget) -> AsyncGenerator[Any]:
-    async with aclosing(_run_async_generator(thunk)) as chunks:
-        while (chunk := await budget.run(anext(chunks, _EXHAUSTED))) is not _EXHAUSTED:
+    async with aclosing(RUN[True, True](thunk)) as chunks:
+        while (chunk := await budget.run(anext(chunks, EXHAUSTED))) is not EXHAUSTED:
             yield chunk
 
 
@@ -422,7 +286,7 @@ _RUN_IN_TIME: Final[dict[tuple[bool, bool], Callable[[Thunk, _TimeBudget], Any]]
     (False, True): _run_generator_in_time,
     (True, True): _run_async_generator_in_time,
 }
-"""As `_RUN`, with a timeout."""
+"""As `RUN`, with a timeout."""
 
 
 @final

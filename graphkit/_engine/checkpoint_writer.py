@@ -1,4 +1,4 @@
-"""Writes checkpoints and pending writes, at once or in the background, and handles failures.
+"""CheckpointWriter: stores what a run has to store, at once or in the background, and handles failures.
 
 In the background, puts wait in a bounded queue; one thread does them in order. The queue stops at
 the first failure. That error is raised at the next save, or when the run stops, so what is stored
@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from queue import Queue
 from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine.requests import Record, Save
+from graphkit._engine.history import Steps
+from graphkit._engine.reporter import RunReporter
+from graphkit._engine.requests import Discard, Load, LoadWrites, Record, Release, Save
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
+from graphkit._to_thread import HeldCancellation
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError
 
@@ -26,53 +29,158 @@ _QUEUE_SIZE: Final = 64
 """How many puts may wait in the background. A run that is faster than its disk waits for it."""
 _LOG: Final = logging.getLogger("graphkit.engine")
 
-PostEvent = Callable[[str, Mapping[str, Any]], None]
-
 
 @final
 class CheckpointWriter:
-    """Stores the checkpoints and pending writes of one run.
+    """Stores the checkpoints and pending writes of one run, and reads what it has stored.
 
     Attributes:
         queue: the puts that wait in the background; None if they are made at once.
+        is_shared: whether several threads may store: there have been concurrent tasks.
     """
 
-    def __init__(self, options: CompileConfig, post_event: PostEvent, *, is_update: bool) -> None:
+    def __init__(
+        self, options: CompileConfig, reporter: RunReporter, cancellation: HeldCancellation, *, is_update: bool
+    ) -> None:
         """Prepare a writer.
 
         Args:
             options: say whether to store in the background, and whether a failure ends the run.
-            post_event: posts an event, given its type and data.
+            reporter: posts events.
+            cancellation: holds back a cancellation while something is stored.
             is_update: whether this is an update of a state, which always stores at once, or fails.
         """
-        self.post_event = post_event
+        self.reporter = reporter
+        self.cancellation = cancellation
+        self.is_shared = False
+        self.lock = threading.RLock()
+        """Held to store: the run and the threads of its nodes store one at a time."""
+        self.last_save: Save | None = None
+        """The last save that was made while the writer was shared."""
         self.raises = is_update or options.on_save_error == "raise"
         self.queue: _WriteQueue | None = None
         if options.durability == "async" and not is_update:
             self.queue = _WriteQueue(self.handle_failure)
 
+    def share(self) -> None:
+        """Prepare for nodes that run concurrently, and so for several threads that store."""
+        self.is_shared = True
+
+    def perform(self, steps: Steps) -> None:
+        """Answer the requests of a generator on the calling thread; `once` records results so."""
+        answer: Any = None
+        with self.lock:
+            try:
+                while True:
+                    request = steps.send(answer)
+                    answer = None
+                    if isinstance(request, Save):
+                        answer = self.save(request)
+                    else:
+                        assert isinstance(request, Record)
+                        self.record(request)
+            except StopIteration:
+                self.flush()
+
     def save(self, save: Save) -> Checkpoint | None:
         """Append a checkpoint; return None if that failed and the run goes on."""
-        is_stored = self._write(save.saver.put, save.config, save.checkpoint, save)
+        if not self.is_shared:
+            is_stored = self._write(save.saver.put, save.checkpoint, save)
+            return save.checkpoint if is_stored else None
+        # A node's thread stores the position when it records something, at the same time as the loop
+        # may do so. Both have made a checkpoint of it; the second one gets that of the first.
+        with self.lock:
+            if self.last_save is not None and _is_same_save(self.last_save, save):
+                return self.last_save.checkpoint
+            is_stored = self._write(save.saver.put, save.checkpoint, save)
+            self.last_save = save if is_stored else None
+            return save.checkpoint if is_stored else None
+
+    async def asave(self, save: Save) -> Checkpoint | None:
+        """As `save`; a cancellation is held back."""
+        if self._must_store_on_thread:
+            return await self.cancellation.complete_in_thread(self.save, save)
+        is_stored = await self._awrite(save.saver.aput, save.checkpoint, save)
         return save.checkpoint if is_stored else None
 
     def record(self, record: Record) -> None:
         """Record pending writes."""
-        self._write(record.saver.put_writes, record.config, record.writes, record)
+        with self.lock:
+            self._write(record.saver.put_writes, record.writes, record)
 
-    def _write(
-        self, put: Callable[[RunnableConfig, Any], object], config: RunnableConfig, value: Any, request: Save | Record
-    ) -> bool:
+    async def arecord(self, record: Record) -> None:
+        """As `record`; a cancellation is held back."""
+        if self._must_store_on_thread:
+            await self.cancellation.complete_in_thread(self.record, record)
+        else:
+            await self._awrite(record.saver.aput_writes, record.writes, record)
+
+    @property
+    def _must_store_on_thread(self) -> bool:
+        # With a queue or with concurrent tasks, other threads store too: they share the lock and the
+        # order of `save`, which may block. Otherwise the saver's own async form is used.
+        return self.queue is not None or self.is_shared
+
+    def _write(self, put: Callable[[RunnableConfig, Any], object], value: Any, request: Save | Record) -> bool:
         """Make a put, now or in the background; return False if that failed and the run goes on."""
+        config = request.config
         if self.queue is not None:
-            self.queue.add(partial(put, config, value), describe_write(request))
+            self.queue.add(partial(put, config, value), _describe_write(request))
             return True
         try:
             put(config, value)
         except (CheckpointerError, OSError) as error:
-            self.handle_failure(error, describe_write(request))
+            self.handle_failure(error, _describe_write(request))
             return False
         return True
+
+    async def _awrite(
+        self, put: Callable[[RunnableConfig, Any], Coroutine[Any, Any, object]], value: Any, request: Save | Record
+    ) -> bool:
+        """Await a put; return False if it failed and the run goes on."""
+        try:
+            await self.cancellation.complete(put(request.config, value))
+        except (CheckpointerError, OSError) as error:
+            self.handle_failure(error, _describe_write(request))
+            return False
+        return True
+
+    def load(self, request: Load) -> Checkpoint | None:
+        """Read a checkpoint, after all that waits is stored."""
+        self.flush()
+        return request.saver.get(request.config)
+
+    async def aload(self, request: Load) -> Checkpoint | None:
+        """As `load`."""
+        await self.aflush()
+        return await request.saver.aget(request.config)
+
+    def load_writes(self, request: LoadWrites) -> Mapping[str, Any]:
+        """Read the pending writes of a checkpoint, after all that waits is stored."""
+        self.flush()
+        return request.saver.get_writes(request.config)
+
+    async def aload_writes(self, request: LoadWrites) -> Mapping[str, Any]:
+        """As `load_writes`."""
+        await self.aflush()
+        return await request.saver.aget_writes(request.config)
+
+    def release(self, request: Release) -> None:
+        """Release a thread, after all that waits is stored."""
+        self.flush()
+        request.saver.release(request.config)
+
+    def discard(self, request: Discard) -> None:
+        """Delete a thread. A failure is posted and logged."""
+        self.flush()
+        try:
+            request.saver.delete(request.config)
+        except (CheckpointerError, OSError) as error:
+            # The run has succeeded; a thread that is left over must not cost its result.
+            self._post_event("checkpoint.delete", {"error": describe_error(error)})
+            _LOG.warning("thread %r could not be deleted after its run: %s", request.config.thread, error)
+        else:
+            self._post_event("checkpoint.delete", {})
 
     def flush(self) -> None:
         """Wait until everything is stored.
@@ -82,6 +190,11 @@ class CheckpointWriter:
         """
         if self.queue is not None:
             self.queue.flush()
+
+    async def aflush(self) -> None:
+        """As `flush`; a cancellation is held back."""
+        if self.queue is not None:
+            await self.cancellation.complete_in_thread(self.queue.flush)
 
     def close(self) -> None:
         """End the background thread after what waits; log a failure that has not been raised."""
@@ -94,10 +207,13 @@ class CheckpointWriter:
         Raises:
             Exception: the error itself, if a failure to store ends a run.
         """
-        self.post_event("checkpoint.fail", {"error": describe_error(error), "what": what})
+        self._post_event("checkpoint.fail", {"error": describe_error(error), "what": what})
         if self.raises:
             raise error
         _LOG.warning("%s was not stored, and the run goes on: %s", what, error)
+
+    def _post_event(self, type: str, data: Mapping[str, Any]) -> None:
+        self.reporter.post_event(type, None, data)
 
 
 class _QueuedWrite(NamedTuple):
@@ -163,8 +279,22 @@ class _WriteQueue:
             self.handle_failure(error, write.what)
 
 
-def describe_write(request: Save | Record) -> str:
+def _describe_write(request: Save | Record) -> str:
     """Name what a request stores, for a message."""
     if isinstance(request, Save):
         return f"the checkpoint of {request.checkpoint.node_id!r}"
     return "the pending writes of a checkpoint"
+
+
+def _is_same_save(one: Save, other: Save) -> bool:
+    """Return whether two threads of one run have asked to store the same position.
+
+    A position has one parent. The metadata distinguish executions of a nested graph, each of which
+    begins without a parent.
+    """
+    return (one.saver, one.config, one.checkpoint.parent_id, one.checkpoint.metadata) == (
+        other.saver,
+        other.config,
+        other.checkpoint.parent_id,
+        other.checkpoint.metadata,
+    )

@@ -7,16 +7,12 @@ runs in a thread if the saver or the node has no async form of its own.
 from __future__ import annotations
 
 import inspect
-import logging
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from functools import partial
 from time import perf_counter, time_ns
-from types import AsyncGeneratorType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
-from graphkit._engine.calls import capture_outcome, unwrap_outcome
-from graphkit._engine.checkpoint_writer import CheckpointWriter, describe_write
+from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.driver_locks import DriverLocks
 from graphkit._engine.loop import Run
 from graphkit._engine.requests import (
@@ -25,7 +21,6 @@ from graphkit._engine.requests import (
     Close,
     Discard,
     Emit,
-    Ended,
     Finish,
     Hold,
     Load,
@@ -38,34 +33,31 @@ from graphkit._engine.requests import (
     Save,
     Start,
     Stop,
-    Task,
     Wait,
     Withdraw,
 )
 from graphkit._engine.tasks import (
     NEVER_AWAITABLE,
     AsyncPool,
-    TaskPool,
+    TaskFutures,
     ThreadPool,
     advance_generator,
+    close_generator,
     executing,
     refuse_awaitable,
-    run_node,
 )
 from graphkit._engine.update import Update
 from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
-from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
+from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._records.output import NodeOutput
-from graphkit._wording import describe_error
-from graphkit.errors import CheckpointerError
+from graphkit._to_thread import HeldCancellation
 
 Steps = Generator[Request, Any, Any]
 CLOCK: Final = Clock(now=time_ns, measure=perf_counter, new_id=make_id)
 """The clock of every run."""
 _BOUNDARIES: Final = frozenset({Emit, RunNode})
 """The requests at which a cancelled run stops: everything before them is stored."""
-_LOG: Final = logging.getLogger("graphkit.engine")
 
 
 @final
@@ -73,7 +65,7 @@ class Driver:
     """Answers the requests of one run, and holds its run locks.
 
     A driver is used once, with `drive` or with `adrive`. In an async run, the threads of sync nodes
-    answer their own requests with calls, see `perform`.
+    answer their own requests with calls, see `CheckpointWriter.perform`.
 
     Attributes:
         result: what the loop returned, once it has ended.
@@ -94,41 +86,35 @@ class Driver:
         Raises:
             GraphRunnerError: the calling code is a node of a run on the same thread and namespace.
         """
-        history = run.history
         is_run = isinstance(run, Run)
         self.run = run
         self.active_runs = {} if active_runs is None else active_runs
-        self.locks = DriverLocks(history.saver, history.config, is_run=is_run)
+        self.locks = DriverLocks(run.history, is_run=is_run)
         self.result: Any = None
         self.was_closed = False
         """Whether the caller closed the stream."""
-        self.writer = CheckpointWriter(history.program.options, self._post_event, is_update=not is_run)
+        self.cancellation = HeldCancellation()
+        history = run.history
+        self.writer = CheckpointWriter(
+            history.program.options, history.reporter, self.cancellation, is_update=not is_run
+        )
         self.outbox: Outbox | None = None
-        self.pool: TaskPool | None = None
-        """The concurrent tasks; None as long as there were none."""
-        self.cancelled: BaseException | None = None
-        """A cancellation that arrived while a call had to be waited for."""
-        self.store_lock = threading.RLock()
-        """Held to store: the run and the threads of its nodes store one at a time."""
-        self.last_save: Save | None = None
-        """The last save that was made after a pool was."""
-        self.outside_context = self._make_outside_context()
-        """The context in which edges, hooks and releases run: outside any node."""
-        history.attach(self.locks.held_keys, self.perform, CLOCK)
+        history.attach(self.locks.held_keys, self.writer.perform, CLOCK)
 
     def drive(self, steps: Steps) -> Iterator[NodeOutput]:
         """Run to the end and yield the outputs.
 
         Closing the iterator stops the run at this node boundary, with everything stored.
         """
+        pool = ThreadPool(self.writer)
         answer: Any = None
         error: BaseException | None = None
         try:
             self._open()
             self.active_runs[id(self.run)] = self.run
-            # `_next_request` and `_answer` in line: two calls for each of the three or four requests
-            # of a step would be 5 % of it.
-            answers = _ANSWERS
+            # `_next_request` in line: a call for each of the three or four requests of a step would be
+            # 3 % of it.
+            answers = self._make_answers(pool)
             while True:
                 try:
                     request = steps.send(answer) if error is None else steps.throw(error)
@@ -149,13 +135,13 @@ class Driver:
                         error = thrown
                 else:
                     try:
-                        answer = answers[request.__class__](self, request)
+                        answer = answers[request.__class__](request)
                     except BaseException as raised:  # noqa: BLE001 - the loop handles it
                         error = raised
         finally:
             del error  # its traceback refers to this frame
             self.active_runs.pop(id(self.run), None)
-            self._close()
+            self._close(pool.futures)
 
     async def adrive(self, steps: Steps) -> AsyncIterator[NodeOutput]:
         """Run to the end and yield the outputs, as `drive` does.
@@ -165,16 +151,18 @@ class Driver:
         put) is waited for, because it must not go on after the run lock is released. The cancellation
         then takes effect after its step.
         """
+        pool = AsyncPool(self.writer, self.cancellation)
         answer: Any = None
         error: BaseException | None = None
         try:
             await self._aopen()
             self.active_runs[id(self.run)] = self.run
+            answers = self._make_async_answers(pool)
             while (request := self._next_request(steps, answer, error)) is not None:
                 answer = None
                 error = None
                 if request.__class__ in _BOUNDARIES:
-                    error = self._take_cancellation()
+                    error = self.cancellation.take()
                     if error is not None:
                         continue
                 if request.__class__ is Emit:
@@ -186,13 +174,13 @@ class Driver:
                         error = thrown
                 else:
                     try:
-                        answer = await self._aanswer(request)
+                        answer = await answers[request.__class__](request)
                     except BaseException as raised:  # noqa: BLE001 - the loop handles it
                         error = raised
         finally:
             del error  # its traceback refers to this frame
             self.active_runs.pop(id(self.run), None)
-            await self._aclose()
+            await self._aclose(pool.futures)
 
     def _next_request(self, steps: Steps, answer: Any, error: BaseException | None) -> Request | None:
         """Return the next request of the loop; None once it has ended."""
@@ -206,61 +194,54 @@ class Driver:
             self.was_closed = True
         return None
 
-    def _answer(self, request: Request) -> Any:
-        return _ANSWERS[request.__class__](self, request)
+    # The answers to each kind of request. By type: a chain of ifs would be evaluated at each step.
 
-    async def _aanswer(self, request: Request) -> Any:
-        answer = _ASYNC_ANSWERS[request.__class__]
-        if answer is not None:
-            return await answer(self, request)
-        # The others wait for a disk or a lock.
-        return await self._complete(_in_thread(self._answer, request))
+    def _make_answers(self, pool: ThreadPool) -> Mapping[type, Callable[[Any], Any]]:
+        writer = self.writer
+        return {
+            RunNode: pool.run,
+            Next: advance_generator,
+            Ask: self._ask,
+            Save: writer.save,
+            Record: writer.record,
+            Load: writer.load,
+            LoadWrites: writer.load_writes,
+            Start: pool.start,
+            Wait: pool.wait,
+            Withdraw: pool.withdraw,
+            Close: close_generator,
+            Hold: self.locks.acquire_another,
+            Finish: self._finish,
+            Release: partial(self._call_outside, writer.release),
+            Discard: partial(self._call_outside, writer.discard),
+        }
 
-    def perform(self, steps: Steps) -> None:
-        """Answer the requests of a generator on the calling thread; `once` records results so."""
-        answer = None
-        with self.store_lock:
-            try:
-                while True:
-                    answer = self._answer(steps.send(answer))
-            except StopIteration:
-                self.writer.flush()
-
-    # Calls of user code
-
-    def _run_node(self, task: RunNode) -> Any:
-        if task.executor is None:
-            return run_node(task)
-        return self._thread_pool().run(task)
-
-    async def _arun_task(self, task: Task) -> Any:
-        if task.executor is None:
-            return await self._arun(task)
-        return await self._async_pool().run(task, self._arun)
-
-    async def _arun(self, task: Task) -> Any:
-        """Run a task in the event loop if it is async, else on a thread."""
-        if isinstance(task, Next):
-            if isinstance(task.generator, AsyncGeneratorType):
-                return await _advance_async_generator(task)
-            return await self._complete(_in_thread(advance_generator, task))
-        assert isinstance(task, RunNode)
-        # `executing` in line: every step of an async run comes through here.
-        token = CURRENT_NODE_CONTEXT.set(task.context)
-        try:
-            call = task.call.async_form or task.call
-            if call.is_async:
-                result = call.run(task.argument, task.config)
-            else:
-                result = await self._complete(_in_thread(call.run, task.argument, task.config))
-            return await result if inspect.isawaitable(result) else result
-        finally:
-            CURRENT_NODE_CONTEXT.reset(token)
+    def _make_async_answers(self, pool: AsyncPool) -> Mapping[type, Callable[[Any], Coroutine[Any, Any, Any]]]:
+        writer = self.writer
+        in_thread: Callable[..., Coroutine[Any, Any, Any]] = self.cancellation.complete_in_thread
+        return {
+            RunNode: pool.run,
+            Next: pool.run,
+            Ask: self._aask,
+            Save: writer.asave,
+            Record: writer.arecord,
+            Load: writer.aload,
+            LoadWrites: writer.aload_writes,
+            Start: pool.start,
+            Wait: pool.wait,
+            Withdraw: pool.withdraw,
+            Close: pool.close_generator,
+            # These wait for a disk or a lock.
+            Hold: partial(in_thread, self.locks.acquire_another),
+            Finish: partial(in_thread, self._finish),
+            Release: partial(in_thread, self._call_outside, writer.release),
+            Discard: partial(in_thread, self._call_outside, writer.discard),
+        }
 
     def _ask(self, request: Ask) -> Any:
         call = request.call
-        # `executing` and `arguments_of`, in line for the edges that a run evaluates.
-        token = CURRENT_NODE_CONTEXT.set(self.outside_context)
+        # `executing` in line, for the edges that a run evaluates.
+        token = CURRENT_NODE_CONTEXT.set(self.locks.outside_context)
         try:
             arguments = request.arguments if call.takes_config else request.arguments[:-1]
             result = call.function(*arguments)
@@ -270,151 +251,20 @@ class Driver:
             return result
         return refuse_awaitable(result, None)
 
-    def _call_outside(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call outside any node."""
-        with executing(self.outside_context):
-            return call(*arguments)
-
-    def _make_outside_context(self) -> NodeContext:
-        return NodeContext("", (), self.locks.held_keys, journal=self.run.history)
-
     async def _aask(self, request: Ask) -> Any:
-        with executing(self.outside_context):
-            result = request.call.function(*arguments_of(request))
+        with executing(self.locks.outside_context):
+            arguments = request.arguments if request.call.takes_config else request.arguments[:-1]
+            result = request.call.function(*arguments)
             return await result if inspect.isawaitable(result) else result
 
-    def _close_generator(self, request: Close) -> None:
-        request.generator.close()
-
-    async def _aclose_generator(self, request: Close) -> None:
-        if isinstance(request.generator, AsyncGeneratorType):
-            await request.generator.aclose()
-        else:
-            await _in_thread(request.generator.close)
-
-    # Concurrent tasks
-
-    def _thread_pool(self) -> ThreadPool:
-        if self.pool is None:
-            self.pool = ThreadPool(self.writer.flush)
-        assert isinstance(self.pool, ThreadPool)
-        return self.pool
-
-    def _async_pool(self) -> AsyncPool:
-        if self.pool is None:
-            self.pool = AsyncPool(self.writer.flush)
-        assert isinstance(self.pool, AsyncPool)
-        return self.pool
-
-    def _start_task(self, request: Start) -> int:
-        return self._thread_pool().start(request.task)
-
-    def _wait(self, request: Wait) -> Any:
-        return self._thread_pool().wait(request.tickets)
-
-    def _withdraw(self, request: Withdraw) -> None:
-        self._thread_pool().withdraw(request.tickets)
-
-    async def _astart_task(self, request: Start) -> int:
-        if self.cancelled is not None:
-            raise self.cancelled  # raised again where the running tasks are waited for
-        if request.task.executor is not None:
-            await self._aflush()
-        return self._async_pool().start(request.task, self._arun)
-
-    async def _await_tasks(self, request: Wait) -> Any:
-        cancelled = self._take_cancellation()
-        if cancelled is not None:  # it arrived while something was being stored
-            await self._async_pool().cancel()
-            raise cancelled
-        return await self._async_pool().wait(request.tickets)
-
-    async def _awithdraw(self, request: Withdraw) -> None:
-        self._async_pool().withdraw(request.tickets)
-
-    # The saver
-
-    def _save(self, request: Save) -> Any:
-        if self.pool is None:
-            return self.writer.save(request)
-        # A node's thread stores the position when it records something, at the same time as the loop
-        # may do so. Both have made a checkpoint of it; the second one gets that of the first.
-        with self.store_lock:
-            if self.last_save is not None and _is_same_save(self.last_save, request):
-                return self.last_save.checkpoint  # another thread has stored it since
-            checkpoint = self.writer.save(request)
-            self.last_save = None if checkpoint is None else request
-            return checkpoint
-
-    def _record(self, request: Record) -> None:
-        with self.store_lock:
-            self.writer.record(request)
-
-    def _load(self, request: Load) -> Any:
-        self.writer.flush()
-        return request.saver.get(request.config)
-
-    def _load_writes(self, request: LoadWrites) -> Any:
-        self.writer.flush()
-        return request.saver.get_writes(request.config)
-
-    def _hold(self, request: Hold) -> None:
-        if self.locks.acquire_another(request.saver, request.config):
-            self.outside_context = self._make_outside_context()
-
-    def _release(self, request: Release) -> None:
-        self.writer.flush()
-        self._call_outside(request.saver.release, request.config)
-
-    def _discard(self, request: Discard) -> None:
-        self.writer.flush()
-        try:
-            self._call_outside(request.saver.delete, request.config)
-        except (CheckpointerError, OSError) as error:
-            # The run has succeeded; a thread that is left over must not cost its result.
-            self._post_event("checkpoint.delete", {"error": describe_error(error)})
-            _LOG.warning("thread %r could not be deleted after its run: %s", request.config.thread, error)
-        else:
-            self._post_event("checkpoint.delete", {})
+    def _call_outside(self, call: Callable[[Any], object], request: Request) -> None:
+        """Call outside any node."""
+        with executing(self.locks.outside_context):
+            call(request)
 
     def _finish(self, _request: Finish) -> None:
         self.writer.flush()
         self.locks.release()
-
-    async def _asave(self, request: Save) -> Any:
-        # With a queue or with concurrent tasks, other threads store too: they share the lock and the
-        # order of `_save`, which may block. Otherwise the saver's own async form is used.
-        if self.writer.queue is not None or self.pool is not None:
-            return await self._complete(_in_thread(self._save, request))
-        put = partial(request.saver.aput, request.config, request.checkpoint)
-        return request.checkpoint if await self._awrite(put, request) else None
-
-    async def _arecord(self, request: Record) -> None:
-        if self.writer.queue is not None or self.pool is not None:
-            await self._complete(_in_thread(self._record, request))
-            return
-        await self._awrite(partial(request.saver.aput_writes, request.config, request.writes), request)
-
-    async def _awrite(self, put: Callable[[], Coroutine[Any, Any, Any]], request: Save | Record) -> bool:
-        """Await a put; return False if it failed and the run goes on."""
-        try:
-            await self._complete(put())
-        except (CheckpointerError, OSError) as error:
-            self.writer.handle_failure(error, describe_write(request))
-            return False
-        return True
-
-    async def _aload(self, request: Load) -> Any:
-        await self._aflush()
-        return await request.saver.aget(request.config)
-
-    async def _aload_writes(self, request: LoadWrites) -> Any:
-        await self._aflush()
-        return await request.saver.aget_writes(request.config)
-
-    async def _aflush(self) -> None:
-        if self.writer.queue is not None:
-            await self._complete(_in_thread(self.writer.flush))
 
     # Start and end
 
@@ -427,11 +277,10 @@ class Driver:
             self.run.history.reporter.post = self.outbox.post
         self.locks.acquire()
 
-    def _close(self) -> None:
+    def _close(self, futures: TaskFutures) -> None:
         """End all threads, store what waits, and release the run locks."""
         try:
-            if self.pool is not None:
-                self.pool.close()
+            futures.close()
             if self.was_closed:
                 self.writer.flush()  # no later request would raise what could not be stored
         finally:
@@ -442,108 +291,11 @@ class Driver:
 
     async def _aopen(self) -> None:
         if self.locks.must_acquire or self.run.history.program.options.observers:
-            await self._complete(_in_thread(self._open))
-            self._raise_cancellation()
+            await self.cancellation.complete_in_thread(self._open)
+            self.cancellation.release()
 
-    async def _aclose(self) -> None:
-        has_threads = self.outbox is not None or self.pool is not None or self.writer.queue is not None
+    async def _aclose(self, futures: TaskFutures) -> None:
+        has_threads = self.outbox is not None or self.writer.is_shared or self.writer.queue is not None
         if self.locks.is_held or has_threads:
-            await self._complete(_in_thread(self._close))
-        self._raise_cancellation()
-
-    def _post_event(self, type: str, data: Mapping[str, Any]) -> None:
-        self.run.history.reporter.post_event(type, None, data)
-
-    # Cancellation
-
-    async def _complete(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Await a call that must not be left half done; keep a cancellation in `cancelled`."""
-        import asyncio
-
-        # `shield` alone would not do: it leaves the call behind, and the caller goes on without it.
-        # `wait` is cancelled without cancelling the task, so it can be repeated until the task ends.
-        task = asyncio.ensure_future(call)
-        while not task.done():
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError as cancelled:
-                self.cancelled = cancelled
-        return task.result()
-
-    def _take_cancellation(self) -> BaseException | None:
-        """Return the kept cancellation, and forget it."""
-        cancelled = self.cancelled
-        self.cancelled = None
-        return cancelled
-
-    def _raise_cancellation(self) -> None:
-        cancelled = self._take_cancellation()
-        if cancelled is not None:
-            raise cancelled
-
-
-class _Answers(NamedTuple):
-    """The methods that answer one kind of request."""
-
-    call: Callable[[Driver, Any], Any]
-    wait: Callable[[Driver, Any], Coroutine[Any, Any, Any]] | None = None
-    """For async runs; None: the call is made in a thread, because it waits for a disk or a lock."""
-
-
-# By type: a chain of ifs would be evaluated at each step.
-# ruff: noqa: SLF001 - its own table
-_TABLE: Final[Mapping[type, _Answers]] = {
-    RunNode: _Answers(Driver._run_node, Driver._arun_task),
-    Next: _Answers(lambda _, task: advance_generator(task), Driver._arun_task),
-    Ask: _Answers(Driver._ask, Driver._aask),
-    Save: _Answers(Driver._save, Driver._asave),
-    Record: _Answers(Driver._record, Driver._arecord),
-    Load: _Answers(Driver._load, Driver._aload),
-    LoadWrites: _Answers(Driver._load_writes, Driver._aload_writes),
-    Start: _Answers(Driver._start_task, Driver._astart_task),
-    Wait: _Answers(Driver._wait, Driver._await_tasks),
-    Withdraw: _Answers(Driver._withdraw, Driver._awithdraw),
-    Close: _Answers(Driver._close_generator, Driver._aclose_generator),
-    Hold: _Answers(Driver._hold),
-    Finish: _Answers(Driver._finish),
-    Release: _Answers(Driver._release),
-    Discard: _Answers(Driver._discard),
-}
-_ANSWERS: Final = {kind: answers.call for kind, answers in _TABLE.items()}
-_ASYNC_ANSWERS: Final = {kind: answers.wait for kind, answers in _TABLE.items()}
-
-
-def arguments_of(request: Ask) -> tuple[Any, ...]:
-    """Return the arguments of a call; the config comes last, for those that take it."""
-    if request.call.takes_config:
-        return request.arguments
-    return request.arguments[:-1]
-
-
-def _is_same_save(one: Save, other: Save) -> bool:
-    """Return whether two threads of one run have asked to store the same position.
-
-    A position has one parent. The metadata distinguish executions of a nested graph, each of which
-    begins without a parent.
-    """
-    return (one.saver, one.config, one.checkpoint.parent_id, one.checkpoint.metadata) == (
-        other.saver,
-        other.config,
-        other.checkpoint.parent_id,
-        other.checkpoint.metadata,
-    )
-
-
-async def _advance_async_generator(task: Next) -> Any:
-    with executing(task.context):
-        try:
-            return await anext(task.generator)
-        except StopAsyncIteration:
-            return Ended(None)
-
-
-async def _in_thread(call: Callable[..., Any], *arguments: Any) -> Any:
-    import asyncio  # 25 ms to import, and only async runs need it
-
-    outcome = await asyncio.to_thread(capture_outcome, partial(call, *arguments))
-    return unwrap_outcome(outcome)
+            await self.cancellation.complete_in_thread(self._close, futures)
+        self.cancellation.release()

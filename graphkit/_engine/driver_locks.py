@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from typing import Final, final
 
-from graphkit._records.config import RunnableConfig
+from graphkit._engine.history import RunHistory
+from graphkit._engine.requests import Hold
+from graphkit._records.context import NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
 from graphkit.errors import GraphRunnerError
@@ -23,28 +25,31 @@ class DriverLocks:
     """The run locks of one run: that of its own saver, and those of the savers of nested graphs.
 
     Attributes:
-        held_keys: the keys of these locks, and of those that the outer runs hold.
+        outside_context: the node context of what the run calls outside any node (edges, hooks and
+            releases). A saver learns from its `held_locks` which locks the run holds.
     """
 
-    def __init__(self, saver: BaseCheckpointSaver | None, config: RunnableConfig, *, is_run: bool) -> None:
+    def __init__(self, history: RunHistory, *, is_run: bool) -> None:
         """Prepare the lock of a thread; `acquire` takes it.
 
         Args:
-            saver: the saver of the run; None if it stores nothing.
-            config: names the thread and the namespace.
+            history: the history of the run or update.
             is_run: whether this is a run. An update may be made by a node of the same thread.
 
         Raises:
             GraphRunnerError: the calling code is a node of a run on the same thread and namespace.
         """
-        self.held_keys = locks_held_by_runs()
+        held_keys = locks_held_by_runs()
         self._acquired: list[RunLock] = []
         self._prepared: RunLock | None = None
+        saver = history.saver
+        config = history.config
+        self.outside_context = NodeContext("", (), held_keys, journal=history)
         if saver is None:
             return
         key = saver.run_lock_key(config)
         key_of_namespace = (key, config.checkpoint_ns)
-        if is_run and key_of_namespace in self.held_keys:
+        if is_run and key_of_namespace in held_keys:
             raise GraphRunnerError(
                 f"thread {config.thread!r} is running this node: a node cannot run its own thread again; "
                 f"use another thread_id",
@@ -55,7 +60,16 @@ class DriverLocks:
         if held is not None:
             lock = _enter_both(lock, held.serialize_runs(config.thread, _lock_timeout(saver)))
         self._prepared = lock
-        self.held_keys |= {key, key_of_namespace}
+        self._hold_keys({key, key_of_namespace})
+
+    @property
+    def held_keys(self) -> frozenset[object]:
+        """The keys of these locks, and of those that the outer runs hold."""
+        return self.outside_context.held_locks
+
+    def _hold_keys(self, keys: set[object]) -> None:
+        # A new context, because threads of nodes may be reading the old one.
+        self.outside_context = NodeContext("", (), self.held_keys | keys, journal=self.outside_context.journal)
 
     @property
     def must_acquire(self) -> bool:
@@ -76,14 +90,12 @@ class DriverLocks:
         if self._prepared is not None:
             self._enter(self._prepared)
 
-    def acquire_another(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> bool:
-        """Take the lock of another saver too; return whether it was not held already."""
-        key = saver.run_lock_key(config)
-        if key in self.held_keys:
-            return False
-        self._enter(saver.run_lock(config))
-        self.held_keys |= {key}
-        return True
+    def acquire_another(self, request: Hold) -> None:
+        """Take the lock of another saver too, unless it is held already."""
+        key = request.saver.run_lock_key(request.config)
+        if key not in self.held_keys:
+            self._enter(request.saver.run_lock(request.config))
+            self._hold_keys({key})
 
     def release(self) -> None:
         """Release all locks, the last one first."""

@@ -116,7 +116,9 @@ class Run:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
         self.state.set_private_defaults()
         if self.history.config.stream_mode is StreamMode.UPDATES:
-            self._collect_updates()
+            updates: list[tuple[str, FrozenDict]] = []
+            self.step_updates = updates
+            self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
         if isinstance(self.run_input, GraphResume):
             yield from self._resume(self.run_input)
         else:
@@ -234,7 +236,8 @@ class Run:
                     yield from runner.emit_all(runner.dispatched_outputs)
                 output: NodeOutput
                 if emits_snapshots and history.is_saved:
-                    output = self._make_snapshot()
+                    assert history.base is not None
+                    output = StateSnapshot(history.base, history.config, self._visible_state, lambda _: ())
                 else:
                     output = NodeOutput(node_id, state_of(state.data))
                 if step_updates is not None:
@@ -388,24 +391,17 @@ class Run:
         if history.saver is not None and not history.is_end_stored:
             history.mark(history.position.node_id, END)
             yield from history.save("answer")
-        is_outermost = history.outer_execution is None  # an outer run may still need what is stored here
-        if is_outermost:
-            yield from self._release_thread()
+        options = self.program.options
+        is_outermost = history.outer_execution is None
+        if is_outermost and history.saver is not None:  # an outer run may still need what is stored here
+            for saver in iter_savers(self.program.topology, history.saver):
+                if options.release_thread:
+                    yield Release(saver, history.config)
+                elif not options.preserve:
+                    yield Discard(saver, history.config)
         self.reporter.post_event("graph.complete", END, {"nodes": self.reporter.step})
         if is_outermost:
             yield Finish()
-
-    def _release_thread(self) -> Steps:
-        """Release or delete the thread of a finished run, as the options say."""
-        history = self.history
-        options = self.program.options
-        if history.saver is None:
-            return
-        for saver in iter_savers(self.program.topology, history.saver):
-            if options.release_thread:
-                yield Release(saver, history.config)
-            elif not options.preserve:
-                yield Discard(saver, history.config)
 
     # A stop
 
@@ -429,18 +425,6 @@ class Run:
         yield Emit(interrupts[0])
 
     # Outputs
-
-    def _collect_updates(self) -> None:
-        """Keep the updates of each step, as its output has to contain them."""
-        updates: list[tuple[str, FrozenDict]] = []
-        self.step_updates = updates
-        self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
-
-    def _make_snapshot(self) -> StateSnapshot:
-        """Return the output for a stored position."""
-        base = self.history.base
-        assert base is not None
-        return StateSnapshot(base, self.history.config, self._visible_state, lambda _: ())
 
     def _visible_state(self, data: FrozenDict) -> Any:
         return self.state.schema.state_factory(strip_subgraph_updates(data))

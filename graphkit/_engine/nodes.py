@@ -201,7 +201,11 @@ class NodeRunner:
         if node.executor is not None or node.action.is_async:
             executor = node.executor
         if executor is not None and not isinstance(executor, ThreadPoolExecutor):
-            yield from self._store_for_other_process()
+            # Another process can record writes only at a checkpoint.
+            yield from history.ensure_stored()
+            if history.saver is not None and not history.is_saved:
+                yield from history.record({})
+            yield from history.record_deferred()
         answers = history.find_answers(key) if history.writes else ()
         context = NodeContext(node.id, answers, history.held_locks, key, history)
         # The order of the handlers decides what a stop is. An interrupt is recorded, and what the node
@@ -226,14 +230,6 @@ class NodeRunner:
         if context.interrupt_calls or context.attempt > 1 or context.outputs:
             self._finish_action(node, item, context)
         return result
-
-    def _store_for_other_process(self) -> Steps:
-        """Store the run's position: another process can record writes only at a checkpoint."""
-        history = self.history
-        yield from history.ensure_stored()
-        if history.saver is not None and not history.is_saved:
-            yield from history.record({})
-        yield from history.record_deferred()
 
     def _finish_action(self, node: Node, item: int | None, context: NodeContext) -> None:
         """Take over what the node context holds after the action has returned."""
@@ -376,32 +372,20 @@ def execute_fork(runner: NodeRunner, fork: Fork, key: str) -> Steps:
     """
     # Before any branch begins, so that two branches which find nothing stored do not both store it.
     yield from runner.history.ensure_stored()
-    branches = _make_branches(runner, fork, key)
+    prefix = f"{key}." if key else ""
+    branches = [_Branch(runner, fork, index, prefix + _escape_key(head)) for index, head in enumerate(fork.heads)]
     yield from runner.run_parallel(fork.id, [branch.steps() for branch in branches])
     if any(branch.is_halted for branch in branches):
         raise Halt
     if runner.reporter.post is not None:
         updates = [(branch.head, branch.combined_update()) for branch in branches]
         runner.post_overwrites(fork.id, updates)
-    for branch in branches:
-        _merge_branch(runner, branch)
-
-
-def _make_branches(runner: NodeRunner, fork: Fork, key: str) -> list[_Branch]:
-    prefix = f"{key}." if key else ""
-    branches: list[_Branch] = []
-    for index, head in enumerate(fork.heads):
-        branch_key = prefix + _escape_key(head)
-        branches.append(_Branch(runner, fork, index, branch_key))
-    return branches
-
-
-def _merge_branch(runner: NodeRunner, branch: _Branch) -> None:
-    # The updates, and not the final state of the branch: a reducer combines them with what the other
+    # The updates, and not the final state of a branch: a reducer combines them with what the other
     # branches wrote. Transient keys have no recorded updates; of those, the last change wins.
-    for node_id, update in branch.updates:
-        runner.state.merge(node_id, unpack(update))
-    runner.state.set_private(branch.changed_private())
+    for branch in branches:
+        for node_id, update in branch.updates:
+            runner.state.merge(node_id, unpack(update))
+        runner.state.set_private(branch.changed_private())
 
 
 @final
@@ -429,11 +413,9 @@ class _Branch:
             run_subgraph=parent.run_subgraph,
         )
         self.updates: list[tuple[str, FrozenDict]] = []
-        self.state.listeners.append(self._add_update)
+        updates = self.updates
+        self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
         self.is_halted = False
-
-    def _add_update(self, node_id: str, update: FrozenDict) -> None:
-        self.updates.append((node_id, update))
 
     def steps(self) -> Steps:
         """Run to the join, or until the branch has to stop; record every finished node."""
@@ -575,12 +557,8 @@ class _MapExecution:
         yield from runner.run_parallel(self.node.id, parts, self.node.max_concurrency)
         if any(update is None for update in self.updates):
             raise Halt
-        self._merge([unpack(update) for update in self.updates if update is not None])
-
-    def _merge(self, updates: list[dict[str, Any]]) -> None:
-        """Merge the updates of all items, in their order."""
-        runner = self.runner
         node_id = self.node.id
+        updates = [unpack(update) for update in self.updates if update is not None]
         if runner.reporter.post is not None:
             named = [(str(index), update) for index, update in enumerate(updates)]
             runner.post_overwrites(node_id, named)

@@ -11,27 +11,28 @@ import inspect
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
-from types import GeneratorType
+from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from graphkit._engine.calls import Outcome, capture_outcome, unwrap_outcome
+from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import ONCE, RunHistory
-from graphkit._engine.requests import Collected, Ended, Next, RunNode, Stop, Task
+from graphkit._engine.requests import Close, Collected, Ended, Next, RunNode, Start, Stop, Task, Wait, Withdraw
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._to_thread import HeldCancellation, Outcome, capture_outcome, unwrap_outcome, wait_until_done
 from graphkit._wording import describe_error
 from graphkit.errors import GraphRunnerError
 
 if TYPE_CHECKING:
-    from asyncio import Event, Task as AsyncTask
+    from asyncio import Task as AsyncTask
 
 _MAX_THREADS: Final = 64
 """How many branches run on graphkit's own threads at once; more wait for a free thread."""
@@ -40,8 +41,6 @@ NEVER_AWAITABLE: Final = frozenset({dict, str, bool, type(None)})
 
 DoneTask = tuple[int, Any, BaseException | None]
 """A ticket, and the result or error of its task."""
-RunAsync = Callable[[Task], Coroutine[Any, Any, Any]]
-"""Runs an async task in the current event loop."""
 OpenSaver = Callable[[], BaseCheckpointSaver]
 """Opens the run's saver in another process; see `BaseCheckpointSaver.opener`."""
 
@@ -89,6 +88,11 @@ def advance_generator(task: Next) -> Any:
             return Ended(end.value)
 
 
+def close_generator(request: Close) -> None:
+    """Close a generator before its end."""
+    request.generator.close()
+
+
 def refuse_awaitable(result: Any, node_id: str | None) -> Any:
     """Return the result of a call in a sync run.
 
@@ -107,11 +111,16 @@ def refuse_awaitable(result: Any, node_id: str | None) -> Any:
     raise GraphRunnerError(f"{what} is asynchronous: run the graph with astream or ainvoke", node_id=node_id)
 
 
-class TaskPool:
-    """The concurrent tasks of one run: on its own threads, or on the user's executors."""
+@final
+class TaskFutures:
+    """The futures of the tasks that run on threads or on the user's executors.
+
+    Attributes:
+        by_ticket: the future of each task that is not done.
+    """
 
     def __init__(self, flush: Callable[[], None], call: Callable[[RunNode], Any]) -> None:
-        """Prepare a pool; it starts threads when it needs them.
+        """Prepare for tasks; threads are started when they are needed.
 
         Args:
             flush: stores what waits to be stored; another process can record only at a stored
@@ -120,10 +129,8 @@ class TaskPool:
         """
         self.flush = flush
         self.call = call
-        self.tickets = count()
         self.threads: ThreadPoolExecutor | None = None
-        self.futures: dict[int, Future[Any]] = {}
-        """The future of each task that is not done, by ticket."""
+        self.by_ticket: dict[int, Future[Any]] = {}
         self.withdrawn: set[int] = set()
 
     def submit(self, ticket: int, task: Task) -> Future[Any]:
@@ -136,36 +143,30 @@ class TaskPool:
                 node_id=node_id,
             )
         if executor is None:
-            executor = self._own_threads()
+            if self.threads is None:
+                self.threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="graphkit")
+            executor = self.threads
         if isinstance(executor, ThreadPoolExecutor):
             # A copy for each task: two threads cannot enter the same context.
             future: Future[Any] = executor.submit(copy_context().run, self._run_on_thread, task)
         else:
-            future = self._submit_to_process(executor, task)
-        self.futures[ticket] = future
+            assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
+            self.flush()  # the other process records at the base, which must be stored by then
+            history = task.context.journal
+            assert isinstance(history, RunHistory)
+            future = executor.submit(perform, make_remote_call(history, task))
+        self.by_ticket[ticket] = future
         return future
-
-    def _own_threads(self) -> ThreadPoolExecutor:
-        if self.threads is None:
-            self.threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="graphkit")
-        return self.threads
 
     def _run_on_thread(self, task: Task) -> Outcome:
         # The outcome is a value, because an executor may handle a BaseException in its own way.
         run: Callable[[Any], Any] = self.call if isinstance(task, RunNode) else advance_generator
         return capture_outcome(partial(run, task))
 
-    def _submit_to_process(self, executor: Executor, task: Task) -> Future[Any]:
-        assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
-        self.flush()  # the other process records at the base, which must be stored by then
-        history = task.context.journal
-        assert isinstance(history, RunHistory)
-        return executor.submit(perform, make_remote_call(history, task))
-
     def collect_outcome(self, ticket: int, task: Task) -> Outcome:
         """Return the result or error of a task whose future is done."""
         try:
-            outcome = self.futures.pop(ticket).result()
+            outcome = self.by_ticket.pop(ticket).result()
         except CancelledError as error:
             return None, Stop() if ticket in self.withdrawn else error
         except BaseException as error:  # noqa: BLE001 - of the executor: a broken pool, a dead worker
@@ -183,7 +184,7 @@ class TaskPool:
     def withdraw(self, tickets: Collection[int]) -> None:
         """Cancel those of several tasks that have not started; they end with a Stop."""
         for ticket in tickets:
-            future = self.futures.get(ticket)
+            future = self.by_ticket.get(ticket)
             # Marked first: a callback of the cancelled future may ask why it was cancelled. A future
             # that starts in between is not cancelled, and the mark has no effect.
             if future is not None and not future.running() and ticket not in self.withdrawn:
@@ -197,120 +198,180 @@ class TaskPool:
 
 
 @final
-class ThreadPool(TaskPool):
-    """The concurrent tasks of a sync run."""
+class ThreadPool:
+    """Runs the tasks of a sync run."""
 
-    def __init__(self, flush: Callable[[], None]) -> None:
-        super().__init__(flush, run_node)
+    def __init__(self, writer: CheckpointWriter) -> None:
+        """Prepare a pool; `writer` stores for the run."""
+        self.writer = writer
+        self.futures = TaskFutures(writer.flush, run_node)
+        self.tickets = count()
         self.done: dict[int, DoneTask] = {}
         """Done tasks, kept until a later `wait` leaves them out: a Ctrl-C that interrupts the
         return from `wait` loses nothing."""
         self.news: SimpleQueue[None] = SimpleQueue()
 
-    def start(self, task: Task) -> int:
+    def run(self, task: RunNode) -> Any:
+        """Run a node: on the calling thread, or on its executor."""
+        if task.executor is None:
+            return run_node(task)
+        ticket = self.start(Start(task))
+        ((_, result, error),) = self.wait(Wait((ticket,)))
+        return unwrap_outcome((result, error))
+
+    def start(self, request: Start) -> int:
         """Start a task; return its ticket."""
+        self.writer.share()
         ticket = next(self.tickets)
-        self.submit(ticket, task).add_done_callback(lambda _: self._mark_done(ticket, task))
+        future = self.futures.submit(ticket, request.task)
+        future.add_done_callback(lambda _: self._mark_done(ticket, request.task))
         return ticket
 
     def _mark_done(self, ticket: int, task: Task) -> None:
-        result, error = self.collect_outcome(ticket, task)
+        result, error = self.futures.collect_outcome(ticket, task)
         self.done[ticket] = (ticket, result, error)
         self.news.put(None)
 
-    def wait(self, tickets: Collection[int]) -> list[DoneTask]:
+    def wait(self, request: Wait) -> list[DoneTask]:
         """Wait until at least one of several tasks is done; return all of them that are.
 
         Done tasks that are not among them are forgotten.
         """
         # The loop asks again for every ticket that it has not seen the outcome of. What it leaves out
         # has arrived.
+        tickets = request.tickets
         for ticket in self.done.keys() - tickets:
             del self.done[ticket]
         while not (done := self.done.keys() & tickets):
             self.news.get()
         return [self.done[ticket] for ticket in sorted(done)]
 
-    def run(self, task: Task) -> Any:
-        """Run one task on its executor, and wait for it."""
-        ((_, result, error),) = self.wait({self.start(task)})
-        return unwrap_outcome((result, error))
+    def withdraw(self, request: Withdraw) -> None:
+        """Cancel those of several tasks that have not started."""
+        self.futures.withdraw(request.tickets)
 
 
 @final
-class AsyncPool(TaskPool):
-    """The concurrent tasks of an async run."""
+class AsyncPool:
+    """Runs the tasks of an async run: in the event loop if they are async, else on threads."""
 
-    def __init__(self, flush: Callable[[], None]) -> None:
-        super().__init__(flush, call_action)
+    def __init__(self, writer: CheckpointWriter, cancellation: HeldCancellation) -> None:
+        """Prepare a pool.
+
+        Args:
+            writer: stores for the run.
+            cancellation: holds back a cancellation while a thread executes a node.
+        """
+        import asyncio  # 25 ms to import, and only async runs need it
+
+        self.writer = writer
+        self.cancellation = cancellation
+        self.futures = TaskFutures(writer.flush, call_action)
+        self.tickets = count()
         self.running: dict[int, AsyncTask[Outcome]] = {}
         self.done: set[int] = set()
         """The tickets of done tasks that `wait` has not returned yet."""
-        self.news: Event | None = None
+        self.news = asyncio.Event()
 
-    def start(self, task: Task, run_async: RunAsync) -> int:
-        """Start a task; return its ticket. `run_async` runs an async task in this event loop."""
+    async def run(self, task: Task) -> Any:
+        """Run one task, and wait for it."""
+        if task.executor is None:
+            return await self._run_here(task)
+        ticket = self._start(task)
+        ((_, result, error),) = await self._wait((ticket,))
+        return unwrap_outcome((result, error))
+
+    async def _run_here(self, task: Task) -> Any:
+        """Run a task in this event loop if it is async, else on a thread."""
+        if isinstance(task, Next):
+            if isinstance(task.generator, AsyncGeneratorType):
+                return await _advance_async_generator(task)
+            return await self.cancellation.complete_in_thread(advance_generator, task)
+        assert isinstance(task, RunNode)
+        # `executing` in line: every step of an async run comes through here.
+        token = CURRENT_NODE_CONTEXT.set(task.context)
+        try:
+            call = task.call.async_form or task.call
+            if call.is_async:
+                result = call.run(task.argument, task.config)
+            else:
+                result = await self.cancellation.complete_in_thread(call.run, task.argument, task.config)
+            return await result if inspect.isawaitable(result) else result
+        finally:
+            CURRENT_NODE_CONTEXT.reset(token)
+
+    async def start(self, request: Start) -> int:
+        """Start a task; return its ticket."""
+        if self.cancellation.error is not None:
+            raise self.cancellation.error  # raised again where the running tasks are waited for
+        if request.task.executor is not None:
+            await self.writer.aflush()
+        return self._start(request.task)
+
+    def _start(self, task: Task) -> int:
         import asyncio
 
-        if self.news is None:
-            self.news = asyncio.Event()
+        self.writer.share()
         ticket = next(self.tickets)
         if task.executor is None and (is_async(task) or _has_async_form(task)):
-            coroutine = _capture_outcome(run_async(task))
+            coroutine = _capture_outcome(self._run_here(task))
         else:
-            coroutine = self._await_future(ticket, task, self.submit(ticket, task))
+            coroutine = self._await_future(ticket, task, self.futures.submit(ticket, task))
         running = asyncio.ensure_future(coroutine)
         self.running[ticket] = running
         running.add_done_callback(lambda _: self._mark_done(ticket))
         return ticket
 
     def _mark_done(self, ticket: int) -> None:
-        assert self.news is not None
         self.done.add(ticket)
         self.news.set()
 
-    async def wait(self, tickets: Collection[int]) -> list[DoneTask]:
+    async def wait(self, request: Wait) -> list[DoneTask]:
         """Wait until at least one of several tasks is done; return all of them that are.
 
         Raises:
             CancelledError: the run was cancelled. Its async tasks were cancelled too; the others
                 have ended.
         """
+        cancelled = self.cancellation.take()
+        if cancelled is not None:  # it arrived while something was being stored
+            await self._cancel()
+            raise cancelled
+        return await self._wait(request.tickets)
+
+    async def _wait(self, tickets: Collection[int]) -> list[DoneTask]:
         import asyncio
 
-        assert self.news is not None
         while not (done := self.done.intersection(tickets)):
             self.news.clear()
             try:
                 await self.news.wait()
             except asyncio.CancelledError:
-                await self.cancel()
+                await self._cancel()
                 raise
         self.done -= done
         return [(ticket, *_outcome_of(self.running.pop(ticket))) for ticket in sorted(done)]
 
-    async def cancel(self) -> None:
+    async def _cancel(self) -> None:
         """Cancel async tasks and tasks that have not started, and wait for the others."""
-        import asyncio
-
         # Tasks with a future run on a thread or in another process. They cannot be cancelled once they
         # have started, and must not go on after the run has released its lock. The others are async
         # nodes, which stop at their next await.
-        self.withdraw(self.running)
-        for ticket in self.running.keys() - self.futures.keys():
+        self.futures.withdraw(self.running)
+        for ticket in self.running.keys() - self.futures.by_ticket.keys():
             self.running[ticket].cancel()
-        pending = [running for running in self.running.values() if not running.done()]
-        while pending:
-            try:
-                await asyncio.wait(pending)
-            except asyncio.CancelledError:  # cancelled again, which changes nothing
-                continue
-            pending = [running for running in pending if not running.done()]
+        await wait_until_done([*self.running.values()])  # to be cancelled again changes nothing
 
-    async def run(self, task: Task, run_async: RunAsync) -> Any:
-        """Run one task on its executor, and wait for it."""
-        ((_, result, error),) = await self.wait({self.start(task, run_async)})
-        return unwrap_outcome((result, error))
+    async def withdraw(self, request: Withdraw) -> None:
+        """Cancel those of several tasks that have not started."""
+        self.futures.withdraw(request.tickets)
+
+    async def close_generator(self, request: Close) -> None:
+        """Close a generator before its end."""
+        if isinstance(request.generator, AsyncGeneratorType):
+            await request.generator.aclose()
+        else:
+            await self.cancellation.complete_in_thread(close_generator, request)
 
     async def _await_future(self, ticket: int, task: Task, future: Future[Any]) -> Outcome:
         import asyncio
@@ -323,7 +384,7 @@ class AsyncPool(TaskPool):
             # A closing event loop cancels this task, but the call must end first.
             with suppress(asyncio.CancelledError):
                 await done.wait()
-        result, error = self.collect_outcome(ticket, task)
+        result, error = self.futures.collect_outcome(ticket, task)
         if error is None and inspect.isawaitable(result):  # a sync function may return an awaitable
             return await _capture_outcome(_await_in_context(task, result))
         return result, error
@@ -351,6 +412,14 @@ async def _capture_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
         return None, error
 
 
+async def _advance_async_generator(task: Next) -> Any:
+    with executing(task.context):
+        try:
+            return await anext(task.generator)
+        except StopAsyncIteration:
+            return Ended(None)
+
+
 async def _await_in_context(task: Task, awaitable: Awaitable[Any]) -> Any:
     with executing(task.context):
         return await awaitable
@@ -376,10 +445,15 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
     checkpoint_config = None
     if history.saver is not None and history.base is not None:
         checkpoint_config = history.config.replace(checkpoint_id=history.base.id, executor=None)
+    opener = None
+    if history.saver is not None:
+        # As code of the node would get it: so the saver knows which run locks its writes depend on.
+        with executing(context):
+            opener = history.saver.opener()
     journal = RemoteJournal(
         history.name_execution(context),
         results,
-        opener=_make_opener(history.saver, task),
+        opener=opener,
         config=checkpoint_config,
         prefix=prefix,
     )
@@ -387,22 +461,8 @@ def make_remote_call(history: RunHistory, task: RunNode) -> RemoteCall:
         call=task.call,
         argument=task.argument,
         config=task.config.replace(executor=None),
-        node_id=context.node_id,
-        key=context.key,
-        answers=context.answers,
-        journal=journal,
+        context=NodeContext(context.node_id, context.answers, frozenset(), context.key, journal),
     )
-
-
-def _make_opener(saver: BaseCheckpointSaver | None, task: RunNode) -> OpenSaver | None:
-    """Return what opens the run's saver in the other process, as code of the node would get it.
-
-    So the saver knows which run locks its writes depend on.
-    """
-    if saver is None:
-        return None
-    with executing(task.context):
-        return saver.opener()
 
 
 class RemoteCall(NamedTuple):
@@ -411,10 +471,7 @@ class RemoteCall(NamedTuple):
     call: Call
     argument: Any
     config: RunnableConfig
-    node_id: str
-    key: str
-    answers: tuple[Any, ...]
-    journal: RemoteJournal
+    context: NodeContext
 
 
 class RemoteEvent(NamedTuple):
@@ -480,13 +537,10 @@ class RemoteJournal:
                     f"once({key!r}) runs in another process, which cannot open the run's saver: "
                     f"use a FileSystemSaver, or run the node on threads"
                 )
-            self._read_results(self._opener(), self._config)
+            for name, value in self._opener().get_writes(self._config).items():
+                if name.startswith(self._prefix):
+                    self._results[name.removeprefix(self._prefix)] = value
         return key in self._results, self._results.get(key)
-
-    def _read_results(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-        for name, value in saver.get_writes(config).items():
-            if name.startswith(self._prefix):
-                self._results[name.removeprefix(self._prefix)] = value
 
     def record_result(self, _context: NodeContext, key: str, value: Any) -> Any:
         """Record a result in the thread's log from this process."""
@@ -502,13 +556,9 @@ class RemoteJournal:
 
 def perform(remote_call: RemoteCall) -> RemoteOutcome:
     """Make the call in the worker process; never raises."""
-    context = NodeContext(
-        remote_call.node_id,
-        remote_call.answers,
-        frozenset(),
-        key=remote_call.key,
-        journal=remote_call.journal,
-    )
+    context = remote_call.context
+    journal = context.journal
+    assert isinstance(journal, RemoteJournal)
     result: Any = None
     error: BaseException | None = None
     try:
@@ -523,7 +573,7 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         result=result,
         error=error,
         outputs=context.outputs,
-        events=remote_call.journal.events,
+        events=journal.events,
         attempt=context.attempt,
         interrupt_calls=context.interrupt_calls,
     )

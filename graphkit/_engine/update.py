@@ -80,7 +80,7 @@ class Update:
         metadata = freeze(
             {
                 **inherited_metadata(base),
-                **self._callers_metadata(),
+                **{key: value for key, value in history.config.metadata.items() if key != "run_id"},
                 **graph_metadata(history.program),
                 **self._own_metadata(base, writes, keeps_position=keeps_position),
             }
@@ -137,9 +137,6 @@ class Update:
                 # If the process dies before it has recorded the writes, a resume finds them there.
                 own[WRITES_TAKEN_FROM] = base.id
         return own
-
-    def _callers_metadata(self) -> Mapping[str, Any]:
-        return {key: value for key, value in self.history.config.metadata.items() if key != "run_id"}
 
     def _check_arguments(self) -> None:
         as_node = self.as_node

@@ -6,15 +6,13 @@ Ports langgraph4j 1.9's class, builder included.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Generator, Iterator
-from contextlib import aclosing
+from collections.abc import Callable, Collection
 from datetime import timedelta
-from time import sleep
 from typing import Any, Self, final
 
 from graphkit._java_names import JavaNames
+from graphkit._plan.call_kinds import Attempts, run_again
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._wording import message_of
 
@@ -160,109 +158,33 @@ class RetryHook:
 
     def __call__(self, node_id: str, state: Any, config: Any, call: Callable[[], Any]) -> Any:  # noqa: ARG002 - a hook's
         """Run the call, and run it again as the policy says."""
-        retried = _RetriedCall(self.policy, call)
-        result = retried.run()
-        if isinstance(result, AsyncIterable):
-            return retried.iterate_async(result)
-        if inspect.isawaitable(result):
-            return retried.wait(result)
-        if isinstance(result, Iterator):
-            return retried.iterate(result)
-        return result
+        return run_again(call, _RetriedAttempts(self.policy))
 
 
 @final
-class _RetriedCall:
-    """A call and the number of its current attempt."""
+class _RetriedAttempts(Attempts):
+    """The attempts that a policy allows; reports each failed one to the observers."""
 
-    __slots__ = ("attempt", "call", "policy")
-
-    def __init__(self, policy: RetryPolicy, call: Callable[[], Any]) -> None:
+    def __init__(self, policy: RetryPolicy) -> None:
         self.policy = policy
-        self.call = call
-        self.attempt = 1
+        self.number = 1
 
-    def run(self) -> Any:
-        """Call until an attempt succeeds; return its result."""
-        while True:
-            try:
-                return self.call()
-            except Exception as error:
-                delay = self._start_next_attempt(error)
-                if delay is None:
-                    raise
-            sleep(delay)
-
-    def iterate(self, chunks: Iterator[Any]) -> Generator[Any, Any, Any]:
-        """Yield the chunks of each attempt, the first included, until one succeeds."""
-        while True:
-            try:
-                return (yield from chunks)
-            except Exception as error:
-                delay = self._start_next_attempt(error)
-                if delay is None:
-                    raise
-            sleep(delay)
-            chunks = self.call()
-
-    async def wait(self, result: Any) -> Any:
-        """Await the result of each attempt, the first included, until one succeeds."""
-        from asyncio import sleep  # 25 ms to import, and only asynchronous runs need it
-
-        while True:
-            try:
-                return await result
-            except Exception as error:
-                delay = self._start_next_attempt(error)
-                if delay is None:
-                    raise
-            await sleep(delay)
-            result = self._call_async()
-
-    async def _call_async(self) -> Any:
-        # A plain function may return an awaitable in one attempt and raise in another.
-        result = self.call()
-        if inspect.isawaitable(result):
-            return await result
-        return result
-
-    async def iterate_async(self, chunks: AsyncIterable[Any]) -> AsyncIterator[Any]:
-        """Yield the chunks of each attempt, the first included, until one succeeds."""
-        from asyncio import sleep
-
-        while True:
-            try:
-                async with aclosing(aiter(chunks)) as open_chunks:  # type: ignore[type-var]
-                    async for chunk in open_chunks:
-                        yield chunk
-                return
-            except Exception as error:
-                delay = self._start_next_attempt(error)
-                if delay is None:
-                    raise
-            await sleep(delay)
-            chunks = self.call()
-
-    def _start_next_attempt(self, error: Exception) -> float | None:
-        """Report a failed attempt to the observers, and count the next one.
-
-        Returns:
-            How many seconds to wait before the next attempt; None if there is none.
-        """
+    def start_another(self, error: BaseException) -> bool:
+        """Report a failed attempt; return whether another follows after `delay` seconds."""
         if not self.policy.covers(error):
-            return None
+            return False
         data: dict[str, Any] = {
-            "attempt": self.attempt,
+            "attempt": self.number,
             "error_type": type(error).__name__,
             "error": message_of(error),
         }
-        if self.attempt >= self.policy.max_attempts:
+        if self.number >= self.policy.max_attempts:
             _notify("retry.exhausted", data)
-            return None
-        delay = self.policy.delay_after(self.attempt)
-        _notify("retry.attempt", {**data, "delay": delay})
-        self.attempt += 1
-        return delay
+            return False
+        self.delay = self.policy.delay_after(self.number)
+        _notify("retry.attempt", {**data, "delay": self.delay})
+        self.number += 1
+        return True
 
 
 def _notify(type: str, data: dict[str, Any]) -> None:

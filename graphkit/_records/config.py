@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar, final
 from graphkit._java_names import JavaNames
 from graphkit._option_checks import check_count
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext, require_node_context
+from graphkit._to_thread import finish_in_thread
 from graphkit.errors import CheckpointerConfigurationError
 
 T = TypeVar("T")
@@ -191,13 +192,11 @@ class RunnableConfig(JavaNames):
 
     async def aonce(self, key: str, function: Callable[[], Awaitable[T]]) -> T:
         """As `once`, for an asynchronous function. A thread writes the record."""
-        import asyncio
-
         context = require_node_context("aonce")
         is_recorded, recorded = _find_recorded(context, key)
         result: T = recorded
         if not is_recorded:
-            result = await asyncio.to_thread(_record, context, key, await function())
+            result = await finish_in_thread(_record, context, key, await function())
         return result
 
     def dispatch(self, output: Any) -> None:

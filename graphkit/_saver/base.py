@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from time import monotonic
-from typing import Any, ClassVar, ParamSpec, TypeVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
@@ -49,18 +49,9 @@ from graphkit._saver.writes import (
     waiting_interrupts,
     well_formed_writes,
 )
+from graphkit._to_thread import run_in_thread
 from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, ThreadBusyError
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function in a worker thread and return its result, without blocking the event loop."""
-    import asyncio  # takes 25 ms to import, and only async callers need it
-
-    return await asyncio.to_thread(call, *args, **kwargs)
 
 
 class BaseCheckpointSaver(JavaNames, abc.ABC):

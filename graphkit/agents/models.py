@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from graphkit._saver.base import run_in_thread
+from graphkit._to_thread import run_in_thread
 from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas, as_reply
 from graphkit.agents.model_settings import ModelSettings
 from graphkit.errors import AgentConfigurationError

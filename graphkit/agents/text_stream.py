@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, final
 
-from graphkit._engine.calls import Outcome, capture_outcome, unwrap_outcome
 from graphkit._records.context import CURRENT_NODE_CONTEXT
+from graphkit._to_thread import Outcome, capture_outcome, unwrap_outcome
 from graphkit.agents.messages import Message, TextHandler
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final, final
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from graphkit._engine.calls import call_on_thread, compose_call
+from graphkit._engine.calls import compose_call
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import interrupt
+from graphkit._to_thread import finish_in_thread
 from graphkit._wording import describe_error
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import parse_tool_call, to_plain, tool_message
@@ -147,7 +147,7 @@ class ToolCalls:
             if attempts.is_async:
                 result = await attempts.run(prepared.checked, config)
             else:
-                result = await call_on_thread(partial(attempts.run, prepared.checked, config))
+                result = await finish_in_thread(attempts.run, prepared.checked, config)
             content = _describe_result(prepared, result)
         except Exception as error:  # noqa: BLE001 - the model learns of it, or it is raised again
             content = _describe_failure(prepared, error)

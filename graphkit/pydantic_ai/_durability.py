@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from pydantic_ai import RunContext, durable_exec
 from pydantic_ai.agent import EventStreamHandler
 
-from graphkit._engine.calls import call_on_thread
 from graphkit._records.config import RunnableConfig
+from graphkit._to_thread import finish_in_thread
 
 
 @dataclass(init=False, kw_only=True)
@@ -88,7 +87,7 @@ class _Backend(durable_exec.CallableOperationBackend[dict[str, Any]]):
             recorded = json.dumps(await body())
             # A finished call is recorded even if it is cancelled now, because a parallel one has failed. The
             # cancellation waits for that: a run has its thread only until it stops.
-            await call_on_thread(partial(self._record, key, recorded))
+            await finish_in_thread(self._record, key, recorded)
         return json.loads(recorded)
 
     def _record(self, key: str, text: str) -> None:

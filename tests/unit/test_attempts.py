@@ -164,12 +164,6 @@ def test_with_nothing_to_add_it_is_the_call_itself():
     assert compose_call(call, "n", (), None, None) is call
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
-def test_what_is_no_timeout(timeout):
-    with pytest.raises(ValueError, match="timeout of 'n' must be a number of seconds above 0"):
-        compose_call(Call(lambda state: None), "n", (), None, timeout)
-
-
 def can_go_through(hook, *inside):
     """Whether a hook as written above can: a generator needs chunks inside, of a sort it can go through."""
     if hook == "chunks":

@@ -204,6 +204,27 @@ def test_an_asynchronous_chain():  # G31
         in_graph(chain).invoke({"n": 3})
 
 
+def test_a_cancelled_chain_waits_for_the_step_on_a_thread():
+    started, free, ended = threading.Event(), threading.Event(), []
+
+    def step(value):
+        started.set()
+        free.wait(10)
+        ended.append(value["n"])
+
+    async def cancel():
+        task = asyncio.ensure_future(in_graph(process_chain(increment, step)).ainvoke({"n": 3}))
+        await asyncio.to_thread(started.wait, 10)
+        task.cancel()
+        assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
+        free.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == [4]
+
+    asyncio.run(cancel())
+
+
 def test_actions_pickle():  # G31
     actions = [
         process_chain(double, double),

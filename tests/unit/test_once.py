@@ -1,6 +1,7 @@
 """`config.once` and `aonce`: a side effect is recorded at once and repeated by no crash, retry or question."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -290,6 +291,32 @@ def test_asynchronously(saver):
         asyncio.run(graph.ainvoke({}, CONFIG))
     fails.clear()
     assert asyncio.run(graph.ainvoke(None, CONFIG))["log"] == [1]
+
+
+def test_a_cancelled_run_waits_for_the_record_of_an_effect():
+    started, free, recorded = threading.Event(), threading.Event(), []
+
+    class SlowSaver(MemorySaver):
+        def put_writes(self, config, writes):
+            started.set()
+            free.wait(10)
+            super().put_writes(config, writes)
+            recorded.extend(writes)
+
+    async def node(state, config):
+        await config.aonce("k", Effect().later)
+
+    async def cancel():
+        task = asyncio.ensure_future(chain(a=node).compile(checkpoint_saver=SlowSaver()).ainvoke({}, CONFIG))
+        await asyncio.to_thread(started.wait, 10)
+        task.cancel()
+        assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
+        free.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert recorded == ["once::k"]
+
+    asyncio.run(cancel())
 
 
 def test_without_a_saver_and_outside_a_node():

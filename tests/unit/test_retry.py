@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from graphkit._plan import retry
+from graphkit._plan import call_kinds
 from graphkit._plan.retry import RetryHook, RetryPolicy
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
 
@@ -37,7 +37,7 @@ def slept(monkeypatch):
     async def later(delay):
         seconds.append(delay)
 
-    monkeypatch.setattr(retry, "sleep", seconds.append)
+    monkeypatch.setattr(call_kinds, "sleep", seconds.append)
     monkeypatch.setattr(asyncio, "sleep", later)
     return seconds
 

@@ -19,6 +19,7 @@ from typing import Any, Final, final
 
 from graphkit._plan.topology import Call
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt
+from graphkit._to_thread import finish_in_thread
 from graphkit.errors import GraphRunnerError
 
 _MAX_WORKERS: Final = 16
@@ -508,12 +509,10 @@ def _run_call(call: Call, value: Any, config: Any) -> Any:
 
 async def _arun_call(call: Call, value: Any, config: Any) -> Any:
     """Call a function, in a thread if it is synchronous, and await its result."""
-    import asyncio  # 25 ms to import, and only asynchronous runs need it
-
     if call.is_async:
         result = call.run(value, config)
     else:
-        result = await asyncio.to_thread(call.run, value, config)
+        result = await finish_in_thread(call.run, value, config)
     if inspect.isawaitable(result):
         return await result
     return result

@@ -21,7 +21,8 @@ from uuid import uuid4
 from graphkit._plan.events import EVENTS, Event, Observer, call_observer
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START, RunnableConfig
-from graphkit._saver.base import BaseCheckpointSaver, run_in_thread
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._to_thread import run_in_thread
 from graphkit._values.frozen import FrozenDict, freeze, private_copy
 from graphkit.errors import (
     CheckpointConflictError,

@@ -1,0 +1,112 @@
+"""Calls of blocking functions from async code, on threads.
+
+A thread cannot be cancelled. When the asyncio task that waits for one is cancelled, `run_in_thread`
+leaves the thread behind, which is right for a read. `finish_in_thread` waits for it first: code of a
+node, or a write, must not go on after the run has released its lock. A HeldCancellation does the same
+for calls whose result is still needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
+
+if TYPE_CHECKING:
+    from asyncio import CancelledError, Future
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Thunk = Callable[[], Any]
+"""A function with its arguments."""
+Outcome = tuple[Any, BaseException | None]
+"""The result of a call, or the error that it raised."""
+
+
+async def run_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a worker thread and return its result, without blocking the event loop."""
+    import asyncio  # takes 25 ms to import, and only async callers need it
+
+    outcome = await asyncio.to_thread(capture_outcome, partial(call, *args, **kwargs))
+    result: T = unwrap_outcome(outcome)
+    return result
+
+
+async def finish_in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """As `run_in_thread`, but a cancellation is raised only when the function has ended."""
+    import asyncio
+
+    task = asyncio.ensure_future(asyncio.to_thread(capture_outcome, partial(call, *args, **kwargs)))
+    cancelled = await wait_until_done((task,))
+    if cancelled is not None:
+        raise cancelled
+    result: T = unwrap_outcome(task.result())
+    return result
+
+
+async def wait_until_done(tasks: Collection[Future[Any]]) -> CancelledError | None:
+    """Wait until all tasks are done; return the last cancellation of the caller in the meantime."""
+    import asyncio
+
+    # `shield` would not do: it leaves the task behind, and the caller goes on without it. `wait` is
+    # cancelled without cancelling the tasks, so it can be repeated until they end.
+    cancelled = None
+    while pending := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
+
+
+@final
+class HeldCancellation:
+    """A cancellation of the calling task, held back while what must not be left half done goes on.
+
+    Attributes:
+        error: the cancellation; None if there was none.
+    """
+
+    def __init__(self) -> None:
+        self.error: CancelledError | None = None
+
+    async def complete(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call to its end, and return its result."""
+        import asyncio
+
+        task = asyncio.ensure_future(call)
+        self.error = await wait_until_done((task,)) or self.error
+        return task.result()
+
+    async def complete_in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function in a thread, and wait for its end."""
+        return await self.complete(run_in_thread(call, *args, **kwargs))
+
+    def take(self) -> CancelledError | None:
+        """Return the cancellation, and forget it."""
+        error = self.error
+        self.error = None
+        return error
+
+    def release(self) -> None:
+        """Raise the cancellation, if there was one."""
+        error = self.take()
+        if error is not None:
+            raise error
+
+
+def capture_outcome(thunk: Thunk) -> Outcome:
+    """Call, and return the result or the error."""
+    # A future can hold any exception but StopIteration: it would never be done.
+    try:
+        return thunk(), None
+    except BaseException as error:  # noqa: BLE001 - `unwrap_outcome` raises it again
+        return None, error
+
+
+def unwrap_outcome(outcome: Outcome) -> Any:
+    """Return the result, or raise the error."""
+    result, error = outcome
+    if error is not None:
+        raise error
+    return result

@@ -120,9 +120,9 @@ def main():
             code = FAILED
             try:
                 code = execute(*job)
-            except BaseException:
-                traceback.print_exc()
             finally:
+                if code == FAILED:
+                    traceback.print_exc()
                 os._exit(code)
         pickle.dump(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sys.stdout.buffer)
         sys.stdout.buffer.flush()

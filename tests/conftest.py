@@ -151,11 +151,17 @@ def server(postgres_data):
         yield server
 
 
-@pytest.fixture
-def own_server(postgres_data):
-    """A server that the test may stop and kill."""
+@pytest.fixture(scope="session")
+def mortal_server(postgres_data):
     with postgres_server.start(postgres_data) as server:
         yield server
+
+
+@pytest.fixture
+def own_server(mortal_server):
+    """A server that the test may stop and kill, without a schema of graphkit."""
+    mortal_server.reset()
+    return mortal_server
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ import pytest
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 POOLER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+DEFAULT_OPTIONS = "-F"
+"""A server with them does not wait for the disk."""
 POOLER_SETTINGS = """
 [databases]
 * = host={server}
@@ -41,6 +43,7 @@ class PostgresServer:
         self.directory = directory
         self.connection_string = f"host={directory} user=test dbname=postgres"
         self.is_running = False
+        self.options = DEFAULT_OPTIONS
 
     def _control(self, *arguments):
         run_as_owner(PROGRAMS[-1] / "pg_ctl", "-D", f"{self.directory}/data", "-w", *arguments, cwd=self.directory)
@@ -54,8 +57,8 @@ class PostgresServer:
             connection.execute(f"CREATE DATABASE {name}")
         return f"{self.connection_string} dbname={name}"
 
-    def start(self, options="-F"):
-        """Start it; with -F it does not wait for the disk."""
+    def start(self, options=DEFAULT_OPTIONS):
+        """Start it."""
         own = f"{options} -k {self.directory} -c listen_addresses= -c max_connections=200"
         deadline = monotonic() + 60
         while True:
@@ -67,6 +70,22 @@ class PostgresServer:
                 if monotonic() > deadline:
                     raise
         self.is_running = True
+        self.options = options
+
+    def reset(self):
+        """Start it if a test has left it stopped or with other options; end all connections and drop the schema."""
+        import psycopg  # may be missing
+
+        if self.is_running and self.options != DEFAULT_OPTIONS:
+            self.stop()
+        if not self.is_running:
+            self.start()
+        with psycopg.connect(self.connection_string, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            connection.execute("DROP SCHEMA IF EXISTS graphkit CASCADE")
 
     def stop(self, mode="immediate"):
         self._control("-m", mode, "stop")

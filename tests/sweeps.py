@@ -5,20 +5,27 @@ behind, each seed. Every behaviour and every kind of fault has a case in the def
 
 - A parametrised test is sampled when it is collected: `@pytest.mark.sweep(10)` keeps ten of its cases, and
   `@pytest.mark.sweep(10, of="seed")` keeps ten values of `seed` for each combination of its other parameters.
-- With `in_turn=True`, which values of it are kept differs from one combination to the next: two tests that may be run
-  in four ways run in other ways each.
+- With `in_turn=True`, which values of it are kept differs from one combination and from one test to the next: two tests
+  that may be run in four ways run in other ways each.
+- A fixture with parameters gives the same arguments to the mark `cell` on them: `@pytest.mark.cell(1, of=("saver", "go"))`.
+  It holds for the tests that use the fixture and have no mark `sweep`. `@pytest.mark.sweep(ALL)` keeps all their cases.
 - A class that repeats the tests of another one on one more variant is sampled by test: `@pytest.mark.sweep(20, of="tests")`.
 - A test that loops over its cases takes the fixture `sweep`: `for case in sweep.some(cases, 10)`.
 - A test of Hypothesis asks for its number of examples with `@settings(max_examples=examples(400))`.
 """
 
 import itertools
+import sys
+import zlib
 from collections import defaultdict
 
 from hypothesis import settings
 
 FULL_EXAMPLES = 100
 """What a test of Hypothesis runs under --full unless it asks for another number."""
+
+ALL = sys.maxsize
+"""`@pytest.mark.sweep(ALL)`: the default run does all cases of a test, whatever its fixtures say."""
 
 
 def spread(cases, most):
@@ -52,10 +59,10 @@ class Sweep:
 
 
 def sampled_items(items):
-    """The items to run where not all are run: of a test with the mark `sweep`, some."""
+    """The items to run where not all are run: of a test with the mark `sweep` or `cell`, some."""
     groups = {}
     for item in items:
-        mark = item.get_closest_marker("sweep")
+        mark = item.get_closest_marker("sweep") or item.get_closest_marker("cell")
         if mark is not None:
             of, in_turn = mark.kwargs.get("of"), mark.kwargs.get("in_turn", False)
             _, _, group = groups.setdefault(_group_of(item, of), (mark.args, in_turn, []))
@@ -63,18 +70,19 @@ def sampled_items(items):
     left_out = set()
     numbers = defaultdict(itertools.count)
     for (test, _), (args, in_turn, group) in groups.items():
-        first = _first_in_turn(next(numbers[test]), len(group)) if in_turn else 0
+        first = _first_in_turn(test, next(numbers[test]), len(group)) if in_turn else 0
         left_out |= {*group}.difference(spread(group[first:] + group[:first], *args))
     return [item for item in items if item not in left_out]
 
 
-def _first_in_turn(number, count):
-    """Which of `count` values the combination with a number begins with.
+def _first_in_turn(test, number, count):
+    """Which of `count` values the combination with a number begins with, in a test.
 
-    One is left out after each round. Where `count` is a multiple of the number of values of another parameter, each of
-    those meets all of these.
+    The first combination begins with a value that depends on the name of the test, the same one in every process. One is
+    left out after each round. Where `count` is a multiple of the number of values of another parameter, each of those
+    meets all of these.
     """
-    return (number + number // count) % count
+    return (zlib.crc32(test.encode()) + number + number // count) % count
 
 
 def _group_of(item, of):
@@ -84,7 +92,8 @@ def _group_of(item, of):
         return test.rpartition("::")[0], ()
     if of is None:
         return test, ()
-    others = dict(item.callspec.params)
-    del others[of]
+    swept = {of} if isinstance(of, str) else {*of}
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    others = {name: value for name, value in params.items() if name not in swept}
     # By identity: a value need not have a hash. pytest numbers each case, not each value of a parameter.
     return test, tuple((name, id(value)) for name, value in others.items())

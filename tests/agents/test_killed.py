@@ -31,12 +31,12 @@ def test_p82_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, p
     calls, expected = undisturbed
     assert calls > 20
     kills = 0
-    for call in sweep.some(range(1, calls), 10):
+    for call in sweep.some(range(1, calls), 5):
         killed = Killed(program, tmp_path / f"{call}", expected)
         kills += killed.run(when, call)
         killed.finish()
     # Records of parallel calls are combined if they come together, so the number of store calls varies.
-    assert kills >= sweep.count(20, 7)
+    assert kills >= sweep.count(20, 3)
 
 
 def test_p82_killed_again_and_again_in_one_conversation(tmp_path, program, undisturbed, sweep):
@@ -53,7 +53,7 @@ def test_p82_killed_at_random_times(tmp_path, program, undisturbed, sweep):
     _, expected = undisturbed
     chance = random.Random("kills")
     kills = 0
-    wanted = sweep.count(10, 3)  # 30 for the three ways to run
+    wanted = sweep.count(10, 1)  # 30 for the three ways to run
     for number in range(4 * wanted):
         killed = Killed(program, tmp_path / f"{number}", expected)
         for _ in range(4):

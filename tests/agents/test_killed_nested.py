@@ -77,7 +77,7 @@ def test_p82_nested_agents_killed_at_any_store_call_repeat_nothing_recorded(
     calls, expected = undisturbed
     assert calls > 15
     kills = 0
-    for call in sweep.some(range(1, calls), 6):
+    for call in sweep.some(range(1, calls), 4):
         directory = tmp_path / f"{call}"
         kills += program.run(directory, when, call)
         known = recorded(directory)
@@ -87,4 +87,4 @@ def test_p82_nested_agents_killed_at_any_store_call_repeat_nothing_recorded(
         assert repeated == set(), f"recorded, and made again: {repeated}"
         assert set(logged(directory)) == CALLS
         assert transcripts(directory) == expected
-    assert kills >= sweep.count(calls - 4, 4)
+    assert kills >= sweep.count(calls - 4, 2)

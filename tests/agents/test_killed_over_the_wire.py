@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from tests.agents.chat_server import calls, text
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "sk-0123456789-topsecret"
 PROGRAM = """
-import asyncio, json, sys
+import asyncio, json, os, sys
+os.dup2(1, 2)  # nothing on either may show the key
 from graphkit.agents import AgentBuilder
 
 model, servers, directory, question = json.loads(sys.argv[1])
@@ -31,7 +31,8 @@ TRANSCRIPT = [["user", "Sums?"], ["assistant", None], ["tool", "3"], ["tool", "7
 class Run:
     """One conversation over several processes."""
 
-    def __init__(self, tmp_path, killed_at):
+    def __init__(self, launcher, tmp_path, killed_at):
+        self.launcher = launcher
         self.tmp_path = tmp_path
         self.killed_at = killed_at
         self.journal = tmp_path / "journal"
@@ -44,8 +45,7 @@ class Run:
         last = request["messages"][-1]["role"]
         if last == self.killed_at:
             self.killed_at = None
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
+            os.kill(self.process.pid, signal.SIGKILL)
             return text("too late")
         self.answered.append(last)
         if last == "user":
@@ -57,20 +57,13 @@ class Run:
         program = str(Path(__file__).with_name("plain_mcp_server.py"))
         servers = {"plain": {"command": sys.executable, "args": [program, str(self.journal)], "tools": ["add"]}}
         arguments = json.dumps([model, servers, str(self.tmp_path / "store"), question])
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, arguments],
-            cwd=ROOT,
-            env=os.environ | {"OPENAI_API_KEY": KEY},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        self.process = self.launcher.start("-c", PROGRAM, arguments, cwd=ROOT, environment={"OPENAI_API_KEY": KEY})
         return self.process.communicate()[0], self.process.returncode
 
 
 @pytest.mark.parametrize("killed_at", ["user", "tool"])
-def test_no_recorded_call_of_model_or_tool_is_repeated(tmp_path, killed_at):
-    run = Run(tmp_path, killed_at)
+def test_no_recorded_call_of_model_or_tool_is_repeated(launcher, tmp_path, killed_at):
+    run = Run(launcher, tmp_path, killed_at)
     with chat_server.start(run.answer) as server:
         _, status = run.start(server.base_url, "Sums?")
         assert status == -signal.SIGKILL

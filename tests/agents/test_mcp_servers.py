@@ -83,6 +83,12 @@ def http(tmp_path):
     server.kill()
 
 
+@pytest.fixture
+def short_ends(monkeypatch):
+    """Let a server that does not end when its input does be killed at once, not after two seconds."""
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 0.05)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_open():
     """A connection or a process that nothing closed warns when it is collected, and warnings are errors."""
@@ -323,6 +329,7 @@ def test_a_connection_keeps_nothing_of_the_node_that_opened_it(plain):
     assert asyncio.run(use()) is None
 
 
+@pytest.mark.usefixtures("short_ends")
 def test_a_server_that_does_not_answer_is_not_left_running():
     async def use():
         with pytest.raises(McpServerError):
@@ -502,6 +509,7 @@ def test_a_server_that_hangs_is_an_error_for_the_model(plain):
     assert plain.calls().count("start") == 1
 
 
+@pytest.mark.usefixtures("short_ends")
 def test_a_server_that_reads_nothing_more_is_an_error_for_the_model(plain):
     settings = plain.settings | {"calls": {"timeout": 0.2}}
     (content,) = run_agent(settings, "done", tool_calls=[call("stop_reading", filler="x" * 300_000)])
@@ -577,6 +585,7 @@ def test_p83_a_resume_connects_again_from_stored_settings(plain, tmp_path):
 # ---------------------------------------------------------------------------------------------- errors
 
 
+@pytest.mark.usefixtures("short_ends")
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.sweeps import Sweep, sampled_items, spread
+from tests.sweeps import ALL, Sweep, sampled_items, spread
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_a_full_run_takes_all_cases_and_the_full_number():
 class Item:
     """A collected test as far as it matters here; without arguments it carries no mark."""
 
-    def __init__(self, name, *args, params=None, **kwargs):
+    def __init__(self, name, *args, params=None, cell=None, **kwargs):
         self.nodeid = name
-        self.callspec = SimpleNamespace(params=params or {})
-        self.mark = SimpleNamespace(args=args, kwargs=kwargs) if args else None
+        if params:
+            self.callspec = SimpleNamespace(params=params)
+        self.marks = {"cell": cell, "sweep": SimpleNamespace(args=args, kwargs=kwargs) if args else None}
 
     def get_closest_marker(self, name):
-        assert name == "sweep"
-        return self.mark
+        return self.marks[name]
 
 
 def kept(*items):
@@ -79,6 +79,41 @@ def test_combinations_take_other_values_in_turn():
     ran = [name[5:-1].split("-") for name in kept(*items)]
     assert len(ran) == 8
     assert {(opener, way) for _, opener, way in ran} == {(opener, way) for opener in "01" for way in "0123"}
+
+
+IN_ONE_CELL = SimpleNamespace(args=(1,), kwargs={"of": ("saver", "go"), "in_turn": True})
+
+
+def make_cells(test, *args, **kwargs):
+    """The items of a test with the parameters of two fixtures, which have the mark `cell`, and one of its own."""
+    return [
+        Item(
+            f"{test}[{saver}-{go}-{number}]",
+            *args,
+            cell=IN_ONE_CELL,
+            params={"saver": saver, "go": go, "number": number},
+            **kwargs,
+        )
+        for saver in ("memory", "file")
+        for go in ("sync", "async")
+        for number in range(2)
+    ]
+
+
+def test_the_cells_of_fixtures_are_met_across_tests():
+    met = set()
+    for number in range(30):
+        first, second = sorted(kept(*make_cells(f"test_{number}")), key=lambda name: name[-2])
+        assert (first[-2], second[-2]) == ("0", "1")
+        met.add(first.partition("[")[2][:-3])
+    assert met == {"memory-sync", "memory-async", "file-sync", "file-async"}
+
+
+def test_a_mark_of_the_test_wins_over_that_of_a_fixture():
+    assert len(kept(*make_cells("test", ALL))) == 8
+    assert kept(Item("without_parameters", 1, of="saver")) == ["without_parameters"]
+    each_way = kept(*make_cells("test", 1, of="saver", in_turn=True))
+    assert sorted(name.partition("-")[2] for name in each_way) == ["async-0]", "async-1]", "sync-0]", "sync-1]"]
 
 
 def test_a_class_that_repeats_tests_is_sampled_by_test():

@@ -54,6 +54,7 @@ class TestPostgresSaver(InSchema):
         return self.open_schema(saver._schema)
 
 
+@pytest.mark.sweep(30, of="tests")
 class TestSealedPostgresSaver(TestPostgresSaver):
     """The same, sealed."""
 

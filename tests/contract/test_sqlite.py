@@ -115,5 +115,5 @@ def fewer(machine, part, steps):
     return machine.TestCase
 
 
-TestSqliteMachine = fewer(SqliteMachine, 2, 50)
+TestSqliteMachine = fewer(SqliteMachine, 4, 50)
 TestReopeningMachine = fewer(ReopeningMachine, 8, max(20, examples(50)))

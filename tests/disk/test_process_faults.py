@@ -325,9 +325,11 @@ def test_a_second_run_on_a_busy_thread_is_told_whose_it_is_until_that_one_is_dea
         os.close(end)
 
 
-def test_two_thousand_threads_and_sixteen_workers(tmp_path, monkeypatch):
+def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
     """P86: nothing is lost or mixed, descriptors stay bounded, and nothing grows with the number of threads."""
     monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 1024)
+    threads = sweep.count(2000, 1000)
+    quarter = threads // 4
     io = CountingCalls()
     with FileSystemSaver(tmp_path / "store", fsync="never", io=io) as saver:
         most, guard, counts = [0], threading.Lock(), []
@@ -343,21 +345,21 @@ def test_two_thousand_threads_and_sixteen_workers(tmp_path, monkeypatch):
                     most[0] = max(most[0], sum(1 for _ in Path("/proc/self/fd").iterdir()))
 
         with ThreadPoolExecutor(16) as pool:
-            for start in range(0, 2000, 500):
+            for start in range(0, threads, quarter):
                 before = io.calls
-                list(pool.map(work, range(start, start + 500)))
+                list(pool.map(work, range(start, start + quarter)))
                 counts.append(io.calls - before)
         assert most[0] - open_before < 256 + 64 + 60
         # Workers that meet ask again, by a quarter more often on a busy machine; growth would show as three times as much.
-        assert max(counts[1:]) < counts[0] * 1.5, "the last five hundred cost no more than the first"
-        assert len(saver.threads()) == 2000
+        assert max(counts[1:]) < counts[0] * 1.5, "the last quarter costs no more than the first"
+        assert len(saver.threads()) == threads
     with FileSystemSaver(tmp_path / "store") as saver, ThreadPoolExecutor(16) as pool:
 
         def check(number):
             found = saver.list(RunnableConfig(f"thread {number}"))
             assert [(one.state["own"], one.state["n"]) for one in found] == [(number, 1), (number, 0)]
 
-        list(pool.map(check, range(2000)))
+        list(pool.map(check, range(threads)))
 
 
 class CountingCalls(FileIO):

@@ -42,4 +42,4 @@ class ObjectsMachine(SaverMachine):
 
 
 TestObjectsMachine = ObjectsMachine.TestCase
-TestObjectsMachine.settings = settings(max_examples=settings.default.max_examples // 4)
+TestObjectsMachine.settings = settings(max_examples=settings.default.max_examples // 8)

@@ -15,6 +15,8 @@ from random import Random
 
 from graphkit import Checkpoint, RunnableConfig
 
+FAILED = 255
+"""What a process returns whose operation has raised; else it returns the number of statements."""
 T = RunnableConfig("t")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -97,10 +99,13 @@ OPERATIONS = {
 
 
 def execute(opener, name, nth):
+    """Execute an operation; return the number of its statements."""
     saver = opener()
     saver.info(T)  # connects
-    Mortal(nth).attach(saver._database)
+    mortal = Mortal(nth)
+    mortal.attach(saver._database)
     OPERATIONS[name](saver)
+    return mortal.count
 
 
 def main():
@@ -112,13 +117,13 @@ def main():
             return
         child = os.fork()
         if child == 0:
+            code = FAILED
             try:
-                execute(*job)
+                code = execute(*job)
             finally:
-                has_failed = sys.exc_info()[0] is not None
-                if has_failed:
+                if code == FAILED:
                     traceback.print_exc()
-                os._exit(int(has_failed))
+                os._exit(code)
         pickle.dump(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), sys.stdout.buffer)
         sys.stdout.buffer.flush()
 

@@ -134,7 +134,7 @@ def test_swapped_pages_are_reported_and_hide_no_thread(written, open_damaged, sw
     data, expected = written
     pairs = [*itertools.combinations(range(1, count_pages(data)), 2)]
     pairs = [pair for pair in pairs if take_page(data, pair[0]) != take_page(data, pair[1])]
-    for first, second in sweep.some(pairs, 60):
+    for first, second in sweep.some(pairs, 20):
         swapped = with_page(with_page(data, first, take_page(data, second)), second, take_page(data, first))
         check_damaged(open_damaged(swapped), expected)
 
@@ -143,7 +143,7 @@ def test_a_flipped_bit_is_reported_if_it_changes_anything(written, open_damaged,
     data, expected = written
     reported = 0
     step = 97
-    for offset in sweep.some(range(0, len(data), step), 200):
+    for offset in sweep.some(range(0, len(data), step), 60):
         flipped = bytearray(data)
         flipped[offset] ^= 1 << offset % 8
         with open_damaged(flipped) as saver:

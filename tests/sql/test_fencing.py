@@ -33,7 +33,7 @@ def read_all(saver):
 @pytest.mark.parametrize("gate", ["first", "inner", "left", "last"])
 def test_a_stopped_run_is_taken_over_and_fenced_off(launcher, open_postgres_saver, server, schema, gate):
     with start_process(
-        launcher, "run", server.connection_string, {"schema": schema, "lease": 2.0}, "t", gate
+        launcher, "run", server.connection_string, {"schema": schema, "lease": 1.0}, "t", gate
     ) as process:
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGSTOP)
@@ -57,7 +57,7 @@ def test_a_branch_in_another_process_is_fenced_off_with_its_run(
     """The process of the run stays paused; its worker goes on, and finds that the thread was taken over."""
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
-    options = {"schema": schema, "lease": 2.0}
+    options = {"schema": schema, "lease": 1.0}
     with start_process(launcher, "run on workers", server.connection_string, options, "t", "right", pipe) as process:
         _, worker = process.stdout.readline().split()
         for pid in (process.pid, int(worker)):
@@ -157,7 +157,7 @@ def test_nothing_is_changed_by_a_run_whose_lock_was_taken(open_postgres_saver, c
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_a_lock_that_cannot_be_released_is_reported(open_postgres_saver, monkeypatch, caplog, is_gone):
     """The run itself is over, and has succeeded; what others wait for is said once."""
-    saver = open_postgres_saver(lease=1.0)
+    saver = open_postgres_saver(lease=0.5)
     locks = saver._database.run_locks
 
     def refuse(*_):
@@ -169,7 +169,7 @@ def test_a_lock_that_cannot_be_released_is_reported(open_postgres_saver, monkeyp
         with saver.run_lock(CONFIG):
             monkeypatch.setattr(locks, "_open_session", refuse)
         (record,) = [record for record in caplog.records if "not released" in record.message]
-        for part in ("'t'", "1.0 seconds", "refused" if is_gone else "closed the connection"):
+        for part in ("'t'", "0.5 seconds", "refused" if is_gone else "closed the connection"):
             assert part in record.message
     monkeypatch.undo()
     # The advisory lock is still there, as if the server had not noticed; the lease ends.

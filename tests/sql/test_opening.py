@@ -76,6 +76,7 @@ def change_at_random(saver, randomness, ids, number):
         saver.put(CONFIG.with_check_point_id(old.id), old)
 
 
+@pytest.mark.sweep(1, of="seed", in_turn=True)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_history_that_is_opened_at_its_end_is_what_its_writer_knows_and_what_all_records_say(saver, seed):
     randomness = random.Random(seed)
@@ -111,6 +112,7 @@ def positions(saver):
     return [position for (position,) in rows]
 
 
+@pytest.mark.sweep(3, of="number")
 @pytest.mark.parametrize("number", range(1, 11))
 def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, positions, number):
     database = saver._database
@@ -123,6 +125,7 @@ def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, positions,
     assert caught.value.offset == positions[number]
 
 
+@pytest.mark.sweep(3, of="number")
 @pytest.mark.parametrize("number", range(1, 10))
 def test_a_missing_row_is_reported_at_its_position(saver, open_saver, positions, number):
     database = saver._database

@@ -53,6 +53,7 @@ def refused(database):
         assert connection.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'").fetchall() == []
 
 
+@pytest.mark.sweep(1, of="pool_mode", in_turn=True)
 @pytest.mark.parametrize("pool_mode", ["transaction", "statement"])
 @pytest.mark.parametrize("use", USES)
 def test_a_pooler_that_lends_sessions_for_single_transactions_is_refused(server, database, pool_mode, use):

@@ -494,7 +494,7 @@ def test_threads_go_on_after_all_their_connections_were_lost(server, database):
 
 
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
-def test_nothing_acknowledged_is_lost_with_the_server(own_server, how):
+def test_nothing_acknowledged_is_lost_with_the_server(own_server, how, sweep):
     """Four writers go on, while the server is stopped or killed and started again."""
     own_server.stop("fast")
     own_server.start(options="")
@@ -524,7 +524,7 @@ def test_nothing_acknowledged_is_lost_with_the_server(own_server, how):
     with ThreadPoolExecutor(4) as executor:
         writers = [executor.submit(write, number) for number in range(4)]
         try:
-            for _ in range(2):
+            for _ in range(sweep.count(2, 1)):
                 before = [len(positions) for positions in acknowledged]
                 if how == "kill":
                     own_server.kill()

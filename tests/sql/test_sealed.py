@@ -159,6 +159,7 @@ def store(open_saver):
     return open_saver
 
 
+@pytest.mark.sweep(1, of="wrong", in_turn=True)
 @pytest.mark.parametrize("operation", sorted(READS.keys() - IN_COLUMNS))
 @pytest.mark.parametrize("wrong", WRONG)
 def test_without_the_key_nothing_is_read_or_changed(store, operation, wrong):

@@ -38,7 +38,11 @@ class ListSaver(BaseCheckpointSaver):
         return Tag(config.thread, tuple(self.kept.pop((config.thread, config.checkpoint_ns), [])[::-1]))
 
 
-@pytest.fixture(params=["memory", "four-methods", "file"])
+IN_TURN = pytest.mark.cell(1, of=("saver", "go"), in_turn=True)
+"""The default run takes one of the six cells of a test that is neither about savers nor about sync and async."""
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=IN_TURN) for kind in ("memory", "four-methods", "file")])
 def saver(request, tmp_path):
     if request.param == "file":
         return FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
@@ -50,7 +54,7 @@ def list_saver():
     return ListSaver()
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=[pytest.param(kind, marks=IN_TURN) for kind in ("sync", "async")])
 def go(request):
     """Runs a graph, in both ways; gives what it hands out."""
 

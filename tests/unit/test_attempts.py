@@ -178,6 +178,7 @@ NESTS = [
 ]
 
 
+@pytest.mark.sweep(1, of=("retry", "timeout"), in_turn=True)
 @pytest.mark.parametrize(("outer", "inner", "kind"), NESTS)
 @pytest.mark.parametrize(("retry", "timeout"), [(None, None), (AT_ONCE, None), (None, LONG), (AT_ONCE, LONG)])
 def test_hooks_of_every_kind_around_functions_of_every_kind(outer, inner, kind, retry, timeout):  # behaviour 18

@@ -358,6 +358,7 @@ def outcome(test):
     return "passed"
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     "saver", [SwapsNodes, SortsByClock, ReplacesAnything, ReplacesAtTheEnd, SortsKeys, LosesEveryTenth]
 )

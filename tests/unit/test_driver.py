@@ -15,7 +15,10 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
+from tests.sweeps import ALL
 from tests.unit.graphs import CONFIG, chain, says
+
+pytestmark = pytest.mark.sweep(ALL)
 
 
 @pytest.fixture

@@ -25,8 +25,11 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from tests.sweeps import ALL
 from tests.unit import graphs
 from tests.unit.graphs import CONFIG, COUNTED as LOG, Killed, both, outputs as run, stored
+
+pytestmark = pytest.mark.sweep(ALL)
 
 says = partial(graphs.says, n=1)
 chain = partial(graphs.chain_of, LOG, {"n": 1})

@@ -32,6 +32,8 @@ from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
 from tests.unit.graphs import CONFIG
 
+pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
+
 SCHEMA = {"log": Channels.appender_with_duplicate(), "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
 PATIENCE = 60
 CALLER = ContextVar("caller", default="nobody")

@@ -19,6 +19,8 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
 
+pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
+
 
 def node(state):
     return None

@@ -255,6 +255,7 @@ def has_same_versions(source, target):
     )
 
 
+@pytest.mark.sweep(1, of="way", in_turn=True)
 @pytest.mark.parametrize("stop", ["finished", "waiting", "crashed"])
 @pytest.mark.parametrize("way", ["copy", "import"])
 def test_no_moment_of_a_copy_to_another_store_leaves_a_thread_that_runs(store, way, stop, sweep, caplog):

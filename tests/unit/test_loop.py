@@ -844,12 +844,12 @@ def steered(**options):
     return graph.add_conditional_edges("a", lambda s: Command(s.value("go", "c"), {"log": "edge"})).compile(**options)
 
 
-@pytest.mark.parametrize(("go", "ends"), [("b", ["b", END]), ("c", ["c", END]), (END, [END])])
-def test_before_the_edge_the_answer_steers_it(saver, go, ends):
+@pytest.mark.parametrize(("target", "ends"), [("b", ["b", END]), ("c", ["c", END]), (END, [END])])
+def test_before_the_edge_the_answer_steers_it(saver, target, ends):
     compiled = steered(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before_edge=True)
     assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
     assert compiled.get_state(CONFIG).next is None
-    assert stops(compiled, GraphResume({"go": go})) == (ends, None)
+    assert stops(compiled, GraphResume({"go": target})) == (ends, None)
     last = compiled.get_state(CONFIG)
     assert last.next == END
     assert last.state["log"] == ["a", "edge", *(ends[:-1])]

@@ -15,6 +15,9 @@ from graphkit.recovery import recover
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver
 from tests.cli.terminal import graphkit as command
+from tests.sweeps import ALL
+
+pytestmark = pytest.mark.sweep(ALL)
 
 T = RunnableConfig("t")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

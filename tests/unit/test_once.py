@@ -18,6 +18,8 @@ from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
 from tests.unit.graphs import CONFIG, LOG, Killed, chain
 
+pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
+
 
 class Effect:
     def __init__(self):

@@ -11,7 +11,10 @@ import pytest
 
 from graphkit import END, START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
+from tests.sweeps import ALL
 from tests.unit.graphs import CONFIG, LOG, both, chain, says
+
+pytestmark = pytest.mark.sweep(ALL)
 
 
 def run(graph, given, config=CONFIG, *, how="sync"):

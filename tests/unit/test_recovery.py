@@ -22,6 +22,9 @@ from graphkit.errors import (
 )
 from graphkit.recovery import arecover, last_good, recover
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from tests.sweeps import ALL
+
+pytestmark = pytest.mark.sweep(ALL)
 
 AT = RunnableConfig("t")
 

@@ -23,6 +23,8 @@ from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
 from tests.unit.graphs import CONFIG, LOG, chain, outputs as run
 
+pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
+
 
 def items(outputs):
     """Node ids, and chunks as they are."""

@@ -603,7 +603,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize(
     ("mutation", "harness"),
     MUTATIONS,

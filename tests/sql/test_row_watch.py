@@ -293,8 +293,6 @@ def test_a_role_that_only_reads_watches_at_intervals(own_server):
                 put(reading, number=3)
 
 
-@pytest.mark.sweep(1)
-@pytest.mark.sweep(1)
 @pytest.mark.parametrize("thread", ["t", None])
 def test_a_watch_on_a_standby_reads_at_intervals(own_server, thread):
     with PostgresSaver(own_server.connection_string, lease=600.0) as saver:

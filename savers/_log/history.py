@@ -31,6 +31,7 @@ from savers._log.frame import (
     check_known,
     read_header,
 )
+from savers._log.log_bytes import search_back
 from savers._log.records import BackwardReader, Records
 from savers._log.stored_checkpoint import EarlyWrites, Index, StoredCheckpoint
 
@@ -146,7 +147,7 @@ class History:
         except CheckpointCorruptionError:
             return False
         back.skip_to(run[0].offset)
-        if not frames.bytes.has_whole_end(chain(reversed(run), back)):
+        if not frames.bytes.durability.has_whole_end(chain(reversed(run), back)):
             return False
         frames.note_read(tail[0])
         return self._load_last_chain(run, last)
@@ -164,7 +165,7 @@ class History:
     def _load_tail(self, tail: list[Frame], back: BackwardReader) -> bool:
         """Read a log without checkpoints."""
         frames = self._frames
-        if not frames.bytes.has_whole_end(chain(tail, back)):
+        if not frames.bytes.durability.has_whole_end(chain(tail, back)):
             return False
         frames.note_read(tail[0])
         self._early_start = tail[-1].end
@@ -226,7 +227,7 @@ class History:
         """Take in the records behind the known end, and yield each afterwards."""
         frames = self._frames
         for run in frames.records.scan_runs(frames.end, size, frames.seq):
-            frames.bytes.note_frames(run)
+            frames.bytes.durability.note_frames(run)
             for frame in run:
                 self._take(frame)
                 frames.note_read(frame)
@@ -372,7 +373,7 @@ class History:
             return
         # The payload of a checkpoint begins with an array whose first item is the id.
         end = frames.end
-        for position in frames.bytes.search(payloads.BEFORE_UUID + raw, end):
+        for position in search_back(frames.bytes, payloads.BEFORE_UUID + raw, end):
             self._searched += end - position
             end = position
             yield position - 1 - FRAME_SIZE

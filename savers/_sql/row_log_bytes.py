@@ -167,6 +167,7 @@ class RowLogBytes(LogBytes):
 
     max_payload = 800 << 20
     """SQLite refuses rows of 1,000,000,000 bytes, and PostgreSQL messages of 1 GiB."""
+    max_part = _LONG_ROW
     begins_whole = True
 
     def __init__(
@@ -191,6 +192,7 @@ class RowLogBytes(LogBytes):
         """
         super().__init__(f"{describe_history(owner, version)} in {database.path}")
         self._database = database
+        self.read_window = database.read_size
         self._statements = statements
         self._is_sealed = mark.key_ring is not None
         """Whether what is appended is sealed."""
@@ -212,8 +214,6 @@ class RowLogBytes(LogBytes):
     def _reset(self) -> None:
         self.history = NEW
         self.size = 0
-        self._beginning = b""
-        """The first row."""
         self._rows = Rows()
         self._pending: list[NewRow] = []
         self._status: str | None = None
@@ -251,11 +251,9 @@ class RowLogBytes(LogBytes):
             self._database.check_absence(self.key[0])
             return False
         rows = [_Row(*row) for row in found]
-        beginning = rows[0].frame
         self.history = self._last_history = rows[0].history
-        if beginning is None or rows[0].position:
+        if rows[0].frame is None or rows[0].position:
             raise CheckpointCorruptionError(self.path, 0, "the first record is missing")
-        self._beginning = beginning
         for row in rows:
             self._take(row)
         self._database.check_end(self.history, self._last_row[0])
@@ -314,9 +312,6 @@ class RowLogBytes(LogBytes):
         return not self._database.read(self._statements.select_status, (self._last_history,))
 
     # Reading
-
-    def read_beginning(self) -> bytes:
-        return self._beginning or super().read_beginning()
 
     def read_at(self, offset: int, length: int) -> bytes:
         end = min(offset + length, self.size)
@@ -381,16 +376,12 @@ class RowLogBytes(LogBytes):
                 return start, data
         if end <= self._back_start:
             # A reader that goes on gets more and more at once.
-            self._back_length = min(2 * self._back_length, self._database.read_size)
+            self._back_length = min(2 * self._back_length, self.read_window)
         else:
             self._back_length = _BACK
         start = max(0, end - max(length, self._back_length))
         self._back_start = start
         return start, self.read_at(start, end - start)
-
-    @property
-    def read_window(self) -> int:
-        return self._database.read_size
 
     def locate(self, id: str) -> Sequence[int] | None:
         encoded = encode_id(id)
@@ -419,10 +410,6 @@ class RowLogBytes(LogBytes):
 
     # Appending
 
-    @property
-    def max_part(self) -> int:
-        return min(self.max_values, _LONG_ROW)
-
     def expect_absent(self, id: str) -> bool:
         """As in LogBytes, for one id at a commit. If that was refused, the next call makes the caller look for it."""
         if id == self._doubted or self._absent not in {None, id}:
@@ -431,7 +418,6 @@ class RowLogBytes(LogBytes):
         return True
 
     def begin(self, beginning: bytes) -> None:
-        self._beginning = beginning
         terms: Sequence[int] = ()
         if self._is_sealed:
             terms = (SEALED_TERM,)

@@ -265,7 +265,7 @@ def test_a_reader_that_goes_back_reads_more_at_once(make, database, monkeypatch)
     end = write(medium, *(bytes([n]) * 10_000 for n in range(100)))
     reader = make(medium.history)
     reader.open_to(end)
-    monkeypatch.setattr(database, "read_size", 200_000)
+    monkeypatch.setattr(reader, "read_window", 200_000)
     reads = Reads(database, monkeypatch)
     lengths = []
     while end:

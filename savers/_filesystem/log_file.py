@@ -97,7 +97,8 @@ class LogFile:
     def __del__(self) -> None:
         # A saver that was dropped without being closed must not keep descriptors.
         with suppress(Exception):
-            self._close_now()
+            if self.fd >= 0:
+                self._io.close(self.fd)
 
     # What other writers have done
 

@@ -156,6 +156,18 @@ class _Row(NamedTuple):
     """None: there is no such row."""
 
 
+class _Head(NamedTuple):
+    """What the row of a history says."""
+
+    status: str | None = None
+    keyframe: int = 0
+    """The position of the last keyframe."""
+    last_position: int = 0
+    """The position of the last row;"""
+    last_id: bytes | None = None
+    """and the encoded id of its checkpoint."""
+
+
 @final
 class RowLogBytes(LogBytes):
     """The bytes of one history. What is appended waits in memory until `commit` inserts it, all or none.
@@ -216,12 +228,8 @@ class RowLogBytes(LogBytes):
         self.size = 0
         self._rows = Rows()
         self._pending: list[NewRow] = []
-        self._status: str | None = None
-        """The status in the row of the history."""
-        self._keyframe = 0
-        """The position of the last keyframe in that row."""
-        self._last_row: tuple[int, bytes | None] = (0, None)
-        """The position of the last row, and the encoded id of its checkpoint."""
+        self._head = _Head()
+        """What the row of the history says, as far as is known."""
         self._terms = KnownTerms()
         """Terms that the history has, those of pending records included."""
         self._absent: str | None = None
@@ -256,7 +264,7 @@ class RowLogBytes(LogBytes):
             raise CheckpointCorruptionError(self.path, 0, "the first record is missing")
         for row in rows:
             self._take(row)
-        self._database.check_end(self.history, self._last_row[0])
+        self._database.check_end(self.history, self._head.last_position)
         return True
 
     def open_to(self, size: int) -> None:
@@ -287,9 +295,7 @@ class RowLogBytes(LogBytes):
     def _take(self, row: _Row) -> None:
         """Take in a row that follows those that are known, or the row of the last keyframe."""
         assert row.frame is not None
-        self._status = row.status
-        self._keyframe = row.keyframe
-        self._last_row = row.position, None
+        self._head = _Head(row.status, row.keyframe, row.position)
         self._rows.append(row.position, row.frame)
         self.size = row.position + len(row.frame)
 
@@ -297,9 +303,9 @@ class RowLogBytes(LogBytes):
         # No row is cut short, so whatever is no record is damage.
         if end != self.size:
             raise CheckpointCorruptionError(self.path, end, "the record there is damaged")
-        if last is not None and last.offset == self._last_row[0]:
+        if last is not None and last.offset == self._head.last_position:
             # From the record: the row may say something else, and then takes no other behind it.
-            self._last_row = last.offset, encode_id(last.id)
+            self._head = self._head._replace(last_id=encode_id(last.id))
 
     def close(self) -> None:
         self._reset()
@@ -455,7 +461,8 @@ class RowLogBytes(LogBytes):
         if not rows:
             self._absent = None
             return
-        keyframe = self._keyframe
+        head = self._head
+        keyframe = head.keyframe
         for row in rows:
             if row.is_keyframe:
                 keyframe = row.position
@@ -474,9 +481,9 @@ class RowLogBytes(LogBytes):
             rows=rows,
             keyframe=keyframe,
             status=status,
-            has_new_keyframe=keyframe != self._keyframe,
-            has_new_status=status != self._status,
-            last_row=self._last_row,
+            has_new_keyframe=keyframe != head.keyframe,
+            has_new_status=status != head.status,
+            last_row=(head.last_position, head.last_id),
             absent=absent,
             token=token,
         )
@@ -491,9 +498,7 @@ class RowLogBytes(LogBytes):
             self._doubted = self._absent
             raise StaleLogError from None
         self.history = self._last_history = history
-        self._keyframe = keyframe
-        self._status = status
-        self._last_row = rows[-1].position, rows[-1].checkpoint
+        self._head = _Head(status, keyframe, rows[-1].position, rows[-1].checkpoint)
         self._pending = []
         self._rows.trim()
         self._absent = self._doubted = None

@@ -24,7 +24,8 @@ class FileDurability(Durability):
     Closing the file forgets up to where it was synced. It does not forget that a sync failed, because no
     later sync of that file can be trusted: that holds until another file has taken its place.
 
-    The mutex of the log guards all attributes. `is_suspect` may be read and set without it.
+    The caller holds the mutex of the log, except that `sync_bytes` looks without it, and notes a failed
+    sync without it: a sync must not keep others from appending.
 
     Attributes:
         is_suspect: a sync failed: the bytes may not be on the disk, whatever a later sync returns.

@@ -109,13 +109,19 @@ class FileLogBytes(LogBytes):
                 raise
             fd = self.io.open(self.path)
             read_only_error = error
-        file = self._take_file(fd)
-        file.read_only_error = read_only_error
+        file = self._take_file(fd, read_only_error)
         self.size = file.read_status().st_size
         return True
 
-    def _take_file(self, fd: int) -> LogFile:
-        self.file = LogFile(self.io, self.path, fd, self.durability, is_extended_ahead=self._is_extended_ahead)
+    def _take_file(self, fd: int, read_only_error: OSError | None = None) -> LogFile:
+        self.file = LogFile(
+            self.io,
+            self.path,
+            fd,
+            self.durability,
+            is_extended_ahead=self._is_extended_ahead,
+            read_only_error=read_only_error,
+        )
         return self.file
 
     @property

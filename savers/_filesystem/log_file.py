@@ -41,7 +41,16 @@ class LogFile:
         appended_end: where the last record ends that was appended through this object.
     """
 
-    def __init__(self, io: FileIO, path: str, fd: int, durability: FileDurability, *, is_extended_ahead: bool) -> None:
+    def __init__(
+        self,
+        io: FileIO,
+        path: str,
+        fd: int,
+        durability: FileDurability,
+        *,
+        is_extended_ahead: bool,
+        read_only_error: OSError | None = None,
+    ) -> None:
         """Take over an open descriptor.
 
         Args:
@@ -50,6 +59,7 @@ class LogFile:
             fd: the descriptor.
             durability: what is known to be on the disk.
             is_extended_ahead: see `FileLogBytes`.
+            read_only_error: why the descriptor is for reading only, if it is.
         """
         self._io = io
         self._path = path
@@ -57,7 +67,7 @@ class LogFile:
         self._durability = durability
         self._is_extended_ahead = is_extended_ahead
         self.inode = 0
-        self.read_only_error: OSError | None = None
+        self.read_only_error = read_only_error
         self.appended_end = 0
         self._clean_size = -1
         """The size of the file when only zeros were found behind the last record; -1 after other bytes."""

@@ -428,7 +428,7 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
         data, status = io.read_file_unchecked(path, _SHORT_LOG)
         medium: LogBytes = MemoryLogBytes(path, bytearray(data))
         if status.st_size > _SHORT_LOG:
-            medium = FileLogBytes(io, [path])
+            medium = FileLogBytes(io, path)
         try:
             if not medium.open():
                 return None

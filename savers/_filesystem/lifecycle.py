@@ -56,7 +56,8 @@ def make_ready(store: Store, log: FileLog) -> None:
     medium = frames.bytes
     # The usual case: no other process has written since. `is_ready` asks the file, so it is last.
     needs_work = frames.in_doubt or log.history.closed_by is not None or frames.must_be_sealed
-    if not needs_work and medium.is_ready(frames.end):
+    file = medium.file
+    if file is not None and not needs_work and not medium.durability.is_suspect and file.is_ready(frames.end):
         return
     if medium.read_only_error is not None:
         # The file system may have become writable since.
@@ -66,7 +67,7 @@ def make_ready(store: Store, log: FileLog) -> None:
         raise CheckpointConflictError(log.thread_id, WAS_REMOVED)
     if medium.read_only_error is not None:
         raise medium.read_only_error
-    if medium.is_suspect and (is_live or not medium.is_open):
+    if medium.durability.is_suspect and (is_live or not medium.is_open):
         rewrite.renew(log)
         is_live = log.refresh_to_write()
     if is_live and frames.must_be_sealed:
@@ -257,7 +258,7 @@ def _append_tombstones(store: Store, thread: ThreadDirectory) -> set[str]:
             try:
                 if log.refresh_to_write():
                     log.end(TOMBSTONE, 0)
-                if medium.fd >= 0 and not namespace and len(namespaces) > 1:
+                if medium.file is not None and not namespace and len(namespaces) > 1:
                     store.io.fsync(medium.fd)
             except (OSError, CheckpointerError):
                 # Deleting must work even if the disk is full or the log is damaged.

@@ -297,7 +297,7 @@ class Repairer:
             size = open_unchecked(torn)
             generation = identify_log(store, torn, size)
             name = f"{layout.TORN}{generation}-{report.offset}"
-            tail = torn.frames.bytes.get_range(report.offset, size)
+            tail = FileRange(io=store.io, fd=torn.frames.bytes.fd, start=report.offset, end=size)
             salvaged = tail.choose_name(directory, name)
         else:
             # The next writer would do this, so it is done by the same code.

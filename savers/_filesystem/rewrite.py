@@ -188,8 +188,7 @@ def new_generation(log: SyncedLog) -> Iterator[NewLog]:
     finally:
         new_log.discard()
     log.close()
-    medium.is_suspect = False
-    medium.unacknowledged = None
+    medium.durability.note_replaced()
 
 
 def renew(log: SyncedLog) -> None:
@@ -203,13 +202,13 @@ def renew(log: SyncedLog) -> None:
     medium = frames.bytes
     if medium.is_open:
         with new_generation(log) as new_log:
-            new_log.copy_records(frames, medium.find_acknowledged_end(frames.end))
+            new_log.copy_records(frames, medium.durability.find_acknowledged_end(frames.end))
         return
     # Nothing in it was acknowledged, and no later sync of its file can be trusted: the next put begins
     # another file.
     with suppress(FileNotFoundError):
         medium.io.unlink(medium.path)
-    medium.is_suspect = False
+    medium.durability.note_replaced()
 
 
 def _get_key_id(frames: AnyFrameLog) -> str | None:

@@ -255,7 +255,7 @@ class Store:
         """Return the live log of a namespace, or the log at a path, for one caller, who closes it."""
         medium = FileLogBytes(
             self.io,
-            [path or directory.live_log],
+            path or directory.live_log,
             self.write_lock(directory),
             make_directories=partial(self.make_directories, directory),
             sync_names=partial(self.sync_names, directory),
@@ -272,12 +272,12 @@ class Store:
 
     def new_reader(self, thread_id: str, namespace: str, path: str) -> FileLog:
         """Return the log at a path, for one caller, who only reads it and closes it."""
-        return self._make_log(FileLogBytes(self.io, [path]), self.locate(thread_id, namespace))
+        return self._make_log(FileLogBytes(self.io, path), self.locate(thread_id, namespace))
 
     def new_copy(self, log: FileLog, path: str) -> FileLog:
         """Return a log at a path that is written to take the place of another one; closed by the caller."""
         write_lock = self.write_lock(self.locate(log.thread_id))
-        medium = FileLogBytes(self.io, [path], write_lock, is_synced_before_use=True)
+        medium = FileLogBytes(self.io, path, write_lock, is_synced_before_use=True)
         return log.make_copy(medium)
 
     def _make_log(self, medium: FileLogBytes, directory: ThreadDirectory, *, expects_release: bool = False) -> FileLog:

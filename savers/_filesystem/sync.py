@@ -17,6 +17,7 @@ from savers._options import Fsync
 from savers._periodic_flush import PeriodicFlush
 
 if TYPE_CHECKING:
+    from savers._filesystem.log_file import LogFile
     from savers._filesystem.rewrite import SyncedLog
 
 _LOGGER: Final = getLogger("graphkit")
@@ -33,17 +34,16 @@ class Ticket(NamedTuple):
     """Bytes that were appended and may not be on the disk. Keeps the log's descriptor open."""
 
     log: SyncedLog
-    fd: int
+    file: LogFile
     start: int
     end: int
     fid: int
-    inode: int
 
 
 def release_ticket(ticket: Ticket) -> None:
     """Release the descriptor of a ticket."""
     with ticket.log.mutex:
-        ticket.log.frames.bytes.unpin()
+        ticket.file.unpin()
 
 
 def sync_bytes(ticket: Ticket) -> None:
@@ -60,40 +60,39 @@ def sync_bytes(ticket: Ticket) -> None:
         OSError: the bytes may not be on the disk. They are marked as suspect.
     """
     log = ticket.log
+    file = ticket.file
     medium = log.frames.bytes
+    durability = medium.durability
     # One sync covers what several threads have appended: those that waited here find it done.
-    with medium.sync_mutex:
+    with durability.sync_mutex:
         # Even if the file was closed since: the log could not be rewritten after the failed sync.
-        if medium.is_suspect:
+        if durability.is_suspect:
             raise OSError(errno.EIO, "an earlier sync of this file failed", medium.path)
-        # The log may have been rewritten or closed since the ticket was taken. Then `medium` speaks
-        # of another file, and the sync is for the ticket's descriptor alone.
-        synced_end = ticket.end
-        if medium.fd == ticket.fd:
-            if medium.synced >= ticket.end and medium.is_name_synced:
-                return
-            synced_end = max(ticket.end, medium.appended_end)
+        # The log may have been rewritten or closed since the ticket was taken. Then `durability` speaks
+        # of another file, and the sync is for the ticket's file alone.
+        if medium.file is file and durability.is_synced(ticket.end):
+            return
+        synced_end = max(ticket.end, file.appended_end)
         try:
-            medium.io.fdatasync(ticket.fd)
-            if not medium.is_name_synced:
-                medium.sync_names(FileId(ticket.fid, ticket.inode))
+            medium.io.fdatasync(file.fd)
+            if not durability.is_name_synced:
+                medium.sync_names(FileId(ticket.fid, file.inode))
         except OSError as error:
             if isinstance(error, FileNotFoundError) and medium.io.stat(medium.path) is None:
                 # The log was deleted meanwhile, so there is nothing to sync; or it was released,
                 # which syncs it.
                 return
-            medium.is_suspect = True
+            durability.note_failed_sync()
             raise
         # The order of these two locks is the same everywhere: no caller waits for a sync while it
         # holds the mutex.
         with log.mutex:
-            if medium.is_suspect:
+            if durability.is_suspect:
                 # The system reports a failure once, and another sync has got this report.
                 raise OSError(errno.EIO, "another sync of this file failed meanwhile", medium.path)
-            if medium.fd != ticket.fd:
-                return
-            medium.synced = max(medium.synced, synced_end)
-            medium.is_name_synced = True
+            if medium.file is file:
+                durability.note_synced(synced_end)
+                durability.note_names_synced()
 
 
 def sync(ticket: Ticket, *, is_acknowledged: bool) -> None:
@@ -123,11 +122,11 @@ def _rewrite_log(ticket: Ticket, *, is_acknowledged: bool) -> None:
     assert medium.write_lock is not None
     with log.mutex, medium.write_lock:
         try:
-            if not medium.is_suspect or not log.refresh_to_write():
+            if not medium.durability.is_suspect or not log.refresh_to_write():
                 return
-            is_last = medium.fd == ticket.fd and log.frames.end == ticket.end
+            is_last = medium.file is ticket.file and log.frames.end == ticket.end
             if is_last and not is_acknowledged:
-                medium.unacknowledged = ticket.start, ticket.end
+                medium.durability.note_unacknowledged(ticket.start, ticket.end)
             rewrite.renew(log)
         except (OSError, CheckpointerError):
             _LOGGER.exception("%s could not be rewritten; nothing is stored in it until it can be", medium.path)
@@ -150,10 +149,11 @@ class SyncMode(ABC):
             expects_put: whether a put to this log will probably follow at once.
         """
         frames = log.frames
-        medium = frames.bytes
-        medium.pins += 1
+        file = frames.bytes.file
+        assert file is not None
+        file.pin()
         # By position, because this is part of every put.
-        return Ticket(log, medium.fd, start, frames.end, frames.fid, medium.inode)
+        return Ticket(log, file, start, frames.end, frames.fid)
 
     @abstractmethod
     def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:
@@ -254,19 +254,18 @@ class SyncPeriodically(SyncMode):
 
         So does the child of a fork: it has no flush thread, and the parent syncs its own puts.
         """
-        self._tickets: dict[tuple[int, int], Ticket] = {}
+        self._tickets: dict[LogFile, Ticket] = {}
         self._mutex = threading.Lock()
         self._flushing = PeriodicFlush(self._seconds, self.flush, lambda: bool(self._tickets))
 
     def settle(self, ticket: Ticket | None, *, expects_put: bool) -> None:  # noqa: ARG002
         """Keep a ticket until the next flush; start the thread if there is none."""
         assert ticket is not None
-        key = (id(ticket.log), ticket.fd)
         with self._mutex:
-            earlier = self._tickets.get(key)
+            earlier = self._tickets.get(ticket.file)
             if earlier is not None:
                 ticket = ticket._replace(start=earlier.start)
-            self._tickets[key] = ticket
+            self._tickets[ticket.file] = ticket
         self._flushing.start()
         if earlier is not None:
             release_ticket(earlier)

@@ -200,7 +200,7 @@ def new_examined_log(store: Store, path: str, thread_id: str | None, namespace: 
     """Return a log to examine, not yet opened; closed by the caller."""
     owner = (thread_id or "", namespace or "")
     identity = ExaminedIdentity(owner, layout.locate_thread(owner[0]).digest, store.key_ring, is_opaque=False)
-    return Log(FileLogBytes(store.io, [path]), identity, store.codec)
+    return Log(FileLogBytes(store.io, path), identity, store.codec)
 
 
 def open_unchecked(log: FileLog) -> int:

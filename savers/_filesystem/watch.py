@@ -208,7 +208,8 @@ class FileSource(LogSource):
         return ChangeReader(log, lambda: datetime.fromtimestamp(medium.io.fstat(medium.fd).st_mtime, UTC))
 
     def identify(self, log: FileLog) -> int:
-        return log.frames.bytes.inode
+        file = log.frames.bytes.file
+        return 0 if file is None else file.inode
 
     # Run locks
 

@@ -11,11 +11,24 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError
 from savers._log import payloads
-from savers._log.frame import CHECKPOINT, EARLY, KEY, MARK, RELEASE, TOMBSTONE, WRITE
+from savers._log.frame import (
+    CHECKPOINT,
+    EARLY,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    KEY,
+    MARK,
+    META,
+    RELEASE,
+    SYNC,
+    TOMBSTONE,
+    WRITE,
+)
+from savers._log.records import BackwardReader
 from savers._log.stored_checkpoint import EarlyWrites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from savers._log.frame import Frame
     from savers._log.frame_log import AnyFrameLog
@@ -27,6 +40,10 @@ MAX_LENGTH: Final = 64 << 20
 """Longer chains are not kept in memory."""
 _RECORD_COST: Final = 1 << 10
 """About how many bytes a decoded record takes in addition to its own."""
+
+
+class NoChainsError(Exception):
+    """A log cannot be read chain by chain."""
 
 
 class Scan:
@@ -248,3 +265,56 @@ class Chains:
         if self._kept is None or self._kept.scan.written is None:
             return None
         return self._kept.scan.written.get(offset)
+
+    # Several chains
+
+    def find_checkpoint(self, offset: int) -> StoredCheckpoint | None:
+        """Return the checkpoint whose record begins at an offset; None if none does.
+
+        Raises:
+            CheckpointCorruptionError: the record, or one that is needed to read it, is damaged.
+        """
+        frames = self._frames
+        if offset < HEADER_SIZE:
+            return None
+        head = frames.bytes.read_at(offset, FRAME_SIZE)
+        if not head.startswith(SYNC) or head[-1] != CHECKPOINT:
+            return None
+        frame = frames.records.read(offset, frames.end)
+        chain = self.read_around(offset - frame.key, frame.end)
+        number = chain.find_number(offset)
+        return None if number is None else chain.records[number].checkpoint
+
+    def walk_back(self, last: StoredCheckpoint) -> Iterator[StoredCheckpoint]:
+        """Yield the checkpoints from the last one of the log back, chain by chain.
+
+        Raises:
+            NoChainsError: the log must be scanned. What was yielded is right.
+            CheckpointCorruptionError: the log is damaged.
+        """
+        frames = self._frames
+        if frames.is_scattered:
+            raise NoChainsError
+        before = BackwardReader(frames.records, frames.end)
+        end = frames.end
+        start: int | None = last.keyframe_offset
+        while start is not None:
+            if end - start > MAX_LENGTH:
+                # It would not be kept, and be read again for each of its checkpoints.
+                raise NoChainsError
+            for record in reversed(self.read(start, end).records):
+                yield record.checkpoint
+            end = start
+            start = self._find_start_before(end, before)
+
+    def _find_start_before(self, offset: int, reader: BackwardReader) -> int | None:
+        """Return where the chain begins that ends at an offset; None if there is none."""
+        if offset == self._frames.first:
+            return None
+        reader.skip_to(offset)
+        for frame in reader:
+            if frame.type == CHECKPOINT:
+                return frame.offset - frame.key
+            if frame.type == META:
+                return None
+        raise CheckpointCorruptionError(self._frames.path, offset, "records are missing before it")

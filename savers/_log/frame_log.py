@@ -42,6 +42,8 @@ Medium = TypeVar("Medium", bound="LogBytes")
 """Where the bytes of a log lie."""
 Owner = TypeVar("Owner", bound="Identity")
 """Whose log it is."""
+_BEGINNING: Final = 1 << 14
+"""Nearly all first records end within so many bytes."""
 _LONG_BEGINNING: Final = 1 << 20
 """Where the first record ends at the latest."""
 
@@ -161,7 +163,7 @@ class FrameLog(Generic[Medium, Owner]):
             CheckpointFormatError: another version of graphkit wrote the log, or it belongs to
                 something else.
         """
-        data = self.bytes.read_beginning()
+        data = self.bytes.read_record(0, min(size, _BEGINNING))
         is_without_head = len(data) >= HEADER_SIZE and is_headless(data)
         if is_without_head and Records(self.bytes, None).find_vouched_end(0, size) <= 0:
             raise IncompleteLog
@@ -249,6 +251,7 @@ class FrameLog(Generic[Medium, Owner]):
             OSError: the medium refused. The log is as it was.
         """
         medium = self.bytes
+        durability = medium.durability
         # Two steps, because this is part of every put.
         if len(payload) > medium.max_payload - MAX_OVERHEAD and len(payload) > self.max_payload:
             reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
@@ -271,7 +274,7 @@ class FrameLog(Generic[Medium, Owner]):
             payload = sealed
         # By position, because this is part of every put.
         frame = pack_frame(
-            offset, header.fid, seq, type, payload, flags, back, key, medium.count_unsynced(offset), medium.boot
+            offset, header.fid, seq, type, payload, flags, back, key, durability.count_unsynced(offset), durability.boot
         )
         medium.append(offset, frame, flags, checkpoint)
         self.end = offset + len(frame)
@@ -285,6 +288,16 @@ class FrameLog(Generic[Medium, Owner]):
             return self.bytes.max_payload - MAX_OVERHEAD
         return self.bytes.max_payload
 
+    @property
+    def max_values(self) -> int:
+        """The most bytes of values in one record: the rest of its payload needs room, too."""
+        return self.bytes.max_payload - self.bytes.max_payload // 16
+
+    @property
+    def max_part(self) -> int:
+        """The most bytes of values in a keyframe; more are in DATA records before it, of this length each."""
+        return min(self.max_values, self.bytes.max_part)
+
     def begin(self, header: Header) -> None:
         """Begin a log with a header; its first bytes are written with the first record."""
         seal = None
@@ -293,7 +306,7 @@ class FrameLog(Generic[Medium, Owner]):
             seal = self.identity.make_seal(self.path, "")
             seal.begin()
             meta["sealed"] = seal.key_id
-        beginning = header.pack() + pack_meta_frames(header.fid, meta, self.bytes.boot)
+        beginning = header.pack() + pack_meta_frames(header.fid, meta, self.bytes.durability.boot)
         self.bytes.begin(beginning)
         self.header = header
         self.records = Records(self.bytes, header.fid, seal)

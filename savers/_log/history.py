@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers._log import payloads
-from savers._log.chains import MAX_LENGTH, Chain, Chains, Scan, scan_early
+from savers._log.chains import Chain, Chains, NoChainsError, Scan, scan_early
 from savers._log.frame import (
     CHECKPOINT,
     FRAME_SIZE,
@@ -25,12 +25,12 @@ from savers._log.frame import (
     META,
     REPLACE,
     SEALED,
-    SYNC,
     WRITE,
     IncompleteLog,
     check_known,
     read_header,
 )
+from savers._log.log_bytes import search_back
 from savers._log.records import BackwardReader, Records
 from savers._log.stored_checkpoint import EarlyWrites, Index, StoredCheckpoint
 
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 
 _SEARCHES: Final = 8
 """How many times the bytes of the log are searched for ids; then an index costs less."""
-
-
-class _NoChainsError(Exception):
-    """A log cannot be read chain by chain."""
 
 
 def read_newest_id(medium: LogBytes) -> str | None:
@@ -146,7 +142,7 @@ class History:
         except CheckpointCorruptionError:
             return False
         back.skip_to(run[0].offset)
-        if not frames.bytes.has_whole_end(chain(reversed(run), back)):
+        if not frames.bytes.durability.has_whole_end(chain(reversed(run), back)):
             return False
         frames.note_read(tail[0])
         return self._load_last_chain(run, last)
@@ -164,7 +160,7 @@ class History:
     def _load_tail(self, tail: list[Frame], back: BackwardReader) -> bool:
         """Read a log without checkpoints."""
         frames = self._frames
-        if not frames.bytes.has_whole_end(chain(tail, back)):
+        if not frames.bytes.durability.has_whole_end(chain(tail, back)):
             return False
         frames.note_read(tail[0])
         self._early_start = tail[-1].end
@@ -226,7 +222,7 @@ class History:
         """Take in the records behind the known end, and yield each afterwards."""
         frames = self._frames
         for run in frames.records.scan_runs(frames.end, size, frames.seq):
-            frames.bytes.note_frames(run)
+            frames.bytes.durability.note_frames(run)
             for frame in run:
                 self._take(frame)
                 frames.note_read(frame)
@@ -352,7 +348,7 @@ class History:
         """
         try:
             for offset in offsets:
-                stored = self._read_found(offset)
+                stored = self._chains.find_checkpoint(offset)
                 if stored is not None and stored.id == id:
                     return stored
         except CheckpointCorruptionError:
@@ -372,27 +368,10 @@ class History:
             return
         # The payload of a checkpoint begins with an array whose first item is the id.
         end = frames.end
-        for position in frames.bytes.search(payloads.BEFORE_UUID + raw, end):
+        for position in search_back(frames.bytes, payloads.BEFORE_UUID + raw, end):
             self._searched += end - position
             end = position
             yield position - 1 - FRAME_SIZE
-
-    def _read_found(self, offset: int) -> StoredCheckpoint | None:
-        """Return the checkpoint whose record begins at an offset; None if none does.
-
-        Raises:
-            CheckpointCorruptionError: the record, or one that is needed to read it, is damaged.
-        """
-        frames = self._frames
-        if offset < HEADER_SIZE:
-            return None
-        head = frames.bytes.read_at(offset, FRAME_SIZE)
-        if not head.startswith(SYNC) or head[-1] != CHECKPOINT:
-            return None
-        frame = frames.records.read(offset, frames.end)
-        chain = self._chains.read_around(offset - frame.key, frame.end)
-        number = chain.find_number(offset)
-        return None if number is None else chain.records[number].checkpoint
 
     def walk_back(self) -> Iterator[StoredCheckpoint]:
         """Yield the checkpoints, newest first; the caller holds the mutex until it ends.
@@ -402,57 +381,22 @@ class History:
         # A chain may turn out to be too long to be read as a whole: then the iteration goes on in the index, before the
         # last checkpoint that was yielded.
         yielded = self._frames.end
+        last = self._scan.last
         if self.index is None:
+            if last is None:
+                return
             try:
-                for stored in self._walk_chains():
-                    yield stored
+                for stored in self._chains.walk_back(last):
+                    # The one object of it that later writes and tags change.
+                    yield last if stored.offset == last.offset else stored
                     yielded = stored.offset
-            except _NoChainsError:
+            except NoChainsError:
                 pass
             else:
                 return
         for stored in reversed(self.load_index().checkpoints):
             if stored.offset < yielded:
                 yield stored
-
-    def _walk_chains(self) -> Iterator[StoredCheckpoint]:
-        """Yield the checkpoints, newest first, chain by chain.
-
-        Raises:
-            _NoChainsError: the log must be scanned. What was yielded is right.
-            CheckpointCorruptionError: the log is damaged.
-        """
-        frames = self._frames
-        last = self._scan.last
-        if last is None:
-            return
-        if frames.is_scattered:
-            raise _NoChainsError
-        before = BackwardReader(frames.records, frames.end)
-        end = frames.end
-        start: int | None = last.keyframe_offset
-        while start is not None:
-            if end - start > MAX_LENGTH:
-                # It would not be kept, and be read again for each of its checkpoints.
-                raise _NoChainsError
-            for record in reversed(self._chains.read(start, end).records):
-                stored = record.checkpoint
-                # The one object of it that later writes and tags change.
-                yield last if stored.offset == last.offset else stored
-            end = start
-            start = self._find_chain_before(end, before)
-
-    def _find_chain_before(self, offset: int, reader: BackwardReader) -> int | None:
-        """Return where the chain begins that ends at an offset; None if there is none."""
-        if offset == self._frames.first:
-            return None
-        reader.skip_to(offset)
-        for frame in reader:
-            if frame.type == CHECKPOINT:
-                return frame.offset - frame.key
-            if frame.type == META:
-                return None
-        raise CheckpointCorruptionError(self._frames.path, offset, "records are missing before it")
 
     def find_recent(self, limit: int) -> list[StoredCheckpoint]:
         """Return at most the last `limit` checkpoints, oldest first."""

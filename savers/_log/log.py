@@ -122,9 +122,12 @@ class Log(Generic[Medium]):
         try:
             if self.frames.in_doubt:
                 self.close()
-            if self.is_open and self._is_current():
-                return True
-            was_removed = self.is_open and self._has_vanished()
+            was_removed = False
+            if self.is_open:
+                change = self.frames.bytes.refresh(self.frames.end)
+                if self._take_in(change):
+                    return True
+                was_removed = change is Change.REMOVED and self._has_no_end()
             self.close()
             is_live = self._open()
             self.is_known_absent = not self.is_open
@@ -145,12 +148,11 @@ class Log(Generic[Medium]):
         self.frames.prepare_end()
         return True
 
-    def _is_current(self) -> bool:
+    def _take_in(self, change: Change) -> bool:
         """Read what was appended; return whether the open log is still the one to read."""
-        frames = self.frames
-        change = frames.bytes.refresh(frames.end)
-        if change is Change.REPLACED:
+        if change in {Change.REPLACED, Change.REMOVED}:
             return False
+        frames = self.frames
         if self.history.closed_by is not None:
             # A live log that has ended is read no more: another one may have taken its place.
             return self.expects_release and change is Change.NONE
@@ -162,13 +164,10 @@ class Log(Generic[Medium]):
             frames.in_doubt = False
         return self.history.closed_by is None
 
-    def _has_vanished(self) -> bool:
-        """Return whether the bytes lost their name otherwise than by a delete or a release."""
-        frames = self.frames
-        if not frames.bytes.has_vanished:
-            return False
+    def _has_no_end(self) -> bool:
+        """Return whether bytes that lost their name did so otherwise than by a delete or a release."""
         try:
-            self.history.read_on(frames.bytes.size)
+            self.history.read_on(self.frames.bytes.size)
         except CheckpointCorruptionError:
             return True
         return self.history.closed_by is None

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from savers._log.frame import Frame
     from savers._log.stored_checkpoint import StoredCheckpoint
 
-_BEGINNING: Final = 1 << 14
-"""Nearly all first records end within so many bytes."""
 _BACK: Final = 1 << 16
 """How many bytes a reader from the end gets at once."""
 _FIRST_SEARCH: Final = 1 << 16
@@ -38,10 +36,36 @@ class Change(Enum):
     """Something follows the caller's last record."""
     REPLACED = auto()
     """They are gone, were cut, or others are in their place: the caller closes them and opens them again."""
+    REMOVED = auto()
+    """The same, and the bytes that have lost their name can still be read, up to `size`."""
 
 
 class StaleLogError(Exception):
     """Another writer has changed the log: read what is new, and append again. Nothing was changed."""
+
+
+class Durability:
+    """What a power loss may take of the bytes of a log: nothing, unless a medium says otherwise."""
+
+    boot = 0
+    """The number of the boot of the system, if the bytes can be lost with it; else 0."""
+    is_suspect = False
+    """Whether what was appended may be lost if the log is closed now."""
+
+    def count_unsynced(self, offset: int) -> int:  # noqa: ARG002 - for bytes that a power loss may take
+        """Return how many bytes before an offset are not known to survive a power loss."""
+        return 0
+
+    def note_frames(self, frames: Sequence[Frame]) -> None:
+        """Note that records were read, in order; they say up to where the bytes survive a power loss."""
+
+    def has_whole_end(self, frames: Iterator[Frame]) -> bool:  # noqa: ARG002 - a power loss may take bytes
+        """Return whether no record at the end is missing that a power loss may have taken.
+
+        Args:
+            frames: the last records, newest first; as many as are asked for.
+        """
+        return True
 
 
 class LogBytes(ABC):
@@ -55,10 +79,14 @@ class LogBytes(ABC):
         size: where the bytes end, as found by the last `open` or `refresh`.
     """
 
-    boot = 0
-    """The number of the boot of the system, if the bytes can be lost with it; else 0."""
+    durability = Durability()
+    """What is known of the bytes that a power loss may take."""
     max_payload = MAX_PAYLOAD
     """The most bytes of a record's payload."""
+    max_part = MAX_PAYLOAD
+    """A keyframe with more bytes of values has them in DATA records before it, of this length each."""
+    read_window = 7 << 14
+    """About how many bytes to read at once of a value whose pieces are in order."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -114,16 +142,6 @@ class LogBytes(ABC):
     def close(self) -> None:
         """Forget what is known of the log; the next caller opens it again. Works after any error."""
 
-    @property
-    def max_values(self) -> int:
-        """The most bytes of values in one record: the rest of its payload needs room, too."""
-        return self.max_payload - self.max_payload // 16
-
-    @property
-    def max_part(self) -> int:
-        """The most bytes of values in a keyframe; more are in DATA records before it, of this length each."""
-        return self.max_values
-
     # For a medium that takes what belongs together at once
 
     begins_whole = False
@@ -161,40 +179,19 @@ class LogBytes(ABC):
         return [self.read_at(start, end - start) for start, end in ranges]
 
     def read_record(self, offset: int, length: int) -> bytes:
-        """Return the bytes from an offset, at which a record begins: all of it, or about `length` bytes."""
+        """Return the bytes from an offset, at which a record begins: all of it, or about `length` bytes.
+
+        At offset 0, the header of the log and its META records are what a record is elsewhere.
+        """
         return self.read_at(offset, length)
 
     def expect_keyframes(self, offset: int) -> None:
         """Note that the keyframe at an offset is read next, and then perhaps keyframes before it."""
 
-    def read_beginning(self) -> bytes:
-        """Return the first bytes of the log: at least the header and the first record, unless that is long."""
-        return self.read_at(0, min(self.size, _BEGINNING))
-
     def read_back(self, end: int, length: int) -> tuple[int, bytes]:
         """Return where some bytes before an offset begin, and the bytes: `length` or more, or all there are."""
         start = max(0, end - max(length, _BACK))
         return start, self.read_at(start, end - start)
-
-    @property
-    def read_window(self) -> int:
-        """About how many bytes to read at once of a value whose pieces are in order."""
-        return 7 << 14
-
-    def search(self, needle: bytes, end: int) -> Iterator[int]:
-        """Yield where some bytes occur before an offset, the last occurrence first."""
-        high = end
-        length = _FIRST_SEARCH
-        while high > HEADER_SIZE:
-            low = max(HEADER_SIZE, high - length)
-            # An occurrence may begin before `high` and end behind it.
-            data = self.read_at(low, min(high + len(needle) - 1, end) - low)
-            position = data.rfind(needle)
-            while position >= 0:
-                yield low + position
-                position = data.rfind(needle, 0, position + len(needle) - 1)
-            high = low
-            length = min(2 * length, _LONGEST_SEARCH)
 
     def locate(self, id: str) -> Sequence[int] | None:  # noqa: ARG002 - for bytes with an index
         """Return where CHECKPOINT records with an id are, the last one first; None if the bytes must be searched.
@@ -206,21 +203,6 @@ class LogBytes(ABC):
     def expect_absent(self, id: str) -> bool:  # noqa: ARG002 - for bytes with an index
         """Return whether the medium refuses the next record if the log has a checkpoint with an id by then."""
         return False
-
-    def count_unsynced(self, offset: int) -> int:  # noqa: ARG002 - for bytes that a power loss may take
-        """Return how many bytes before an offset are not known to survive a power loss."""
-        return 0
-
-    def note_frames(self, frames: Sequence[Frame]) -> None:
-        """Note that records were read, in order; they say up to where the bytes survive a power loss."""
-
-    def has_whole_end(self, frames: Iterator[Frame]) -> bool:  # noqa: ARG002 - a power loss may take bytes
-        """Return whether no record at the end is missing that a power loss may have taken.
-
-        Args:
-            frames: the last records, newest first; as many as are asked for.
-        """
-        return True
 
     def prepare_end(self, end: int, generation: int) -> str:  # noqa: ARG002 - a dead writer leaves bytes
         """Cut off what a dead writer left behind the last record.
@@ -237,17 +219,11 @@ class LogBytes(ABC):
     def note_ended(self, end: int) -> None:
         """Note that the last record ends the log: nothing follows it."""
 
-    is_suspect = False
-    """Whether what was appended may be lost if the log is closed now."""
-
     def retire(self, end: int) -> None:
         """Prepare to be closed, because the saver keeps the log open no longer; the last record ends at `end`."""
 
     def close_after_fork(self) -> None:
         """Prepare to be closed in the child of a fork: what is shared with the parent stays as it is."""
-
-    has_vanished = False
-    """After `refresh` found that the bytes are replaced: whether they lost their name and can still be read."""
 
     @property
     def kept_size(self) -> int:
@@ -274,6 +250,22 @@ class LogBytes(ABC):
 
     def start_writing(self) -> None:
         """Let the medium begin to store what was appended, while the caller still works."""
+
+
+def search_back(medium: LogBytes, needle: bytes, end: int) -> Iterator[int]:
+    """Yield where some bytes occur before an offset, the last occurrence first."""
+    high = end
+    length = _FIRST_SEARCH
+    while high > HEADER_SIZE:
+        low = max(HEADER_SIZE, high - length)
+        # An occurrence may begin before `high` and end behind it.
+        data = medium.read_at(low, min(high + len(needle) - 1, end) - low)
+        position = data.rfind(needle)
+        while position >= 0:
+            yield low + position
+            position = data.rfind(needle, 0, position + len(needle) - 1)
+        high = low
+        length = min(2 * length, _LONGEST_SEARCH)
 
 
 class MemoryLogBytes(LogBytes):

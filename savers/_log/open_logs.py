@@ -96,7 +96,7 @@ class OpenLogs(Generic[LogType]):
     @staticmethod
     def _close_if_idle(open_log: LogType, then: Callable[[], object]) -> bool:
         """Close a log that no caller uses, and call a function; return whether it was closed."""
-        if open_log.frames.bytes.is_suspect:
+        if open_log.frames.bytes.durability.is_suspect:
             return False
         with hold_if_free(open_log.mutex) as is_held:
             if is_held:

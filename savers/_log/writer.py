@@ -232,7 +232,7 @@ class LogWriter:
             return False
         ops, data, flags = self._encode(draft, names)
         frames = self._frames
-        if len(data) > _SPILL_LENGTH and len(data) > frames.bytes.max_values:
+        if len(data) > _SPILL_LENGTH and len(data) > frames.max_values:
             return False
         # All distances are from the beginning of the record, which is where the log ends now.
         start = frames.end
@@ -294,7 +294,7 @@ class LogWriter:
         frames = self._frames
         listed = self._list_values(draft, order, pack, {})
         payload, ops, data, flags = self._pack_keyframe(stored, draft, order, listed, target)
-        if len(data) > frames.bytes.max_part or len(payload) > frames.max_payload:
+        if len(data) > frames.max_part or len(payload) > frames.max_payload:
             # Each may take as much memory as the state, as does each record with a part of it.
             payload = data = b""
             spilled = self._spill(draft, pack)
@@ -376,7 +376,7 @@ class LogWriter:
     def _spill(self, draft: delta.Draft, pack: Pack) -> dict[str, delta.Value]:
         """Append the bytes of large values as DATA records; remove the values from the draft."""
         frames = self._frames
-        longest = frames.bytes.max_part
+        longest = frames.max_part
         spilled: dict[str, delta.Value] = {}
         for name, op in list(draft.items()):
             if len(delta.get_data(op)) <= _SPILL_LENGTH:

@@ -28,7 +28,7 @@ from savers._log.log_bytes import MemoryLogBytes, StaleLogError
 from savers._log.log_saver import LogSaver
 from savers._log.records import Records
 from savers._objects.bucket import Bucket
-from savers._objects.segments import SegmentBytes, is_live, list_logs, name_version
+from savers._objects.segments import HistoryObjects, Logs, SegmentBytes, is_live, name_version
 
 ObjectLog = Log[SegmentBytes]
 _MAX_NAME: Final = 200
@@ -90,11 +90,14 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
     def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
         return sorted(name for name, logs in self._list_histories(thread_id).items() if name_version(version) in logs)
 
-    def _list_histories(self, thread_id: str) -> dict[str, dict[str, list[tuple[int, int]]]]:
-        """Return the logs of each namespace of a thread; see `list_logs`."""
+    def _list_histories(self, thread_id: str) -> dict[str, Logs]:
+        """Return the logs of each namespace of a thread."""
         thread = encode(thread_id)
         directories = {name: f"{thread}/{name}" for name, _ in self._bucket.list(thread)}
-        return {self._decode(name, [each], "ns"): list_logs(self._bucket, each) for name, each in directories.items()}
+        return {
+            self._decode(name, [each], "ns"): HistoryObjects(self._bucket, each).list_logs()
+            for name, each in directories.items()
+        }
 
     def _decode(self, name: str, directories: Sequence[str], key: str) -> str:
         """Return the text that a name stands for: for a digest, the META record of a log says it."""
@@ -234,7 +237,7 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
             while medium.open():
                 with suppress(StaleLogError):
                     medium.replace(b"")
-            medium.remove_others(versions=True)
+            medium.objects.remove_others(versions=True)
         self._catalogue.logs.close_thread(thread_id)
         return had_content
 

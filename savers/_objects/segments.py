@@ -26,25 +26,22 @@ from graphkit.errors import CheckpointCorruptionError
 from savers._log.log_bytes import Change, LogBytes, StaleLogError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._objects.bucket import Bucket
 
 
-def list_logs(bucket: Bucket, directory: str) -> dict[str, list[tuple[int, int]]]:
-    """Return the logs of a history by name, each with the offsets and lengths of its segments, in order."""
-    logs: dict[str, list[tuple[int, int]]] = {}
-    for name, length in bucket.list(directory):
-        log, _, offset = name.partition(".")
-        logs.setdefault(log, []).append((int(offset), length))
-    return logs
+Logs = dict[str, list[tuple[int, int]]]
+"""The logs of a history by name, each with the offsets and lengths of its segments, in order."""
 
 
-def find_last_log(logs: dict[str, list[tuple[int, int]]]) -> str:
+def find_last_log(logs: Logs) -> str:
     """Return the name of the log that counts; it may stand for a delete, and is not there if there was no log."""
     return max(filter(str.isdecimal, logs), default=f"{0:08d}")
 
 
-def is_live(logs: dict[str, list[tuple[int, int]]]) -> bool:
+def is_live(logs: Logs) -> bool:
     """Return whether the log that counts has bytes."""
     return any(length for _, length in logs.get(find_last_log(logs), ()))
 
@@ -54,19 +51,106 @@ def name_version(version: int) -> str:
     return f"v{version:08d}"
 
 
+def _name_next(log: str) -> str:
+    """Return the name of the log that takes the place of a log."""
+    return f"{int(log) + 1:08d}"
+
+
+@final
+class HistoryObjects:
+    """The objects of one history, each a segment of one of its logs."""
+
+    def __init__(self, bucket: Bucket, directory: str) -> None:
+        self._bucket = bucket
+        self._directory = directory
+
+    def _name(self, log: str, offset: int) -> str:
+        return f"{self._directory}/{log}.{offset:020d}"
+
+    def list_logs(self) -> Logs:
+        """Return the logs."""
+        logs: Logs = {}
+        for name, length in self._bucket.list(self._directory):
+            log, _, offset = name.partition(".")
+            logs.setdefault(log, []).append((int(offset), length))
+        return logs
+
+    def exists(self, log: str, offset: int) -> bool:
+        """Return whether there is a segment that begins at an offset."""
+        return self._bucket.exists(self._name(log, offset))
+
+    def has_next(self, log: str) -> bool:
+        """Return whether another log has taken the place of a log."""
+        return self.exists(_name_next(log), 0)
+
+    def read(self, log: str, offsets: Sequence[int]) -> list[bytes]:
+        """Return the segments that begin at offsets.
+
+        Raises:
+            FileNotFoundError: one is missing.
+        """
+        return [*self._bucket.read([self._name(log, offset) for offset in offsets])]
+
+    def create(self, log: str, offset: int, data: bytes) -> None:
+        """Create a segment.
+
+        Raises:
+            StaleLogError: another writer was faster.
+        """
+        try:
+            self._bucket.create(self._name(log, offset), data)
+        except FileExistsError:
+            # A client that repeats a request of which it got no answer meets its own object.
+            if self.read(log, [offset]) != [data]:
+                raise StaleLogError from None
+
+    def append(self, log: str, offset: int, data: bytes) -> None:
+        """Create the segment that follows the last one of a log, if the log still counts.
+
+        Raises:
+            StaleLogError: another writer was faster, or has replaced the log. Nothing was changed.
+        """
+        self.create(log, offset, data)
+        if self.has_next(log) and not self._is_released(offset, data):
+            self._bucket.remove(self._name(log, offset))
+            raise StaleLogError
+
+    def _is_released(self, start: int, data: bytes) -> bool:
+        """Return whether a log was released with a segment, right after it was created."""
+        versions = [log for log in self.list_logs() if not log.isdecimal()]
+        if not versions:
+            return False
+        (released,) = self.read(max(versions), [0])
+        return released[start : start + len(data)] == data
+
+    def remove_others(self, *, versions: bool = False) -> None:
+        """Remove the segments of the logs that do not count any more, and perhaps the versions."""
+        logs = self.list_logs()
+        last = find_last_log(logs)
+        for log, segments in logs.items():
+            is_version = not log.isdecimal()
+            if log == last or (is_version and not versions):
+                continue
+            for start, length in segments:
+                if start or is_version:
+                    self._bucket.remove(self._name(log, start))
+                elif length:
+                    self._bucket.empty(self._name(log, start))
+
+
 @final
 class SegmentBytes(LogBytes):
     """The bytes of one log of a history.
 
     Attributes:
+        objects: the segments.
         is_sealed: whether nothing can be appended: the log is to be replaced.
     """
 
     def __init__(self, bucket: Bucket, directory: str, version: int = 0) -> None:
         """Prepare to open the last log of a history, or a released version."""
         super().__init__(f"{bucket.url}/{directory}")
-        self._bucket = bucket
-        self._directory = directory
+        self.objects = HistoryObjects(bucket, directory)
         self._version = version
         self._log = ""
         """The name of the log that was open last, or would have been."""
@@ -81,15 +165,12 @@ class SegmentBytes(LogBytes):
         self._kept: dict[int, bytes] = {}
         """The segments that are in memory, by their offsets."""
 
-    def _name(self, offset: int, log: str | None = None) -> str:
-        return f"{self._directory}/{log or self._log}.{offset:020d}"
-
     @property
     def is_open(self) -> bool:
         return self.size > 0
 
     def open(self) -> bool:
-        logs = list_logs(self._bucket, self._directory)
+        logs = self.objects.list_logs()
         self._log = name_version(self._version) if self._version else find_last_log(logs)
         self.size = 0
         self.is_sealed = False
@@ -104,7 +185,7 @@ class SegmentBytes(LogBytes):
         return self.size > 0
 
     def refresh(self, end: int) -> Change:
-        if self._version or not (self._bucket.exists(self._name(end)) or self._has_next()):
+        if self._version or not (self.objects.exists(self._log, end) or self.objects.has_next(self._log)):
             return Change.NONE
         known = self._log
         self.open()
@@ -113,7 +194,7 @@ class SegmentBytes(LogBytes):
         return Change.GREW if self.size > end else Change.NONE
 
     def is_gone(self) -> bool:
-        return not self._version and find_last_log(list_logs(self._bucket, self._directory)) != self._log
+        return not self._version and find_last_log(self.objects.list_logs()) != self._log
 
     def close(self) -> None:
         self._reset()
@@ -130,7 +211,7 @@ class SegmentBytes(LogBytes):
         missing = [start for start in starts if start not in self._kept]
         if missing:
             try:
-                found = self._bucket.read([self._name(start) for start in missing])
+                found = self.objects.read(self._log, missing)
             except FileNotFoundError as error:
                 raise CheckpointCorruptionError(self.path, offset, "a segment is missing") from error
             self._kept.update(zip(missing, found, strict=True))
@@ -154,7 +235,7 @@ class SegmentBytes(LogBytes):
     def begin(self, beginning: bytes) -> None:
         if not self._log:
             self.open()
-        self._log = f"{int(self._log) + 1:08d}"
+        self._log = _name_next(self._log)
         self.append(0, beginning, 0, None)
 
     def append(self, offset: int, data: bytes, flags: int, checkpoint: StoredCheckpoint | None) -> None:  # noqa: ARG002 - an object keeps bytes
@@ -172,38 +253,7 @@ class SegmentBytes(LogBytes):
         if self.has_pending:
             self.has_pending = False
             start = self._starts[-1]
-            data = self._kept[start]
-            self._create(self._name(start), data)
-            if self._has_next() and not self._is_released(start, data):
-                self._bucket.remove(self._name(start))
-                raise StaleLogError
-
-    def _is_released(self, start: int, data: bytes) -> bool:
-        """Return whether a log was released with a segment, right after it was created."""
-        versions = [log for log in list_logs(self._bucket, self._directory) if not log.isdecimal()]
-        if not versions:
-            return False
-        (released,) = self._bucket.read([self._name(0, max(versions))])
-        return released[start : start + len(data)] == data
-
-    def _has_next(self) -> bool:
-        return self._bucket.exists(self._name_next())
-
-    def _name_next(self) -> str:
-        return self._name(0, f"{int(self._log) + 1:08d}")
-
-    def _create(self, name: str, data: bytes) -> None:
-        """Create a segment.
-
-        Raises:
-            StaleLogError: another writer was faster.
-        """
-        try:
-            self._bucket.create(name, data)
-        except FileExistsError:
-            # A client that repeats a request of which it got no answer meets its own object.
-            if [*self._bucket.read([name])] != [data]:
-                raise StaleLogError from None
+            self.objects.append(self._log, start, self._kept[start])
 
     # Replacing the log
 
@@ -218,13 +268,13 @@ class SegmentBytes(LogBytes):
             StaleLogError: another writer was faster. The history is as it was.
         """
         if not self.is_sealed:
-            self._create(self._name(self.size), b"")
+            self.objects.create(self._log, self.size, b"")
         if version:
-            self._create(self._name(0, name_version(version)), self._read_all())
+            self.objects.create(name_version(version), 0, self._read_all())
         if data is None:
             data = self._read_all()
-        self._create(self._name_next(), data)
-        self.remove_others()
+        self.objects.create(_name_next(self._log), 0, data)
+        self.objects.remove_others()
 
     def _read_all(self) -> bytes:
         try:
@@ -233,17 +283,3 @@ class SegmentBytes(LogBytes):
             if self.is_gone():
                 raise StaleLogError from None
             raise
-
-    def remove_others(self, *, versions: bool = False) -> None:
-        """Remove the segments of the logs that do not count any more, and perhaps the versions."""
-        logs = list_logs(self._bucket, self._directory)
-        last = find_last_log(logs)
-        for log, segments in logs.items():
-            is_version = not log.isdecimal()
-            if log == last or (is_version and not versions):
-                continue
-            for start, length in segments:
-                if start or is_version:
-                    self._bucket.remove(self._name(start, log))
-                elif length:
-                    self._bucket.empty(self._name(start, log))

@@ -156,6 +156,18 @@ class _Row(NamedTuple):
     """None: there is no such row."""
 
 
+class _Head(NamedTuple):
+    """What the row of a history says."""
+
+    status: str | None = None
+    keyframe: int = 0
+    """The position of the last keyframe."""
+    last_position: int = 0
+    """The position of the last row;"""
+    last_id: bytes | None = None
+    """and the encoded id of its checkpoint."""
+
+
 @final
 class RowLogBytes(LogBytes):
     """The bytes of one history. What is appended waits in memory until `commit` inserts it, all or none.
@@ -167,6 +179,7 @@ class RowLogBytes(LogBytes):
 
     max_payload = 800 << 20
     """SQLite refuses rows of 1,000,000,000 bytes, and PostgreSQL messages of 1 GiB."""
+    max_part = _LONG_ROW
     begins_whole = True
 
     def __init__(
@@ -191,6 +204,7 @@ class RowLogBytes(LogBytes):
         """
         super().__init__(f"{describe_history(owner, version)} in {database.path}")
         self._database = database
+        self.read_window = database.read_size
         self._statements = statements
         self._is_sealed = mark.key_ring is not None
         """Whether what is appended is sealed."""
@@ -212,16 +226,10 @@ class RowLogBytes(LogBytes):
     def _reset(self) -> None:
         self.history = NEW
         self.size = 0
-        self._beginning = b""
-        """The first row."""
         self._rows = Rows()
         self._pending: list[NewRow] = []
-        self._status: str | None = None
-        """The status in the row of the history."""
-        self._keyframe = 0
-        """The position of the last keyframe in that row."""
-        self._last_row: tuple[int, bytes | None] = (0, None)
-        """The position of the last row, and the encoded id of its checkpoint."""
+        self._head = _Head()
+        """What the row of the history says, as far as is known."""
         self._terms = KnownTerms()
         """Terms that the history has, those of pending records included."""
         self._absent: str | None = None
@@ -251,14 +259,12 @@ class RowLogBytes(LogBytes):
             self._database.check_absence(self.key[0])
             return False
         rows = [_Row(*row) for row in found]
-        beginning = rows[0].frame
         self.history = self._last_history = rows[0].history
-        if beginning is None or rows[0].position:
+        if rows[0].frame is None or rows[0].position:
             raise CheckpointCorruptionError(self.path, 0, "the first record is missing")
-        self._beginning = beginning
         for row in rows:
             self._take(row)
-        self._database.check_end(self.history, self._last_row[0])
+        self._database.check_end(self.history, self._head.last_position)
         return True
 
     def open_to(self, size: int) -> None:
@@ -289,9 +295,7 @@ class RowLogBytes(LogBytes):
     def _take(self, row: _Row) -> None:
         """Take in a row that follows those that are known, or the row of the last keyframe."""
         assert row.frame is not None
-        self._status = row.status
-        self._keyframe = row.keyframe
-        self._last_row = row.position, None
+        self._head = _Head(row.status, row.keyframe, row.position)
         self._rows.append(row.position, row.frame)
         self.size = row.position + len(row.frame)
 
@@ -299,9 +303,9 @@ class RowLogBytes(LogBytes):
         # No row is cut short, so whatever is no record is damage.
         if end != self.size:
             raise CheckpointCorruptionError(self.path, end, "the record there is damaged")
-        if last is not None and last.offset == self._last_row[0]:
+        if last is not None and last.offset == self._head.last_position:
             # From the record: the row may say something else, and then takes no other behind it.
-            self._last_row = last.offset, encode_id(last.id)
+            self._head = self._head._replace(last_id=encode_id(last.id))
 
     def close(self) -> None:
         self._reset()
@@ -314,9 +318,6 @@ class RowLogBytes(LogBytes):
         return not self._database.read(self._statements.select_status, (self._last_history,))
 
     # Reading
-
-    def read_beginning(self) -> bytes:
-        return self._beginning or super().read_beginning()
 
     def read_at(self, offset: int, length: int) -> bytes:
         end = min(offset + length, self.size)
@@ -381,16 +382,12 @@ class RowLogBytes(LogBytes):
                 return start, data
         if end <= self._back_start:
             # A reader that goes on gets more and more at once.
-            self._back_length = min(2 * self._back_length, self._database.read_size)
+            self._back_length = min(2 * self._back_length, self.read_window)
         else:
             self._back_length = _BACK
         start = max(0, end - max(length, self._back_length))
         self._back_start = start
         return start, self.read_at(start, end - start)
-
-    @property
-    def read_window(self) -> int:
-        return self._database.read_size
 
     def locate(self, id: str) -> Sequence[int] | None:
         encoded = encode_id(id)
@@ -419,10 +416,6 @@ class RowLogBytes(LogBytes):
 
     # Appending
 
-    @property
-    def max_part(self) -> int:
-        return min(self.max_values, _LONG_ROW)
-
     def expect_absent(self, id: str) -> bool:
         """As in LogBytes, for one id at a commit. If that was refused, the next call makes the caller look for it."""
         if id == self._doubted or self._absent not in {None, id}:
@@ -431,7 +424,6 @@ class RowLogBytes(LogBytes):
         return True
 
     def begin(self, beginning: bytes) -> None:
-        self._beginning = beginning
         terms: Sequence[int] = ()
         if self._is_sealed:
             terms = (SEALED_TERM,)
@@ -469,7 +461,8 @@ class RowLogBytes(LogBytes):
         if not rows:
             self._absent = None
             return
-        keyframe = self._keyframe
+        head = self._head
+        keyframe = head.keyframe
         for row in rows:
             if row.is_keyframe:
                 keyframe = row.position
@@ -488,9 +481,9 @@ class RowLogBytes(LogBytes):
             rows=rows,
             keyframe=keyframe,
             status=status,
-            has_new_keyframe=keyframe != self._keyframe,
-            has_new_status=status != self._status,
-            last_row=self._last_row,
+            has_new_keyframe=keyframe != head.keyframe,
+            has_new_status=status != head.status,
+            last_row=(head.last_position, head.last_id),
             absent=absent,
             token=token,
         )
@@ -505,9 +498,7 @@ class RowLogBytes(LogBytes):
             self._doubted = self._absent
             raise StaleLogError from None
         self.history = self._last_history = history
-        self._keyframe = keyframe
-        self._status = status
-        self._last_row = rows[-1].position, rows[-1].checkpoint
+        self._head = _Head(status, keyframe, rows[-1].position, rows[-1].checkpoint)
         self._pending = []
         self._rows.trim()
         self._absent = self._doubted = None

@@ -9,9 +9,9 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import log_bytes
+from savers._filesystem import log_file
 from savers._filesystem.io import FileIO
-from savers._filesystem.log_bytes import FileLogBytes
+from savers._filesystem.log_file import LogFile
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import WHEN
 
@@ -326,14 +326,14 @@ def test_the_rest_of_a_write_that_died_in_the_zeros_is_set_aside(tmp_path, is_op
 def test_an_extension_is_never_part_of_another_log(tmp_path):
     """Only shared live logs are extended: those that are written to take another's place are not."""
     sizes = []
-    original = FileLogBytes._write_and_extend
+    original = LogFile._write_and_extend
 
     def note(self, start, data):
-        sizes.append(Path(self.path).name)
+        sizes.append(Path(self._path).name)
         return original(self, start, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileLogBytes, "_write_and_extend", note)
+        patch.setattr(LogFile, "_write_and_extend", note)
         with FileSystemSaver(tmp_path) as saver:
             for number in range(5):
                 saver.put(CONFIG, made(number))
@@ -344,7 +344,7 @@ def test_an_extension_is_never_part_of_another_log(tmp_path):
 
 
 def test_a_short_log_is_not_extended(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_bytes, "_SHORT", 2000)
+    monkeypatch.setattr(log_file, "_SHORT", 2000)
     saver = FileSystemSaver(tmp_path)
     saver.put(CONFIG, made(0))
     assert log_of(tmp_path).stat().st_size == frames_of(log_of(tmp_path))[-1].end

@@ -190,6 +190,6 @@ def test_no_bytes_of_a_sealed_log_are_searched(tmp_path, monkeypatch):
     cipher = {"key": bytes(32)}
     with FileSystemSaver(tmp_path, fsync="never", cipher=cipher) as saver:
         ids = [put(saver, number) for number in range(20)]
-    monkeypatch.setattr(log_bytes.LogBytes, "search", lambda *_: pytest.fail("ciphertext was searched"))
+    monkeypatch.setattr(history, "search_back", lambda *_: pytest.fail("ciphertext was searched"))
     with FileSystemSaver(tmp_path, cipher=cipher) as reader:
         assert reader.get(name(ids[3])).state["n"] == 3

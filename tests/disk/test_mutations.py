@@ -14,8 +14,9 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import lifecycle, log_bytes, rewrite, store, sync
-from savers._filesystem.log_bytes import FileLogBytes
+from savers._filesystem import lifecycle, log_file, rewrite, store, sync
+from savers._filesystem.durability import FileDurability
+from savers._filesystem.log_file import LogFile
 from savers._filesystem.salvaged_files import FileRange
 from savers._log import frame, frame_log, sealing, writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
@@ -46,7 +47,7 @@ def without_directory_sync():
 
 
 def forgetting(log):
-    log.frames.bytes.is_suspect = False
+    log.frames.bytes.durability.note_replaced()
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def without_checksums():
 
 
 def without_cutting_the_tail():
-    return mock.patch.object(FileLogBytes, "_salvage_tail", return_value="")
+    return mock.patch.object(LogFile, "_salvage_tail", return_value="")
 
 
 def cutting_without_keeping_the_rest():
@@ -159,26 +160,26 @@ def without_a_new_generation():
 
 
 def without_undoing():
-    return mock.patch.object(FileLogBytes, "_cut_back", nothing)
+    return mock.patch.object(LogFile, "cut_back", nothing)
 
 
 def without_a_durable_undo():
     def cut_back(self, start):
-        self.io.truncate(self.fd, start)
+        self._io.truncate(self.fd, start)
         self._clean_size = start
 
-    return mock.patch.object(FileLogBytes, "_cut_back", cut_back)
+    return mock.patch.object(LogFile, "cut_back", cut_back)
 
 
 def without_going_on_after_a_short_write():
     def write(self, start, data):
-        self.io.write_at(self.fd, start, data)
+        self._io.write_at(self.fd, start, data)
 
-    return mock.patch.object(FileLogBytes, "_write", write)
+    return mock.patch.object(LogFile, "write", write)
 
 
 def without_telling_what_is_not_synced():
-    return mock.patch.object(FileLogBytes, "count_unsynced", return_value=0)
+    return mock.patch.object(FileDurability, "count_unsynced", return_value=0)
 
 
 def without_looking_at_what_others_wrote():
@@ -187,7 +188,7 @@ def without_looking_at_what_others_wrote():
 
 def without_looking_at_the_bytes_behind_the_end():
     """As if others' records always changed the size."""
-    return mock.patch.object(FileLogBytes, "_is_unchanged", lambda self, size, _: size == self._clean_size)
+    return mock.patch.object(LogFile, "is_unchanged", lambda self, size, _: size == self._clean_size)
 
 
 @contextmanager
@@ -252,9 +253,9 @@ def acknowledging_writes_that_wait_for_a_put():
     """Whether a put follows or not, its sync is believed in."""
 
     def wait_for_put(_, ticket):
-        medium = ticket.log.frames.bytes
-        medium.synced = max(medium.synced, ticket.end)
-        medium.is_name_synced = True
+        durability = ticket.log.frames.bytes.durability
+        durability.note_synced(ticket.end)
+        durability.note_names_synced()
 
     return mock.patch.object(sync.SyncAlways, "_wait_for_put", wait_for_put)
 
@@ -264,8 +265,7 @@ def believing_that_a_sync_covers_what_was_appended_meanwhile():
 
     def believe(ticket):
         original(ticket)
-        medium = ticket.log.frames.bytes
-        medium.synced = medium.appended_end
+        ticket.log.frames.bytes.durability.note_synced(ticket.file.appended_end)
 
     return mock.patch.object(sync, "sync_bytes", believe)
 
@@ -276,9 +276,9 @@ def believing_that_a_sync_covers_what_was_appended_meanwhile():
 def extending_with_other_bytes_than_zeros():
     def _write_and_extend(self, start, data):
         end = start + len(data)
-        return self.io.write_at(self.fd, start, data + b"\xff" * (log_bytes._choose_size(end) - end))
+        return self._io.write_at(self.fd, start, data + b"\xff" * (log_file._choose_size(end) - end))
 
-    return mock.patch.object(FileLogBytes, "_write_and_extend", _write_and_extend)
+    return mock.patch.object(LogFile, "_write_and_extend", _write_and_extend)
 
 
 def taking_zeros_for_a_torn_write():
@@ -287,7 +287,7 @@ def taking_zeros_for_a_torn_write():
 
 def cutting_zeros_without_looking():
     """As if nobody else could have written over them."""
-    return mock.patch.object(FileLogBytes, "_is_unchanged", return_value=True)
+    return mock.patch.object(LogFile, "is_unchanged", return_value=True)
 
 
 # Sealed records

@@ -10,7 +10,9 @@ import pytest
 
 from graphkit.errors import CheckpointerError
 from savers._filesystem import sync
+from savers._filesystem.durability import FileDurability
 from savers._filesystem.log_bytes import FileLogBytes
+from savers._filesystem.log_file import LogFile
 from savers._filesystem.salvaged_files import FileRange
 from savers._log import damage
 from savers._log.records import Records
@@ -48,7 +50,7 @@ def believing_a_sync_that_failed():
         try:
             original(ticket)
         except OSError:
-            ticket.log.frames.bytes.is_suspect = False
+            ticket.log.frames.bytes.durability.note_replaced()
 
     return mock.patch.object(sync, "sync_bytes", believe)
 
@@ -62,7 +64,7 @@ def without_cutting_the_tail():
 
 
 def without_undoing():
-    return mock.patch.object(FileLogBytes, "_cut_back", nothing)
+    return mock.patch.object(LogFile, "cut_back", nothing)
 
 
 def taking_damage_for_a_torn_end():
@@ -90,7 +92,7 @@ def without_looking_whether_the_kind_is_right():
 
 
 def vouching_for_what_is_not_synced():
-    return mock.patch.object(FileLogBytes, "count_unsynced", return_value=0)
+    return mock.patch.object(FileDurability, "count_unsynced", return_value=0)
 
 
 def repairing_without_a_copy():

@@ -22,7 +22,7 @@ def count_bytes(values):
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(kind, request, monkeypatch):
-    monkeypatch.setattr(row_log_bytes, "_LONG_ROW", 4 * RECORD)
+    monkeypatch.setattr(row_log_bytes.RowLogBytes, "max_part", 4 * RECORD)
     open_saver = request.getfixturevalue(f"{kind}_opener")
     text = "".join(f"{number:08}" for number in range(11 * RECORD // 8))
     with open_saver(compression=None) as saver:

@@ -33,7 +33,7 @@ def describe(opened):
         "last": outline(history.last),
         "latest": outline(latest),
         "early": {waiting.id: outline(waiting) for waiting in early},
-        "row": (medium._last_row, medium._keyframe, medium._status),
+        "row": medium._head,
     }
     if latest is not None:
         known["state"] = opened.load_state(latest)

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit.errors import CheckpointCorruptionError
 from savers._log.frame import KEY
-from savers._log.log_bytes import Change, StaleLogError
+from savers._log.log_bytes import Change, StaleLogError, search_back
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers._sql import row_log_bytes
 from savers._sql.row_inserts import SealMark
@@ -107,7 +107,7 @@ def test_the_beginning_is_inserted_with_the_first_record(make, database):
     medium.commit(None)
     assert not medium.has_pending
     other = open_other(make)
-    assert other.read_beginning() == BEGINNING
+    assert other.read_record(0, 1) == BEGINNING
     assert other.read_at(0, 200) == BEGINNING + b"first"
     assert positions(database, medium.history) == [0, 100]
 
@@ -173,9 +173,9 @@ def test_a_search_finds_all_occurrences_the_last_one_first(make):
     medium = open_other(make)
     data = medium.read_at(0, end)
     places = [place for place in range(len(data)) if data.startswith(b"needle", place)]
-    assert [*medium.search(b"needle", end)] == places[::-1]
-    assert [*medium.search(b"needle", places[-1])] == places[-2::-1]
-    assert [*medium.search(b"absent", end)] == []
+    assert [*search_back(medium, b"needle", end)] == places[::-1]
+    assert [*search_back(medium, b"needle", places[-1])] == places[-2::-1]
+    assert [*search_back(medium, b"absent", end)] == []
 
 
 # Reading
@@ -265,7 +265,7 @@ def test_a_reader_that_goes_back_reads_more_at_once(make, database, monkeypatch)
     end = write(medium, *(bytes([n]) * 10_000 for n in range(100)))
     reader = make(medium.history)
     reader.open_to(end)
-    monkeypatch.setattr(database, "read_size", 200_000)
+    monkeypatch.setattr(reader, "read_window", 200_000)
     reads = Reads(database, monkeypatch)
     lengths = []
     while end:

@@ -53,7 +53,7 @@ def read_on(frames: EntryFrames, table: EntryTable) -> None:
     """
     medium = frames.bytes
     for run in frames.records.scan_runs(frames.end, medium.size, frames.seq):
-        medium.note_frames(run)
+        medium.durability.note_frames(run)
         for frame in run:
             if frame.type == WRITE:
                 changes = unpack_changes(frames.path, frame.offset, frame.payload)
@@ -156,7 +156,7 @@ def examine(io: FileIO, path: str, kind: str) -> EntriesReport:
     Raises:
         OSError: the file system refused.
     """
-    medium = FileLogBytes(io, [path])
+    medium = FileLogBytes(io, path)
     frames = EntryFrames(medium, EntriesIdentity(kind))
     report = EntriesReport(path=layout.join(kind, layout.LOG))
     for _ in range(_MAX_ATTEMPTS):

@@ -35,6 +35,7 @@ from savers._filesystem.io import FileIO, preload_modules
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import new_generation, renew
+from savers._filesystem.salvaged_files import FileRange
 from savers._filesystem.store import make_room, make_root, wrap_os_error
 from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import WRITE
@@ -120,7 +121,7 @@ class EntryLog:
         self._write_lock = WriteLock(self._io, lock_path, self._make_directories, _LOCK_TIMEOUT)
         medium = FileLogBytes(
             self._io,
-            [self.path],
+            self.path,
             self._write_lock,
             make_directories=self._prepare_to_create,
             sync_names=self._sync_names,
@@ -188,11 +189,11 @@ class EntryLog:
             change = medium.refresh(frames.end)
             if change is Change.NONE:
                 return
-            if change is Change.REPLACED:
+            if change in {Change.REPLACED, Change.REMOVED}:
                 # Another process has rewritten the log, which is then read from its beginning. Or the
                 # file was removed by hand: then the entries are gone, and the caller must know it, for
                 # the next write would begin an empty log without a word.
-                was_removed = medium.has_vanished and self._io.stat(self.path) is None
+                was_removed = change is Change.REMOVED and self._io.stat(self.path) is None
                 self.close()
                 if was_removed:
                     raise CheckpointStorageError(self.path, "read", _WAS_REMOVED)
@@ -268,7 +269,7 @@ class EntryLog:
     def _make_ready(self) -> None:
         """Bring the log up to date for an append; rewrite it after a failed sync, or if that is useful."""
         self.refresh_to_write()
-        if self.frames.bytes.is_suspect:
+        if self.frames.bytes.durability.is_suspect:
             renew(self)
             self.refresh_to_write()
         if self.frames.end >= self._next_look:
@@ -331,7 +332,7 @@ class EntryLog:
         medium.open()
         frames.adopt(new_header(frames.identity.digest, 0), None)
         good = read_good_entries(frames)
-        whole = medium.get_range(0, medium.size)
+        whole = FileRange(io=self._io, fd=medium.fd, start=0, end=medium.size)
         name = whole.salvage(self._directory, f"{layout.DAMAGED}{time_ns() // 1_000_000_000}")
         self._io.fsync_dir(self._directory)
         self._rewrite(good.table.oldest_first())

@@ -6,7 +6,7 @@ from savers._filesystem.io import FileIO
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._log.frame import HEADER_SIZE
-from savers._log.log_bytes import Change, MemoryLogBytes
+from savers._log.log_bytes import Change, MemoryLogBytes, search_back
 
 BEGINNING = b"B" * HEADER_SIZE
 
@@ -34,7 +34,7 @@ class Files:
         self.made = []
 
     def make(self):
-        self.made.append(FileLogBytes(self.io, [self.path], self.lock))
+        self.made.append(FileLogBytes(self.io, self.path, self.lock))
         return self.made[-1]
 
     def close(self):
@@ -112,9 +112,9 @@ def test_a_search_finds_all_occurrences_the_last_one_first(make):
     end = write(medium, b"needle", b"x" * 100_000, b"needleneedle", b"tail needle")
     data = medium.read_at(0, end)
     places = [place for place in range(len(data)) if data.startswith(b"needle", place)]
-    assert [*medium.search(b"needle", end)] == places[::-1]
-    assert [*medium.search(b"needle", places[-1])] == places[-2::-1], "only before an offset"
-    assert [*medium.search(b"absent", end)] == []
+    assert [*search_back(medium, b"needle", end)] == places[::-1]
+    assert [*search_back(medium, b"needle", places[-1])] == places[-2::-1], "only before an offset"
+    assert [*search_back(medium, b"absent", end)] == []
 
 
 def test_own_records_are_no_news(make):

@@ -381,14 +381,10 @@ class History:
         # A chain may turn out to be too long to be read as a whole: then the iteration goes on in the index, before the
         # last checkpoint that was yielded.
         yielded = self._frames.end
-        last = self._scan.last
         if self.index is None:
-            if last is None:
-                return
             try:
-                for stored in self._chains.walk_back(last):
-                    # The one object of it that later writes and tags change.
-                    yield last if stored.offset == last.offset else stored
+                for stored in self._walk_chains():
+                    yield stored
                     yielded = stored.offset
             except NoChainsError:
                 pass
@@ -398,6 +394,15 @@ class History:
             if stored.offset < yielded:
                 yield stored
 
+    def _walk_chains(self) -> Iterator[StoredCheckpoint]:
+        """Yield the checkpoints, newest first, as `Chains.walk_back` does. Raises the same errors."""
+        last = self._scan.last
+        if last is None:
+            return
+        for stored in self._chains.walk_back(last):
+            # The one object of it that later writes and tags change.
+            yield last if stored.offset == last.offset else stored
+
     def find_recent(self, limit: int) -> list[StoredCheckpoint]:
         """Return at most the last `limit` checkpoints, oldest first."""
         if self.index is not None:
@@ -405,7 +410,7 @@ class History:
         return list(islice(self.walk_back(), limit))[::-1]
 
     def load_index(self) -> Index:
-        """Return the index; the first call builds it by a scan of the log.
+        """Return the index; the first call builds it, from the chains or by a scan of the log.
 
         Raises:
             CheckpointCorruptionError: the log is damaged.
@@ -415,7 +420,21 @@ class History:
             return self.index
         if not frames.bytes.is_open:
             return Index()
-        # Forward, which serves every log, and is faster than chain by chain from the end.
+        # The chain that was decoded to open the log is not decoded again. It is all of a short log, of which a listing
+        # opens thousands.
+        try:
+            checkpoints = list(self._walk_chains())
+        except (NoChainsError, CheckpointCorruptionError):
+            # Of a damaged log, the scan finds out where the damage begins.
+            return self._scan_index()
+        index = Index()
+        for stored in reversed(checkpoints):
+            index.add(stored, None)
+        self.index = index
+        return index
+
+    def _scan_index(self) -> Index:
+        frames = self._frames
         frames.in_doubt = True
         end = frames.end
         index = self.load_all(end)

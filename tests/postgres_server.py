@@ -85,7 +85,14 @@ class PostgresServer:
                 "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
             )
-            connection.execute("DROP SCHEMA IF EXISTS graphkit CASCADE")
+        self.drop_schema("graphkit")
+
+    def drop_schema(self, name):
+        """Drop a schema with its tables, if it is there."""
+        import psycopg
+
+        with psycopg.connect(self.connection_string, autocommit=True) as connection:
+            connection.execute(psycopg.sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(psycopg.sql.Identifier(name)))
 
     def stop(self, mode="immediate"):
         self._control("-m", mode, "stop")

@@ -40,6 +40,7 @@ class Opener:
         self.directory = directory
         self.server = server
         self.opened = []
+        self.schemas = set()
 
     def new(self, **options):
         """A checkpointer on a store of its own."""
@@ -58,13 +59,18 @@ class Opener:
             case "sqlite":
                 return SqliteCheckpointSaver(self.directory / f"{name}.db", fsync="never", **options)
             case "postgres":
-                return PostgresCheckpointSaver(self.server.connection_string, schema=f"test {name}", **options)
+                schema = f"test {name}"
+                self.schemas.add(schema)
+                return PostgresCheckpointSaver(self.server.connection_string, schema=schema, **options)
             case _:
                 return CheckpointSaver(MADE[self.kind](), **options)
 
     def close(self):
         for saver in self.opened:
             saver._close()
+        # All tests share one server, and most name their store "a".
+        for schema in self.schemas:
+            self.server.drop_schema(schema)
 
 
 def make_opener(request, kind):

@@ -176,8 +176,8 @@ def read_or_find_damage(path, wanted, is_open):
 @parametrize(*DATABASES)
 def test_a_past_checkpoint_takes_two_statements(opener, monkeypatch):
     """One sees what is new in the history, and one finds the records since the keyframe."""
-    ids = fill(opener.open("b"), 60, length=90)
-    reader = opener.open("b")
+    ids = fill(opener.open("a"), 60, length=90)
+    reader = opener.open("a")
     assert reader.get_tuple({"configurable": {"thread_id": "other"}}) is None
     statements = []
     database = reader.store._database

@@ -5,7 +5,6 @@ import uuid
 from functools import partial
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from savers import PostgresSaver
@@ -21,8 +20,7 @@ def schema(server):
     """The name of a schema that is removed in the end."""
     name = f"test {uuid.uuid4().hex}"
     yield name
-    with psycopg.connect(server.connection_string, autocommit=True) as connection:
-        connection.execute(psycopg.sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(psycopg.sql.Identifier(name)))
+    server.drop_schema(name)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from time import monotonic
@@ -43,6 +43,7 @@ from graphkit._saver.writes import (
     check_writes,
     find_failure,
     find_waiting_interrupts,
+    follow_namespaces,
     is_fork,
     nested_namespaces,
     subgraph_interrupts,
@@ -193,20 +194,16 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         Savers that can list their namespaces override it.
         """
         thread_id = resolve_thread_id(thread)
-        found: list[str] = []
-        candidates = [""]
-        for namespace in candidates:  # grows inside the loop: each namespace names the nested ones
+
+        def find_nested(namespace: str) -> Iterable[str] | None:
             config = RunnableConfig(thread_id, checkpoint_ns=namespace)
             history = self.list(config)
             if not history:
-                continue
-            found.append(namespace)
+                return None
             writes = well_formed_writes(self.get_writes(config), config.thread)
-            nested = [*nested_namespaces(namespace, history), *subgraph_interrupts(writes).values()]
-            for candidate in nested:
-                if candidate not in candidates:
-                    candidates.append(candidate)
-        return found
+            return [*nested_namespaces(namespace, history), *subgraph_interrupts(writes).values()]
+
+        return follow_namespaces([""], find_nested)
 
     def history(self, config: ConfigLike = None) -> Sequence[CheckpointInfo]:
         """Return what is known of each checkpoint without decoding states, newest first.

@@ -9,7 +9,7 @@ from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Tag
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._saver.arguments import ThreadLike, resolve_thread_id
-from graphkit._saver.writes import nested_namespaces
+from graphkit._saver.writes import follow_namespaces, nested_namespaces
 
 
 class HasVersions(JavaNames, abc.ABC):
@@ -59,20 +59,16 @@ class HasVersions(JavaNames, abc.ABC):
             CheckpointNotFoundError: there is no such version.
         """
         thread_id = resolve_thread_id(thread)
-        found: list[str] = []
-        candidates = [""]
+        first = [""]
         list_namespaces: Callable[[str], Sequence[str]] | None = getattr(self, "namespaces", None)
         if list_namespaces is not None:  # nearly always: the class is a saver, too
-            candidates = [*dict.fromkeys(("", *list_namespaces(thread_id)))]
-        for namespace in candidates:  # grows inside the loop: each namespace names the nested ones
+            first += list_namespaces(thread_id)
+
+        def find_nested(namespace: str) -> Sequence[str] | None:
             released = self.tag(RunnableConfig(thread_id, checkpoint_ns=namespace), version).checkpoints
-            if not released:
-                continue
-            found.append(namespace)
-            for nested in nested_namespaces(namespace, released):
-                if nested not in candidates:
-                    candidates.append(nested)
-        return found
+            return nested_namespaces(namespace, released) if released else None
+
+        return follow_namespaces(first, find_nested)
 
     # Java names
     versionsByThreadId = versions_by_thread_id

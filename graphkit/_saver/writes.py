@@ -208,6 +208,24 @@ def nested_namespaces(namespace: str, history: Iterable[Checkpoint]) -> Sequence
     return [*found]
 
 
+def follow_namespaces(first: Iterable[str], find_nested: Callable[[str], Iterable[str] | None]) -> list[str]:
+    """Return the namespaces that hold checkpoints, found by following histories from some of them on.
+
+    Args:
+        first: where to begin.
+        find_nested: returns the namespaces that a history names; None if the history is empty.
+    """
+    found: list[str] = []
+    candidates = [*dict.fromkeys(first)]
+    for namespace in candidates:  # grows inside the loop: each namespace names the nested ones
+        nested = find_nested(namespace)
+        if nested is None:
+            continue
+        found.append(namespace)
+        candidates += [name for name in dict.fromkeys(nested) if name not in candidates]
+    return found
+
+
 # Interrupts, failures, stops
 
 

@@ -9,6 +9,7 @@ from typing import Any, Self, final
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import GraphResume, NodeOutput, StateSnapshot
+from graphkit._to_thread import run_in_thread
 from graphkit._values.state import AgentState
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import check_messages, make_sendable
@@ -289,10 +290,8 @@ def close_all(resources: Sequence[Any]) -> None:
 
 async def aclose_all(resources: Sequence[Any]) -> None:
     """As `close_all`, and before that, close what belongs to the running event loop."""
-    import asyncio
-
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(asyncio.to_thread, close_all, resources)
+        stack.push_async_callback(run_in_thread, close_all, resources)
         for resource in resources:
             aclose = getattr(resource, "aclose", None)
             if aclose is not None:

@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections.abc import Mapping, Set as AbstractSet
 from typing import Annotated, Any, Final, Literal, Self, final
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -21,7 +20,7 @@ from pydantic import (
 
 from graphkit.agents.model_settings import shown_url
 from graphkit.agents.secret import check_key
-from graphkit.agents.settings import Retry, Seconds, Secret, Settings, as_list, make_policy
+from graphkit.agents.settings import Retry, Seconds, Secret, Settings, as_list, make_policy, parse_address
 from graphkit.errors import AgentConfigurationError
 
 _CALL_TIMEOUT: Final = 300.0
@@ -43,15 +42,8 @@ def _flag_or_names(value: Any) -> str:
 
 
 def _check_url(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        has_user = "@" in parts.netloc
-    except ValueError:
-        is_usable = has_user = False
-    if not is_usable:
-        raise ValueError("must be an address such as http://localhost:8000/mcp")
-    if has_user:
+    parts = parse_address(url, example="http://localhost:8000/mcp")
+    if "@" in parts.netloc:
         raise ValueError("must not contain a user or a password; name the variable of a token in token_env")
     return url
 

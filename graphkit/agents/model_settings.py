@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr
 from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.plain_data import Path
 from graphkit.agents.secret import check_key
-from graphkit.agents.settings import Retry, Seconds, Secret, Settings, make_policy
+from graphkit.agents.settings import Retry, Seconds, Secret, Settings, make_policy, parse_address
 from graphkit.errors import AgentConfigurationError
 
 PROVIDERS: Final = ("openai",)
@@ -31,15 +31,8 @@ def _check_provider(provider: str) -> str:
 
 
 def _check_base_url(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        has_more = "@" in parts.netloc or bool(parts.query)
-    except ValueError:
-        is_usable = has_more = False
-    if not is_usable:
-        raise ValueError("must be an address such as https://api.openai.com/v1")
-    if has_more:
+    parts = parse_address(url, example="https://api.openai.com/v1")
+    if "@" in parts.netloc or parts.query:
         raise ValueError("must not contain a user, a password or a query; use api_key_env")
     return url
 

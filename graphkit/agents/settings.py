@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -125,6 +126,22 @@ class Settings(BaseModel):
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A limit of time."""
+
+
+def parse_address(url: str, *, example: str) -> SplitResult:
+    """Return the parts of the address of a server.
+
+    Raises:
+        ValueError: it is no address of HTTP. The message names the example.
+    """
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise ValueError(f"must be an address such as {example}")
+    return parts
 
 
 def as_list(value: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, final, overload
 
+from graphkit._option_checks import check_seconds
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
 from graphkit.agents.tool_schema import ToolSignature
@@ -61,7 +61,8 @@ class Tool:
             raise ValueError(f"on_error of {what} must be 'model' or 'raise', not {self.on_error!r}")
         if not isinstance(self.retry, RetryPolicy | None):
             raise TypeError(f"retry of {what} must be a RetryPolicy, not {self.retry!r}")
-        _check_timeout(what, self.timeout)
+        if self.timeout is not None:
+            check_seconds(f"the timeout of {what}", self.timeout)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -223,11 +224,3 @@ def _check_name(name: object) -> None:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return
     raise ValueError(f"the name of a tool must be 1 to 64 letters, digits, '_' or '-', not {name!r}")
-
-
-def _check_timeout(what: str, timeout: object) -> None:
-    if timeout is None:
-        return
-    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if not is_number or not 0 < timeout < math.inf:  # type: ignore[operator]
-        raise ValueError(f"the timeout of {what} must be a number of seconds above 0, not {timeout!r}")

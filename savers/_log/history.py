@@ -2,8 +2,8 @@
 
 Theory of operation. A writer needs only the end of a log to continue it: the last CHECKPOINT record,
 and its chain. So a log is read from its end when it is opened. Further checkpoints are found by
-their ids, or chain by chain from the end. The index of all checkpoints is built by one scan when a
-caller needs it, and is kept up to date afterwards.
+their ids, or chain by chain from the end. The index of all checkpoints is built when a caller needs
+it, from the chains or by a scan of the whole log, and is kept up to date afterwards.
 """
 
 from __future__ import annotations

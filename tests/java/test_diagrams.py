@@ -1,7 +1,6 @@
 """langgraph4j's drawings (behaviour 17), re-stated: the layout of both syntaxes."""
 
-from graphkit import END, START, StateGraph
-from graphkit._diagram.render import GraphRepresentation
+from graphkit import END, START, GraphRepresentation, StateGraph
 
 MERMAID, PLANTUML = GraphRepresentation.Type.MERMAID, GraphRepresentation.Type.PLANTUML
 

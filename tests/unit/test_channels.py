@@ -19,7 +19,7 @@ from graphkit import (
     ReplaceAllWith,
     StateGraph,
 )
-from graphkit._values.frozen import freeze
+from graphkit.values import freeze
 from savers import MemorySaver
 
 

@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
 from graphkit import interrupt
-from graphkit._engine.requests import Clock
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
 from tests.unit.graphs import CONFIG, chain, says
@@ -26,7 +26,7 @@ def ids(monkeypatch):
         return made[-1]
 
     nanoseconds = int(NOON.timestamp()) * 1_000_000_000
-    clock = Clock(now=lambda: nanoseconds, measure=lambda: 0.0, new_id=new_id)
+    clock = SimpleNamespace(now=lambda: nanoseconds, measure=lambda: 0.0, new_id=new_id)
     monkeypatch.setattr("graphkit._engine.driver.CLOCK", clock)
     return made
 

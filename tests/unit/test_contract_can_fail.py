@@ -13,13 +13,12 @@ import pytest
 from hypothesis import Phase, settings
 
 from graphkit import BaseCheckpointSaver, Checkpoint, RunnableConfig, Tag, testing
-from graphkit._values.frozen import FrozenDict
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.saver_kit import resolve_thread_id
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
+from graphkit.values import FrozenDict
 from savers import MemorySaver, VersionedMemorySaver
-from savers._memory import _History
 
 BROKEN = {}
 
@@ -129,9 +128,11 @@ class TrustsChanges(MemorySaver):
 @breaks("test_a_refused_put_creates_no_thread")
 class MakesTheThreadFirst(MemorySaver):
     def put(self, config, checkpoint):
-        config = RunnableConfig.of(config)
-        self._threads.setdefault(config.thread, {}).setdefault(config.checkpoint_ns, _History())
-        return super().put(config, checkpoint)
+        try:
+            return super().put(config, checkpoint)
+        except CheckpointSerializationError:
+            super().put(config, made({}))
+            raise
 
 
 @breaks("test_any_string_is_a_thread_id")
@@ -209,8 +210,8 @@ class AnswersLateOnly(MemorySaver):
 @breaks("test_an_empty_release_creates_no_version")
 class CountsEmptyReleases(VersionedMemorySaver):
     def release(self, config=None):
-        thread = RunnableConfig.of(config).thread
-        self._threads.setdefault(thread, {"": _History()})
+        if self.get(config) is None:
+            self.put(config, made({}))
         return super().release(config)
 
 

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from graphkit import END, START, StateGraph
-from graphkit._diagram.render import GraphRepresentation, draw
+from graphkit import END, START, GraphRepresentation, StateGraph
 
 MERMAID, PLANTUML = GraphRepresentation.Type.MERMAID, GraphRepresentation.Type.PLANTUML
 FORK = "__PARALLEL__(A)"
@@ -40,8 +39,11 @@ def forked():
 
 
 def lines(graph, type=MERMAID, title=None, conditions=True, path=()):
-    picture = graph.compile().topology if path else graph._definition
-    return [line.strip() for line in draw(picture, type, title, conditions, path=path).content.splitlines()]
+    if path:
+        drawing = graph.compile().get_graph(type, title, conditions, path=path)
+    else:
+        drawing = graph.get_graph(type, title, conditions)
+    return [line.strip() for line in drawing.content.splitlines()]
 
 
 def arrows(graph, **more):
@@ -51,7 +53,7 @@ def arrows(graph, **more):
 
 
 def test_a_representation_says_what_it_is():
-    drawn = draw(chain("A")._definition, "plantuml")
+    drawn = chain("A").get_graph("plantuml")
     assert (drawn.type, drawn.content.splitlines()[-1]) == (PLANTUML, "@enduml")
     assert (MERMAID, PLANTUML) == ("mermaid", "plantuml")
     with pytest.raises(AttributeError):
@@ -71,7 +73,7 @@ def test_forks_are_edges():
 
 def test_a_compiled_graph_is_drawn_as_it_was_written():
     one = set(lines(forked()))
-    two = {line.strip() for line in draw(forked().compile().topology, MERMAID, None).content.splitlines()}
+    two = {line.strip() for line in forked().compile().get_graph(MERMAID, None).content.splitlines()}
     assert one == two
 
 
@@ -117,7 +119,7 @@ def test_subgraphs_are_clusters_in_clusters():
 
 def test_a_compiled_picture_has_merged_graphs_expanded_and_embedded_ones_as_clusters():
     graph = nested().add_edge("S", "E").add_edge("E", END)
-    text = draw(graph.compile().topology, MERMAID, None).content
+    text = graph.compile().get_graph(MERMAID, None).content
     assert '("S-x")' in text
     assert '("S-I-y")' in text
     assert re.findall(r"subgraph .*", text) == ["subgraph E"]
@@ -244,7 +246,7 @@ def test_the_way_in_plantuml():
 
 
 def test_without_a_path_nothing_is_marked():
-    text = draw(agent().compile().topology, MERMAID).content
+    text = agent().compile().get_graph(MERMAID).content
     assert "passed" not in text
     assert "linkStyle" not in text
 
@@ -299,30 +301,11 @@ def test_every_id_can_be_read_back_and_every_name_is_one_nodes(type, code):
 
 
 def test_no_name_begins_with_a_word_of_mermaids():
-    words = [
-        "call",
-        "class",
-        "click",
-        "default",
-        "direction",
-        "end",
-        "flowchart",
-        "graph",
-        "href",
-        "interpolate",
-        "linkStyle",
-        "style",
-        "subgraph",
-    ]
-    ids = [
-        *words,
-        *(f"{word}s" for word in words),
-        *(word.upper() for word in words),
-        "_self",
-        "_blank",
-        "_parent",
-        "_top",
-    ]
+    words = "call class click default direction end flowchart graph href interpolate linkStyle style subgraph".split()
+    longer = [f"{word}s" for word in words]
+    upper = [word.upper() for word in words]
+    targets = ["_self", "_blank", "_parent", "_top"]
+    ids = [*words, *longer, *upper, *targets]
     names = re.findall(r'^(\w+)\("', "\n".join(lines(chain(*ids))), re.MULTILINE)
     assert len(names) == len(ids)
     assert all(re.fullmatch(r"n\d+", name) for name in names)

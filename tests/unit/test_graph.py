@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from graphkit import END, START, Command, CompileConfig, RunnableConfig, StateGraph, when
-from graphkit._plan.retry import RetryPolicy
+from graphkit import RetryPolicy
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, GraphStateError, NodeExecutionError
 
 

@@ -14,7 +14,7 @@ from graphkit import (
     Tag,
     interrupt,
 )
-from graphkit._values.codec import Codec
+from graphkit.codec import Codec
 from graphkit.saver_kit import copy_thread
 from savers import FileSystemSaver
 

@@ -7,6 +7,7 @@ import pytest
 
 from graphkit import END, START, RunnableConfig, StateGraph
 from graphkit.errors import ThreadBusyError
+from graphkit.saver_kit import get_held_run_locks
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.forked import run_in_child
 
@@ -78,8 +79,6 @@ def test_a_task_that_outlives_the_holder_does_not_hold_it(saver, app):
             await asyncio.sleep(0)
         go.set()
         return await task
-
-    from graphkit._saver.run_lock import get_held_run_locks
 
     assert asyncio.run(main()) == frozenset()
 

@@ -19,7 +19,6 @@ from graphkit import (
     StateGraph,
     StateSerializer,
 )
-from graphkit._build.schema_forms import parse_schema
 from graphkit.errors import GraphStateError
 from savers import MemorySaver
 
@@ -172,7 +171,6 @@ def test_the_types_of_a_schema_come_back_from_a_saver():
     given = {"colour": Colour.RED, "points": [Point(1)], "pair": Pair(2), "by_name": {"x": (Colour.RED,)}}
     run(Rich, given, saver=saver)
     assert dict(saver.get(CONFIG).state) == given
-    assert set(parse_schema(Rich).types) == {Colour, Point, Pair}
 
 
 def test_a_state_factory_makes_what_nodes_see():
@@ -213,11 +211,6 @@ def test_a_serializer():
     assert list(graph.getChannels()) == ["n"]
     assert run(serializer, {"x": 1}, {"x": 2}) == {"x": 2}
     assert StateGraph({}).state_serializer is None
-
-
-def test_a_schema_is_taken_as_it_is():
-    schema = parse_schema(Typed)
-    assert parse_schema(schema) is schema
 
 
 @pytest.mark.parametrize("schema", [None, 3, "x", int, dict, [1], {"x": list}, {"x": None, "y": 2}])

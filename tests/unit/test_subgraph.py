@@ -23,7 +23,7 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit._saver.writes import derive_status
+from graphkit.saver_kit import derive_status
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, StateGraph, interrupt
-from graphkit._saver.watch import Watch
+from graphkit.abc import Watch
 from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper

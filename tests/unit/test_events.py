@@ -14,7 +14,6 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit._plan.events import Outbox
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
 from tests.unit import graphs
@@ -296,10 +295,9 @@ def test_one_that_raises(saver, error, how, caplog):  # G26
 
 
 @pytest.mark.sweep(2)
+@pytest.mark.usefixtures("impatient_observers")
 @both
-def test_one_that_blocks(saver, how, caplog, monkeypatch):  # G26
-    close = Outbox.close
-    monkeypatch.setattr(Outbox, "close", lambda outbox: close(outbox, 0.05))
+def test_one_that_blocks(saver, how, caplog):  # G26
     free = threading.Event()
     graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[lambda event: free.wait(60)])
     try:

@@ -25,7 +25,6 @@ from graphkit import (
     StreamMode,
     interrupt,
 )
-from graphkit._engine.tasks import ThreadPool
 from graphkit.errors import (
     CheckpointSerializationError,
     CheckpointStorageError,
@@ -1084,7 +1083,7 @@ def test_an_abandoned_async_stream_is_closed_by_the_event_loop(saver):
 
 def press_ctrl_c_where_main_waits():
     thread = threading.main_thread().ident
-    while sys._current_frames()[thread].f_code is not ThreadPool.wait.__code__:
+    while sys._current_frames()[thread].f_code.co_qualname != "ThreadPool.wait":
         os.sched_yield()
     signal.pthread_kill(thread, signal.SIGINT)
 

@@ -5,8 +5,10 @@ import pickle
 
 import pytest
 
-from graphkit._plan.checkpoint_when import find_node_ids, takes_step
+from graphkit.errors import GraphStateError
 from graphkit.when import Step, after, all_of, any_of, before, changed_more_than, not_of, slower_than
+from savers import MemorySaver
+from tests.unit.graphs import CONFIG, chain, says, stored
 
 
 def step(following="next", seconds=0.0, changed=(), **branches):
@@ -114,48 +116,48 @@ def test_a_preset_cannot_be_changed():
         after("a").arguments = ("b",)
 
 
-class Asked:
-    """A predicate that is an object."""
-
-    def __init__(self, third):
-        self.third = third
+class Predicate:
+    """An object and methods as predicates that are true if they get a step."""
 
     def __call__(self, node_id, state, *more):
-        return len(more) == self.third
+        return len(more) == 1
 
     def two(self, node_id, state):
-        return True
+        return False
 
     def three(self, node_id, state, step):
-        return True
+        return isinstance(step, Step)
 
 
 @pytest.mark.parametrize(
-    ("predicate", "expected"),
+    ("predicate", "takes_step"),
     [
-        (lambda node_id, state: True, False),
-        (lambda node_id, state, step: True, True),
-        (lambda node_id, state, anything: True, True),
-        (lambda node_id, state, step=None: True, True),
-        (lambda node_id, state, seen=(): True, False),  # a value of its own, bound by the usual trick
-        (lambda node_id, state, *, seen=(): True, False),
-        (lambda *arguments: True, True),
-        (lambda node_id, *arguments: True, True),
-        (Asked(1), True),
-        (Asked(1).two, False),
-        (Asked(1).three, True),
-        (max, False),  # tells nothing about itself
+        (lambda node_id, state: False, False),
+        (lambda node_id, state, step: isinstance(step, Step), True),
+        (lambda node_id, state, anything: isinstance(anything, Step), True),
+        (lambda node_id, state, step=None: step is not None, True),
+        (lambda node_id, state, seen=(): seen != (), False),  # a value of its own, bound by the usual trick
+        (lambda node_id, state, *, seen=(): seen != (), False),
+        (lambda *arguments: len(arguments) == 3, True),
+        (lambda node_id, *arguments: len(arguments) == 2, True),
+        (Predicate(), True),
+        (Predicate().two, False),
+        (Predicate().three, True),
         (after("a"), True),
     ],
 )
-def test_which_predicates_take_the_step(predicate, expected):
-    assert takes_step(predicate) is expected
+def test_which_predicates_take_the_step(predicate, takes_step):
+    saver = MemorySaver()
+    chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_when=predicate).invoke({}, CONFIG)
+    assert ((("a", "b") in stored(saver)), len(stored(saver))) == (takes_step, 3 if takes_step else 2)
 
 
 def test_the_nodes_that_presets_name():
-    when = any_of(after("a", "b"), not_of(before("c")), all_of(is_hot, slower_than()), changed_more_than())
-    assert find_node_ids(when) == {"a", "b", "c"}
-    assert find_node_ids(slower_than()) == find_node_ids(is_hot) == frozenset()
+    when = any_of(after("x", "y"), not_of(before("z")), all_of(is_hot, slower_than()), changed_more_than())
+    with pytest.raises(GraphStateError) as refused:
+        chain(a=says("a")).compile(checkpoint_when=when)
+    assert [name for name in "axyz" if f"'{name}'" in str(refused.value)] == ["x", "y", "z"]
+    chain(a=says("a")).compile(checkpoint_when=any_of(slower_than(), is_hot))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
+from tests.support.savers import ListSaver
 from tests.support.sweeps import examples
-from tests.unit.conftest import ListSaver
 
 CONFIG = RunnableConfig("t")
 

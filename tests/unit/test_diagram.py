@@ -301,7 +301,21 @@ def test_every_id_can_be_read_back_and_every_name_is_one_nodes(type, code):
 
 
 def test_no_name_begins_with_a_word_of_mermaids():
-    words = "call class click default direction end flowchart graph href interpolate linkStyle style subgraph".split()
+    words = [
+        "call",
+        "class",
+        "click",
+        "default",
+        "direction",
+        "end",
+        "flowchart",
+        "graph",
+        "href",
+        "interpolate",
+        "linkStyle",
+        "style",
+        "subgraph",
+    ]
     longer = [f"{word}s" for word in words]
     upper = [word.upper() for word in words]
     targets = ["_self", "_blank", "_parent", "_top"]

@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, Command, CompileConfig, RunnableConfig, StateGraph, when
-from graphkit import RetryPolicy
+from graphkit import END, START, Command, CompileConfig, RetryPolicy, RunnableConfig, StateGraph, when
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, GraphStateError, NodeExecutionError
 
 

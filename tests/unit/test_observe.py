@@ -11,9 +11,12 @@ from queue import SimpleQueue
 
 import pytest
 
-from graphkit._plan.events import EVENTS, Event, Level, Observer, Outbox
+from graphkit import Event, Observer
+from graphkit._plan.events import Outbox
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import (
+    EVENTS,
+    Level,
     LoggingObserver,
     Metrics,
     MultiObserver,

@@ -23,7 +23,6 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit.saver_kit import derive_status
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
@@ -32,6 +31,7 @@ from graphkit.errors import (
     NodeExecutionError,
     ThreadBusyError,
 )
+from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.unit import graphs

@@ -114,11 +114,3 @@ end
 	__START__:::__START__ --> S:::S
 	S:::S --> __END__:::__END__
 """ + END_OF_MERMAID  # fmt: skip
-
-
-def test_a_fork_is_drawn_edge_by_edge():
-    graph = StateGraph({}).addNode("A1", node).addNode("A2", node).addNode("B", node)
-    graph.addEdge(START, "A1").addEdge(START, "A2").addEdge("A1", "B").addEdge("A2", "B").addEdge("B", END)
-    content = graph.getGraph(MERMAID).content
-    for source, target in (("__START__", "A1"), ("__START__", "A2"), ("A1", "B"), ("A2", "B")):
-        assert f"\t{source}:::{source} --> {target}:::{target}\n" in content

@@ -61,26 +61,8 @@ def test_behaviour_14_a_chunk_is_of_its_node_and_of_no_subgraph():  # isSubGraph
     assert (chunk.node, chunk.isSubGraph(), chunk.isSTART(), chunk.isEND()) == ("a", False, False, False)
 
 
-def test_behaviour_14_no_result_is_no_update():
-    assert dict(compiled(graph(a=streams("c"))).invoke({"k": 1})) == {"k": 1, "log": []}
-
-
-def test_behaviour_14_a_result_that_is_no_mapping():
-    with pytest.raises(GraphRunnerException, match="'a' returned str"):
-        compiled(graph(a=streams("c", update="text"))).invoke({})
-
-
 def test_behaviour_14_a_streaming_node_is_one_iteration():  # two turns there
     assert compiled(graph(a=streams("1", "2", "3"))).invoke({}, RunnableConfig(max_iterations=1)) is not None
-
-
-def test_behaviour_14_after_hooks_come_after_the_stream():
-    seen = []
-    built = graph(a=streams("c", update={"log": "a"}))
-    built.addAfterCallNodeHook(lambda node_id, state, config, update: seen.append("hook") or update)
-    for output in compiled(built).stream({}):
-        seen.append(getattr(output, "chunk", output.node))  # noqa: PERF401 - as they come
-    assert seen == [START, "c", "hook", "a", END]
 
 
 def test_behaviour_13_streaming_branches_stream():  # collected there

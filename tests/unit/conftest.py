@@ -3,8 +3,8 @@
 import pytest
 
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import CONFIG, outputs
 from tests.support.savers import ListSaver
-from tests.unit.graphs import CONFIG, outputs
 
 IN_TURN = pytest.mark.cell(1, of=("saver", "go"), in_turn=True)
 """The default run takes one of the six cells of a test that is neither about savers nor about sync and async."""

@@ -7,20 +7,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from graphkit import (
-    END,
     REMOVE,
     RESET,
-    START,
     AppenderChannel,
     Channel,
     Channels,
     RemoveByHash,
     RemoveIdentifier,
     ReplaceAllWith,
-    StateGraph,
 )
 from graphkit.values import freeze
 from savers import MemorySaver
+from tests.support.graphs import make_chain
 
 
 class AtEvenPlaces(RemoveIdentifier):
@@ -163,8 +161,9 @@ def test_a_long_list_without_duplicates_is_what_comparing_all_would_make(updates
 
 
 def test_messages_that_are_mappings_are_not_repeated_either():
-    graph = StateGraph({"log": Channels.appender()}).add_node("a", lambda state: {"log": {"role": "user", "n": [1]}})
-    app = graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=MemorySaver())
+    app = make_chain({"log": Channels.appender()}, a=lambda state: {"log": {"role": "user", "n": [1]}}).compile(
+        checkpoint_saver=MemorySaver()
+    )
     for _ in range(3):
         last = app.invoke({})
     assert last["log"] == [{"role": "user", "n": [1]}]

@@ -9,7 +9,7 @@ import pytest
 from graphkit import interrupt
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
-from tests.unit.graphs import CONFIG, chain, says
+from tests.support.graphs import CONFIG, make_chain, says
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ def ids(monkeypatch):
 
 def test_checkpoints_and_interrupts(ids):
     saver = MemorySaver()
-    compiled = chain(a=says("a"), ask=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=says("a"), ask=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
     compiled.invoke({}, CONFIG)
     (stop,) = saver.interrupts("t")
     assert (stop.id in ids, stop.created_at) == (True, NOON)
@@ -48,12 +48,12 @@ def test_failures_and_resumes(ids):
         raise KeyError(state)
 
     saver = MemorySaver()
-    compiled = chain(a=fail).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=fail).compile(checkpoint_saver=saver)
     for again in ({}, None):
         with pytest.raises(NodeExecutionError):
             compiled.invoke(again, CONFIG)
     config = CONFIG.replace(checkpoint_id=saver.get(CONFIG).id)
     assert saver.get_writes(config)["failure"]["at"] == NOON
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
     compiled.invoke(None, CONFIG)
     assert saver.get(CONFIG).metadata["resumed_at"] == NOON.isoformat()

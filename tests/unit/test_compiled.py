@@ -2,9 +2,10 @@
 
 import pytest
 
-from graphkit import END, START, Channels, CompileConfig, RunnableConfig, StateGraph
+from graphkit import END, START, Channels, CompileConfig, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from savers import MemorySaver
+from tests.support.graphs import make_chain
 
 CONFIG = RunnableConfig("t", metadata={"k": 1})
 LOG = {"log": Channels.appender_with_duplicate()}
@@ -12,8 +13,7 @@ LOG = {"log": Channels.appender_with_duplicate()}
 
 @pytest.fixture
 def graph():
-    built = StateGraph(LOG).add_node("a", lambda s: {"log": "a"}).add_node("b", lambda s: {"log": "b"})
-    return built.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    return make_chain(LOG, a=lambda s: {"log": "a"}, b=lambda s: {"log": "b"})
 
 
 def test_an_unknown_thread(graph, saver):

@@ -28,6 +28,7 @@ from graphkit.transfer import copy_threads
 from graphkit.values import FrozenDict
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.contract.test_minimal import FourMethods, Lists
+from tests.support.graphs import make_chain
 from tests.support.sweeps import examples
 from tests.support.terminal import checkpoint
 from tests.support.threads import TYPES, assert_same, everything, exact
@@ -636,7 +637,7 @@ def test_a_run_that_waits_for_a_human_goes_on_in_the_target(tmp_path):
     from graphkit import GraphResume
 
     source, target = MemorySaver(), FileSystemSaver(tmp_path, fsync="never")
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain({}, ask=ask)
     graph.compile(checkpoint_saver=source).invoke({"n": 0}, T)
     copy_threads(source, target)
     assert graph.compile(checkpoint_saver=target).invoke(GraphResume(7), T) == {"n": 7}

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from graphkit import END, START, GraphRepresentation, StateGraph
+from tests.support.graphs import make_chain
 
 MERMAID, PLANTUML = GraphRepresentation.Type.MERMAID, GraphRepresentation.Type.PLANTUML
 FORK = "__PARALLEL__(A)"
@@ -87,13 +88,12 @@ def test_map_nodes_look_like_several():
 
 
 def nested():
-    inner = StateGraph({}).add_node("x", node).add_node("I", chain("y"))
     return (
         StateGraph({})
         .add_node("A", node)
         .add_conditional_edges(START, node, ["A", "S"])
         .add_edge("A", END)
-        .add_node("S", inner.add_edge(START, "x").add_edge("x", "I").add_edge("I", END))
+        .add_node("S", make_chain({}, x=node, I=chain("y")))
         .add_node("E", agent().compile())
     )
 
@@ -228,7 +228,7 @@ def test_what_the_graph_does_not_have_is_left_out():
 
 
 def test_a_cluster_is_passed():
-    graph = StateGraph({}).add_node("E", agent().compile()).add_edge(START, "E").add_edge("E", END)
+    graph = make_chain({}, E=agent().compile())
     names, links = passed(graph, [START, "E", END])
     assert names == ["__START__", "__END__", "E"]
     assert links == ["__START__ -->|1| E", "E -->|2| __END__"]

@@ -15,8 +15,8 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
+from tests.support.graphs import CONFIG, make_chain, says
 from tests.support.sweeps import ALL
-from tests.unit.graphs import CONFIG, chain, says
 
 pytestmark = pytest.mark.sweep(ALL)
 
@@ -27,7 +27,7 @@ def saver():
 
 
 def test_nothing_runs_before_the_first_item_is_asked_for(saver):
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
     compiled.stream({}, CONFIG)
     compiled.stream({}, CONFIG).close()
     assert saver.threads() == ()
@@ -36,7 +36,7 @@ def test_nothing_runs_before_the_first_item_is_asked_for(saver):
 
 def test_closing_a_stream_stops_at_the_node_boundary(saver):
     runs = []
-    compiled = chain(a=lambda s: runs.append("a"), b=lambda s: runs.append("b")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=lambda s: runs.append("a"), b=lambda s: runs.append("b")).compile(checkpoint_saver=saver)
     for output in compiled.stream({}, CONFIG):
         if output.node == "a":
             break
@@ -46,7 +46,7 @@ def test_closing_a_stream_stops_at_the_node_boundary(saver):
 
 
 def test_an_error_thrown_into_a_stream_comes_back_and_saves(saver):
-    compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+    compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
     stream = compiled.stream({}, CONFIG)
     assert [next(stream).node, next(stream).node] == [START, "a"]
     with pytest.raises(KeyError):
@@ -55,7 +55,7 @@ def test_an_error_thrown_into_a_stream_comes_back_and_saves(saver):
 
 
 def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver):
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
     stream = compiled.stream({}, CONFIG)
     next(stream)
     with pytest.raises(ThreadBusyError) as busy:
@@ -68,7 +68,7 @@ def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver):
 
 
 def test_readers_never_wait(saver):
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
     for _ in compiled.stream({}, CONFIG):
         assert compiled.get_state(CONFIG).checkpoint_id == saver.list(CONFIG)[0].id
         assert len(compiled.get_state_history(CONFIG)) == len(saver.history(CONFIG))
@@ -76,7 +76,7 @@ def test_readers_never_wait(saver):
 
 def test_a_failed_run_frees_the_thread(saver):
     broken = [True]
-    compiled = chain(a=lambda s: 1 if broken else None).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=lambda s: 1 if broken else None).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         compiled.invoke({}, CONFIG)
     broken.clear()
@@ -84,7 +84,7 @@ def test_a_failed_run_frees_the_thread(saver):
 
 
 def test_at_the_last_item_all_is_stored_and_the_thread_is_free(saver):
-    compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
     for output in compiled.stream({}, CONFIG):
         if isinstance(output, InterruptionMetadata):
             assert [one.id for one in saver.interrupts("t")] == [output.id]
@@ -99,7 +99,7 @@ def test_a_node_cannot_run_its_own_thread(saver):
     def again(state):
         compiled.invoke({}, CONFIG)
 
-    compiled = chain(a=again).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=again).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match="own thread"):
         compiled.invoke({}, CONFIG)
     assert len(saver.list(CONFIG)) == 1
@@ -112,14 +112,14 @@ def test_nor_through_another_run(saver):
     def start_first(state):
         compiled.invoke({}, CONFIG)
 
-    compiled = chain(a=start_other).compile(checkpoint_saver=saver)
-    other = chain(a=start_first).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=start_other).compile(checkpoint_saver=saver)
+    other = make_chain(a=start_first).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match="own thread"):
         compiled.invoke({}, CONFIG)
 
 
 def test_a_node_may_run_another_thread_or_namespace(saver):
-    inner = chain(a=says("inner")).compile(checkpoint_saver=saver)
+    inner = make_chain(a=says("inner")).compile(checkpoint_saver=saver)
 
     def start(state):
         return {
@@ -129,17 +129,19 @@ def test_a_node_may_run_another_thread_or_namespace(saver):
             ]
         }
 
-    assert chain(a=start).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["inner", "inner"]
+    assert make_chain(a=start).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["inner", "inner"]
 
 
 def test_without_a_saver_a_node_may_run_what_it_likes():
-    compiled = chain(a=lambda s: {"log": s["depth"]} if s["depth"] == 0 else compiled.invoke({"depth": s["depth"] - 1}))
+    compiled = make_chain(
+        a=lambda s: {"log": s["depth"]} if s["depth"] == 0 else compiled.invoke({"depth": s["depth"] - 1})
+    )
     compiled = compiled.compile()
     assert compiled.invoke({"depth": 2})["log"] == [0]
 
 
 def test_a_run_may_be_carried_on_in_another_thread(saver):
-    compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver)
     stream = compiled.stream({}, CONFIG)
     next(stream)
     rest = []
@@ -151,7 +153,7 @@ def test_a_run_may_be_carried_on_in_another_thread(saver):
 
 
 def test_many_threads_at_once(saver):
-    compiled = chain(a=lambda s: {"log": s["me"]}, b=lambda s: {"log": s["me"]}).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=lambda s: {"log": s["me"]}, b=lambda s: {"log": s["me"]}).compile(checkpoint_saver=saver)
     workers = [threading.Thread(target=compiled.invoke, args=({"me": i}, RunnableConfig(str(i)))) for i in range(20)]
     for worker in workers:
         worker.start()
@@ -165,7 +167,7 @@ def test_many_threads_at_once(saver):
 
 def test_the_thread_is_released_before_the_end_is_handed_out():
     saver = VersionedMemorySaver(lock_timeout=0)
-    compiled = chain(a=says("a"), b=says("b")).compile(
+    compiled = make_chain(a=says("a"), b=says("b")).compile(
         checkpoint_saver=saver, release_thread=True, interrupt_before=["b"]
     )
     compiled.invoke({}, CONFIG)
@@ -179,18 +181,18 @@ def test_the_thread_is_released_before_the_end_is_handed_out():
 def test_a_failed_run_releases_nothing():
     saver = VersionedMemorySaver(lock_timeout=0)
     with pytest.raises(NodeExecutionError):
-        chain(a=lambda s: 1).compile(checkpoint_saver=saver, release_thread=True).invoke({}, CONFIG)
+        make_chain(a=lambda s: 1).compile(checkpoint_saver=saver, release_thread=True).invoke({}, CONFIG)
     assert len(saver.list(CONFIG)) == 1
 
 
 def test_a_node_may_release_its_own_thread(saver):
-    compiled = chain(a=lambda s: {"log": len(saver.release(CONFIG).checkpoints)}).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=lambda s: {"log": len(saver.release(CONFIG).checkpoints)}).compile(checkpoint_saver=saver)
     assert compiled.invoke({}, CONFIG)["log"] == [1]
     assert [one.node_id for one in saver.list(CONFIG)] == ["a"]
 
 
 def test_without_a_saver_there_is_nothing_to_release():
-    assert chain(a=says("a")).compile(release_thread=True).invoke({})["log"] == ["a"]
+    assert make_chain(a=says("a")).compile(release_thread=True).invoke({})["log"] == ["a"]
 
 
 def test_an_error_of_the_saver_comes_through(saver):
@@ -199,7 +201,7 @@ def test_an_error_of_the_saver_comes_through(saver):
 
     saver.put = refuse
     with pytest.raises(OSError, match="disk on fire"):
-        chain(a=says("a")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+        make_chain(a=says("a")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
     assert saver.run_lock(CONFIG).__enter__() is None
 
 
@@ -208,7 +210,7 @@ def test_an_error_of_the_saver_comes_through(saver):
 
 @pytest.mark.parametrize("how", ["method", "config"])
 def test_snapshots_are_handed_out_for_checkpoints(saver, how):
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
     if how == "method":
         outputs = list(compiled.stream_snapshots({}, CONFIG))
     else:
@@ -222,4 +224,4 @@ def test_snapshots_are_handed_out_for_checkpoints(saver, how):
 
 
 def test_without_a_saver_snapshots_are_plain_outputs():
-    assert {type(output) for output in chain(a=says("a")).compile().stream_snapshots({})} == {NodeOutput}
+    assert {type(output) for output in make_chain(a=says("a")).compile().stream_snapshots({})} == {NodeOutput}

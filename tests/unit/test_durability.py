@@ -25,14 +25,14 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from tests.support import graphs
+from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, both, make_chain, outputs as run, stored
 from tests.support.sweeps import ALL
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, COUNTED as LOG, Killed, both, outputs as run, stored
 
 pytestmark = pytest.mark.sweep(ALL)
 
 says = partial(graphs.says, n=1)
-chain = partial(graphs.chain_of, LOG, {"n": 1})
+chain = partial(graphs.make_chain_of, LOG, {"n": 1})
 
 
 def full():
@@ -654,10 +654,7 @@ def test_a_run_whose_files_are_deleted_ends_with_an_error_and_a_later_run_starts
                 shutil.rmtree(root if deleted == "the store" else folder)
         return {"b": 1}
 
-    graph = (
-        StateGraph({}).add_node("a", lambda state: {"a": 1}).add_node("b", deletes).add_node("c", lambda s: {"c": 1})
-    )
-    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").add_edge("c", END)
+    graph = make_chain({}, a=lambda state: {"a": 1}, b=deletes, c=lambda s: {"c": 1})
     app = graph.compile(checkpoint_saver=saver)
     with pytest.raises(CheckpointConflictError, match="its directory was removed"):
         app.invoke({"given": 1}, RunnableConfig("t"))

@@ -16,10 +16,10 @@ from graphkit import (
 )
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, LOG, both, says
+from tests.support import graphs
+from tests.support.graphs import CONFIG, LOG, both, says
 
-chain = partial(graphs.chain_of, LOG, {})
+chain = partial(graphs.make_chain_of, LOG, {})
 
 
 class Told:

@@ -30,7 +30,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.unit.graphs import CONFIG
+from tests.support.graphs import CONFIG
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 

@@ -24,6 +24,7 @@ from graphkit.compat.go_agents import (
 )
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
+from tests.support.graphs import make_chain
 
 
 def events_of(action, state=None, expected=None):
@@ -142,7 +143,7 @@ def test_no_true_predicate_is_an_error_that_says_so():  # G28
 
 
 def in_graph(action, *, saver=None, observers=()):
-    graph = StateGraph({}).add_node("n", action).add_edge(START, "n").add_edge("n", END)
+    graph = make_chain({}, n=action)
     return graph.compile(checkpoint_saver=saver, observers=observers)
 
 

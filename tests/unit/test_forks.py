@@ -34,7 +34,7 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.unit.graphs import CONFIG, stored
+from tests.support.graphs import CONFIG, stored
 
 SCHEMA = {
     "log": Channels.appender_with_duplicate(),

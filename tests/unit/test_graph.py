@@ -8,6 +8,7 @@ import pytest
 
 from graphkit import END, START, Command, CompileConfig, RetryPolicy, RunnableConfig, StateGraph, when
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, GraphStateError, NodeExecutionError
+from tests.support.graphs import make_chain
 
 
 def node(state):
@@ -334,8 +335,7 @@ def test_a_condition_that_no_run_comes_to_hides_nothing(graph):
 
 
 def test_a_merged_graph_is_reported_by_the_name_it_was_added_under(graph):
-    child = StateGraph({}).add_node("x", node).add_node("y", node)
-    child.add_edge(START, "x").add_edge("x", "y").add_edge("y", END)
+    child = make_chain({}, x=node, y=node)
     graph.add_edge("a", END).add_node("S", child)
     assert [problem.split(":")[0] for problem in find_problems(graph)] == [
         "'S' has no outgoing edge",
@@ -476,7 +476,7 @@ def test_java_names(graph):
 
 def test_a_slip_in_a_name_that_checkpoint_when_has_is_found_at_compile():
     """G37, H51: it would never store anything, and nobody would know."""
-    graph = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
+    graph = make_chain({}, a=lambda state: None)
     graph.compile(checkpoint_when=when.any_of(when.after("a"), when.before(END)))
     with pytest.raises(GraphStateError, match="checkpoint_when names 'b', which is not a node"):
         graph.compile(checkpoint_when=when.after("b"))

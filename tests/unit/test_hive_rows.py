@@ -17,6 +17,7 @@ from graphkit import (
 from graphkit.codec import Codec
 from graphkit.saver_kit import copy_thread
 from savers import FileSystemSaver
+from tests.support.graphs import make_chain
 
 CONFIG = RunnableConfig("t")
 
@@ -128,8 +129,7 @@ class BlobSaver(BaseCheckpointSaver):
 def test_an_object_store_is_a_saver_of_four_methods_and_old_threads_move_there(tmp_path):
     """H49: a run goes on from the blobs in another object; a finished thread is archived by `copy_thread`."""
     blobs = {}
-    graph = StateGraph({}).add_node("ask", lambda state: {"answer": interrupt("?")}).add_edge(START, "ask")
-    graph.add_edge("ask", END)
+    graph = make_chain({}, ask=lambda state: {"answer": interrupt("?")})
     assert graph.compile(checkpoint_saver=BlobSaver(blobs)).invoke_final({}, CONFIG).payload == "?"
     app = graph.compile(checkpoint_saver=BlobSaver(blobs))
     assert app.invoke(GraphResume("yes"), CONFIG)["answer"] == "yes"

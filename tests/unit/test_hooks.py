@@ -18,6 +18,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
+from tests.support.graphs import make_chain
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -87,8 +88,7 @@ def test_edge_hooks_in_the_same_order():
 def test_a_merged_graphs_hooks_go_with_its_nodes_inside_those_of_its_parent():
     child = add(add(chain("a", "b"), "node", "child"), "node", "child-a", "a")
     child = add(add(child, "edge", "childs"), "node", "child-b", "b")
-    parent = StateGraph({}).add_node("Z", node).add_node("S", child)
-    parent.add_edge(START, "Z").add_edge("Z", "S").add_edge("S", END)
+    parent = make_chain({}, Z=node, S=child)
     add(parent, "node", "one", "S-a")
     add(parent, "node", "all")
     nodes = parent.compile().topology.nodes
@@ -109,7 +109,7 @@ def test_edge_hooks_on_a_merged_graph_are_on_the_bridge_it_is_left_by():
 
 
 def test_an_embedded_graph_is_not_wrapped():
-    graph = StateGraph({}).add_node("S", chain("a").compile()).add_edge(START, "S").add_edge("S", END)
+    graph = make_chain({}, S=chain("a").compile())
     add(graph, "node", "all")
     assert around(graph.compile().topology.nodes["S"]) == ("all", "", "all")
     with pytest.raises(GraphStateError, match="wrap hook is on 'S', a compiled graph"):
@@ -189,8 +189,7 @@ def test_hooks_that_are_refused(part, kind, arguments):
     ],
 )
 def test_hooks_that_compile_refuses(kind, part, place, words):
-    graph = StateGraph({}).add_node("a", node).add_node("S", chain("x"))
-    graph.add_edge(START, "a").add_edge("a", "S").add_edge("S", END)
+    graph = make_chain({}, a=node, S=chain("x"))
     getattr(graph, f"add_{kind}_call_{part}_hook")(place, hook("x"))
     with pytest.raises(GraphStateError, match=f"a {kind} {words}") as failed:
         graph.compile()
@@ -497,7 +496,7 @@ def test_an_asynchronous_wrap_hook_may_too(way):
         async def later(state, config, node=node):
             return node(state, config)
 
-        graph = StateGraph({}).add_node("a", later if is_async else node).add_edge(START, "a").add_edge("a", END)
+        graph = make_chain({}, a=later if is_async else node)
         graph.add_wrap_call_node_hook(hook)
         assert asyncio.run(graph.compile().ainvoke({"n": 1}, RunnableConfig("t")))["seen"] == SEEN[way]
 
@@ -517,7 +516,7 @@ def test_a_wrap_hook_of_a_generator_may_too():
         yield state["n"]
         return {"n": state["n"]}
 
-    graph = StateGraph({}).add_node("a", chunks).add_edge(START, "a").add_edge("a", END)
+    graph = make_chain({}, a=chunks)
     graph.add_wrap_call_node_hook(lambda node_id, state, config, call: call({"n": 7}))
     outputs = list(graph.compile().stream({"n": 1}))
     assert (outputs[1].chunk, outputs[-1].state["n"]) == (7, 7)
@@ -533,8 +532,7 @@ def test_the_limit_is_checked_before_the_hooks_of_the_node():
         def __call__(self, state, config):
             return {}
 
-    graph = StateGraph({}).add_node("a", node).add_node("b", Asking())
-    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    graph = make_chain({}, a=node, b=Asking())
     graph.add_before_call_node_hook("b", lambda node_id, state, config: ran.append("hook"))
     with pytest.raises(MaxIterationsError):
         graph.compile(max_iterations=1).invoke({})

@@ -30,7 +30,7 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import MemorySaver
-from tests.unit.graphs import CONFIG, LOG, says, stored
+from tests.support.graphs import CONFIG, LOG, make_chain, says, stored
 
 
 class Boom(Exception):
@@ -180,8 +180,7 @@ def test_a_failed_entry_edge_stores_nothing(saver):
 
 def test_what_a_node_may_return():
     def run(result):
-        graph = StateGraph(LOG).add_node("a", lambda s: result).add_node("b", lambda s: {"log": "b"})
-        return graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile().invoke({"log": "i"})["log"]
+        return make_chain(LOG, a=lambda s: result, b=lambda s: {"log": "b"}).compile().invoke({"log": "i"})["log"]
 
     assert run(None) == ["i", "b"]
     assert run({}) == ["i", "b"]
@@ -192,19 +191,19 @@ def test_what_a_node_may_return():
 
 
 def test_returning_the_state_itself_is_no_update():
-    graph = StateGraph(LOG).add_node("a", lambda s: s).add_edge(START, "a").add_edge("a", END)
+    graph = make_chain(LOG, a=lambda s: s)
     assert graph.compile().invoke({"log": "i"})["log"] == ["i"]
 
 
 @pytest.mark.parametrize("result", [1, "x", ["log"], True])
 def test_another_result_is_an_error_that_names_the_node(result):
-    graph = StateGraph(LOG).add_node("odd", lambda s: result).add_edge(START, "odd").add_edge("odd", END)
+    graph = make_chain(LOG, odd=lambda s: result)
     with pytest.raises(NodeExecutionError, match="'odd' returned"):
         graph.compile().invoke({})
 
 
 def test_an_update_with_a_key_that_is_no_string_is_an_error():
-    graph = StateGraph({}).add_node("odd", lambda s: {1: 2}).add_edge(START, "odd").add_edge("odd", END)
+    graph = make_chain({}, odd=lambda s: {1: 2})
     with pytest.raises(NodeExecutionError, match="'odd'"):
         graph.compile().invoke({})
 
@@ -212,7 +211,7 @@ def test_an_update_with_a_key_that_is_no_string_is_an_error():
 def test_an_update_that_contains_itself_is_an_error():
     loop = []
     loop.append(loop)
-    graph = StateGraph({}).add_node("odd", lambda s: {"x": loop}).add_edge(START, "odd").add_edge("odd", END)
+    graph = make_chain({}, odd=lambda s: {"x": loop})
     with pytest.raises(NodeExecutionError, match="contains itself"):
         graph.compile().invoke({})
 
@@ -739,8 +738,9 @@ def test_an_update_that_is_no_mapping_is_refused(saver, update):
 
 
 def test_an_answer_that_cannot_be_merged_is_refused_before_it_is_stored(saver):
-    graph = StateGraph({"n": Channels.base(operator.add, int)}).add_node("a", lambda s: None)
-    compiled = graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver, interrupt_before=["a"])
+    compiled = make_chain({"n": Channels.base(operator.add, int)}, a=lambda s: None).compile(
+        checkpoint_saver=saver, interrupt_before=["a"]
+    )
     compiled.invoke({}, CONFIG)
     for wrong in (GraphResume({"n": "one"}), GraphResume(update={"n": "one"})):
         with pytest.raises(GraphRunnerError):
@@ -949,10 +949,7 @@ def test_a_node_cannot_change_the_state_it_was_given(name, kind, list_saver):
     if kind == "memory":
         saver.register_types(Box)
     seen = []
-    graph = StateGraph({}).add_node("bad", MUTATIONS[name]).add_node("look", lambda s: seen.append(dict(s)))
-    compiled = (
-        graph.add_edge(START, "bad").add_edge("bad", "look").add_edge("look", END).compile(checkpoint_saver=saver)
-    )
+    compiled = make_chain({}, bad=MUTATIONS[name], look=lambda s: seen.append(dict(s))).compile(checkpoint_saver=saver)
     given = fresh()
     outputs = []
     if name in CLEAR_ERRORS:
@@ -981,9 +978,8 @@ def test_what_is_done_to_an_output_or_an_update_afterwards_changes_nothing(kind)
     def first(state):
         return update
 
-    graph = StateGraph({}).add_node("first", first).add_node("look", lambda s: seen.append((s["box"], s["list"])))
-    compiled = (
-        graph.add_edge(START, "first").add_edge("first", "look").add_edge("look", END).compile(checkpoint_saver=saver)
+    compiled = make_chain({}, first=first, look=lambda s: seen.append((s["box"], s["list"]))).compile(
+        checkpoint_saver=saver
     )
     for output in compiled.stream({}, CONFIG):
         if output.node == "first":
@@ -1024,7 +1020,7 @@ def test_an_unserialisable_value_names_its_place_and_harms_nothing():
     with pytest.raises(NodeExecutionError):
         compiled.invoke({}, CONFIG)
     before = list(saver.list(CONFIG))
-    bad = StateGraph({}).add_node("a", lambda s: {"x": [{"deep": object()}]}).add_edge(START, "a").add_edge("a", END)
+    bad = make_chain({}, a=lambda s: {"x": [{"deep": object()}]})
     with pytest.raises(CheckpointSerializationError) as failed:
         bad.compile(checkpoint_saver=saver).invoke(None, CONFIG)
     assert failed.value.path == "x[0].deep"
@@ -1090,7 +1086,7 @@ def test_an_error_of_a_subclass_leaves_the_run_as_itself():
 
 def test_the_error_of_another_run_is_the_cause():
     inner = failing_graph(Boom("no")).compile()
-    outer = StateGraph(LOG).add_node("b", lambda state: inner.invoke({})).add_edge(START, "b").add_edge("b", END)
+    outer = make_chain(LOG, b=lambda state: inner.invoke({}))
     with pytest.raises(NodeExecutionError, match=r"'b' failed: NodeExecutionError: .*'a' failed: Boom: no") as failed:
         outer.compile().invoke({})
     assert (failed.value.node_id, failed.value.__cause__.node_id) == ("b", "a")

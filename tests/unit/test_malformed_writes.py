@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from graphkit import END, START, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import Checkpoint, GraphResume, RunnableConfig, interrupt
 from graphkit.errors import CheckpointSerializationError
 from graphkit.recovery import recover
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import make_chain
 from tests.support.sweeps import ALL
 from tests.support.terminal import graphkit as command
 
@@ -101,8 +102,7 @@ def test_it_can_be_exported_and_imported(open_door):
 
 
 def asking():
-    graph = StateGraph({}).add_node("a", lambda state: {"answer": interrupt("why?")}).add_node("b", lambda state: None)
-    return graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    return make_chain({}, a=lambda state: {"answer": interrupt("why?")}, b=lambda state: None)
 
 
 def test_a_run_goes_on(saver, open_door):

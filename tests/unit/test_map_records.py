@@ -12,8 +12,8 @@ from graphkit import END, START, Channels, GraphResume, StateGraph, interrupt
 from graphkit.agents.testing import RecordingSaver
 from graphkit.errors import CheckpointSerializationError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import CONFIG
 from tests.support.sweeps import ALL
-from tests.unit.graphs import CONFIG
 
 pytestmark = pytest.mark.sweep(ALL)
 

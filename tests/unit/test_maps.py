@@ -27,7 +27,7 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import FileSystemSaver, SaverWrapper
-from tests.unit.graphs import CONFIG
+from tests.support.graphs import CONFIG, make_chain
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
 PATIENCE = 60
@@ -468,8 +468,7 @@ def test_a_map_visited_again_asks_for_its_items_again(saver, go):
 
 def test_a_map_in_a_merged_and_in_an_embedded_graph(saver, go):
     child = mapped(double, lambda state: range(2))
-    graph = StateGraph(SCHEMA).add_node("merged", child).add_node("inside", child.compile())
-    graph.add_edge(START, "merged").add_edge("merged", "inside").add_edge("inside", END)
+    graph = make_chain(SCHEMA, merged=child, inside=child.compile())
     assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [0, 2, 0, 2]
 
 

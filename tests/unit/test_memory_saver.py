@@ -8,8 +8,8 @@ from graphkit import Channels, RunnableConfig
 from graphkit.errors import CheckpointSerializationError, ThreadBusyError
 from graphkit.testing import made
 from savers import MemorySaver, VersionedMemorySaver
+from tests.support.graphs import CONFIG, make_chain
 from tests.support.savers import PutRecorder
-from tests.unit.graphs import CONFIG, chain
 
 SCHEMA = {"list": Channels.appender_with_duplicate()}
 
@@ -23,7 +23,7 @@ def run_nodes(*updates):
     """Return the checkpoints that a run of nodes with these updates puts, the one at START left out."""
     saver = PutRecorder()
     nodes = {f"n{number}": lambda state, update=update: update for number, update in enumerate(updates)}
-    chain(SCHEMA, **nodes).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    make_chain(SCHEMA, **nodes).compile(checkpoint_saver=saver).invoke({}, CONFIG)
     return saver.puts[1:]
 
 

@@ -15,11 +15,11 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import MaxIterationsError, NodeExecutionError
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, COUNTED as LOG, both, outputs as run, stored
+from tests.support import graphs
+from tests.support.graphs import CONFIG, COUNTED as LOG, both, make_chain, outputs as run, stored
 
 says = partial(graphs.says, n=1)
-chain = partial(graphs.chain_of, LOG, {"n": 1})
+chain = partial(graphs.make_chain_of, LOG, {"n": 1})
 
 
 def walked(outputs):
@@ -111,8 +111,7 @@ def test_a_question_inside_and_a_failure_inside(saver, how):
 @both
 def test_commands_go_to_merged_nodes(saver, how):
     inside = chain(p=lambda state: Command("r", {"log": "p"}), q=says("q"), r=says("r"))
-    graph = StateGraph(LOG).add_node("a", lambda state: Command("S-p", {"log": "a"})).add_node("S", inside)
-    graph.add_node("b", says("b")).add_edge(START, "a").add_edge("a", "b").add_edge("b", "S").add_edge("S", END)
+    graph = make_chain(LOG, a=lambda state: Command("S-p", {"log": "a"}), b=says("b"), S=inside)
     compiled = graph.compile(checkpoint_saver=saver)
     outputs = run(compiled, {}, how=how)
     assert walked(outputs) == [START, "a", "S-p", "S-r", END]
@@ -152,7 +151,7 @@ def test_as_a_branch(saver, how):
 
 
 def test_the_rules_of_the_graph_around_it_hold(saver):
-    inside = StateGraph({"log": Channels.base()}).add_node("p", says("p")).add_edge(START, "p").add_edge("p", END)
+    inside = make_chain({"log": Channels.base()}, p=says("p"))
     assert chain("a", S=inside).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["a", "p"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from graphkit import GraphResume, RunnableConfig, interrupt
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.unit.graphs import CONFIG, chain
+from tests.support.graphs import CONFIG, make_chain
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 
@@ -29,7 +29,7 @@ def ask(state):
 
 
 def test_a_resume_goes_on_in_the_new_shape(saver):
-    graph = chain(a=ask, b=lambda state: {"log": state["third"]})
+    graph = make_chain(a=ask, b=lambda state: {"log": state["third"]})
     graph.compile(checkpoint_saver=saver).invoke({"first": 1}, CONFIG)
     steps = [Migration("first", "second"), Migration("second", "third")]
     new = graph.compile(checkpoint_saver=saver, migrations=steps)
@@ -41,7 +41,7 @@ def test_a_resume_goes_on_in_the_new_shape(saver):
 
 
 def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
-    graph = chain(a=ask)
+    graph = make_chain(a=ask)
     first, second = Migration("first", "second"), Migration("second", "third")
     graph.compile(checkpoint_saver=saver, migrations=[first]).invoke({"second": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[first, second])
@@ -50,14 +50,14 @@ def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
 
 
 def test_input_on_an_old_thread_is_merged_in_the_new_shape(saver):
-    graph = chain(a=lambda state: {"log": "a"})
+    graph = make_chain(a=lambda state: {"log": "a"})
     graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
     assert asyncio.run(new.ainvoke({"new": 2}, CONFIG)) == {"new": 2, "log": ["a", "a"]}
 
 
 def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver):
-    graph = chain(a=ask)
+    graph = make_chain(a=ask)
     graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
     assert [one.values for one in new.get_state_history(CONFIG)] == [{"new": 1, "log": []}]
@@ -70,7 +70,7 @@ def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver
 
 
 def test_an_old_checkpoint_beside_new_ones(saver):
-    graph = chain(a=lambda state: {"log": "a"})
+    graph = make_chain(a=lambda state: {"log": "a"})
     graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
     first = saver.list(CONFIG)[-1]
     new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
@@ -82,7 +82,7 @@ def test_an_old_checkpoint_beside_new_ones(saver):
 @pytest.mark.parametrize("given", [None, {}, GraphResume("x")])
 def test_a_state_of_a_newer_version_is_refused_before_anything(saver, given):
     runs = []
-    graph = chain(a=ask, b=lambda state: runs.append(1))
+    graph = make_chain(a=ask, b=lambda state: runs.append(1))
     graph.compile(checkpoint_saver=saver, migrations=[Migration("a", "b")] * 3).invoke({}, CONFIG)
     old = graph.compile(checkpoint_saver=saver, migrations=[Migration("a", "b")])
     before = [(one.id, dict(saver.get_writes(CONFIG))) for one in saver.list(CONFIG)]
@@ -97,7 +97,7 @@ def test_a_state_of_a_newer_version_is_refused_before_anything(saver, given):
 
 
 def test_a_migration_that_fails_says_so_and_changes_nothing(saver):
-    graph = chain(a=ask)
+    graph = make_chain(a=ask)
     graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
     for broken in (lambda state: 1 / 0, lambda state: None, lambda state: state.update(x=state)):
         new = graph.compile(checkpoint_saver=saver, migrations=[broken])
@@ -108,7 +108,7 @@ def test_a_migration_that_fails_says_so_and_changes_nothing(saver):
 
 
 def test_what_a_migration_does_to_its_argument_changes_no_stored_state(saver):
-    graph = chain(a=ask)
+    graph = make_chain(a=ask)
     graph.compile(checkpoint_saver=saver).invoke({"old": [1]}, CONFIG)
 
     def in_place(state):
@@ -128,7 +128,7 @@ def test_a_failure_after_a_migration_migrates_once(saver):
             raise ValueError
         return {"log": state["n"]}
 
-    graph = chain(a=ask, b=b)
+    graph = make_chain(a=ask, b=b)
     graph.compile(checkpoint_saver=saver).invoke({"n": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[lambda state: {**state, "n": state["n"] + 1}])
     with pytest.raises(GraphRunnerError):
@@ -140,8 +140,8 @@ def test_a_failure_after_a_migration_migrates_once(saver):
 def test_a_subgraph_migrates_its_own(saver):
     def graph(version):
         inner = [Migration("old", "new")] if version else []
-        child = chain(p=lambda state: {("new" if version else "old"): 1}, q=ask).compile(migrations=inner)
-        return chain(s=child, z=lambda state: {"log": "z"}).compile(checkpoint_saver=saver)
+        child = make_chain(p=lambda state: {("new" if version else "old"): 1}, q=ask).compile(migrations=inner)
+        return make_chain(s=child, z=lambda state: {"log": "z"}).compile(checkpoint_saver=saver)
 
     graph(0).invoke({"mine": 1}, CONFIG)
     assert graph(1).get_state(INSIDE).values["new"] == 1
@@ -153,8 +153,8 @@ def test_a_subgraph_migrates_its_own(saver):
 def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_moved(saver):
     def graph(version):
         moves = [Migration("shared", "moved")] if version else []
-        child = chain(p=lambda state: {"own": 1}, q=ask).compile(migrations=moves)
-        return chain(s=child).compile(checkpoint_saver=saver, migrations=moves)
+        child = make_chain(p=lambda state: {"own": 1}, q=ask).compile(migrations=moves)
+        return make_chain(s=child).compile(checkpoint_saver=saver, migrations=moves)
 
     graph(0).invoke({"shared": 1}, CONFIG)
     graph(1).update_state(CONFIG, {"moved": 2})
@@ -164,8 +164,8 @@ def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_m
 def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
     def graph(version):
         moves = [Migration("old", "new")] if version else []
-        child = chain(p=lambda state: {("new" if version else "old"): 1}, q=ask).compile(migrations=moves)
-        return chain(s=child).compile(checkpoint_saver=saver)
+        child = make_chain(p=lambda state: {("new" if version else "old"): 1}, q=ask).compile(migrations=moves)
+        return make_chain(s=child).compile(checkpoint_saver=saver)
 
     graph(0).invoke({}, CONFIG)
     graph(1).update_state(INSIDE, {"more": 2})
@@ -181,7 +181,7 @@ def test_an_answer_that_was_recorded_before_is_merged_after():
             raise ValueError
         return {"log": dict(state).get("new")}
 
-    graph = chain(a=a)
+    graph = make_chain(a=a)
     old = graph.compile(checkpoint_saver=saver, interrupt_before=["a"])
     old.invoke({"old": 1}, CONFIG)
     with pytest.raises(GraphRunnerError):

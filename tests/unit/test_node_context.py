@@ -21,6 +21,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
+from tests.support.graphs import make_chain
 
 CONFIG = RunnableConfig("t")
 LOG = {"log": Channels.appender_with_duplicate()}
@@ -37,10 +38,7 @@ def asking(*questions, before=None, after=None):
             after()
         return {"log": answers}
 
-    graph = (
-        StateGraph(LOG).add_node("a", lambda s: {"log": "a"}).add_node("ask", ask).add_node("z", lambda s: {"log": "z"})
-    )
-    return graph.add_edge(START, "a").add_edge("a", "ask").add_edge("ask", "z").add_edge("z", END)
+    return make_chain(LOG, a=lambda s: {"log": "a"}, ask=ask, z=lambda s: {"log": "z"})
 
 
 def run(compiled, given=None, config=CONFIG):
@@ -83,7 +81,7 @@ def test_a_resume_without_a_value_asks_again_under_the_same_id(saver):
     def ask(state):
         return {"answer": interrupt(next(payloads))}
 
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain({}, ask=ask)
     compiled = graph.compile(checkpoint_saver=saver)
     first = run(compiled, {})
     since = saver.interrupts("t")[0].created_at
@@ -101,7 +99,7 @@ def test_any_value_is_an_answer(saver, answer):
     def ask(state):
         seen.append(interrupt())
 
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain({}, ask=ask)
     compiled = graph.compile(checkpoint_saver=saver)
     run(compiled, {})
     assert run(compiled, GraphResume(answer)).is_end
@@ -158,7 +156,7 @@ def test_an_answer_is_read_only_the_first_time_too(saver):
         except TypeError as error:
             errors.append(error)
 
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain({}, ask=ask)
     compiled = graph.compile(checkpoint_saver=saver)
     run(compiled, {})
     mine = [0]
@@ -225,7 +223,7 @@ def test_a_broad_except_lets_a_question_pass(saver):
         except Exception:  # noqa: BLE001 - as careless users write it
             return {"log": "swallowed"}
 
-    graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain(LOG, ask=ask)
     compiled = graph.compile(checkpoint_saver=saver)
     assert run(compiled, {}).payload == "q"
     assert run(compiled, GraphResume("yes")).state["log"] == ["yes"]
@@ -235,7 +233,7 @@ def test_a_node_may_raise_the_interrupt_itself(saver):
     def ask(state):
         raise GraphInterrupt({"why": "by hand"})
 
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain({}, ask=ask)
     assert run(graph.compile(checkpoint_saver=saver), {}).payload == {"why": "by hand"}
 
 
@@ -272,7 +270,7 @@ def test_a_run_inside_a_node_has_questions_of_its_own(saver):
         stop = inner.invoke_final({}, RunnableConfig("inner"))
         return {"log": [first, stop.payload, interrupt("outer again")]}
 
-    graph = StateGraph(LOG).add_node("n", outer).add_edge(START, "n").add_edge("n", END)
+    graph = make_chain(LOG, n=outer)
     compiled = graph.compile(checkpoint_saver=saver)
     assert run(compiled, {}).payload == "outer"
     assert run(compiled, GraphResume(1)).payload == "outer again"
@@ -287,7 +285,7 @@ def test_a_question_after_the_node_updated_its_own_thread_is_found(saver):
             done.append(compiled.update_state(CONFIG, {"log": "from inside"}))
         return {"log": interrupt("q")}
 
-    graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain(LOG, ask=ask)
     compiled = graph.compile(checkpoint_saver=saver)
     run(compiled, {})
     assert [one.payload for one in saver.interrupts("t")] == ["q"]
@@ -303,7 +301,7 @@ def test_a_question_after_the_node_released_its_own_thread_is_found():
             done.append(saver.release(CONFIG))
         return {"log": interrupt("q")}
 
-    graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain(LOG, ask=ask)
     compiled = graph.compile(checkpoint_saver=saver)
     run(compiled, {"x": 1})
     end = run(compiled, GraphResume("yes"))
@@ -337,7 +335,7 @@ class Gate(InterruptableAction):
 
 
 def gated(gate, **options):
-    graph = StateGraph(LOG).add_node("gate", gate).add_edge(START, "gate").add_edge("gate", END)
+    graph = make_chain(LOG, gate=gate)
     return graph.compile(**options)
 
 
@@ -499,7 +497,7 @@ def test_an_error_raised_out_of_an_interrupt_tells_both():
         except BaseException as error:
             raise ValueError("wrapped") from error
 
-    graph = StateGraph(LOG).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain(LOG, ask=node)
     with pytest.raises(NodeExecutionError, match="ValueError: wrapped; it was raised while interrupt"):
         graph.compile().invoke({})
 
@@ -514,7 +512,7 @@ def test_an_interrupt_that_is_caught_and_raised_again_is_none(saver):
             cleaned.append(1)
             raise
 
-    app = StateGraph(LOG).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    app = make_chain(LOG, ask=node)
     app = app.compile(checkpoint_saver=saver)
     assert run(app, {}).when == "inside"
     assert run(app, GraphResume("yes")).state["log"] == ["yes"]
@@ -535,4 +533,4 @@ def swallowing_after_first():
         except:  # noqa: E722
             return {"log": [first, first]}
 
-    return StateGraph(LOG).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    return make_chain(LOG, ask=node)

@@ -16,7 +16,7 @@ from graphkit import (
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.unit.graphs import CONFIG, LOG, Killed, chain
+from tests.support.graphs import CONFIG, LOG, Killed, make_chain
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -78,7 +78,7 @@ stored_somehow = pytest.mark.parametrize(
 @both
 def test_after_a_crash_it_is_not_repeated(saver, options, how):
     charge = Charge(raises(Killed()))
-    graph = chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
+    graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
     with pytest.raises(Killed):
         run(graph, {}, how=how)
     charge.then = lambda: None
@@ -92,7 +92,7 @@ def test_after_a_crash_it_is_not_repeated(saver, options, how):
 def test_after_a_death_that_stores_nothing_more_neither(options, how):
     store = MemorySaver()
     charge = Charge()
-    graph = chain(a=lambda state: {"log": "a"}, b=charge)
+    graph = make_chain(a=lambda state: {"log": "a"}, b=charge)
     dying = ScriptedSaver(store)
 
     def die():
@@ -113,7 +113,7 @@ def test_after_a_death_that_stores_nothing_more_neither(options, how):
 @both
 def test_after_a_question_neither(saver, options, how):
     charge = Charge(lambda: interrupt("ok?"))
-    graph = chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
+    graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
     run(graph, {}, how=how)
     run(graph, None, how=how)
     assert run(graph, GraphResume("ok"), how=how)["log"] == ["a", 1, "ok"]
@@ -169,7 +169,7 @@ def test_its_scope_is_one_visit(saver, how):
 
 def test_a_resume_from_the_past_is_a_visit_of_its_own(saver):
     charge = Charge()
-    graph = chain(a=charge).compile(checkpoint_saver=saver)
+    graph = make_chain(a=charge).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     before = graph.get_state_history(CONFIG)[-1]
     assert graph.invoke(None, before.config)["log"] == [2]
@@ -178,7 +178,7 @@ def test_a_resume_from_the_past_is_a_visit_of_its_own(saver):
 
 def test_an_update_while_it_waits_keeps_it_and_another_next_node_does_not(saver):
     charge = Charge(lambda: interrupt("ok?"))
-    graph = chain(a=charge).compile(checkpoint_saver=saver)
+    graph = make_chain(a=charge).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     graph.update_state(CONFIG, {"log": "u"})
     assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["u", 1, "ok"]
@@ -198,12 +198,12 @@ def test_it_is_on_the_disk_before_the_node_goes_on(tmp_path):
         seen.append((other.get(CONFIG).node_id, list(other.get_writes(CONFIG).values())))
 
     for durability in ("sync", "async", "exit"):
-        chain(a=node).compile(checkpoint_saver=FileSystemSaver(tmp_path), durability=durability).invoke({}, CONFIG)
+        make_chain(a=node).compile(checkpoint_saver=FileSystemSaver(tmp_path), durability=durability).invoke({}, CONFIG)
     assert seen == [(START, ["done"])] * 3
 
 
 def test_the_checkpoint_itself_stays_as_it_is(saver):
-    graph = chain(a=Charge(raises(ValueError()))).compile(checkpoint_saver=saver)
+    graph = make_chain(a=Charge(raises(ValueError()))).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         graph.invoke({"log": "i"}, CONFIG)
     (only,) = saver.list(CONFIG)
@@ -223,28 +223,30 @@ def test_any_result_that_can_be_stored(saver, result):
         assert (type(got), got) == (type(result), result) or isinstance(result, (dict, tuple))
         return {"log": [got]}
 
-    graph = chain(a=node).compile(checkpoint_saver=saver)
+    graph = make_chain(a=node).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         graph.invoke({}, CONFIG)
     assert graph.invoke(None, CONFIG)["log"] == [result]
 
 
 def test_a_result_that_cannot_be_stored(tmp_path):
-    graph = chain(a=lambda state, config: config.once("k", object)).compile(checkpoint_saver=FileSystemSaver(tmp_path))
+    graph = make_chain(a=lambda state, config: config.once("k", object)).compile(
+        checkpoint_saver=FileSystemSaver(tmp_path)
+    )
     with pytest.raises(CheckpointSerializationError, match="once"):
         graph.invoke({}, CONFIG)
     loop = []
     loop.append(loop)
-    graph = chain(a=lambda state, config: config.once("k", lambda: loop)).compile(checkpoint_saver=MemorySaver())
+    graph = make_chain(a=lambda state, config: config.once("k", lambda: loop)).compile(checkpoint_saver=MemorySaver())
     with pytest.raises(NodeExecutionError, match="cannot be stored"):
         graph.invoke({}, CONFIG)
 
 
 def test_a_result_cannot_be_changed_afterwards(saver):
     mine = [1]
-    graph = chain(a=lambda state, config: {"log": config.once("k", lambda: mine)}).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state, config: {"log": config.once("k", lambda: mine)}).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="read-only"):
-        chain(a=lambda state, config: config.once("k", lambda: [1]).append(2)).compile().invoke({})
+        make_chain(a=lambda state, config: config.once("k", lambda: [1]).append(2)).compile().invoke({})
     graph.invoke({}, CONFIG)
     mine.append(2)
     assert [*saver.get_writes(saver_at(saver, START)).values()] == [[1]]
@@ -263,7 +265,7 @@ def test_an_effect_that_fails_is_not_recorded(saver):
             raise ValueError
         return "done"
 
-    graph = chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         graph.invoke({}, CONFIG)
     assert graph.invoke(None, CONFIG)["log"] == ["done"]
@@ -272,7 +274,7 @@ def test_an_effect_that_fails_is_not_recorded(saver):
 def test_a_record_that_fails_fails_the_node(list_saver):
     effect = Effect()
     saver = ScriptedSaver(list_saver).fail("put_writes", OSError("full"))
-    graph = chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="full"):
         graph.invoke({}, CONFIG)
     assert graph.invoke(None, CONFIG)["log"] == [2]
@@ -288,7 +290,7 @@ def test_asynchronously(saver):
             raise ValueError
         return {"log": done}
 
-    graph = chain(a=node).compile(checkpoint_saver=saver)
+    graph = make_chain(a=node).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         asyncio.run(graph.ainvoke({}, CONFIG))
     fails.clear()
@@ -309,7 +311,7 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
         await config.aonce("k", Effect().later)
 
     async def cancel():
-        task = asyncio.ensure_future(chain(a=node).compile(checkpoint_saver=SlowSaver()).ainvoke({}, CONFIG))
+        task = asyncio.ensure_future(make_chain(a=node).compile(checkpoint_saver=SlowSaver()).ainvoke({}, CONFIG))
         await asyncio.to_thread(started.wait, 10)
         task.cancel()
         assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
@@ -323,7 +325,7 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
 
 def test_without_a_saver_and_outside_a_node():
     charge = Charge()
-    assert chain(a=charge, b=charge).compile().invoke({})["log"] == [1, 2]
+    assert make_chain(a=charge, b=charge).compile().invoke({})["log"] == [1, 2]
     with pytest.raises(GraphRunnerError, match="inside a node"):
         CONFIG.once("k", charge.effect)
     with pytest.raises(GraphRunnerError, match="inside a node"):
@@ -333,7 +335,7 @@ def test_without_a_saver_and_outside_a_node():
 @both
 def test_in_a_subgraph(saver, how):
     charge = Charge(raises(Killed()))
-    graph = chain(s=chain(t=chain(p=charge).compile()).compile()).compile(checkpoint_saver=saver)
+    graph = make_chain(s=make_chain(t=make_chain(p=charge).compile()).compile()).compile(checkpoint_saver=saver)
     with pytest.raises(Killed):
         run(graph, {}, how=how)
     charge.then = lambda: None

@@ -11,8 +11,8 @@ import pytest
 
 from graphkit import END, START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import CONFIG, LOG, both, make_chain, says
 from tests.support.sweeps import ALL
-from tests.unit.graphs import CONFIG, LOG, both, chain, says
 
 pytestmark = pytest.mark.sweep(ALL)
 
@@ -38,7 +38,7 @@ class Pauser:
 @pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"durability": "exit"}, {"checkpoint_interval": 5}])
 def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     a = Pauser("a")
-    graph = a.graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver, **options)
+    graph = a.graph = make_chain(a=a, b=says("b")).compile(checkpoint_saver=saver, **options)
     last = run(graph, {}, how=how)
     assert isinstance(last, InterruptionMetadata)
     assert (last.node_id, last.when, last.metadata, last.state["log"]) == ("b", "before", {"reason": "pause"}, ["a"])
@@ -57,7 +57,7 @@ def test_from_another_thread(saver):
         assert go_on.wait(60)
         return {"log": "a"}
 
-    graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver)
+    graph = make_chain(a=a, b=says("b")).compile(checkpoint_saver=saver)
 
     def pause():
         assert at_work.wait(60)
@@ -75,13 +75,13 @@ def test_from_another_thread(saver):
 
 def test_a_run_that_is_about_to_end_ends(saver):
     a = Pauser("a")
-    graph = a.graph = chain(a=a).compile(checkpoint_saver=saver)
+    graph = a.graph = make_chain(a=a).compile(checkpoint_saver=saver)
     assert graph.invoke_final({}, CONFIG).is_end
 
 
 def test_an_update_may_come_with_the_resume(saver):
     a = Pauser("a")
-    graph = a.graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver)
+    graph = a.graph = make_chain(a=a, b=says("b")).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     assert graph.invoke(GraphResume({"log": "value"}, update={"log": "update"}), CONFIG)["log"] == [
         "a",
@@ -93,7 +93,7 @@ def test_an_update_may_come_with_the_resume(saver):
 
 def test_where_the_run_stops_anyway_there_is_one_stop(saver):
     a = Pauser("a")
-    graph = a.graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    graph = a.graph = make_chain(a=a, b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
     last = graph.invoke_final({}, CONFIG)
     assert (last.metadata, len(last.interrupts)) == ({}, 1)
     assert graph.invoke(None, CONFIG)["log"] == ["a", "b"]
@@ -103,7 +103,7 @@ def test_where_the_run_stops_anyway_there_is_one_stop(saver):
 def test_inside_a_subgraph_and_a_fork(saver, how):
     p = Pauser("p")
     runs = []
-    child = chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
+    child = make_chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
     graph = StateGraph(LOG).add_node("s", child).add_node("b", says("b")).add_node("j", says("j")).add_edge("j", END)
     for name in ("s", "b"):
         graph.add_edge(START, name).add_edge(name, "j")
@@ -134,7 +134,7 @@ def test_inside_a_branch_and_between_items(saver, how):
 
 def test_without_a_saver_it_stops_too():
     a = Pauser("a")
-    graph = a.graph = chain(a=a, b=says("b")).compile()
+    graph = a.graph = make_chain(a=a, b=says("b")).compile()
     assert graph.invoke_final({}).metadata == {"reason": "pause"}
 
 
@@ -147,7 +147,7 @@ def test_ctrl_c_in_a_node_keeps_what_was_finished(saver, how):
             raise KeyboardInterrupt
         return {"log": "b"}
 
-    graph = chain(a=says("a"), b=b).compile(checkpoint_saver=saver, checkpoint_interval=5)
+    graph = make_chain(a=says("a"), b=b).compile(checkpoint_saver=saver, checkpoint_interval=5)
     with pytest.raises(KeyboardInterrupt):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
@@ -212,7 +212,7 @@ def test_several_runs_are_asked_at_once():
         inside.wait()
         return {"log": "a"}
 
-    graph = chain(a=a, b=says("b")).compile(checkpoint_saver=MemorySaver())
+    graph = make_chain(a=a, b=says("b")).compile(checkpoint_saver=MemorySaver())
     lasts = []
     runs = [
         threading.Thread(target=lambda n=n: lasts.append(graph.invoke_final({}, RunnableConfig(str(n)))))

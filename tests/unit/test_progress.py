@@ -6,8 +6,8 @@ import pytest
 
 from graphkit import END, START, StateGraph
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import CONFIG, LOG, Killed
 from tests.support.terminal import graphkit
-from tests.unit.graphs import CONFIG, LOG, Killed
 
 
 def die(state):

@@ -22,6 +22,7 @@ from graphkit.errors import (
 )
 from graphkit.recovery import arecover, last_good, recover
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from tests.support.graphs import make_chain
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -648,7 +649,7 @@ def test_the_engine_says_what_is_clean(tmp_path):
     graph.compile(checkpoint_saver=saver).invoke({}, RunnableConfig("t"))
     assert [one.metadata.get("clean", True) for one in saver.history(RunnableConfig("t"))] == [False, True, True]
     broken.append(True)
-    app = StateGraph({}).add_node("b", flaky).add_edge(START, "b").add_edge("b", END).compile(checkpoint_saver=saver)
+    app = make_chain({}, b=flaky).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         app.invoke({}, RunnableConfig("u"))
     app.resume("u")

@@ -9,6 +9,7 @@ import pytest
 from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt, operations
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
+from tests.support.graphs import make_chain
 
 CONFIG = RunnableConfig("t")
 LOG = {"log": Channels.appender_with_duplicate()}
@@ -230,9 +231,9 @@ def test_the_answer_in_a_nested_graph_is_that_of_the_thread(saver, has_own_saver
         seen.append(status(saver))
         return answer
 
-    inner = StateGraph(LOG).add_node("ask", logs(ask)).add_edge(START, "ask").add_edge("ask", END)
+    inner = make_chain(LOG, ask=logs(ask))
     nested = inner.compile(checkpoint_saver=MemorySaver() if has_own_saver else None)
-    graph = StateGraph(LOG).add_node("sub", nested).add_edge(START, "sub").add_edge("sub", END)
+    graph = make_chain(LOG, sub=nested)
     app = graph.compile(checkpoint_saver=saver)
     app.invoke({}, CONFIG)
     assert status(saver) == "interrupted"

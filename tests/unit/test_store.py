@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import END, START, RunnableConfig, StateGraph
+from graphkit import RunnableConfig
 from graphkit.compat.go_agents import CheckpointStore, State
 from graphkit.errors import (
     CheckpointConflictError,
@@ -22,6 +22,7 @@ from graphkit.errors import (
 )
 from graphkit.registry import get_checkpoint_store, register_checkpoint_store
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import make_chain
 
 
 @pytest.fixture
@@ -359,8 +360,9 @@ def test_a_store_is_made_of_a_saver_or_a_name():  # G9
 
 
 def counting(saver):
-    graph = StateGraph({}).add_node("a", lambda state: {"a": state.get("n", 0)}).add_node("b", lambda state: {"b": 1})
-    return graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile(checkpoint_saver=saver)
+    return make_chain({}, a=lambda state: {"a": state.get("n", 0)}, b=lambda state: {"b": 1}).compile(
+        checkpoint_saver=saver
+    )
 
 
 def test_runs_of_a_graph_are_found(listing_store):  # G7

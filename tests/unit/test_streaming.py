@@ -21,7 +21,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
-from tests.unit.graphs import CONFIG, LOG, chain, outputs as run
+from tests.support.graphs import CONFIG, LOG, make_chain, outputs as run
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -72,7 +72,7 @@ kinds = pytest.mark.parametrize(("how", "kind"), [("sync", "plain"), ("async", "
 @kinds
 def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, kind):
     talker = Talker("x", "y")
-    graph = chain(a=lambda state: {"log": "a"}, g=talker.node(kind), z=lambda state: {"log": "z"})
+    graph = make_chain(a=lambda state: {"log": "a"}, g=talker.node(kind), z=lambda state: {"log": "z"})
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert items(outputs) == [START, "a", "x", "y", "g", "z", END]
     chunks = outputs[2:4]
@@ -90,7 +90,7 @@ def test_nothing_runs_ahead_of_the_caller():
             said.append(word)
             yield word
 
-    stream = chain(g=node).compile().stream({})
+    stream = make_chain(g=node).compile().stream({})
     assert next(stream).node == START
     assert said == []
     next(stream)
@@ -104,7 +104,7 @@ def test_a_chunk_may_be_anything(chunk):
     def node(state):
         yield chunk
 
-    outputs = list(chain(g=node).compile().stream({}))
+    outputs = list(make_chain(g=node).compile().stream({}))
     assert (outputs[1] if isinstance(chunk, NodeOutput) else outputs[1].chunk) is chunk
     assert outputs[-1].state["log"] == []
 
@@ -121,8 +121,7 @@ def test_a_command_comes_last(saver, how, kind):
         yield "x"
         yield Command("z", {"log": "g"})
 
-    graph = StateGraph(LOG).add_node("g", later if kind == "async" else node).add_edge(START, "g").add_edge("g", "h")
-    graph.add_node("h", talker.plain).add_edge("h", "z").add_node("z", lambda state: {"log": "z"}).add_edge("z", END)
+    graph = make_chain(LOG, g=later if kind == "async" else node, h=talker.plain, z=lambda state: {"log": "z"})
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert items(outputs) == [START, "x", "g", "z", END]
     assert outputs[-1].state["log"] == ["g", "z"]
@@ -151,7 +150,7 @@ def test_nothing_may_come_after_it(saver, extra, kind):
         finally:
             closed.append(1)
 
-    graph = chain(g=node if kind == "plain" else later).compile(checkpoint_saver=saver)
+    graph = make_chain(g=node if kind == "plain" else later).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="Command last"):
         run(graph, {}, how="async" if kind == "async" else "sync")
     assert [one.node_id for one in saver.list(CONFIG)] == [START]
@@ -161,7 +160,7 @@ def test_nothing_may_come_after_it(saver, extra, kind):
 @kinds
 def test_closing_the_stream_in_the_middle(saver, how, kind):
     talker = Talker("x", "y")
-    graph = chain(a=lambda state: {"log": "a"}, g=talker.node(kind)).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state: {"log": "a"}, g=talker.node(kind)).compile(checkpoint_saver=saver)
 
     def until_x():
         with closing(graph.stream({}, CONFIG)) as stream:
@@ -185,7 +184,7 @@ def test_closing_the_stream_in_the_middle(saver, how, kind):
 def test_a_failure_in_the_middle(saver, how, kind):
     talker = Talker("x", "y")
     talker.at["y"] = lambda: 1 / 0
-    graph = chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
+    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as failed:
         run(graph, {}, how=how)
     assert (failed.value.node_id, type(failed.value.__cause__)) == ("g", ZeroDivisionError)
@@ -199,7 +198,7 @@ def test_a_question_in_the_middle(saver, how, kind):
     answers = []
     talker = Talker("x", "y")
     talker.at["y"] = lambda: answers.append(interrupt("ok?"))
-    graph = chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
+    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
     outputs = run(graph, {}, how=how)
     assert items(outputs) == [START, "x", "g"]
     assert isinstance(outputs[-1], InterruptionMetadata)
@@ -227,33 +226,33 @@ def test_after_hooks_come_when_the_stream_is_over(how, kind):
         seen.append((talker.closed, dict(update)))
         return {"log": "changed"}
 
-    graph = chain(g=talker.node(kind)).add_after_call_node_hook(after).compile()
+    graph = make_chain(g=talker.node(kind)).add_after_call_node_hook(after).compile()
     assert run(graph, {}, how=how)[-1].state["log"] == ["changed"]
     assert seen == [(1, {"log": "done"})]
 
 
 def test_an_asynchronous_generator_in_a_synchronous_run(saver):
-    graph = chain(a=lambda state: None, g=Talker("x").later).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state: None, g=Talker("x").later).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match=r"'g'.*astream"):
         graph.stream({}, CONFIG)
-    hidden = chain(g=lambda state: Talker("x").later(state)).compile()
+    hidden = make_chain(g=lambda state: Talker("x").later(state)).compile()
     with pytest.raises(GraphRunnerError, match="astream"):
         hidden.invoke({})
-    inside = chain(s=chain(g=Talker("x").later).compile()).compile()
+    inside = make_chain(s=make_chain(g=Talker("x").later).compile()).compile()
     with pytest.raises(GraphRunnerError, match="astream"):
         inside.stream({})
 
 
 def test_a_function_that_returns_a_generator_streams_too():
-    assert items(chain(g=lambda state: Talker("x").plain(state)).compile().stream({})) == [START, "x", "g", END]
-    graph = chain(g=lambda state: Talker("x").later(state)).compile()
+    assert items(make_chain(g=lambda state: Talker("x").plain(state)).compile().stream({})) == [START, "x", "g", END]
+    graph = make_chain(g=lambda state: Talker("x").later(state)).compile()
     assert items(run(graph, {}, how="async")) == [START, "x", "g", END]
 
 
 @kinds
 def test_branches_and_subgraphs_stream(saver, how, kind):
     one, other = Talker("x", "y"), Talker("u", "v")
-    child = chain(g=other.node(kind)).compile()
+    child = make_chain(g=other.node(kind)).compile()
     graph = StateGraph(LOG).add_node("f", one.node(kind)).add_node("s", child)
     for name in ("f", "s"):
         graph.add_edge(START, name).add_edge(name, END)
@@ -291,7 +290,7 @@ def test_a_finished_generator_beside_a_failed_branch_is_not_repeated(saver, how,
 
 def test_cancelling_stops_at_the_boundary(saver):
     talker = Talker("x", "y")
-    graph = chain(a=lambda state: {"log": "a"}, g=talker.later).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state: {"log": "a"}, g=talker.later).compile(checkpoint_saver=saver)
 
     async def cancelled():
         task = asyncio.current_task()
@@ -318,7 +317,7 @@ def test_what_is_dispatched_comes_before_the_nodes_own_output_and_stays_out_of_t
         config.dispatch(output)
         return {"log": "a"}
 
-    outputs = list(chain(a=node).compile(checkpoint_saver=saver).stream({}, CONFIG))
+    outputs = list(make_chain(a=node).compile(checkpoint_saver=saver).stream({}, CONFIG))
     assert items(outputs) == [START, "one", "custom", "a", END]
     assert outputs[2] is output
     assert dict(saver.get(CONFIG).state) == {"log": ["a"]}
@@ -328,7 +327,7 @@ def test_dispatched_in_branches_and_subgraphs(saver):
     def node(word):
         return lambda state, config: config.dispatch(word)
 
-    graph = StateGraph(LOG).add_node("b", node("b!")).add_node("s", chain(p=node("p!")).compile())
+    graph = StateGraph(LOG).add_node("b", node("b!")).add_node("s", make_chain(p=node("p!")).compile())
     for name in ("b", "s"):
         graph.add_edge(START, name).add_edge(name, END)
     said = items(graph.compile(checkpoint_saver=saver).stream({}, CONFIG))
@@ -360,13 +359,13 @@ def test_updates_of_nodes_and_of_the_commands_of_edges(saver, how):
 
 
 def test_other_modes_have_no_updates(saver):
-    graph = chain(a=node("a")).compile(checkpoint_saver=saver)
+    graph = make_chain(a=node("a")).compile(checkpoint_saver=saver)
     for mode in ("values", "snapshots"):
         assert [update for _, update in updates(graph, {}, mode=mode)] == [None] * 3
 
 
 def test_updates_after_a_resume_are_those_of_the_steps_that_follow(saver):
-    graph = chain(a=node("a"), b=node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    graph = make_chain(a=node("a"), b=node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
     graph.invoke({}, CONFIG)
     given = GraphResume({"log": "answer"}, update={"log": "update"})
     assert updates(graph, given) == [("b", {"b": {"log": "b"}}), (END, None)]
@@ -381,7 +380,7 @@ def test_the_update_of_an_edge_that_a_resume_takes_is_shown(saver):
 
 
 def test_updates_of_forks_and_subgraphs(saver):
-    child = chain(p=node("p"), q=lambda state: {"mine": 1}).compile()
+    child = make_chain(p=node("p"), q=lambda state: {"mine": 1}).compile()
     graph = StateGraph(LOG).add_node("b", node("b")).add_node("c", node("c")).add_node("s", child)
     for name in ("b", "c"):
         graph.add_edge(START, name).add_edge(name, "s")
@@ -399,8 +398,8 @@ def test_updates_of_forks_and_subgraphs(saver):
 
 @kinds
 def test_snapshots_with_all_of_it(saver, how, kind):
-    child = chain(p=node("p")).compile()
-    graph = chain(g=Talker("x").node(kind), s=child, z=lambda state: {"log": interrupt("?")})
+    child = make_chain(p=node("p")).compile()
+    graph = make_chain(g=Talker("x").node(kind), s=child, z=lambda state: {"log": interrupt("?")})
     compiled = graph.compile(checkpoint_saver=saver)
     config = CONFIG.replace(stream_mode="snapshots")
     outputs = run(compiled, {}, config, how=how)
@@ -422,11 +421,11 @@ def test_snapshots_with_all_of_it(saver, how, kind):
 
 
 def test_without_a_saver_snapshots_are_plain_outputs_in_subgraphs_too():
-    graph = chain(s=chain(p=node("p")).compile()).compile()
+    graph = make_chain(s=make_chain(p=node("p")).compile()).compile()
     assert {type(one) for one in graph.stream_snapshots({})} == {NodeOutput}
 
 
 def test_a_stream_that_nobody_reads_runs_nothing():
-    stream = chain(a=lambda state: 1 / 0).compile(checkpoint_saver=MemorySaver()).stream({}, CONFIG)
+    stream = make_chain(a=lambda state: 1 / 0).compile(checkpoint_saver=MemorySaver()).stream({}, CONFIG)
     stream.close()
     assert list(stream) == []

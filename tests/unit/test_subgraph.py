@@ -34,15 +34,15 @@ from graphkit.errors import (
 from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, COUNTED as LOG, Killed, outputs as run, stored
+from tests.support import graphs
+from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, make_chain, outputs as run, stored
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 DEEP = RunnableConfig("t", checkpoint_ns="s/t")
 
 
 def chain(schema=LOG, **nodes):
-    return graphs.chain(schema, **nodes)
+    return graphs.make_chain(schema, **nodes)
 
 
 class Node:
@@ -1001,10 +1001,8 @@ def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, how
 
 
 def test_a_stop_that_the_parent_went_past_waits_no_more(saver):
-    inner = StateGraph({}).add_node("ask", lambda state: {"answer": interrupt("?")})
-    inner.add_edge(START, "ask").add_edge("ask", END)
-    graph = StateGraph({}).add_node("s", inner.compile()).add_node("z", lambda state: {"z": 1})
-    app = graph.add_edge(START, "s").add_edge("s", "z").add_edge("z", END).compile(checkpoint_saver=saver)
+    inner = make_chain({}, ask=lambda state: {"answer": interrupt("?")})
+    app = make_chain({}, s=inner.compile(), z=lambda state: {"z": 1}).compile(checkpoint_saver=saver)
     config = RunnableConfig("past")
     assert app.invoke_final({}, config).payload == "?"
     app.update_state(config, {"answer": "by hand"}, as_node="s")
@@ -1022,7 +1020,7 @@ def test_a_resumed_run_is_not_failed_any_more(saver):
             broken.clear()
             raise ValueError("once")
 
-    app = StateGraph({}).add_node("a", node).add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+    app = make_chain({}, a=node).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         app.invoke({}, RunnableConfig("resumed"))
     assert saver.history(RunnableConfig("resumed"))[0].status == "failed"
@@ -1037,10 +1035,9 @@ def test_a_validated_update_goes_up_validated():
         name: str = ""
         size: float = 0
 
-    child = StateGraph(Counted).add_node("a", lambda state: {"n": "3", "size": "1.5", "name": "x"})
-    child.add_edge(START, "a").add_edge("a", END)
+    child = make_chain(Counted, a=lambda state: {"n": "3", "size": "1.5", "name": "x"})
     schema = {"n": Channels.base(operator.add, lambda: 10), "size": Channels.base(operator.add, lambda: 1.0)}
-    graph = StateGraph(schema).add_node("s", child.compile()).add_edge(START, "s").add_edge("s", END)
+    graph = make_chain(schema, s=child.compile())
     assert dict(graph.compile().invoke({})) == {"n": 13, "size": 2.5, "name": "x"}
 
 
@@ -1055,12 +1052,12 @@ UPDATE = {"n": RESET, "gone": REMOVE, "list": [RemoveByHash("a"), "c"]}
 def marked(saver, *, depth, stop):
     """A graph, or one in it, that stops inside its node or before it."""
     node = (lambda state: {"answer": interrupt("?")}) if stop == "inside" else (lambda state: None)
-    graph = StateGraph(MARKED).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain(MARKED, ask=node)
     options = {} if stop == "inside" else {"interrupt_before": ["ask"]}
     for _ in range(depth):
         inner = graph.compile(**options)
         options = {}
-        graph = StateGraph(MARKED).add_node("sub", inner).add_edge(START, "sub").add_edge("sub", END)
+        graph = make_chain(MARKED, sub=inner)
     return graph.compile(checkpoint_saver=saver, **options)
 
 
@@ -1091,9 +1088,9 @@ def test_markers_of_a_resume_survive_a_failure_after_it(saver, depth):
             raise ValueError
         return {"answer": answer}
 
-    graph = StateGraph(MARKED).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain(MARKED, ask=ask)
     if depth:
-        graph = StateGraph(MARKED).add_node("sub", graph.compile()).add_edge(START, "sub").add_edge("sub", END)
+        graph = make_chain(MARKED, sub=graph.compile())
     app = graph.compile(checkpoint_saver=saver)
     app.invoke(GIVEN, CONFIG)
     with pytest.raises(NodeExecutionError):

@@ -18,15 +18,15 @@ from graphkit import (
 from graphkit.errors import NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, LOG as PLAIN, outputs as run
+from tests.support import graphs
+from tests.support.graphs import CONFIG, LOG as PLAIN, outputs as run
 
 SECRET = "hunter2-hunter2"
 SCHEMA = {"log": Channels.appender_with_duplicate(), "token": Channels.transient()}
 
 
 def chain(schema=SCHEMA, **nodes):
-    return graphs.chain(schema, **nodes)
+    return graphs.make_chain(schema, **nodes)
 
 
 def sees(seen):

@@ -11,6 +11,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from savers import MemorySaver
+from tests.support.graphs import make_chain
 
 CONFIG = RunnableConfig("t")
 LOG = {"log": Channels.appender_with_duplicate()}
@@ -48,9 +49,7 @@ def test_it_keeps_the_answers_already_given(saver):
     def ask(state):
         return {"log": [interrupt("q1"), interrupt("q2")]}
 
-    built = (
-        StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
-    )
+    built = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
     built.invoke({}, CONFIG)
     built.invoke(GraphResume("a1"), CONFIG)
     built.update_state(CONFIG, {"log": "u"})
@@ -185,9 +184,7 @@ def test_an_answer_after_an_update_that_died_is_recorded_with_its_stop(saver):
             raise KeyboardInterrupt
         return {"log": answer}
 
-    built = (
-        StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
-    )
+    built = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
     built.invoke({}, CONFIG)
     built.invoke(GraphResume("a1"), CONFIG)
     real, saver.put_writes = saver.put_writes, None
@@ -208,7 +205,7 @@ def test_an_update_frees_no_stop_that_was_passed_but_not_left(saver):
         if len(runs) == 1:
             raise KeyboardInterrupt
 
-    built = StateGraph(LOG).add_node("b", b).add_edge(START, "b").add_edge("b", END)
+    built = make_chain(LOG, b=b)
     compiled = built.compile(checkpoint_saver=saver, interrupt_before=["b"])
     compiled.invoke({}, CONFIG)
     with pytest.raises(KeyboardInterrupt):
@@ -223,7 +220,7 @@ def test_inside_a_node_of_the_own_run(saver):
         compiled.update_state(CONFIG, {"log": "inside"})
         return {"log": "node"}
 
-    built = StateGraph(LOG).add_node("n", node).add_edge(START, "n").add_edge("n", END)
+    built = make_chain(LOG, n=node)
     compiled = built.compile(checkpoint_saver=saver)
     assert compiled.invoke({}, CONFIG)["log"] == ["node"]
     assert [one.metadata["source"] for one in saver.list(CONFIG)] == ["loop", "update", "input"]

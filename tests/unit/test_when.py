@@ -8,7 +8,7 @@ import pytest
 from graphkit.errors import GraphStateError
 from graphkit.when import Step, after, all_of, any_of, before, changed_more_than, not_of, slower_than
 from savers import MemorySaver
-from tests.unit.graphs import CONFIG, chain, says, stored
+from tests.support.graphs import CONFIG, make_chain, says, stored
 
 
 def step(following="next", seconds=0.0, changed=(), **branches):
@@ -148,16 +148,16 @@ class Predicate:
 )
 def test_which_predicates_take_the_step(predicate, takes_step):
     saver = MemorySaver()
-    chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_when=predicate).invoke({}, CONFIG)
+    make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_when=predicate).invoke({}, CONFIG)
     assert ((("a", "b") in stored(saver)), len(stored(saver))) == (takes_step, 3 if takes_step else 2)
 
 
 def test_the_nodes_that_presets_name():
     when = any_of(after("x", "y"), not_of(before("z")), all_of(is_hot, slower_than()), changed_more_than())
     with pytest.raises(GraphStateError) as refused:
-        chain(a=says("a")).compile(checkpoint_when=when)
+        make_chain(a=says("a")).compile(checkpoint_when=when)
     assert [name for name in "axyz" if f"'{name}'" in str(refused.value)] == ["x", "y", "z"]
-    chain(a=says("a")).compile(checkpoint_when=any_of(slower_than(), is_hot))
+    make_chain(a=says("a")).compile(checkpoint_when=any_of(slower_than(), is_hot))
 
 
 @pytest.mark.parametrize(

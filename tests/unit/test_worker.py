@@ -12,6 +12,7 @@ from graphkit.abc import Watch
 from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from tests.support.graphs import make_chain
 
 PATIENCE = 60.0
 SOON = 0.01
@@ -154,8 +155,7 @@ def test_several_questions_are_waited_for_until_all_are_answered(saver):
 
 def test_a_question_inside_an_embedded_graph(saver):
     child = log_of(ask=lambda: interrupt("ok?"), after=None).compile()
-    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("child", child)
-    app = graph.add_edge(START, "child").add_edge("child", END).compile(checkpoint_saver=saver)
+    app = make_chain({"log": Channels.appender_with_duplicate()}, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(app).run(once=True) == 0
     answer(saver, "t", "yes")
@@ -166,8 +166,7 @@ def test_a_question_inside_an_embedded_graph(saver):
 
 def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
     child = log_of(a=None, b=None).compile(checkpoint_saver=MemorySaver(), interrupt_before=["b"])
-    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("child", child)
-    app = graph.add_edge(START, "child").add_edge("child", END).compile(checkpoint_saver=saver)
+    app = make_chain({"log": Channels.appender_with_duplicate()}, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(app).run(once=True) == 0
     assert status(saver, "t") == "interrupted"
@@ -185,8 +184,7 @@ def test_an_asynchronous_graph(saver):
     async def node(state):
         return {"log": interrupt("ok?")}
 
-    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("ask", node)
-    app = graph.add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
+    app = make_chain({"log": Channels.appender_with_duplicate()}, ask=node).compile(checkpoint_saver=saver)
     import asyncio
 
     asyncio.run(app.ainvoke({}, RunnableConfig("t")))
@@ -339,8 +337,7 @@ def test_workers_side_by_side_run_a_thread_one_at_a_time(saver, serving):
             all_done.set()
         return {"log": "work"}
 
-    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("ask", ask).add_node("work", work)
-    app = graph.add_edge(START, "ask").add_edge("ask", "work").add_edge("work", END).compile(checkpoint_saver=saver)
+    app = make_chain({"log": Channels.appender_with_duplicate()}, ask=ask, work=work).compile(checkpoint_saver=saver)
     threads = [f"t{number}" for number in range(60)]
     for thread in threads:
         app.invoke({}, RunnableConfig(thread))

@@ -23,7 +23,7 @@ def says(word, **update):
     return lambda state: {"log": word, **update}
 
 
-def chain(schema=LOG, **nodes):
+def make_chain(schema=LOG, /, **nodes):
     """A graph of nodes, one after the other."""
     graph = StateGraph(schema)
     for name, node in nodes.items():
@@ -33,9 +33,11 @@ def chain(schema=LOG, **nodes):
     return graph
 
 
-def chain_of(schema, update, /, *names, **nodes):
+def make_chain_of(schema, update, /, *names, **nodes):
     """The same; nodes that are only named log their name, and update what is given."""
-    return chain(schema, **{name: nodes.get(name, says(name, **update)) for name in dict.fromkeys((*names, *nodes))})
+    return make_chain(
+        schema, **{name: nodes.get(name, says(name, **update)) for name in dict.fromkeys((*names, *nodes))}
+    )
 
 
 def outputs(graph, given, config=CONFIG, *, how="sync"):

@@ -40,15 +40,49 @@ def make_chain_of(schema, update, /, *names, **nodes):
     )
 
 
-def outputs(graph, given, config=CONFIG, *, how="sync"):
-    """Run a graph; all that it hands out."""
+def make_graph(schema, edges, make_node=says, **nodes):
+    """Make a graph of edges like "START>a a>b,c b>d"; `make_node` makes the nodes that are only named."""
+    pairs = []
+    for part in edges.split():
+        source, _, targets = part.partition(">")
+        pairs += [(source, target) for target in targets.split(",")]
+    names = dict.fromkeys(name for pair in pairs for name in pair if name not in {"START", "END"})
+    graph = StateGraph(schema)
+    for name in names:
+        graph.add_node(name, nodes[name] if name in nodes else make_node(name))
+    places = {"START": START, "END": END}
+    for source, target in pairs:
+        graph.add_edge(places.get(source, source), places.get(target, target))
+    return graph
+
+
+def outputs(graph, given, config=CONFIG, *, how="sync", on_output=None):
+    """Run a graph, and return what it emits; `on_output` is called with each output when it comes."""
+    collected = []
+
+    def take(output):
+        collected.append(output)
+        if on_output is not None:
+            on_output(output)
+
     if how == "sync":
-        return list(graph.stream(given, config))
+        for output in graph.stream(given, config):
+            take(output)
+        return collected
 
-    async def collected():
-        return [output async for output in graph.astream(given, config)]
+    async def collect():
+        async for output in graph.astream(given, config):
+            take(output)
 
-    return asyncio.run(collected())
+    asyncio.run(collect())
+    return collected
+
+
+def invoke(graph, given, config=CONFIG, *, how="sync"):
+    """Run a graph, and return its state at the end."""
+    if how == "sync":
+        return graph.invoke(given, config)
+    return asyncio.run(graph.ainvoke(given, config))
 
 
 def stored(saver, config=CONFIG):

@@ -26,8 +26,8 @@ def list_saver():
 def go(request):
     """Runs a graph, in both ways; gives what it hands out."""
 
-    def run(graph, given, config=CONFIG):
-        return outputs(graph, given, config, how=run.kind)
+    def run(graph, given, config=CONFIG, **options):
+        return outputs(graph, given, config, how=run.kind, **options)
 
     run.kind = request.param
     return run

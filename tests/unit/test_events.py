@@ -1,6 +1,5 @@
 """What observers are told, in order, for each kind of graph; and that no observer changes a run. G25, G26, G33."""
 
-import asyncio
 import threading
 from functools import partial
 
@@ -17,7 +16,7 @@ from graphkit import (
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, LOG, both, says
+from tests.support.graphs import CONFIG, LOG, both, invoke, says
 
 chain = partial(graphs.make_chain_of, LOG, {})
 
@@ -36,10 +35,6 @@ class Told:
         return [f"{one.type} {one.node_id}" for one in taken if verbose or one.level > "verbose"]
 
 
-def run(graph, given, config=CONFIG, *, how="sync"):
-    return graph.invoke(given, config) if how == "sync" else asyncio.run(graph.ainvoke(given, config))
-
-
 def node(name):
     return [f"node.start {name}", f"node.complete {name}"]
 
@@ -48,7 +43,7 @@ def node(name):
 def test_a_run_from_start_to_end(how):
     told = Told()
     graph = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[told])
-    run(graph, {}, how=how)
+    invoke(graph, {}, how=how)
     assert told.take(verbose=True) == [
         "state.create __START__",
         "checkpoint.save __START__",
@@ -69,7 +64,7 @@ def test_a_run_from_start_to_end(how):
         "checkpoint.save b",
         "graph.complete __END__",
     ]
-    assert run(graph, {}, how=how)
+    assert invoke(graph, {}, how=how)
     assert told.take()[:3] == ["checkpoint.load b", "checkpoint.save __START__", "graph.start a"]
 
 
@@ -85,7 +80,7 @@ def test_a_crash_and_a_resume(how):  # G25
     saver = MemorySaver()
     graph = chain("a", b=b).compile(checkpoint_saver=saver, observers=[told])
     with pytest.raises(NodeExecutionError):
-        run(graph, {}, how=how)
+        invoke(graph, {}, how=how)
     last = told.events[-2:]
     assert [(one.type, one.level) for one in last] == [("node.complete", "warning"), ("graph.fail", "error")]
     assert (last[0].data["error"], last[0].data["reason"]) == (True, "no")
@@ -99,7 +94,7 @@ def test_a_crash_and_a_resume(how):  # G25
         "graph.fail b",
     ]
     fails.clear()
-    run(graph, None, how=how)
+    invoke(graph, None, how=how)
     load, resume = told.events[:2]
     assert (resume.data["checkpoint_node"], resume.data["resume_node"]) == ("a", "b")
     assert {one.thread_id for one in told.events} == {"t"}
@@ -133,7 +128,7 @@ def test_a_conditional_edge_and_a_loop(how):
     graph.add_conditional_edges(
         "a", lambda state: "again" if len(state["log"]) < 2 else "done", {"again": "a", "done": END}
     )
-    run(graph.compile(observers=[told]), {}, how=how)
+    invoke(graph.compile(observers=[told]), {}, how=how)
     asked = [(one.data["result"], one.data["target"]) for one in told.events if one.type == "edge.evaluate"]
     assert asked == [("'again'", "a"), ("'done'", END)]
     assert [one.data["visit_count"] for one in told.events if one.type == "cycle.detected"] == [2]
@@ -144,14 +139,14 @@ def test_a_conditional_edge_and_a_loop(how):
 def test_a_question_and_its_answer(how):
     told = Told()
     graph = chain(a=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=MemorySaver(), observers=[told])
-    run(graph, {}, how=how)
+    invoke(graph, {}, how=how)
     assert told.take() == [
         "checkpoint.save __START__",
         "graph.start a",
         "node.start a",
         "interrupt.raised a",
     ]
-    run(graph, GraphResume("x"), how=how)
+    invoke(graph, GraphResume("x"), how=how)
     assert told.take() == [
         "checkpoint.load __START__",
         "checkpoint.resume a",
@@ -169,7 +164,7 @@ def test_a_fork(how):
     graph = StateGraph(LOG).add_node("b", says("b")).add_node("c", says("c")).add_node("j", says("j"))
     for name in ("b", "c"):
         graph.add_edge(START, name).add_edge(name, "j")
-    run(graph.add_edge("j", END).compile(checkpoint_saver=MemorySaver(), observers=[told]), {}, how=how)
+    invoke(graph.add_edge("j", END).compile(checkpoint_saver=MemorySaver(), observers=[told]), {}, how=how)
     taken = told.take()
     fork = "__PARALLEL__(__START__)"
     assert taken[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
@@ -189,7 +184,7 @@ def test_a_fork(how):
 def test_a_subgraph(how):
     told = Told()
     graph = chain(s=chain("p").compile()).compile(checkpoint_saver=MemorySaver(), observers=[told])
-    run(graph, {}, how=how)
+    invoke(graph, {}, how=how)
     assert told.take() == [
         "checkpoint.save __START__",
         "graph.start s",
@@ -214,7 +209,7 @@ def test_a_map_and_a_generator(how):
         return {"log": "g"}
 
     graph = StateGraph(LOG).add_map_node("m", lambda n: {"log": n}, lambda state: range(2)).add_node("g", chunks)
-    run(graph.add_edge(START, "m").add_edge("m", "g").add_edge("g", END).compile(observers=[told]), {}, how=how)
+    invoke(graph.add_edge(START, "m").add_edge("m", "g").add_edge("g", END).compile(observers=[told]), {}, how=how)
     assert told.take() == [
         "graph.start m",
         "node.start m",
@@ -239,7 +234,7 @@ def test_retries(how):
     graph = StateGraph(LOG).add_node("a", a, retry=RetryPolicy(max_attempts=2, initial_delay=0, jitter=False))
     compiled = graph.add_edge(START, "a").add_edge("a", END).compile(observers=[told])
     with pytest.raises(NodeExecutionError):
-        run(compiled, {}, how=how)
+        invoke(compiled, {}, how=how)
     assert told.take() == [
         "graph.start a",
         "node.start a",
@@ -289,7 +284,7 @@ def test_one_that_raises(saver, error, how, caplog):  # G26
 
     told = Told()
     graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[raises, told])
-    assert run(graph, {}, how=how)["log"] == ["a", "b"]
+    assert invoke(graph, {}, how=how)["log"] == ["a", "b"]
     assert told.take()[-1] == "graph.complete __END__"
     assert "failed at" in caplog.text
 
@@ -301,7 +296,7 @@ def test_one_that_blocks(saver, how, caplog):  # G26
     free = threading.Event()
     graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[lambda event: free.wait(60)])
     try:
-        assert run(graph, {}, how=how)["log"] == ["a", "b"]
+        assert invoke(graph, {}, how=how)["log"] == ["a", "b"]
     finally:
         free.set()
     assert "is abandoned" in caplog.text

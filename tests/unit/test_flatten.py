@@ -5,6 +5,7 @@ import pytest
 from graphkit import END, START, Channels, Command, RunnableConfig, StateGraph
 from graphkit.errors import GraphStateError
 from savers import MemorySaver
+from tests.support.graphs import make_graph
 
 LOG = {"log": Channels.appender_with_duplicate()}
 
@@ -34,7 +35,7 @@ def log(app, state=None):
 
 CHILD = chain("a", "b")
 CONDITIONAL = (
-    StateGraph(LOG).add_node("a", logs("a")).add_node("b", logs("b")).add_edge("a", END).add_edge("b", END)
+    make_graph(LOG, "a>END b>END", a=logs("a"), b=logs("b"))
     .add_conditional_edges(START, lambda state: state["way"], {"x": "a", "y": "b"})
 )  # fmt: skip
 
@@ -112,8 +113,7 @@ def test_a_start_that_forks_and_a_way_out_that_forks():
     for name in "ab":
         forking.add_node(name, logs(name)).add_edge(START, name).add_edge(name, END)
     topology = (
-        StateGraph(LOG).add_node("S", forking).add_node("Y", logs("Y")).add_node("Z", logs("Z")).add_edge(START, "S")
-        .add_edge("S", "Y").add_edge("S", "Z").add_edge("Y", END).add_edge("Z", END).compile().topology
+        make_graph(LOG, "START>S S>Y,Z Y>END Z>END", S=forking, Y=logs("Y"), Z=logs("Z")).compile().topology
     )  # fmt: skip
     first, second = topology.forks.values()
     assert (first.source, first.heads, first.join) == ("S-__START__", ("S-a", "S-b"), "S-__END__")
@@ -139,8 +139,7 @@ def test_merged_graphs_as_branches():
 
 
 def test_an_end_among_the_targets_of_a_childs_fork_is_no_branch_either():
-    child = StateGraph(LOG).add_node("a", logs("a")).add_node("b", logs("b")).add_edge(START, "a").add_edge("b", END)
-    child.add_edge("a", "b").add_edge("a", END)
+    child = make_graph(LOG, "START>a b>END a>b,END", a=logs("a"), b=logs("b"))
     (fork,) = chain(("S", child), "Z").compile().topology.forks.values()
     assert (fork.heads, fork.join) == (("S-b",), "Z")
 
@@ -151,8 +150,8 @@ def test_a_child_that_does_nothing():
 
 
 def test_a_branch_that_nothing_leads_on_from_ends_in_its_bridge():
-    graph = StateGraph(LOG).add_node("S", CHILD).add_node("T", logs("T"))
-    topology = graph.add_edge(START, "S").add_edge(START, "T").add_edge("T", END).compile().topology
+    graph = make_graph(LOG, "START>S,T T>END", S=CHILD, T=logs("T"))
+    topology = graph.compile().topology
     fork = "__PARALLEL__(__START__)"
     assert topology.edges == {START: fork, "S-a": "S-b", "S-b": "S-__END__", "T": END, fork: END}
     assert log(graph.compile()) == ["a", "b", "T"]

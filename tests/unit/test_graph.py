@@ -8,7 +8,7 @@ import pytest
 
 from graphkit import END, START, Command, CompileConfig, RetryPolicy, RunnableConfig, StateGraph, when
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, GraphStateError, NodeExecutionError
-from tests.support.graphs import make_chain
+from tests.support.graphs import make_chain, make_graph
 
 
 def node(state):
@@ -268,8 +268,7 @@ def test_a_fork_needs_its_own_id():
 
 
 def test_a_fork_is_a_place_between_its_source_and_its_join():
-    graph = StateGraph({}).add_node("a", node).add_node("b", node).add_edge("a", END).add_edge("b", END)
-    topology = graph.add_edge(START, "a").add_edge(START, "b").compile().topology
+    topology = make_graph({}, "a>END b>END START>a,b", a=node, b=node).compile().topology
     assert topology.edges == {"__PARALLEL__(__START__)": END, START: "__PARALLEL__(__START__)", "a": END, "b": END}
     assert topology.forks["__PARALLEL__(__START__)"].heads == ("a", "b")
 
@@ -319,8 +318,7 @@ def test_a_branch_may_just_end_if_another_shows_where_they_meet(graph):
 
 
 def test_a_join_without_an_outgoing_edge_is_reported():
-    graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("j", node)
-    graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", "j").add_edge("b", "j")
+    graph = make_graph({}, "START>a,b a>j b>j", a=node, b=node, j=node)
     assert any(problem.startswith("'j' has no outgoing edge") for problem in find_problems(graph))
 
 

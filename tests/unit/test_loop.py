@@ -30,7 +30,7 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, LOG, make_chain, says, stored
+from tests.support.graphs import CONFIG, LOG, make_chain, make_graph, says, stored
 
 
 class Boom(Exception):
@@ -147,10 +147,8 @@ def test_a_step_that_fails_stores_nothing_and_a_resume_runs_it_again(saver, fail
             raise Boom("no")
         return END
 
-    graph = StateGraph(LOG).add_node("a", lambda s: runs.append("a")).add_node("b", b)
     compiled = (
-        graph.add_edge(START, "a")
-        .add_edge("a", "b")
+        make_graph(LOG, "START>a a>b", a=lambda s: runs.append("a"), b=b)
         .add_conditional_edges("b", after_b)
         .compile(checkpoint_saver=saver)
     )
@@ -195,24 +193,24 @@ def test_returning_the_state_itself_is_no_update():
     assert graph.compile().invoke({"log": "i"})["log"] == ["i"]
 
 
-@pytest.mark.parametrize("result", [1, "x", ["log"], True])
-def test_another_result_is_an_error_that_names_the_node(result):
+LOOP = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (1, "'odd' returned"),
+        ("x", "'odd' returned"),
+        (["log"], "'odd' returned"),
+        (True, "'odd' returned"),
+        ({1: 2}, "'odd'"),
+        ({"x": LOOP}, "contains itself"),
+    ],
+)
+def test_another_result_is_an_error_that_names_the_node(result, reason):
     graph = make_chain(LOG, odd=lambda s: result)
-    with pytest.raises(NodeExecutionError, match="'odd' returned"):
-        graph.compile().invoke({})
-
-
-def test_an_update_with_a_key_that_is_no_string_is_an_error():
-    graph = make_chain({}, odd=lambda s: {1: 2})
-    with pytest.raises(NodeExecutionError, match="'odd'"):
-        graph.compile().invoke({})
-
-
-def test_an_update_that_contains_itself_is_an_error():
-    loop = []
-    loop.append(loop)
-    graph = make_chain({}, odd=lambda s: {"x": loop})
-    with pytest.raises(NodeExecutionError, match="contains itself"):
+    with pytest.raises(NodeExecutionError, match=reason):
         graph.compile().invoke({})
 
 
@@ -296,8 +294,7 @@ def test_nodes_and_edges_take_the_config_if_they_want_it():
     def own_default(state, factor=2):
         seen.append(factor)
 
-    graph = StateGraph({}).add_node("a", node).add_node("b", own_default)
-    graph.add_edge(START, "a").add_edge("a", "b").add_conditional_edges("b", edge).compile().invoke({}, CONFIG)
+    make_graph({}, "START>a a>b", a=node, b=own_default).add_conditional_edges("b", edge).compile().invoke({}, CONFIG)
     assert seen == ["t", 2, "t"]
 
 
@@ -617,33 +614,26 @@ def stops(compiled, given=None, config=CONFIG):
     return walked(outputs), None
 
 
-def test_before_a_node(saver):
-    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before="b")
-    assert stops(compiled, {}) == ([START, "a"], ("b", "before"))
-    assert stored(saver) == [(START, "a"), ("a", "b")]
-    assert stops(compiled) == (["b", END], None)
-    assert saver.interrupts("t") == []
-
-
-def test_before_the_first_node(saver):
-    compiled = chain("a")[0].compile(checkpoint_saver=saver, interrupt_before=["a"])
-    assert stops(compiled, {}) == ([START], ("a", "before"))
-    assert stops(compiled) == (["a", END], None)
-
-
-def test_after_a_node(saver):
-    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_after=["a"])
-    assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
-    assert stops(compiled) == (["b", END], None)
-
-
-def test_after_the_last_node(saver):
-    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_after=["b"])
-    assert stops(compiled, {}) == ([START, "a", "b"], ("b", "after"))
-    assert saver.history(CONFIG)[0].status == "interrupted"
-    assert stops(compiled) == ([END], None)
-    assert saver.history(CONFIG)[0].status == "finished"
-    assert stops(compiled) == ([END], None)
+@pytest.mark.parametrize("has_saver", [True, False])
+@pytest.mark.parametrize(
+    ("options", "first", "stop", "rest"),
+    [
+        ({"interrupt_before": "a"}, [START], ("a", "before"), ["a", "b", END]),
+        ({"interrupt_before": "b"}, [START, "a"], ("b", "before"), ["b", END]),
+        ({"interrupt_after": ["a"]}, [START, "a"], ("a", "after"), ["b", END]),
+        ({"interrupt_after": ["b"]}, [START, "a", "b"], ("b", "after"), [END]),
+        ({"interrupt_after": ["a"], "interrupt_before": ["b"]}, [START, "a"], ("a", "after"), ["b", END]),
+    ],
+)
+def test_a_run_stops_once_and_goes_on_there(saver, has_saver, options, first, stop, rest):
+    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver if has_saver else None, **options)
+    assert stops(compiled, {}) == (first, stop)
+    if has_saver:
+        assert saver.history(CONFIG)[0].status == "interrupted"
+        assert stops(compiled) == (rest, None)
+        assert saver.history(CONFIG)[0].status == "finished"
+        assert saver.interrupts("t") == []
+        assert stops(compiled) == ([END], None)
 
 
 @pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
@@ -653,22 +643,11 @@ def test_on_a_self_loop_one_node_per_resume(saver, option):
     assert [compiled.invoke(None, CONFIG)["n"] for _ in range(3)] == [first + 1, first + 2, first + 3]
 
 
-def test_where_after_and_before_meet_there_is_one_stop(saver):
-    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_after=["a"], interrupt_before=["b"])
-    assert stops(compiled, {}) == ([START, "a"], ("a", "after"))
-    assert stops(compiled) == (["b", END], None)
-
-
 def test_every_node_may_stop_both_ways(saver):
     names = ["a", "b", "c"]
     compiled = chain(*names)[0].compile(checkpoint_saver=saver, interrupt_after=names, interrupt_before=names)
     assert stops(compiled, {}) == ([START], ("a", "before"))
     assert [stops(compiled)[1] for _ in range(4)] == [("a", "after"), ("b", "after"), ("c", "after"), None]
-
-
-def test_without_a_saver_a_run_stops_too():
-    compiled = chain("a", "b")[0].compile(interrupt_before=["b"])
-    assert stops(compiled, {}) == ([START, "a"], ("b", "before"))
 
 
 def test_a_failed_node_after_a_passed_stop_is_not_stopped_at_again(saver):
@@ -715,48 +694,21 @@ def test_an_update_with_a_resume_is_always_merged(saver):
     assert compiled.get_state(CONFIG).state["log"].count("late") == 1
 
 
-@pytest.mark.parametrize("value", [1, "yes", None, ["log"], True])
-def test_at_a_declared_stop_a_value_that_is_no_mapping_is_refused(saver, value):
-    graph, nodes = chain("a", "b")
+WRONG_UPDATES = [1, "yes", ["log"], True, {"n": "one"}, {"x": LOOP}]
+WRONG_RESUMES = [*map(GraphResume, [*WRONG_UPDATES, None]), *(GraphResume(update=update) for update in WRONG_UPDATES)]
+
+
+@pytest.mark.parametrize("resume", WRONG_RESUMES)
+def test_at_a_declared_stop_what_cannot_be_merged_is_refused_before_it_is_stored(saver, resume):
+    graph, nodes = chain("a", "b", schema={**LOG, "n": Channels.base(operator.add, int)})
     compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
     compiled.invoke({}, CONFIG)
     before, waiting = list(saver.list(CONFIG)), saver.interrupts("t")
     with pytest.raises(GraphRunnerError):
-        compiled.invoke(GraphResume(value), CONFIG)
+        compiled.invoke(resume, CONFIG)
     assert (list(saver.list(CONFIG)), saver.interrupts("t")) == (before, waiting)
     assert nodes["b"].runs == 0
-
-
-@pytest.mark.parametrize("update", [1, "yes", [1]])
-def test_an_update_that_is_no_mapping_is_refused(saver, update):
-    compiled = chain("a", "b")[0].compile(checkpoint_saver=saver, interrupt_before=["b"])
-    compiled.invoke({}, CONFIG)
-    before, waiting = list(saver.list(CONFIG)), saver.interrupts("t")
-    with pytest.raises(GraphRunnerError):
-        compiled.invoke(GraphResume(update=update), CONFIG)
-    assert (list(saver.list(CONFIG)), saver.interrupts("t")) == (before, waiting)
-
-
-def test_an_answer_that_cannot_be_merged_is_refused_before_it_is_stored(saver):
-    compiled = make_chain({"n": Channels.base(operator.add, int)}, a=lambda s: None).compile(
-        checkpoint_saver=saver, interrupt_before=["a"]
-    )
-    compiled.invoke({}, CONFIG)
-    for wrong in (GraphResume({"n": "one"}), GraphResume(update={"n": "one"})):
-        with pytest.raises(GraphRunnerError):
-            compiled.invoke(wrong, CONFIG)
-    assert len(saver.interrupts("t")) == 1
     assert compiled.invoke(GraphResume({"n": 1}), CONFIG)["n"] == 1
-
-
-def test_an_answer_that_contains_itself_is_refused(saver):
-    compiled = chain("a")[0].compile(checkpoint_saver=saver, interrupt_before=["a"])
-    compiled.invoke({}, CONFIG)
-    loop = {}
-    loop["x"] = loop
-    with pytest.raises(GraphRunnerError, match="contains itself"):
-        compiled.invoke(GraphResume(loop), CONFIG)
-    assert len(saver.interrupts("t")) == 1
 
 
 def test_any_value_is_refused_when_nothing_waits(saver):

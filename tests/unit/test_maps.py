@@ -27,7 +27,7 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import FileSystemSaver, SaverWrapper
-from tests.support.graphs import CONFIG, make_chain
+from tests.support.graphs import CONFIG, make_chain, make_graph
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
 PATIENCE = 60
@@ -568,8 +568,7 @@ def test_every_item_tells_its_index_and_how_many_there_are():
 
 def test_every_branch_tells_its_index_and_how_many_there_are():
     events = []
-    graph = StateGraph({}).add_node("a", lambda state: None).add_node("b", lambda state: None)
-    graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
+    graph = make_graph({}, "START>a,b a>END b>END", a=lambda state: None, b=lambda state: None)
     graph.compile(observers=[events.append]).invoke({})
     fork = "__PARALLEL__(__START__)"
     assert sorted(branches_of(events)) == [(fork, 0, 2), (fork, 1, 2)]
@@ -599,9 +598,9 @@ def test_branches_that_write_the_same_plain_key_are_told_and_the_last_edge_wins(
 
 def test_a_branch_that_writes_a_key_twice_overwrites_nobody():
     events = []
-    graph = StateGraph({}).add_node("a", lambda state: {"n": 1}).add_node("a2", lambda state: {"n": 2})
-    graph.add_node("b", lambda state: {"m": 1}).add_edge(START, "a").add_edge(START, "b")
-    graph.add_edge("a", "a2").add_edge("a2", END).add_edge("b", END)
+    graph = make_graph(
+        {}, "START>a,b a>a2 a2>END b>END", a=lambda state: {"n": 1}, a2=lambda state: {"n": 2}, b=lambda state: {"m": 1}
+    )
     graph.compile(observers=[events.append]).invoke({})
     assert overwrites_of(events) == []
 

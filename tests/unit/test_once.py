@@ -16,7 +16,7 @@ from graphkit import (
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, Killed, make_chain
+from tests.support.graphs import CONFIG, LOG, Killed, invoke, make_chain
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -56,10 +56,6 @@ def raises(error):
     return then
 
 
-def run(graph, given, config=CONFIG, *, how="sync"):
-    return graph.invoke(given, config) if how == "sync" else asyncio.run(graph.ainvoke(given, config))
-
-
 both = pytest.mark.parametrize("how", ["sync", "async"])
 stored_somehow = pytest.mark.parametrize(
     "options",
@@ -80,9 +76,9 @@ def test_after_a_crash_it_is_not_repeated(saver, options, how):
     charge = Charge(raises(Killed()))
     graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
     with pytest.raises(Killed):
-        run(graph, {}, how=how)
+        invoke(graph, {}, how=how)
     charge.then = lambda: None
-    assert run(graph, None, how=how)["log"] == ["a", 1]
+    assert invoke(graph, None, how=how)["log"] == ["a", 1]
     assert charge.effect.count == 1
     assert len(set(charge.keys)) == 1
 
@@ -102,9 +98,9 @@ def test_after_a_death_that_stores_nothing_more_neither(options, how):
 
     charge.then = die
     with pytest.raises(Killed):
-        run(graph.compile(checkpoint_saver=dying, **options), {}, how=how)
+        invoke(graph.compile(checkpoint_saver=dying, **options), {}, how=how)
     charge.then = lambda: None
-    assert run(graph.compile(checkpoint_saver=store, **options), None, how=how)["log"] == ["a", 1]
+    assert invoke(graph.compile(checkpoint_saver=store, **options), None, how=how)["log"] == ["a", 1]
     assert charge.effect.count == 1
     assert len(set(charge.keys)) == 1
 
@@ -114,9 +110,9 @@ def test_after_a_death_that_stores_nothing_more_neither(options, how):
 def test_after_a_question_neither(saver, options, how):
     charge = Charge(lambda: interrupt("ok?"))
     graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
-    run(graph, {}, how=how)
-    run(graph, None, how=how)
-    assert run(graph, GraphResume("ok"), how=how)["log"] == ["a", 1, "ok"]
+    invoke(graph, {}, how=how)
+    invoke(graph, None, how=how)
+    assert invoke(graph, GraphResume("ok"), how=how)["log"] == ["a", 1, "ok"]
     assert charge.effect.count == 1
     assert len(charge.keys) == 3
     assert len(set(charge.keys)) == 1
@@ -128,7 +124,7 @@ def test_after_a_retry_neither_and_all_attempts_have_one_key(saver, how):
     charge = Charge(lambda: raises(failures.pop())() if failures else None)
     graph = StateGraph(LOG).add_node("a", charge, retry=RetryPolicy(initial_delay=0, jitter=False))
     graph.add_edge(START, "a").add_edge("a", END)
-    assert run(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [1]
+    assert invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [1]
     assert charge.effect.count == 1
     assert len(charge.keys) == 3
     assert len(set(charge.keys)) == 1
@@ -162,8 +158,8 @@ def test_its_scope_is_one_visit(saver, how):
     graph = StateGraph(LOG).add_node("a", charge).add_edge(START, "a")
     graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 3 else END)
     compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=2)
-    assert run(compiled, {}, how=how)["log"] == [1, 2, 3]
-    assert run(compiled, {"log": []}, how=how)["log"] == [1, 2, 3, 4]
+    assert invoke(compiled, {}, how=how)["log"] == [1, 2, 3]
+    assert invoke(compiled, {"log": []}, how=how)["log"] == [1, 2, 3, 4]
     assert len(set(charge.keys)) == 4
 
 
@@ -337,9 +333,9 @@ def test_in_a_subgraph(saver, how):
     charge = Charge(raises(Killed()))
     graph = make_chain(s=make_chain(t=make_chain(p=charge).compile()).compile()).compile(checkpoint_saver=saver)
     with pytest.raises(Killed):
-        run(graph, {}, how=how)
+        invoke(graph, {}, how=how)
     charge.then = lambda: None
-    assert run(graph, None, how=how)["log"] == [1]
+    assert invoke(graph, None, how=how)["log"] == [1]
     assert len(set(charge.keys)) == 1
 
 
@@ -371,7 +367,7 @@ def test_side_by_side_no_record_is_lost(list_saver, how):
     for n in range(8):
         graph.add_node(f"n{n}", node(n)).add_edge(START, f"n{n}").add_edge(f"n{n}", "j")
     with pytest.raises(NodeExecutionError):
-        run(graph.compile(checkpoint_saver=list_saver), {}, how=how)
+        invoke(graph.compile(checkpoint_saver=list_saver), {}, how=how)
     first = list_saver.list(CONFIG)[-1]
     recorded = list_saver.get_writes(CONFIG.replace(checkpoint_id=first.id))
     assert len([key for key in recorded if key.startswith("once:")]) == 160

@@ -6,7 +6,7 @@ import pytest
 
 from graphkit import END, START, StateGraph
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, Killed
+from tests.support.graphs import CONFIG, LOG, Killed, make_graph
 from tests.support.terminal import graphkit
 
 
@@ -26,10 +26,7 @@ def make_map(action=process_item):
 
 
 def make_fork():
-    graph = StateGraph(LOG).add_node("a", lambda state: None)
-    graph.add_node("b1", lambda state: None).add_node("b2", die)
-    graph.add_edge(START, "a").add_edge("a", END)
-    return graph.add_edge(START, "b1").add_edge("b1", "b2").add_edge("b2", END)
+    return make_graph(LOG, "START>a a>END START>b1 b1>b2 b2>END", a=lambda state: None, b1=lambda state: None, b2=die)
 
 
 def make_map_in_a_branch():

@@ -35,7 +35,7 @@ from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, make_chain, outputs as run, stored
+from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, make_chain, make_graph, outputs as run, stored
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 DEEP = RunnableConfig("t", checkpoint_ns="s/t")
@@ -114,8 +114,8 @@ def test_without_a_saver_it_runs_too():
 def test_it_starts_from_the_state_around_it_at_every_visit(saver, how):
     seen = []
     child = chain(p=lambda state: seen.append(list(state["log"])) or {"log": "p", "n": 1}).compile()
-    graph = StateGraph(LOG).add_node("a", lambda state: {"log": "a"}).add_node("s", child).add_edge(START, "a")
-    graph.add_edge("a", "s").add_conditional_edges("s", lambda state: "a" if state["n"] < 3 else END)
+    graph = make_graph(LOG, "START>a a>s", a=lambda state: {"log": "a"}, s=child)
+    graph.add_conditional_edges("s", lambda state: "a" if state["n"] < 3 else END)
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert seen == [["a"], ["a", "p", "a"], ["a", "p", "a", "p", "a"]]
     assert outputs[-1].state["log"] == ["a", "p"] * 3

@@ -11,14 +11,12 @@ import pytest
 from graphkit import (
     END,
     START,
-    Channels,
     Checkpoint,
     CompileConfig,
     RunnableConfig,
     StateGraph,
     StateSerializer,
 )
-from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver, MemorySaver
 
 
@@ -87,28 +85,13 @@ def test_1_node_and_next_are_read_back_as_they_were_written(saver):
     assert (read.node_id, read.next_node_id) == ("a", "b")
 
 
-def test_2_a_put_that_fails_leaves_what_was_there(saver):
-    kept = [put(saver, "t", n=n).id for n in range(5)]
-    with pytest.raises(CheckpointSerializationError, match=r"n.*object"):
-        put(saver, "t", n=object())
-    assert [one.id for one in reopened(saver).list(at("t"))] == kept[::-1]
-    put(saver, "t", n=6)
-    assert saver.get(at("t")).state == {"n": 6}
-
-
 def test_3_a_torn_file_reads_the_same_twice(saver):
     ids = [put(saver, "t", n=n).id for n in range(5)]
     log = next(path for path in Path(saver.base_directory).rglob("log"))
     os.truncate(log, log.stat().st_size - 3)
     again = reopened(saver)
-    first, second = ([one.id for one in again.list(at("t"))] for _ in range(2))
+    first, second = ([checkpoint.id for checkpoint in again.list(at("t"))] for _ in range(2))
     assert first == second == ids[-2::-1]  # the last record never was there
-
-
-def test_4_two_savers_on_one_folder_lose_nothing(saver):
-    other = reopened(saver)
-    ids = [put(one, "t", n=n).id for n, one in enumerate((saver, saver, other, saver, other))]
-    assert [one.id for one in saver.list(at("t"))] == [one.id for one in other.list(at("t"))] == ids[::-1]
 
 
 @pytest.mark.parametrize(
@@ -146,11 +129,3 @@ def test_10_what_a_saver_hands_out_does_not_alias_what_it_keeps(saver, make):
     with pytest.raises(TypeError):
         saver.get(at("t")).state["x"]["inner"].append(3)
     assert saver.get(at("t")).state == {"x": {"inner": [1]}}
-
-
-def test_11_a_put_writes_what_changed_and_not_the_file(saver):
-    graph = StateGraph({"log": Channels.appender_with_duplicate()})
-    graph.add_node("a", lambda state: {"log": "x" * 100}).add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda state: END if len(state["log"]) == 500 else "a", ["a", END])
-    graph.compile(checkpoint_saver=saver).invoke({}, at("t"))
-    assert saver.size("t") < 500 * 100 * 5  # whole states would be 12.5 MB

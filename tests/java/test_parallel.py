@@ -41,7 +41,7 @@ def test_one_output_and_one_checkpoint_per_fork():  # behaviour 13
     saver = MemorySaver()
     compiled = graph(*DIAMOND).compile(CompileConfig.builder().checkpointSaver(saver).build())
     assert nodes(compiled.stream({}, CONFIG)) == [START, "A", "__PARALLEL__(A)", "B", "C", END]
-    history = [(one.getNodeId(), one.getNextNodeId()) for one in compiled.getStateHistory(CONFIG)]
+    history = [(snapshot.getNodeId(), snapshot.getNextNodeId()) for snapshot in compiled.getStateHistory(CONFIG)]
     assert history == [
         ("C", END),
         ("B", "C"),
@@ -52,35 +52,11 @@ def test_one_output_and_one_checkpoint_per_fork():  # behaviour 13
     assert compiled.getState(CONFIG).state["messages"] == ["A", "A1", "A2", "A3", "B", "C"]
 
 
-def test_end_as_one_of_the_targets_is_no_branch():  # behaviour 13
-    compiled = graph((START, "A"), ("A", "B"), ("A", END), ("B", END)).compile()
-    assert nodes(compiled.stream({})) == [START, "A", "__PARALLEL__(A)", END]
-    assert compiled.invoke({})["messages"] == ["A", "B"]
-
-
-def test_a_branch_node_used_alone_elsewhere_runs_alone():  # behaviour 13, how-to
-    built = StateGraph({"messages": Channels.appenderWithDuplicate()})
-    for name in ("A", "A1", "A2", "B"):
-        built.addNode(name, lambda state, name=name: {"messages": name})
-    built.addEdge(START, "A").addEdge("A", "A1").addEdge("A", "A2").addEdge("A1", "B").addEdge("A2", "B")
-    built.addConditionalEdges(
-        "B", lambda state: "again" if len(state["messages"]) < 5 else "done", {"again": "A1", "done": END}
-    )
-    assert nodes(built.compile().stream({})) == [START, "A", "__PARALLEL__(A)", "B", "A1", "B", END]
-
-
 def test_reducers_run_once_and_a_default_counts_once():  # behaviour 13: there 23 in b5, for 13 in sequence
     channels = {"sum": Channels.base(operator.add, lambda: 10)}
     edges = [(START, "A1"), (START, "A2"), ("A1", END), ("A2", END)]
     compiled = graph(*edges, channels=channels, A1=lambda state: {"sum": 1}, A2=lambda state: {"sum": 2}).compile()
     assert compiled.invoke({})["sum"] == 13
-
-
-def test_branches_run_at_once_without_an_executor():  # langgraph4j#189
-    both = threading.Barrier(2)
-    meet = lambda state: {"messages": both.wait(60) is not None}  # noqa: E731
-    edges = [(START, "A1"), (START, "A2"), ("A1", END), ("A2", END)]
-    assert graph(*edges, A1=meet, A2=meet).compile().invoke({})["messages"] == [True, True]
 
 
 def test_an_executor_per_fork():  # behaviour 5 [1.9]

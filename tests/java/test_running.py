@@ -9,10 +9,8 @@ from graphkit import (
     CompileConfig,
     GraphResume,
     InterruptionMetadata,
-    NodeOutput,
     RunnableConfig,
     StateGraph,
-    StateSnapshot,
 )
 from graphkit.errors import (
     CheckpointNotFoundError,
@@ -107,7 +105,7 @@ def test_a_failed_run_keeps_what_it_stored_and_a_resume_runs_the_node_again(save
 def test_a_linear_graph_stores_one_checkpoint_per_node_and_one_for_the_start(saver):
     app = compiled(graph("A", "B"), saver)
     app.invoke({}, CONFIG)
-    assert [(one.getNodeId(), one.getNextNodeId()) for one in saver.list(CONFIG)] == [
+    assert [(checkpoint.getNodeId(), checkpoint.getNextNodeId()) for checkpoint in saver.list(CONFIG)] == [
         ("B", END),
         ("A", "B"),
         (START, "A"),
@@ -168,8 +166,8 @@ def test_a_resume_of_a_past_checkpoint_goes_on_top(saver):
     app.invoke({}, CONFIG)
     history = app.getStateHistory(CONFIG)
     app.invoke(None, history[2].config)
-    assert [one.getCheckpointId() for one in app.getStateHistory(CONFIG)[2:]] == [
-        one.getCheckpointId() for one in history
+    assert [snapshot.getCheckpointId() for snapshot in app.getStateHistory(CONFIG)[2:]] == [
+        checkpoint.getCheckpointId() for checkpoint in history
     ]
     assert runs == ["A", "B", "C", "B", "C"]
 
@@ -181,15 +179,6 @@ def test_a_resume_value_is_merged(saver):
 
 
 # --- 10: outputs ------------------------------------------------------------------------------------------------------
-
-
-def test_snapshots(saver):
-    start, a, end = compiled(graph("A"), saver).streamSnapshots({}, CONFIG)
-    assert isinstance(start, StateSnapshot)
-    assert isinstance(a, StateSnapshot)
-    assert type(end) is NodeOutput
-    assert (start.isSTART(), end.isEND()) == (True, True)
-    assert {type(one) for one in graph("A").compile().streamSnapshots({})} == {NodeOutput}
 
 
 def test_release_at_the_end_only():

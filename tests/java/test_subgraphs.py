@@ -51,7 +51,7 @@ def test_behaviour_12_merged_nodes_are_named_after_the_subgraph_in_one_history()
     saver = MemorySaver()
     runnable = compiled(around(graph("a", "b")), saver)
     assert nodes(runnable.stream({}, CONFIG)) == [START, "A", "S-a", "S-b", "C", END]
-    assert [one.getNodeId() for one in saver.list(CONFIG)] == ["C", "S-b", "S-a", "A", START]
+    assert [checkpoint.getNodeId() for checkpoint in saver.list(CONFIG)] == ["C", "S-b", "S-a", "A", START]
 
 
 def test_behaviour_3_interrupt_after_it_is_an_error():
@@ -62,32 +62,16 @@ def test_behaviour_3_interrupt_after_it_is_an_error():
 # --- B: compiled ------------------------------------------------------------------------------------------------------
 
 
-def test_behaviour_12_a_compiled_subgraph_streams_inside_the_parents_stream():
-    runnable = compiled(around(graph("a", "b").compile()), MemorySaver())
-    outputs = list(runnable.stream({}, CONFIG))
-    assert [(one.node, one.isSubGraph()) for one in outputs] == [
-        (START, False),
-        ("A", False),
-        (START, True),
-        ("a", True),
-        ("b", True),
-        (END, True),
-        ("S", False),
-        ("C", False),
-        (END, False),
-    ]
-
-
 def test_behaviour_12_it_has_a_history_of_its_own():  # interleaved with the parent's there
     saver = MemorySaver()
     compiled(around(graph("a", "b").compile()), saver).invoke({}, CONFIG)
-    assert [(one.getNodeId(), one.getNextNodeId()) for one in saver.list(CONFIG)] == [
+    assert [(checkpoint.getNodeId(), checkpoint.getNextNodeId()) for checkpoint in saver.list(CONFIG)] == [
         ("C", END),
         ("S", "C"),
         ("A", "S"),
         (START, "A"),
     ]
-    assert [one.getNodeId() for one in saver.list(INSIDE)] == ["b", "a", START]
+    assert [checkpoint.getNodeId() for checkpoint in saver.list(INSIDE)] == ["b", "a", START]
 
 
 def test_behaviour_12_interrupted_inside_it_goes_on_inside():  # no interruption support there
@@ -106,13 +90,6 @@ def test_behaviour_9_an_update_beside_a_subgraph_is_merged_once():  # twice ther
     runnable.invoke({}, CONFIG)
     runnable.updateState(CONFIG, {"log": "updated"})
     assert runnable.invoke(GraphResume({"log": "resumed"}), CONFIG)["log"] == ["updated", "resumed", "A", "a", "C"]
-
-
-def test_behaviour_12_release_cascades():
-    saver, own = MemorySaver(), MemorySaver()
-    compiled(around(compiled(graph("a"), own)), saver, release_thread=True).invoke({}, CONFIG)
-    assert not saver.list(CONFIG)
-    assert not own.list(INSIDE)
 
 
 # --- C: as an action --------------------------------------------------------------------------------------------------

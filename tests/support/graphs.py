@@ -87,4 +87,4 @@ def invoke(graph, given, config=CONFIG, *, how="sync"):
 
 def stored(saver, config=CONFIG):
     """(node, next) of what is stored, oldest first."""
-    return [(one.node_id, one.next_node_id) for one in reversed(saver.list(config))]
+    return [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in reversed(saver.list(config))]

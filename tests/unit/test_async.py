@@ -16,12 +16,10 @@ from graphkit import (
     InterruptionMetadata,
     StateGraph,
     StateSnapshot,
-    interrupt,
 )
 from graphkit.errors import (
     CheckpointNotFoundError,
     GraphRunnerError,
-    MaxIterationsError,
     NodeExecutionError,
     ThreadBusyError,
 )
@@ -135,37 +133,11 @@ def test_the_twins_look_and_correct(saver):
         first = (await compiled.aget_state_history(CONFIG))[-1].config
         assert (await compiled.alast_state_of(first)).checkpoint_id == config.checkpoint_id
         snapshots = await outputs_of(compiled.astream_snapshots(GraphResume({"log": "ok"}), CONFIG))
-        assert [isinstance(one, StateSnapshot) for one in snapshots] == [True, False]
+        assert [isinstance(snapshot, StateSnapshot) for snapshot in snapshots] == [True, False]
         await compiled.aupdate_state(CONFIG, {}, "a")
         return await compiled.aresume("t")
 
     assert asyncio.run(run())["log"] == ["a", "u", "ok", "b", "b"]
-
-
-def test_the_java_names_of_the_twins(saver):
-    async def run():
-        compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
-        await compiled.ainvokeFinal({}, CONFIG)
-        assert len(await compiled.agetStateHistory(CONFIG)) == 2
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("kind", ["async", "sync"])
-def test_questions_and_answers(saver, kind):
-    async def ask(state):
-        return {"log": [interrupt("q1"), interrupt("q2")]}
-
-    def ask_at_once(state):
-        return {"log": [interrupt("q1"), interrupt("q2")]}
-
-    async def run():
-        compiled = make_chain(ask=ask if kind == "async" else ask_at_once).compile(checkpoint_saver=saver)
-        assert (await compiled.ainvoke_final({}, CONFIG)).payload == "q1"
-        assert (await compiled.ainvoke_final(GraphResume("a1"), CONFIG)).payload == "q2"
-        return await compiled.ainvoke(GraphResume("a2"), CONFIG)
-
-    assert asyncio.run(run())["log"] == ["a1", "a2"]
 
 
 def test_an_action_may_ask_asynchronously(saver):
@@ -205,14 +177,6 @@ def test_a_node_that_fails(saver, kind):
 def test_a_node_that_stops_an_iteration_fails_in_a_synchronous_run_too():
     with pytest.raises(NodeExecutionError, match="StopIteration"):
         make_chain(a=lambda s: next(iter(()))).compile().invoke({})
-
-
-def test_max_iterations(saver):
-    graph = StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda state: "a", ["a", END])
-    with pytest.raises(MaxIterationsError):
-        asyncio.run(graph.compile(checkpoint_saver=saver, max_iterations=3).ainvoke({}, CONFIG))
-    assert len(saver.list(CONFIG)) == 4
 
 
 def test_the_thread_is_released_at_the_end():

@@ -38,7 +38,7 @@ def test_history_is_newest_first_and_each_snapshot_addresses_itself(graph, saver
     compiled = graph.compile(checkpoint_saver=saver)
     compiled.invoke({}, CONFIG)
     history = compiled.get_state_history(CONFIG)
-    assert [(one.node, one.next) for one in history] == [("b", END), ("a", "b"), (START, "a")]
+    assert [(each.node, each.next) for each in history] == [("b", END), ("a", "b"), (START, "a")]
     for snapshot, checkpoint in zip(history, saver.list(CONFIG), strict=True):
         assert snapshot.config == CONFIG.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
         assert compiled.get_state(snapshot.config).checkpoint_id == checkpoint.id

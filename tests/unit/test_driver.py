@@ -34,17 +34,6 @@ def test_nothing_runs_before_the_first_item_is_asked_for(saver):
     assert compiled.invoke({}, CONFIG)["log"] == ["a"]
 
 
-def test_closing_a_stream_stops_at_the_node_boundary(saver):
-    runs = []
-    compiled = make_chain(a=lambda s: runs.append("a"), b=lambda s: runs.append("b")).compile(checkpoint_saver=saver)
-    for output in compiled.stream({}, CONFIG):
-        if output.node == "a":
-            break
-    assert runs == ["a"]
-    compiled.invoke(None, CONFIG)
-    assert runs == ["a", "b"]
-
-
 def test_an_error_thrown_into_a_stream_comes_back_and_saves(saver):
     compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
     stream = compiled.stream({}, CONFIG)
@@ -74,20 +63,11 @@ def test_readers_never_wait(saver):
         assert len(compiled.get_state_history(CONFIG)) == len(saver.history(CONFIG))
 
 
-def test_a_failed_run_frees_the_thread(saver):
-    broken = [True]
-    compiled = make_chain(a=lambda s: 1 if broken else None).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        compiled.invoke({}, CONFIG)
-    broken.clear()
-    compiled.invoke(None, CONFIG)
-
-
 def test_at_the_last_item_all_is_stored_and_the_thread_is_free(saver):
     compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
     for output in compiled.stream({}, CONFIG):
         if isinstance(output, InterruptionMetadata):
-            assert [one.id for one in saver.interrupts("t")] == [output.id]
+            assert [stop.id for stop in saver.interrupts("t")] == [output.id]
             compiled.update_state(CONFIG, {"log": "body"})
             assert compiled.invoke(None, CONFIG)["log"] == ["a", "body", "b"]
     for output in compiled.stream(None, CONFIG):
@@ -174,8 +154,8 @@ def test_the_thread_is_released_before_the_end_is_handed_out():
     assert saver.versions_by_thread_id("t") == range(1, 1)  # not at a stop
     for output in compiled.stream(None, CONFIG):
         assert (saver.get(CONFIG) is None) == output.is_end
-    assert [one.node_id for one in saver.tag(CONFIG).checkpoints] == ["b", "a", START]
-    assert compiled.invoke({}, CONFIG)["log"] == ["a"]  # starts anew
+    assert [checkpoint.node_id for checkpoint in saver.tag(CONFIG).checkpoints] == ["b", "a", START]
+    assert compiled.invoke({}, CONFIG)["log"] == ["a"]  # starts again
 
 
 def test_a_failed_run_releases_nothing():
@@ -188,7 +168,7 @@ def test_a_failed_run_releases_nothing():
 def test_a_node_may_release_its_own_thread(saver):
     compiled = make_chain(a=lambda s: {"log": len(saver.release(CONFIG).checkpoints)}).compile(checkpoint_saver=saver)
     assert compiled.invoke({}, CONFIG)["log"] == [1]
-    assert [one.node_id for one in saver.list(CONFIG)] == ["a"]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == ["a"]
 
 
 def test_without_a_saver_there_is_nothing_to_release():
@@ -221,7 +201,3 @@ def test_snapshots_are_handed_out_for_checkpoints(saver, how):
     assert a.config == RunnableConfig("t", a.checkpoint_id, next_node=END, stream_mode=StreamMode.SNAPSHOTS)
     assert tuple(a.interrupts) == ()
     assert type(end) is NodeOutput
-
-
-def test_without_a_saver_snapshots_are_plain_outputs():
-    assert {type(output) for output in make_chain(a=says("a")).compile().stream_snapshots({})} == {NodeOutput}

@@ -52,7 +52,7 @@ def test_one_history_on_one_thread_with_the_parents_channels():
     child = chain("a", "b", schema={})  # without its own channel, a node's update would replace the list
     app = chain(("S", child), "Z").compile(checkpoint_saver=MemorySaver())
     assert list(app.invoke({}, RunnableConfig("t"))["log"]) == ["a", "b", "Z"]
-    assert [(one.node, one.next) for one in app.get_state_history(RunnableConfig("t"))][::-1] == [
+    assert [(snapshot.node, snapshot.next) for snapshot in app.get_state_history(RunnableConfig("t"))][::-1] == [
         (START, "S-a"), ("S-a", "S-b"), ("S-b", "Z"), ("Z", END),
     ]  # fmt: skip
 

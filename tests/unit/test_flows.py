@@ -143,8 +143,7 @@ def test_no_true_predicate_is_an_error_that_says_so():  # G28
 
 
 def in_graph(action, *, saver=None, observers=()):
-    graph = make_chain({}, n=action)
-    return graph.compile(checkpoint_saver=saver, observers=observers)
+    return make_chain({}, n=action).compile(checkpoint_saver=saver, observers=observers)
 
 
 def test_branches_in_a_graph():  # G29
@@ -365,7 +364,7 @@ def test_in_a_graph():  # G31
 
 
 class Running:
-    """Counts how many run at once; each waits until so many do."""
+    """Counts how many run at once; each waits for the others."""
 
     def __init__(self, together):
         self.barrier = threading.Barrier(together)

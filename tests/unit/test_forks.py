@@ -88,11 +88,11 @@ def walked(outputs):
 
 
 def payloads(stop):
-    return sorted(one.payload for one in stop.interrupts)
+    return sorted(each.payload for each in stop.interrupts)
 
 
 def ids_of(stop):
-    return {one.payload: one.id for one in stop.interrupts}
+    return {each.payload: each.id for each in stop.interrupts}
 
 
 def asking(word, runs=None):
@@ -113,9 +113,14 @@ def test_a_fork_is_one_step_with_one_output_and_one_checkpoint(saver, go):  # be
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
     assert outputs[-1].state["log"] == ["a", "b", "c", "d"]
     history = list(reversed(saver.list(CONFIG)))
-    assert [one.parent_id for one in history] == [None, *(one.id for one in history[:-1])]
-    assert [list(one.state.get("log", ())) for one in history] == [[], ["a"], ["a", "b", "c"], ["a", "b", "c", "d"]]
-    assert [one.metadata["step"] for one in history] == [0, 1, 3, 4]
+    assert [checkpoint.parent_id for checkpoint in history] == [None, *(checkpoint.id for checkpoint in history[:-1])]
+    assert [list(checkpoint.state.get("log", ())) for checkpoint in history] == [
+        [],
+        ["a"],
+        ["a", "b", "c"],
+        ["a", "b", "c", "d"],
+    ]
+    assert [checkpoint.metadata["step"] for checkpoint in history] == [0, 1, 3, 4]
 
 
 SHAPES = {
@@ -267,8 +272,7 @@ def test_transient_values_of_branches(go):
     schema = {**SCHEMA, "key": Channels.transient()}
     seen = []
     nodes = {"b": lambda s: {"key": "new"}, "d": lambda s: seen.append(s["key"])}
-    graph = make_graph(schema, "START>b,c b>d c>d d>END", **nodes)
-    go(graph.compile(), {"key": "old"})
+    go(make_graph(schema, "START>b,c b>d c>d d>END", **nodes).compile(), {"key": "old"})
     assert seen == ["new"]  # c did not touch it
 
 
@@ -286,8 +290,8 @@ def test_updates_mode_names_each_branch_node(saver, go):
 
 def test_snapshots_mode(saver, go):
     outputs = go(diamond().compile(checkpoint_saver=saver), {}, CONFIG.with_stream_mode(StreamMode.SNAPSHOTS))
-    assert [type(one) is StateSnapshot for one in outputs] == [True, True, True, True, False]
-    assert [one.next for one in outputs[:-1]] == ["a", "__PARALLEL__(a)", "d", END]
+    assert [type(output) is StateSnapshot for output in outputs] == [True, True, True, True, False]
+    assert [output.next for output in outputs[:-1]] == ["a", "__PARALLEL__(a)", "d", END]
 
 
 def test_chunks_of_branches_come_as_they_are_made(saver, go):
@@ -325,7 +329,14 @@ def test_what_branches_dispatch_comes_before_the_forks_output(saver, go):
         return {"log": "b"}
 
     outputs = go(diamond(b=b).compile(checkpoint_saver=saver), {})
-    assert [getattr(one, "chunk", one.node) for one in outputs] == [START, "a", "from b", "__PARALLEL__(a)", "d", END]
+    assert [getattr(output, "chunk", output.node) for output in outputs] == [
+        START,
+        "a",
+        "from b",
+        "__PARALLEL__(a)",
+        "d",
+        END,
+    ]
 
 
 # --- how many nodes, and when to save ---------------------------------------------------------------------------------
@@ -457,7 +468,7 @@ class Watched(ThreadPoolExecutor):
     def wait_for_the_rest(self, count):
         while len(self.futures) < count:
             os.sched_yield()
-        for one in [one for one in self.futures if not one.running()]:
+        for one in [future for future in self.futures if not future.running()]:
             done = threading.Event()
             one.add_done_callback(lambda _, done=done: done.set())
             assert done.wait(PATIENCE)
@@ -580,7 +591,7 @@ def test_durability_with_a_failing_branch(saver, go, durability):
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @pytest.mark.parametrize("last", ["b", "c", "e2", None])
 def test_durability_with_interrupted_branches(saver, go, durability, last):
-    """Whoever comes last, after another has asked: all of it is stored, at one checkpoint."""
+    """The last branch ends after another has asked: everything is stored at one checkpoint."""
     runs, asked, together = [], threading.Event(), threading.Barrier(2)
 
     def node(name, *, asks):
@@ -608,7 +619,7 @@ def test_durability_with_interrupted_branches(saver, go, durability, last):
     graph = built_one.compile(checkpoint_saver=saver, durability=durability, observers=[observe])
     stop = go(graph, {})[-1]
     assert payloads(stop) == ["b", "c"]
-    assert sorted(one.payload for one in graph.get_state(CONFIG).interrupts) == ["b", "c"]
+    assert sorted(each.payload for each in graph.get_state(CONFIG).interrupts) == ["b", "c"]
     answers = {id_: payload.upper() for payload, id_ in ids_of(stop).items()}
     assert go(graph, GraphResume(answers))[-1].state["log"] == ["a", "B", "C", "e", "e2", "d"]
     assert [runs.count(name) for name in ("e", "e2", "b", "c")] == [1, 1, 2, 2]
@@ -644,10 +655,14 @@ def test_several_questions_are_listed_and_answered_one_after_the_other(saver, go
     outputs = go(graph, {})
     stop = outputs[-1]
     assert walked(outputs[:-1]) == [START, "a"]
-    assert (stop.when, payloads(stop), {one.node_id for one in stop.interrupts}) == ("inside", ["b?", "c?"], {"b", "c"})
-    assert len({one.id for one in stop.interrupts}) == 2  # lg#6626
+    assert (stop.when, payloads(stop), {each.node_id for each in stop.interrupts}) == (
+        "inside",
+        ["b?", "c?"],
+        {"b", "c"},
+    )
+    assert len({each.id for each in stop.interrupts}) == 2  # lg#6626
     ids = ids_of(stop)
-    assert {one.payload: one.id for one in graph.get_state(CONFIG).interrupts} == ids
+    assert {each.payload: each.id for each in graph.get_state(CONFIG).interrupts} == ids
     stop = go(graph, GraphResume({ids["c?"]: "C"}))[-1]
     assert ids_of(stop) == {"b?": ids["b?"]}
     assert go(graph, GraphResume("B"))[-1].state["log"] == ["a", "B", "C", "d"]  # only one is left
@@ -774,7 +789,7 @@ def test_update_state_while_several_wait(saver, go):
     ids = ids_of(go(graph, {})[-1])
     stop = go(graph, GraphResume({ids["b?"]: "B"}))[-1]
     graph.update_state(CONFIG, {"log": "update"})
-    assert {one.payload: one.id for one in graph.get_state(CONFIG).interrupts} == ids_of(stop)
+    assert {each.payload: each.id for each in graph.get_state(CONFIG).interrupts} == ids_of(stop)
     final = go(graph, GraphResume({ids["c?"]: "C"}))[-1].state
     assert final["log"] == ["a", "update", "B", "C", "d"]
 
@@ -806,22 +821,22 @@ def test_time_travel_to_a_forks_checkpoint_runs_its_branches_anew(saver, go):
     runs = []
     graph = diamond(b=noting("b", runs), c=noting("c", runs)).compile(checkpoint_saver=saver)
     go(graph, {})
-    before = [one.id for one in saver.list(CONFIG)]
-    at = next(one for one in graph.get_state_history(CONFIG) if one.next == "__PARALLEL__(a)")
+    before = [checkpoint.id for checkpoint in saver.list(CONFIG)]
+    at = next(snapshot for snapshot in graph.get_state_history(CONFIG) if snapshot.next == "__PARALLEL__(a)")
     final = go(graph, None, CONFIG.replace(checkpoint_id=at.config.checkpoint_id))[-1].state
     assert final["log"] == ["a", "b", "c", "d"]
     assert sorted(runs) == ["b", "b", "c", "c"]
-    assert [one.id for one in saver.list(CONFIG)][-len(before) :] == before  # nothing was rewritten
+    assert [checkpoint.id for checkpoint in saver.list(CONFIG)][-len(before) :] == before  # nothing was rewritten
 
 
 def test_time_travel_to_questions_that_were_answered(saver, go):
     graph = diamond(b=asking("b?"), c=asking("c?")).compile(checkpoint_saver=saver)
     stop = go(graph, {})[-1]
     at = CONFIG.replace(checkpoint_id=saver.get(CONFIG).id)
-    go(graph, GraphResume({one.id: one.payload for one in stop.interrupts}))
+    go(graph, GraphResume({each.id: each.payload for each in stop.interrupts}))
     again = go(graph, None, at)[-1]
     assert payloads(again) == ["b?", "c?"]
-    answers = {one.id: one.payload.upper() for one in again.interrupts}
+    answers = {each.id: each.payload.upper() for each in again.interrupts}
     assert go(graph, GraphResume(answers))[-1].state["log"] == ["a", "B?", "C?", "d"]
 
 
@@ -883,7 +898,7 @@ def test_closing_the_stream_in_the_middle_of_chunks(saver, go):
     threads = set(threading.enumerate())
     close_at(graph, go.kind, is_chunk, close)
     assert set(threading.enumerate()) <= threads
-    assert sorted(one for one in runs if "closed" in one) == ["b closed", "c closed"]
+    assert sorted(each for each in runs if "closed" in each) == ["b closed", "c closed"]
     assert "b" not in runs
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)")]
     before = runs.copy()

@@ -473,7 +473,7 @@ def test_java_names(graph):
 
 
 def test_a_slip_in_a_name_that_checkpoint_when_has_is_found_at_compile():
-    """G37, H51: it would never store anything, and nobody would know."""
+    """G37, H51: otherwise it would store nothing, without a message."""
     graph = make_chain({}, a=lambda state: None)
     graph.compile(checkpoint_when=when.any_of(when.after("a"), when.before(END)))
     with pytest.raises(GraphStateError, match="checkpoint_when names 'b', which is not a node"):

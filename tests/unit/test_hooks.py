@@ -233,11 +233,11 @@ def test_what_a_before_hook_returns_is_merged_before_the_node_and_not_stored_alo
     compiled = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         invoke(compiled, {}, how=how)
-    assert [list(one.state["log"]) for one in saver.list(CONFIG)] == [["a"], []]
+    assert [list(checkpoint.state["log"]) for checkpoint in saver.list(CONFIG)] == [["a"], []]
     fails.clear()
     assert invoke(compiled, None, how=how)["log"] == ["a", "before", "b"]
     assert seen == [["a", "before"]] * 2
-    assert [list(one.state["log"]) for one in saver.list(CONFIG)] == [["a", "before", "b"], ["a"], []]
+    assert [list(checkpoint.state["log"]) for checkpoint in saver.list(CONFIG)] == [["a", "before", "b"], ["a"], []]
 
 
 @both
@@ -288,7 +288,7 @@ def test_a_wrap_hook_may_ask_a_human_as_the_node_may(saver, how):
 
     compiled = logs("a").add_wrap_call_node_hook(wrap).compile(checkpoint_saver=saver)
     invoke(compiled, {}, how=how)
-    assert [one.payload for one in saver.interrupts("t")] == ["really?"]
+    assert [stop.payload for stop in saver.interrupts("t")] == ["really?"]
     assert invoke(compiled, GraphResume(False), how=how)["log"] == ["no"]
 
 
@@ -310,7 +310,7 @@ def test_a_hook_that_fails_fails_the_step_and_stores_nothing_of_it(saver, kind, 
     with pytest.raises(NodeExecutionError, match=r"'a'.*broken") as failed:
         invoke(compiled, {}, how=how)
     assert (failed.value.node_id, type(failed.value.__cause__)) == ("a", ValueError)
-    assert [one.node_id for one in saver.list(CONFIG)] == [START]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == [START]
     fails.clear()
     assert invoke(compiled, None, how=how)["log"] == ["a"]
 

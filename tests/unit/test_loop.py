@@ -38,7 +38,7 @@ class Boom(Exception):
 
 
 class Flaky:
-    """A node that logs its runs and fails when it is told to."""
+    """A node that counts its runs and fails while `fails` is set."""
 
     def __init__(self, name):
         self.name = name
@@ -69,7 +69,7 @@ def walked(outputs):
 
 
 def logs(saver, config=CONFIG):
-    return [list(one.state.get("log", [])) for one in reversed(saver.list(config))]
+    return [list(checkpoint.state.get("log", [])) for checkpoint in reversed(saver.list(config))]
 
 
 # --- one step ---------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_k_nodes_store_k_plus_one_checkpoints_each_the_child_of_the_last(saver):
     graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
     assert stored(saver) == [(START, "a"), ("a", "b"), ("b", "c"), ("c", END)]
     history = list(reversed(saver.list(CONFIG)))
-    assert [one.parent_id for one in history] == [None, *(one.id for one in history[:-1])]
+    assert [checkpoint.parent_id for checkpoint in history] == [None, *(checkpoint.id for checkpoint in history[:-1])]
     assert logs(saver) == [[], ["a"], ["a", "b"], ["a", "b", "c"]]
 
 
@@ -278,7 +278,7 @@ def test_node_ids_may_be_members_of_an_enum(saver):
     compiled.invoke({"x": 1}, CONFIG)
     compiled.invoke(None, CONFIG)
     assert stored(saver) == [(START, "one"), ("one", "two"), ("two", END)]
-    assert {type(one.next_node_id) for one in saver.list(CONFIG)} == {str}
+    assert {type(checkpoint.next_node_id) for checkpoint in saver.list(CONFIG)} == {str}
 
 
 def test_nodes_and_edges_take_the_config_if_they_want_it():
@@ -383,7 +383,7 @@ def test_resuming_a_past_checkpoint_appends_and_removes_nothing(saver):
     compiled = graph.compile(checkpoint_saver=saver)
     compiled.invoke({}, CONFIG)
     before = list(saver.list(CONFIG))
-    at_a = next(one for one in before if one.node_id == "a")
+    at_a = next(each for each in before if each.node_id == "a")
     outputs = list(compiled.stream(None, CONFIG.with_check_point_id(at_a.id)))
     assert walked(outputs) == ["b", "c", END]
     assert outputs[-1].state["log"] == ["a", "b", "c"]
@@ -541,7 +541,7 @@ def test_every_nth_node_is_saved_and_start_and_end_always(saver):
     assert stored(saver) == [(START, "a"), ("b", "c"), ("d", "e"), ("e", END)]
     assert logs(saver) == [[], ["a", "b"], ["a", "b", "c", "d"], ["a", "b", "c", "d", "e"]]
     history = list(reversed(saver.list(CONFIG)))
-    assert [one.parent_id for one in history[1:]] == [one.id for one in history[:-1]]
+    assert [checkpoint.parent_id for checkpoint in history[1:]] == [checkpoint.id for checkpoint in history[:-1]]
 
 
 @pytest.mark.parametrize("failing", ["node", "edge"])
@@ -569,7 +569,7 @@ def test_an_interrupt_saves_what_was_finished(saver):
     compiled = chain("a", "b", "c")[0].compile(checkpoint_saver=saver, checkpoint_interval=10, interrupt_before=["c"])
     compiled.invoke({}, CONFIG)
     assert stored(saver) == [(START, "a"), ("b", "c")]
-    assert [one.node_id for one in saver.interrupts("t")] == ["c"]
+    assert [stop.node_id for stop in saver.interrupts("t")] == ["c"]
     assert compiled.invoke(None, CONFIG)["log"] == ["a", "b", "c"]
 
 
@@ -993,15 +993,15 @@ def test_each_checkpoint_says_where_it_comes_from(saver):
     nodes["b"].fails = False
     compiled.invoke(None, RunnableConfig("t", metadata={"shift": "late"}))
     compiled.invoke({}, CONFIG)
-    found = [one.metadata for one in reversed(saver.list(CONFIG))]
-    assert [one["source"] for one in found] == ["input", "loop", "loop", "input", "loop", "loop"]
-    assert [one["step"] for one in found] == [0, 1, 2, 0, 1, 2]
-    assert [one.get("user") for one in found] == ["ann"] * 3 + [None] * 3
-    assert [one.get("shift") for one in found] == [None, None, "late", None, None, None]
-    assert len({one["graph"] for one in found}) == 1
-    assert len({one["run_id"] for one in found[:3]}) == 1
-    assert len({one["run_id"] for one in found}) == 2
-    assert "mine" not in {one["run_id"] for one in found}
+    found = [checkpoint.metadata for checkpoint in reversed(saver.list(CONFIG))]
+    assert [each["source"] for each in found] == ["input", "loop", "loop", "input", "loop", "loop"]
+    assert [each["step"] for each in found] == [0, 1, 2, 0, 1, 2]
+    assert [each.get("user") for each in found] == ["ann"] * 3 + [None] * 3
+    assert [each.get("shift") for each in found] == [None, None, "late", None, None, None]
+    assert len({each["graph"] for each in found}) == 1
+    assert len({each["run_id"] for each in found[:3]}) == 1
+    assert len({each["run_id"] for each in found}) == 2
+    assert "mine" not in {each["run_id"] for each in found}
 
 
 def test_the_fingerprint_tells_graphs_apart(saver):

@@ -55,7 +55,7 @@ def warned_of(caplog):
 
 def test_what_waits_is_read_and_the_rest_is_named(old, caplog):
     with caplog.at_level(logging.WARNING, "graphkit"):
-        assert [one.id for one in old.interrupts("t")] == ["good"]
+        assert [stop.id for stop in old.interrupts("t")] == ["good"]
     assert {"interrupt:text", "interrupt:empty", "interrupt:when"} <= warned_of(caplog)
 
 
@@ -86,10 +86,10 @@ def test_it_can_be_pruned_and_copied(old):
     old.put(T, Checkpoint(node_id="b", next_node_id="c", state={"n": 2}))
     old.put(T, Checkpoint(node_id="c", next_node_id="d", state={"n": 3}))
     assert old.prune("t", keep_last=1, keep_interrupted=True) == 1
-    assert [one.state["n"] for one in old.list(T)] == [3, 1]
+    assert [checkpoint.state["n"] for checkpoint in old.list(T)] == [3, 1]
     assert old.get_writes(T.with_check_point_id(old.list(T)[1].id))["interrupt:good"]["payload"] == "why?"
     old.copy("t", "u")
-    assert [one.state["n"] for one in old.list(RunnableConfig("u"))] == [3, 1]
+    assert [checkpoint.state["n"] for checkpoint in old.list(RunnableConfig("u"))] == [3, 1]
 
 
 def test_it_can_be_exported_and_imported(open_door):
@@ -119,7 +119,7 @@ def test_an_update_and_a_recovery_go_on(saver, open_door):
     saver.put_writes(T, MALFORMED)
     open_door.undo()
     app.update_state(T, {"n": 1})
-    assert [one.payload for one in saver.interrupts("t")] == ["why?"]
+    assert [stop.payload for stop in saver.interrupts("t")] == ["why?"]
     recover(app, "t")
     assert app.invoke(GraphResume("because"), T) == {"n": 1, "answer": "because"}
 

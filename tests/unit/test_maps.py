@@ -57,9 +57,12 @@ def logged(outputs):
 def test_so_many_items(saver, go, count):
     graph = mapped(double, lambda state: range(count)).compile(checkpoint_saver=saver)
     outputs = go(graph, {})
-    assert [one.node for one in outputs] == [START, "m", END]
+    assert [output.node for output in outputs] == [START, "m", END]
     assert logged(outputs) == [2 * n for n in range(count)]
-    assert [(one.node_id, one.next_node_id) for one in saver.list(CONFIG)] == [("m", END), (START, "m")]
+    assert [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in saver.list(CONFIG)] == [
+        ("m", END),
+        (START, "m"),
+    ]
 
 
 ITEMS = {
@@ -97,7 +100,7 @@ def test_items_may_be_found_asynchronously(saver):
 
 
 @pytest.mark.parametrize(
-    ("items", "told"),
+    ("items", "reason"),
     [
         (lambda state: 3, "TypeError"),
         (lambda state: None, "TypeError"),
@@ -107,11 +110,11 @@ def test_items_may_be_found_asynchronously(saver):
         (lambda state: interrupt("which?"), "maps over"),
     ],
 )
-def test_items_that_cannot_be_listed(saver, go, items, told):
+def test_items_that_cannot_be_listed(saver, go, items, reason):
     with pytest.raises(NodeExecutionError, match="maps over") as failed:
         go(mapped(double, items).compile(checkpoint_saver=saver), {})
     assert failed.value.node_id == "m"
-    assert told in str(failed.value)
+    assert reason in str(failed.value)
 
 
 def test_items_must_be_a_key_or_callable():
@@ -201,7 +204,7 @@ def test_an_item_may_be_a_generator(saver, go):
         yield Command(update={"log": item})
 
     outputs = go(mapped(action, lambda state: [1, 2]).compile(checkpoint_saver=saver), {})
-    assert sorted(getattr(one, "chunk", "-") for one in outputs) == ["-", "-", "-", "chunk 1", "chunk 2"]
+    assert sorted(getattr(output, "chunk", "-") for output in outputs) == ["-", "-", "-", "chunk 1", "chunk 2"]
     assert logged(outputs) == [1, 2]
 
 
@@ -210,7 +213,7 @@ def test_items_dispatch(saver, go):
         config.dispatch(item)
 
     outputs = go(mapped(action, lambda state: [1, 2]).compile(checkpoint_saver=saver), {})
-    assert sorted(one.chunk for one in outputs if hasattr(one, "chunk")) == [1, 2]
+    assert sorted(output.chunk for output in outputs if hasattr(output, "chunk")) == [1, 2]
 
 
 def test_asynchronous_items(saver):
@@ -296,7 +299,7 @@ def test_items_that_wait_for_a_thread_are_taken_back(saver, go):
             os.sched_yield()
         if item == 0:
             raise Boom
-        for one in [one for one in pool.futures if not one.running()]:
+        for one in [future for future in pool.futures if not future.running()]:
             done = threading.Event()
             one.add_done_callback(lambda _, done=done: done.set())
             assert done.wait(PATIENCE)
@@ -331,10 +334,10 @@ def test_questions_per_item(saver, go):
 
     graph = mapped(action, lambda state: range(4)).compile(checkpoint_saver=saver)
     stop = go(graph, {})[-1]
-    assert sorted(one.payload for one in stop.interrupts) == ["1?", "2?", "3?"]
-    ids = {one.payload: one.id for one in stop.interrupts}
+    assert sorted(each.payload for each in stop.interrupts) == ["1?", "2?", "3?"]
+    ids = {each.payload: each.id for each in stop.interrupts}
     stop = go(graph, GraphResume({ids["3?"]: "three", ids["1?"]: "one"}))[-1]
-    assert [one.payload for one in stop.interrupts] == ["2?"]
+    assert [each.payload for each in stop.interrupts] == ["2?"]
     assert logged(go(graph, GraphResume("two"))) == ["none", "one", "two", "three"]
     assert runs.count(0) == 1
 
@@ -523,8 +526,8 @@ def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(save
 def test_max_concurrency_with_items_that_wait_for_a_human(saver):
     app = squares([0, 1, 2], lambda n: {"log": interrupt(n)}, max_concurrency=1).compile(checkpoint_saver=saver)
     stop = app.invoke_final({}, CONFIG)
-    assert [one.payload for one in stop.interrupts] == [0, 1, 2]
-    answers = {one.id: one.payload * 10 for one in stop.interrupts}
+    assert [each.payload for each in stop.interrupts] == [0, 1, 2]
+    answers = {each.id: each.payload * 10 for each in stop.interrupts}
     assert app.invoke(GraphResume(answers), CONFIG)["log"] == [0, 10, 20]
 
 
@@ -581,7 +584,7 @@ def overwrites_of(events):
     return [(event.node_id, dict(event.data), event.level) for event in events if event.type == "parallel.overwrite"]
 
 
-def test_branches_that_write_the_same_plain_key_are_told_and_the_last_edge_wins():
+def test_branches_that_write_the_same_plain_key_are_reported_and_the_last_edge_wins():
     events = []
     graph = StateGraph({**SCHEMA, "list": Channels.base(None, list)})
     for name in "ab":
@@ -605,7 +608,7 @@ def test_a_branch_that_writes_a_key_twice_overwrites_nobody():
     assert overwrites_of(events) == []
 
 
-def test_items_that_write_the_same_plain_key_are_told_too():
+def test_items_that_write_the_same_plain_key_are_reported_too():
     events = []
     app = squares([1, 2], lambda n: {"plain": n, "log": n}).compile(observers=[events.append])
     assert app.invoke({})["plain"] == 2

@@ -60,12 +60,15 @@ def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver
     graph = make_chain(a=ask)
     graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
-    assert [one.values for one in new.get_state_history(CONFIG)] == [{"new": 1, "log": []}]
+    assert [snapshot.values for snapshot in new.get_state_history(CONFIG)] == [{"new": 1, "log": []}]
     assert asyncio.run(new.aget_state(CONFIG)).values == {"new": 1, "log": []}
     changed = new.update_state(CONFIG, {"new": 2})
     assert new.get_state(changed).values == {"new": 2, "log": []}
-    assert [dict(one.state) for one in saver.list(CONFIG)] == [{"new": 2, "log": []}, {"old": 1, "log": []}]
-    assert [one.metadata.get("schema_version", 0) for one in saver.list(CONFIG)] == [1, 0]
+    assert [dict(checkpoint.state) for checkpoint in saver.list(CONFIG)] == [
+        {"new": 2, "log": []},
+        {"old": 1, "log": []},
+    ]
+    assert [checkpoint.metadata.get("schema_version", 0) for checkpoint in saver.list(CONFIG)] == [1, 0]
     assert new.invoke(GraphResume("x"), CONFIG) == {"new": 2, "log": ["x"]}
 
 
@@ -76,7 +79,7 @@ def test_an_old_checkpoint_beside_new_ones(saver):
     new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
     new.invoke({}, CONFIG)
     assert new.invoke(None, CONFIG.replace(checkpoint_id=first.id)) == {"new": 1, "log": ["a"]}
-    assert [one.values.keys() for one in new.get_state_history(CONFIG)] == [{"new", "log"}] * 5
+    assert [snapshot.values.keys() for snapshot in new.get_state_history(CONFIG)] == [{"new", "log"}] * 5
 
 
 @pytest.mark.parametrize("given", [None, {}, GraphResume("x")])
@@ -85,14 +88,14 @@ def test_a_state_of_a_newer_version_is_refused_before_anything(saver, given):
     graph = make_chain(a=ask, b=lambda state: runs.append(1))
     graph.compile(checkpoint_saver=saver, migrations=[Migration("a", "b")] * 3).invoke({}, CONFIG)
     old = graph.compile(checkpoint_saver=saver, migrations=[Migration("a", "b")])
-    before = [(one.id, dict(saver.get_writes(CONFIG))) for one in saver.list(CONFIG)]
+    before = [(checkpoint.id, dict(saver.get_writes(CONFIG))) for checkpoint in saver.list(CONFIG)]
     with pytest.raises(GraphRunnerError, match=r"schema version 3.*knows 1"):
         old.invoke(given, CONFIG)
     with pytest.raises(GraphRunnerError, match="schema version 3"):
         old.update_state(CONFIG, {"log": "u"})
     with pytest.raises(GraphRunnerError, match="schema version 3"):
         old.get_state(CONFIG).state  # noqa: B018 - decoded when looked at
-    assert [(one.id, dict(saver.get_writes(CONFIG))) for one in saver.list(CONFIG)] == before
+    assert [(checkpoint.id, dict(saver.get_writes(CONFIG))) for checkpoint in saver.list(CONFIG)] == before
     assert runs == []
 
 

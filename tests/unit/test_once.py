@@ -249,7 +249,9 @@ def test_a_result_cannot_be_changed_afterwards(saver):
 
 
 def saver_at(saver, node_id):
-    return CONFIG.replace(checkpoint_id=next(one.id for one in saver.list(CONFIG) if one.node_id == node_id))
+    return CONFIG.replace(
+        checkpoint_id=next(checkpoint.id for checkpoint in saver.list(CONFIG) if checkpoint.node_id == node_id)
+    )
 
 
 def test_an_effect_that_fails_is_not_recorded(saver):

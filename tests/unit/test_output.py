@@ -23,7 +23,7 @@ STATE = AgentState({"x": 1})
 
 def test_node_outputs():
     start, node, end = NodeOutput(START, STATE), NodeOutput("a", STATE, is_subgraph=True), NodeOutput(END, STATE)
-    assert [(one.is_start, one.is_end, one.is_subgraph) for one in (start, node, end)] == [
+    assert [(each.is_start, each.is_end, each.is_subgraph) for each in (start, node, end)] == [
         (True, False, False), (False, False, True), (False, True, False)
     ]  # fmt: skip
     assert (start.isSTART(), end.isEND(), node.isSubGraph()) == (True, True, True)

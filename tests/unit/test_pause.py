@@ -22,7 +22,7 @@ def run(graph, given, config=CONFIG, *, how="sync"):
 
 
 class Pauser:
-    """A node that asks for a pause of the graph that it will be told."""
+    """A node that pauses its graph, which is set after it is compiled."""
 
     def __init__(self, word, **arguments):
         self.word, self.arguments = word, arguments
@@ -45,7 +45,7 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     assert last.reason() == "pause"
     assert a.asked == [1]
     assert saver.history(CONFIG)[0].status == "interrupted"
-    assert [one.id for one in saver.interrupts("t")] == [last.id]
+    assert [stop.id for stop in saver.interrupts("t")] == [last.id]
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
 

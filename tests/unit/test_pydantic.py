@@ -239,7 +239,7 @@ def test_nested_models_come_back_from_a_saver():
     graph.invoke({"name": "n"}, CONFIG)
     state = saver.get(CONFIG).state
     assert state["inners"] == [Inner(n=1), Inner(n=2)]
-    assert {type(one) for one in state["inners"]} == {Inner}
+    assert {type(each) for each in state["inners"]} == {Inner}
     assert type(graph.get_state(CONFIG).state.inner) is Inner
 
 

@@ -1,4 +1,4 @@
-"""A run notes when it resumed, so that nobody takes the time before that for the time of a node."""
+"""A run notes when it resumed, so that the time before it does not count as the time of a node."""
 
 from datetime import UTC, datetime
 from itertools import pairwise

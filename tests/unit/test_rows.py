@@ -90,7 +90,7 @@ def test_what_is_saved_in_the_background_is_in_order_and_none_is_lost_unseen(tmp
     *_, last = chain(**nodes).compile(checkpoint_saver=saver, durability="async").stream({}, CONFIG)
     assert last.is_end
     again = FileSystemSaver(tmp_path)
-    assert [one.node_id for one in again.list(CONFIG)][::-1] == [START, *names]
+    assert [each.node_id for each in again.list(CONFIG)][::-1] == [START, *names]
 
     class Full(SaverWrapper):
         def put(self, config, checkpoint):
@@ -100,7 +100,7 @@ def test_what_is_saved_in_the_background_is_in_order_and_none_is_lost_unseen(tmp
 
     with pytest.raises(CheckpointStorageError):
         chain(**nodes).compile(checkpoint_saver=Full(saver), durability="async").invoke({}, RunnableConfig("u"))
-    assert [one.node_id for one in again.list(RunnableConfig("u"))][::-1] == [START, "n0", "n1", "n2"]
+    assert [each.node_id for each in again.list(RunnableConfig("u"))][::-1] == [START, "n0", "n1", "n2"]
 
 
 def test_a_thread_of_another_engine_is_left_alone(tmp_path):
@@ -111,4 +111,4 @@ def test_a_thread_of_another_engine_is_left_alone(tmp_path):
     for call in (lambda: app.invoke({}, CONFIG), lambda: app.resume("t"), lambda: app.update_state(CONFIG, {"x": 1})):
         with pytest.raises(GraphRunnerError, match="belongs to langgraph"):
             call()
-    assert [one.id for one in saver.list(CONFIG)] == [theirs.id]
+    assert [checkpoint.id for checkpoint in saver.list(CONFIG)] == [theirs.id]

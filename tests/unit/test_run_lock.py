@@ -85,8 +85,7 @@ def test_a_task_that_outlives_the_holder_does_not_hold_it(saver, app):
 
 def test_two_runs_inside_the_lock_do_not_run_at_the_same_time(tmp_path):
     saver = MemorySaver(lock_timeout=0)
-    graph = make_chain({}, a=lambda state: None)
-    app = graph.compile(checkpoint_saver=saver)
+    app = make_chain({}, a=lambda state: None).compile(checkpoint_saver=saver)
     with saver.run_lock(CONFIG):
         stream = iter(app.stream({}, CONFIG))
         next(stream)

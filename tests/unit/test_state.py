@@ -249,7 +249,7 @@ def test_a_reducer_that_fails_is_named():
     assert isinstance(failed.value.__cause__, TypeError)
 
 
-def test_a_reducer_that_changes_the_old_value_is_told():
+def test_a_reducer_that_changes_the_old_value_is_refused():
     def bad(old, new):
         old.append(new)
         return old
@@ -386,7 +386,7 @@ def test_a_container_that_was_changed_in_place_is_found_at_the_next_update_of_it
     merge(data, {"y": 2}, channels)  # other keys cost nothing
 
 
-def test_a_node_that_gets_around_the_read_only_classes_is_told():
+def test_a_node_that_gets_around_the_read_only_classes_is_refused():
     def push(state):
         heapq.heappush(state["queue"], "a")
         return {"queue": state["queue"]}

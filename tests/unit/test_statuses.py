@@ -60,7 +60,7 @@ def die(run):
     stream.close()
 
 
-# Of a run that nobody answers
+# Runs without interrupts
 
 
 def test_a_run_is_running_while_its_lock_is_held(saver):
@@ -148,7 +148,7 @@ def test_a_process_that_died_after_the_answer_leaves_a_stalled_thread(tmp_path, 
         assert status(saver) == "stalled"
 
 
-# Of one that is answered
+# Runs with interrupts
 
 
 def test_an_answer_from_elsewhere_waits_for_the_next_resume(saver):
@@ -231,10 +231,8 @@ def test_the_answer_in_a_nested_graph_is_that_of_the_thread(saver, has_own_saver
         seen.append(status(saver))
         return answer
 
-    inner = make_chain(LOG, ask=logs(ask))
-    nested = inner.compile(checkpoint_saver=MemorySaver() if has_own_saver else None)
-    graph = make_chain(LOG, sub=nested)
-    app = graph.compile(checkpoint_saver=saver)
+    nested = make_chain(LOG, ask=logs(ask)).compile(checkpoint_saver=MemorySaver() if has_own_saver else None)
+    app = make_chain(LOG, sub=nested).compile(checkpoint_saver=saver)
     app.invoke({}, CONFIG)
     assert status(saver) == "interrupted"
     if has_own_saver:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
 def items(outputs):
     """Node ids, and chunks as they are."""
-    return [one.chunk if isinstance(one, StreamingOutput) else one.node for one in outputs]
+    return [output.chunk if isinstance(output, StreamingOutput) else output.node for output in outputs]
 
 
 class Talker:
@@ -76,9 +76,9 @@ def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, 
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert items(outputs) == [START, "a", "x", "y", "g", "z", END]
     chunks = outputs[2:4]
-    assert [(one.node, one.state["log"], one.is_subgraph) for one in chunks] == [("g", ["a"], False)] * 2
+    assert [(each.node, each.state["log"], each.is_subgraph) for each in chunks] == [("g", ["a"], False)] * 2
     assert outputs[-1].state["log"] == ["a", "done", "z"]
-    assert [one.node_id for one in saver.list(CONFIG)] == ["z", "g", "a", START]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == ["z", "g", "a", START]
     assert (talker.began, talker.closed) == (1, 1)
 
 
@@ -153,7 +153,7 @@ def test_nothing_may_come_after_it(saver, extra, kind):
     graph = make_chain(g=node if kind == "plain" else later).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="Command last"):
         run(graph, {}, how="async" if kind == "async" else "sync")
-    assert [one.node_id for one in saver.list(CONFIG)] == [START]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == [START]
     assert closed == [1]
 
 
@@ -164,7 +164,7 @@ def test_closing_the_stream_in_the_middle(saver, how, kind):
 
     def until_x():
         with closing(graph.stream({}, CONFIG)) as stream:
-            return next(one for one in stream if isinstance(one, StreamingOutput))
+            return next(output for output in stream if isinstance(output, StreamingOutput))
 
     async def auntil_x():
         async with aclosing(graph.astream({}, CONFIG)) as stream:
@@ -260,7 +260,10 @@ def test_branches_and_subgraphs_stream(saver, how, kind):
     said = items(outputs)
     assert [word for word in said if word in {"x", "y"}] == ["x", "y"]
     assert [word for word in said if word in {"u", "v", "g"}] == ["u", "v", "g"]
-    assert {one.chunk for one in outputs if isinstance(one, StreamingOutput) and one.is_subgraph} == {"u", "v"}
+    assert {output.chunk for output in outputs if isinstance(output, StreamingOutput) and output.is_subgraph} == {
+        "u",
+        "v",
+    }
     assert outputs[-1].state["log"] == ["done", "done"]
 
 
@@ -302,7 +305,7 @@ def test_cancelling_stops_at_the_boundary(saver):
         asyncio.run(cancelled())
     talker.at.clear()
     assert talker.closed == 1
-    assert [one.node_id for one in saver.list(CONFIG)][-2:] == ["a", START]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)][-2:] == ["a", START]
     assert asyncio.run(graph.ainvoke(None, CONFIG))["log"] == ["a", "done"]
 
 
@@ -338,7 +341,7 @@ def test_dispatched_in_branches_and_subgraphs(saver):
 
 
 def updates(graph, given, *, how="sync", mode="updates", config=CONFIG):
-    return [(one.node, one.update) for one in run(graph, given, config.replace(stream_mode=mode), how=how)]
+    return [(output.node, output.update) for output in run(graph, given, config.replace(stream_mode=mode), how=how)]
 
 
 def node(word):
@@ -404,7 +407,7 @@ def test_snapshots_with_all_of_it(saver, how, kind):
     config = CONFIG.replace(stream_mode="snapshots")
     outputs = run(compiled, {}, config, how=how)
     of = {StateSnapshot: "snapshot", StreamingOutput: "chunk", NodeOutput: "output", InterruptionMetadata: "stop"}
-    assert [(of[type(one)], one.node) for one in outputs] == [
+    assert [(of[type(output)], output.node) for output in outputs] == [
         ("snapshot", START),
         ("chunk", "g"),
         ("snapshot", "g"),
@@ -414,15 +417,15 @@ def test_snapshots_with_all_of_it(saver, how, kind):
         ("snapshot", "s"),
         ("stop", "z"),
     ]
-    for one in outputs:
-        if isinstance(one, StateSnapshot):
-            assert compiled.get_state(one.config).values == dict(one.state) == one.values
-    assert [of[type(one)] for one in run(compiled, GraphResume("!"), config, how=how)] == ["snapshot", "output"]
+    for output in outputs:
+        if isinstance(output, StateSnapshot):
+            assert compiled.get_state(output.config).values == dict(output.state) == output.values
+    assert [of[type(each)] for each in run(compiled, GraphResume("!"), config, how=how)] == ["snapshot", "output"]
 
 
 def test_without_a_saver_snapshots_are_plain_outputs_in_subgraphs_too():
     graph = make_chain(s=make_chain(p=node("p")).compile()).compile()
-    assert {type(one) for one in graph.stream_snapshots({})} == {NodeOutput}
+    assert {type(snapshot) for snapshot in graph.stream_snapshots({})} == {NodeOutput}
 
 
 def test_a_stream_that_nobody_reads_runs_nothing():

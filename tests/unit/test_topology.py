@@ -1,4 +1,4 @@
-"""Topology: how things want to be called, where names lead, where stops hold, and what tells two graphs apart."""
+"""Topology: how functions are called, what names resolve to, where stops apply, and fingerprints."""
 
 import functools
 
@@ -96,8 +96,8 @@ def fork(source, join, **inside):
 
 
 def topology(nodes, edges, forks=(), schema=None, **aliases):
-    made = {one.id: one for one in (node(one) if isinstance(one, str) else one for one in nodes)}
-    return Topology(made, {one.id: one for one in forks}, edges, schema or StateSchema({}), aliases)
+    made = {each.id: each for each in (node(each) if isinstance(each, str) else each for each in nodes)}
+    return Topology(made, {each.id: each for each in forks}, edges, schema or StateSchema({}), aliases)
 
 
 class Embedded:

@@ -241,6 +241,6 @@ def test_no_saver_is_ever_given_it():
     compiled.invoke({"token": SECRET}, CONFIG)
     compiled.invoke(GraphResume("x", update={"token": SECRET}), CONFIG)
     given = [argument for call in saver.calls if call.method.startswith("put") for argument in call.args]
-    states = [dict(one.state) for one in given if hasattr(one, "state")]
+    states = [dict(each.state) for each in given if hasattr(each, "state")]
     assert len(states) > 3
     assert SECRET not in repr(states) + repr(given)

@@ -60,8 +60,7 @@ closed = pytest.mark.parametrize("schema", [TypedOrder, ModelOrder, CheckedOrder
 
 
 def graph_of(schema, node=lambda state: {}, saver=None, **options):
-    graph = make_chain(schema, a=node)
-    return graph.compile(checkpoint_saver=saver, **options)
+    return make_chain(schema, a=node).compile(checkpoint_saver=saver, **options)
 
 
 @pytest.fixture

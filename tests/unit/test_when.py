@@ -104,7 +104,7 @@ def test_presets_pickle_and_compare(preset):
     again = pickle.loads(pickle.dumps(preset))
     assert again == preset == copy.deepcopy(preset)
     assert hash(again) == hash(preset)
-    assert [one for one in PRESETS if one == preset] == [preset]
+    assert [each for each in PRESETS if each == preset] == [preset]
 
 
 def test_a_preset_shows_what_it_is():

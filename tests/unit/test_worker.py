@@ -222,7 +222,7 @@ def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
     saver.put(RunnableConfig("by hand"), Checkpoint(node_id="a", next_node_id="b", state={}))
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert Worker(mine).run(once=True) == 1
-    assert [status(saver, one) for one in ("mine", "one", "two")] == ["finished", "stalled", "stalled"]
+    assert [status(saver, each) for each in ("mine", "one", "two")] == ["finished", "stalled", "stalled"]
     assert len(caplog.records) == 2  # the other graph, and none at all
     assert "another graph" in caplog.text
 
@@ -288,7 +288,7 @@ def test_a_run_that_succeeds_in_the_end(saver, serving):
     assert len(tries) == 3
 
 
-def test_a_node_that_is_gone_is_told_and_does_not_keep_the_worker_busy(saver, caplog):
+def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplog):
     app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     latest = saver.get(RunnableConfig("t"))
@@ -351,7 +351,7 @@ def test_workers_side_by_side_run_a_thread_one_at_a_time(saver, serving):
 
 
 def stopped_in_a_node(app, began, go_on):
-    """A worker that is told to stop while a node is at work; how many runs it took up."""
+    """Stop a worker while a node executes; return how many runs it resumed."""
     worker = Worker(app, interval=SOON)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(worker.run)
@@ -407,7 +407,7 @@ def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
     app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver, interrupt_before=["c"])
     crash(app, "t", after="a")
     assert stopped_in_a_node(app, began, go_on) == 1
-    assert [one.when for one in saver.interrupts("t")] == ["before"]
+    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
     assert Worker(app).run(once=True) == 0
 
 

@@ -21,7 +21,7 @@ from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySa
 
 QUALITIES = [name for name, _ in inspect.getmembers(BaseCheckpointSaver, inspect.isdatadescriptor) if name[0] != "_"]
 """The properties of the contract: what a saver declares about itself."""
-LOCAL = {"threadId"}  # tells a config's thread id, and asks no store
+LOCAL = {"threadId"}  # returns a config's thread id, and needs no store
 
 
 def methods_of(contract):
@@ -170,7 +170,7 @@ def test_a_wrapper_removes_checkpoints_if_its_delegate_does(wrap):
     config = RunnableConfig("t")
     ids = [saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": n})).checkpoint_id for n in range(3)]
     assert saver.remove(config, ids[:2]) == 2
-    assert [one.id for one in saver.list(config)] == ids[2:]
+    assert [checkpoint.id for checkpoint in saver.list(config)] == ids[2:]
 
 
 @pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])

@@ -16,7 +16,7 @@ FID = 77
 
 
 def make_data(count=40, fid=FID, lengths=(0, 30, 700)):
-    """Return the bytes of a header and of so many records."""
+    """Return the bytes of a header and of a number of records."""
     data = bytearray(bytes(HEADER_SIZE))
     for seq in range(count):
         payload = bytes([65 + seq % 26]) * lengths[seq % len(lengths)]

@@ -147,7 +147,7 @@ def test_a_keyframe_names_the_bytes_that_are_there_already(log):
 
 
 class Refusing(MemoryLogBytes):
-    """A medium that refuses to append after so many records."""
+    """A medium that refuses to append after a number of records."""
 
     left = 1 << 30
 

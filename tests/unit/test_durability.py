@@ -25,7 +25,7 @@ from graphkit.errors import (
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, both, make_chain, outputs as run, stored
+from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, both, make_chain, make_graph, outputs as run, stored
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -299,9 +299,7 @@ def test_at_exit_a_finished_branch_is_kept_at_a_failure(saver, how):
             raise ValueError
         return {"log": "c"}
 
-    graph = StateGraph(LOG).add_node("b", b).add_node("c", c)
-    for name in ("b", "c"):
-        graph.add_edge(START, name).add_edge(name, END)
+    graph = make_graph(LOG, "START>b,c b>END c>END", b=b, c=c)
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(compiled, {}, how=how)

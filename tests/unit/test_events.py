@@ -16,7 +16,7 @@ from graphkit import (
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, LOG, both, invoke, says
+from tests.support.graphs import CONFIG, LOG, both, invoke, make_graph, says
 
 chain = partial(graphs.make_chain_of, LOG, {})
 
@@ -163,10 +163,13 @@ def test_a_question_and_its_answer(how):
 @both
 def test_a_fork(how):
     recorder = Recorder()
-    graph = StateGraph(LOG).add_node("b", says("b")).add_node("c", says("c")).add_node("j", says("j"))
-    for name in ("b", "c"):
-        graph.add_edge(START, name).add_edge(name, "j")
-    invoke(graph.add_edge("j", END).compile(checkpoint_saver=MemorySaver(), observers=[recorder]), {}, how=how)
+    invoke(
+        make_graph(LOG, "START>b,c b>j c>j j>END", b=says("b"), c=says("c"), j=says("j")).compile(
+            checkpoint_saver=MemorySaver(), observers=[recorder]
+        ),
+        {},
+        how=how,
+    )
     taken = recorder.take()
     fork = "__PARALLEL__(__START__)"
     assert taken[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from graphkit import END, START, Channels, Command, RunnableConfig, StateGraph
+from graphkit import END, START, Channels, Command, StateGraph
 from graphkit.errors import GraphStateError
-from savers import MemorySaver
 from tests.support.graphs import make_graph
 
 LOG = {"log": Channels.appender_with_duplicate()}
@@ -46,15 +45,6 @@ def test_nodes_and_edges_of_both_are_one_graph():
     assert list(graph.compile().topology.nodes) == ["A", "S-a", "S-b", "Z"]
     assert edges(graph) == {START: "A", "A": "S-a", "S-a": "S-b", "S-b": "Z", "Z": END}
     assert log(graph.compile()) == ["A", "a", "b", "Z"]
-
-
-def test_one_history_on_one_thread_with_the_parents_channels():
-    child = chain("a", "b", schema={})  # without its own channel, a node's update would replace the list
-    app = chain(("S", child), "Z").compile(checkpoint_saver=MemorySaver())
-    assert list(app.invoke({}, RunnableConfig("t"))["log"]) == ["a", "b", "Z"]
-    assert [(snapshot.node, snapshot.next) for snapshot in app.get_state_history(RunnableConfig("t"))][::-1] == [
-        (START, "S-a"), ("S-a", "S-b"), ("S-b", "Z"), ("Z", END),
-    ]  # fmt: skip
 
 
 def test_merged_in_merged_in_merged():
@@ -109,24 +99,13 @@ def test_an_inner_start_and_an_outer_way_out_meet_in_one_bridge_each():
 
 def test_a_start_that_forks_and_a_way_out_that_forks():
     """Refused in langgraph4j."""
-    forking = StateGraph(LOG)
-    for name in "ab":
-        forking.add_node(name, logs(name)).add_edge(START, name).add_edge(name, END)
+    forking = make_graph(LOG, "START>a,b a>END b>END", make_node=logs)
     topology = (
         make_graph(LOG, "START>S S>Y,Z Y>END Z>END", S=forking, Y=logs("Y"), Z=logs("Z")).compile().topology
     )  # fmt: skip
     first, second = topology.forks.values()
     assert (first.source, first.heads, first.join) == ("S-__START__", ("S-a", "S-b"), "S-__END__")
     assert (second.source, second.heads, second.join) == ("S-__END__", ("Y", "Z"), END)
-
-
-def test_running_merged_graphs_as_branches():
-    graph = StateGraph(LOG).add_node("A", logs("A")).add_node("J", logs("J")).add_edge(START, "A").add_edge("J", END)
-    for name, child in (("S", CHILD), ("T", CONDITIONAL)):
-        graph.add_node(name, child).add_edge("A", name).add_edge(name, "J")
-    app = graph.compile()
-    assert log(app, {"way": "y"}) == ["A", "a", "b", "b", "J"]
-    assert [output.node for output in app.stream({"way": "x"})] == [START, "A", "__PARALLEL__(A)", "J", END]
 
 
 def test_merged_graphs_as_branches():

@@ -63,21 +63,6 @@ def test_what_a_node_keeps_of_its_options(graph):
     assert (plain.action.function, plain.retry, plain.executor, plain.timeout) == (node, None, None, None)
 
 
-def test_a_failing_node_with_a_retry_runs_again():
-    tries = []
-
-    def flaky(state):
-        tries.append(1)
-        if len(tries) < 3:
-            raise OSError
-        return {"tries": len(tries)}
-
-    graph = (
-        StateGraph({}).add_node("a", flaky, retry=RetryPolicy(initial_delay=0)).add_edge(START, "a").add_edge("a", END)
-    )
-    assert graph.compile().invoke({}) == {"tries": 3}
-
-
 @pytest.mark.parametrize(("own", "seconds"), [(None, "0.01"), (0.02, "0.02")])
 def test_a_late_node_fails_after_its_own_timeout_or_that_of_the_graph(own, seconds):
     free = threading.Event()

@@ -51,10 +51,11 @@ def test_excluded_keys_are_in_no_byte_of_the_store(tmp_path):
     """H52: `api_key`, `credentials`, `access_token`: nodes have them, the disk does not."""
     secrets = ("api_key", "credentials", "access_token")
     seen = []
-    graph = StateGraph({key: Channels.transient() for key in secrets})
-    graph.add_node("use", lambda state: seen.append([state[key] for key in secrets]))
-    graph.add_node("ask", lambda state: {"answer": interrupt("?")})
-    graph.add_edge(START, "use").add_edge("use", "ask").add_edge("ask", END)
+    graph = make_chain(
+        {key: Channels.transient() for key in secrets},
+        use=lambda state: seen.append([state[key] for key in secrets]),
+        ask=lambda state: {"answer": interrupt("?")},
+    )
     saver = FileSystemSaver(tmp_path)
     last = graph.compile(checkpoint_saver=saver).invoke_final(
         {"api_key": "PRIVATE-1", "credentials": {"user": "PRIVATE-2"}, "access_token": b"PRIVATE-3", "n": 1}, CONFIG

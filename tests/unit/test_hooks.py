@@ -18,7 +18,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
-from tests.support.graphs import CONFIG, LOG, invoke, make_chain, make_chain_of
+from tests.support.graphs import CONFIG, LOG, invoke, make_chain, make_chain_of, make_graph
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -345,10 +345,7 @@ def test_a_before_hook_comes_before_the_question_of_an_action(saver, how):
 
 @both
 def test_edge_hooks_update_the_state_and_redirect(saver, how):
-    graph = StateGraph(LOG)
-    for name in "abc":
-        graph.add_node(name, lambda state, name=name: {"log": name})
-    graph.add_edge(START, "a").add_edge("b", END).add_edge("c", END)
+    graph = make_graph(LOG, "START>a b>END c>END")
     graph.add_conditional_edges("a", lambda state: state["key"], {"to b": "b", "to c": "c"})
     graph.add_before_call_edge_hook("a", of(how, lambda source, state, config: {"key": "to b"}))
     graph.add_after_call_edge_hook("a", of(how, lambda source, state, config, key: Command("to c", {"log": key})))

@@ -469,11 +469,7 @@ def test_without_a_saver_the_limit_names_the_thread_of_the_config(config, thread
 
 
 def test_the_limit_names_the_state_that_the_node_of_a_branch_would_have_received():
-    graph = StateGraph(LOG)
-    for name in ("a", "b", "c", "d", "e"):
-        graph.add_node(name, says(name))
-    graph.add_edge(START, "a").add_edge("a", "b").add_edge("a", "c").add_edge("b", "d")
-    graph.add_edge("c", "e").add_edge("d", "e").add_edge("e", END)
+    graph = make_graph(LOG, "START>a a>b,c b>d c>e d>e e>END", make_node=says)
     with pytest.raises(MaxIterationsError) as failed:
         graph.compile(max_iterations=3).invoke({})
     assert (failed.value.node_id, failed.value.state["log"]) == ("d", ["a", "b"])
@@ -789,10 +785,7 @@ def test_an_answer_to_a_past_stop_is_found_again_and_the_old_line_stays(saver):
 
 
 def steered(**options):
-    graph = StateGraph(LOG)
-    for name in ("a", "b", "c"):
-        graph.add_node(name, Flaky(name))
-    graph.add_edge(START, "a").add_edge("b", END).add_edge("c", END)
+    graph = make_graph(LOG, "START>a b>END c>END", make_node=Flaky)
     return graph.add_conditional_edges("a", lambda s: Command(s.value("go", "c"), {"log": "edge"})).compile(**options)
 
 

@@ -16,7 +16,7 @@ from graphkit import (
 )
 from graphkit.errors import MaxIterationsError, NodeExecutionError
 from tests.support import graphs
-from tests.support.graphs import CONFIG, COUNTED as LOG, both, make_chain, outputs as run, stored
+from tests.support.graphs import CONFIG, COUNTED as LOG, both, make_chain, make_graph, outputs as run, stored
 
 says = partial(graphs.says, n=1)
 chain = partial(graphs.make_chain_of, LOG, {"n": 1})
@@ -143,10 +143,13 @@ def test_a_fork_inside(saver, how):
 
 @both
 def test_as_a_branch(saver, how):
-    graph = StateGraph(LOG).add_node("S", chain("p", "q")).add_node("b", says("b")).add_node("j", says("j"))
-    for name in ("S", "b"):
-        graph.add_edge(START, name).add_edge(name, "j")
-    outputs = run(graph.add_edge("j", END).compile(checkpoint_saver=saver), {}, how=how)
+    outputs = run(
+        make_graph(LOG, "START>S,b S>j b>j j>END", S=chain("p", "q"), b=says("b"), j=says("j")).compile(
+            checkpoint_saver=saver
+        ),
+        {},
+        how=how,
+    )
     assert outputs[-1].state["log"] == ["p", "q", "b", "j"]
 
 

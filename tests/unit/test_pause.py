@@ -11,7 +11,7 @@ import pytest
 
 from graphkit import END, START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, both, make_chain, says
+from tests.support.graphs import CONFIG, LOG, both, make_chain, make_graph, says
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -104,9 +104,7 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
     p = Pauser("p")
     runs = []
     child = make_chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
-    graph = StateGraph(LOG).add_node("s", child).add_node("b", says("b")).add_node("j", says("j")).add_edge("j", END)
-    for name in ("s", "b"):
-        graph.add_edge(START, name).add_edge(name, "j")
+    graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=child, b=says("b"), j=says("j"))
     compiled = p.graph = graph.compile(checkpoint_saver=saver)
     last = run(compiled, {}, how=how)
     assert last.metadata == {"reason": "pause"}

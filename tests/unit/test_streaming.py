@@ -13,15 +13,13 @@ from graphkit import (
     GraphResume,
     InterruptionMetadata,
     NodeOutput,
-    RetryPolicy,
     StateGraph,
     StateSnapshot,
     StreamingOutput,
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
-from savers import MemorySaver
-from tests.support.graphs import CONFIG, LOG, make_chain, outputs as run
+from tests.support.graphs import CONFIG, LOG, make_chain, make_graph, outputs as run
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -207,17 +205,6 @@ def test_a_question_in_the_middle(saver, how, kind):
 
 
 @kinds
-def test_a_retry_starts_it_over(how, kind):
-    failures = [1]
-    talker = Talker("x", "y")
-    talker.at["y"] = lambda: failures and [][failures.pop()]
-    graph = StateGraph(LOG).add_node("g", talker.node(kind), retry=RetryPolicy(initial_delay=0, jitter=False))
-    outputs = run(graph.add_edge(START, "g").add_edge("g", END).compile(), {}, how=how)
-    assert items(outputs) == [START, "x", "x", "y", "g", END]
-    assert outputs[-1].state["log"] == ["done"]
-
-
-@kinds
 def test_after_hooks_come_when_the_stream_is_over(how, kind):
     seen = []
     talker = Talker("x", "y")
@@ -253,9 +240,7 @@ def test_a_function_that_returns_a_generator_streams_too():
 def test_branches_and_subgraphs_stream(saver, how, kind):
     one, other = Talker("x", "y"), Talker("u", "v")
     child = make_chain(g=other.node(kind)).compile()
-    graph = StateGraph(LOG).add_node("f", one.node(kind)).add_node("s", child)
-    for name in ("f", "s"):
-        graph.add_edge(START, name).add_edge(name, END)
+    graph = make_graph(LOG, "START>f,s f>END s>END", f=one.node(kind), s=child)
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     said = items(outputs)
     assert [word for word in said if word in {"x", "y"}] == ["x", "y"]
@@ -279,9 +264,7 @@ def test_a_finished_generator_beside_a_failed_branch_is_not_repeated(saver, how,
         if fails:
             raise ValueError
 
-    graph = StateGraph(LOG).add_node("f", talker.node(kind)).add_node("o", other)
-    for name in ("f", "o"):
-        graph.add_edge(START, name).add_edge(name, END)
+    graph = make_graph(LOG, "START>f,o f>END o>END", f=talker.node(kind), o=other)
     compiled = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         run(compiled, {}, how=how)
@@ -330,9 +313,7 @@ def test_dispatched_in_branches_and_subgraphs(saver):
     def node(word):
         return lambda state, config: config.dispatch(word)
 
-    graph = StateGraph(LOG).add_node("b", node("b!")).add_node("s", make_chain(p=node("p!")).compile())
-    for name in ("b", "s"):
-        graph.add_edge(START, name).add_edge(name, END)
+    graph = make_graph(LOG, "START>b,s b>END s>END", b=node("b!"), s=make_chain(p=node("p!")).compile())
     said = items(graph.compile(checkpoint_saver=saver).stream({}, CONFIG))
     assert sorted(word for word in said if "!" in word) == ["b!", "p!"]
 
@@ -384,9 +365,7 @@ def test_the_update_of_an_edge_that_a_resume_takes_is_shown(saver):
 
 def test_updates_of_forks_and_subgraphs(saver):
     child = make_chain(p=node("p"), q=lambda state: {"mine": 1}).compile()
-    graph = StateGraph(LOG).add_node("b", node("b")).add_node("c", node("c")).add_node("s", child)
-    for name in ("b", "c"):
-        graph.add_edge(START, name).add_edge(name, "s")
+    graph = make_graph(LOG, "START>b,c b>s c>s", b=node("b"), c=node("c"), s=child)
     assert updates(graph.add_edge("s", END).compile(checkpoint_saver=saver), {}) == [
         (START, {}),
         ("__PARALLEL__(__START__)", {"b": {"log": "b"}, "c": {"log": "c"}}),
@@ -426,9 +405,3 @@ def test_snapshots_with_all_of_it(saver, how, kind):
 def test_without_a_saver_snapshots_are_plain_outputs_in_subgraphs_too():
     graph = make_chain(s=make_chain(p=node("p")).compile()).compile()
     assert {type(snapshot) for snapshot in graph.stream_snapshots({})} == {NodeOutput}
-
-
-def test_a_stream_that_nobody_reads_runs_nothing():
-    stream = make_chain(a=lambda state: 1 / 0).compile(checkpoint_saver=MemorySaver()).stream({}, CONFIG)
-    stream.close()
-    assert list(stream) == []

@@ -11,17 +11,14 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from savers import MemorySaver
-from tests.support.graphs import make_chain
+from tests.support.graphs import make_chain, make_graph
 
 CONFIG = RunnableConfig("t")
 LOG = {"log": Channels.appender_with_duplicate()}
 
 
 def graph():
-    built = StateGraph(LOG)
-    for name in ("a", "b", "c"):
-        built.add_node(name, lambda s, name=name: {"log": name})
-    built.add_edge(START, "a").add_edge("b", "c").add_edge("c", END)
+    built = make_graph(LOG, "START>a b>c c>END")
     return built.add_conditional_edges("a", lambda s: Command("c" if s.value("skip") else "b", {"log": "edge"}))
 
 

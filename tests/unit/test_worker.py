@@ -386,9 +386,9 @@ def test_stopping_inside_an_embedded_graph_and_a_fork(saver):
         assert go_on.wait(PATIENCE)
 
     child = log_of(one=work, two=None).compile()
-    graph = StateGraph({"log": Channels.appender_with_duplicate()})
-    graph.add_node("a", noting("a", None)).add_node("child", child).add_node("end", noting("end", None))
-    graph.add_edge(START, "a").add_edge("a", "child").add_edge("child", "end").add_edge("end", END)
+    graph = make_chain(
+        {"log": Channels.appender_with_duplicate()}, a=noting("a", None), child=child, end=noting("end", None)
+    )
     app = graph.compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     assert stopped_in_a_node(app, began, go_on) == 1

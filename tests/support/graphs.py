@@ -88,3 +88,15 @@ def invoke(graph, given, config=CONFIG, *, how="sync"):
 def stored(saver, config=CONFIG):
     """(node, next) of what is stored, oldest first."""
     return [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in reversed(saver.list(config))]
+
+
+def fail_once(node, error=ValueError):
+    """Make a node that raises an error the first time, and then calls another node."""
+    errors = [error]
+
+    def run(state):
+        if errors:
+            raise errors.pop()
+        return node(state)
+
+    return run

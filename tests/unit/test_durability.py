@@ -25,7 +25,17 @@ from graphkit.errors import (
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, both, make_chain, make_graph, outputs as run, stored
+from tests.support.graphs import (
+    CONFIG,
+    COUNTED as LOG,
+    Killed,
+    both,
+    fail_once,
+    make_chain,
+    make_graph,
+    outputs as run,
+    stored,
+)
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -262,19 +272,14 @@ def test_at_exit_one_checkpoint_at_the_end(saver, how):
 
 @both
 def test_at_exit_at_a_stop_a_failure_and_a_close(saver, how):
-    fails = [1]
 
-    def c(state):
-        if fails:
-            raise ValueError
-        return {"log": interrupt("?"), "n": 1}
+    c = fail_once(lambda state: {"log": interrupt("?"), "n": 1})
 
     graph = chain("a", "b", c=c, d=says("d")).compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert stored(saver) == [("b", "c")]
     assert saver.history(CONFIG)[0].status == "failed"
-    fails.clear()
     run(graph, None, how=how)
     assert stored(saver) == [("b", "c")]
     assert saver.history(CONFIG)[0].status == "interrupted"
@@ -288,22 +293,18 @@ def test_at_exit_at_a_stop_a_failure_and_a_close(saver, how):
 
 @both
 def test_at_exit_a_finished_branch_is_kept_at_a_failure(saver, how):
-    runs, fails = [], [1]
+    runs = []
 
     def b(state):
         runs.append("b")
         return {"log": "b"}
 
-    def c(state):
-        if fails:
-            raise ValueError
-        return {"log": "c"}
+    c = fail_once(lambda state: {"log": "c"})
 
     graph = make_graph(LOG, "START>b,c b>END c>END", b=b, c=c)
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(compiled, {}, how=how)
-    fails.clear()
     assert run(compiled, None, how=how)[-1].state["log"] == ["b", "c"]
     assert runs == ["b"]
 
@@ -403,18 +404,13 @@ def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @both
 def test_without_preserve_it_is_gone_after_success_and_kept_after_failure(saver, durability, how):  # G20
-    fails = [1]
 
-    def b(state):
-        if fails:
-            raise ValueError
-        return {"log": "b"}
+    b = fail_once(lambda state: {"log": "b"})
 
     graph = chain("a", b=b).compile(checkpoint_saver=saver, preserve=False, durability=durability)
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
-    fails.clear()
     for output in run(graph, None, how=how):
         last = output
     assert last.state["log"] == ["a", "b"]

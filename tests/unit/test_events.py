@@ -16,7 +16,7 @@ from graphkit import (
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, LOG, both, invoke, make_graph, says
+from tests.support.graphs import CONFIG, LOG, both, fail_once, invoke, make_graph, says
 
 chain = partial(graphs.make_chain_of, LOG, {})
 
@@ -70,12 +70,9 @@ def test_a_run_from_start_to_end(how):
 
 @both
 def test_a_crash_and_a_resume(how):  # G25
-    recorder, fails = Recorder(), [1]
+    recorder = Recorder()
 
-    def b(state):
-        if fails:
-            raise ValueError("no")
-        return {"log": "b"}
+    b = fail_once(lambda state: {"log": "b"}, ValueError("no"))
 
     saver = MemorySaver()
     graph = chain("a", b=b).compile(checkpoint_saver=saver, observers=[recorder])
@@ -93,7 +90,6 @@ def test_a_crash_and_a_resume(how):  # G25
         *node("b"),
         "graph.fail b",
     ]
-    fails.clear()
     invoke(graph, None, how=how)
     load, resume = recorder.events[:2]
     assert (resume.data["checkpoint_node"], resume.data["resume_node"]) == ("a", "b")

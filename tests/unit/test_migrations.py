@@ -7,7 +7,7 @@ import pytest
 from graphkit import GraphResume, RunnableConfig, interrupt
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, make_chain
+from tests.support.graphs import CONFIG, fail_once, make_chain
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 
@@ -124,19 +124,14 @@ def test_what_a_migration_does_to_its_argument_changes_no_stored_state(saver):
 
 
 def test_a_failure_after_a_migration_migrates_once(saver):
-    fails = [1]
 
-    def b(state):
-        if fails:
-            raise ValueError
-        return {"log": state["n"]}
+    b = fail_once(lambda state: {"log": state["n"]})
 
     graph = make_chain(a=ask, b=b)
     graph.compile(checkpoint_saver=saver).invoke({"n": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[lambda state: {**state, "n": state["n"] + 1}])
     with pytest.raises(GraphRunnerError):
         new.invoke(GraphResume("x"), CONFIG)
-    fails.clear()
     assert new.invoke(None, CONFIG)["log"] == ["x", 2]
 
 
@@ -177,18 +172,13 @@ def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
 
 def test_an_answer_that_was_recorded_before_is_merged_after():
     saver = MemorySaver()
-    fails = [1]
 
-    def a(state):
-        if fails:
-            raise ValueError
-        return {"log": dict(state).get("new")}
+    a = fail_once(lambda state: {"log": dict(state).get("new")})
 
     graph = make_chain(a=a)
     old = graph.compile(checkpoint_saver=saver, interrupt_before=["a"])
     old.invoke({"old": 1}, CONFIG)
     with pytest.raises(GraphRunnerError):
         old.invoke(GraphResume({"log": "answer"}), CONFIG)
-    fails.clear()
     new = graph.compile(checkpoint_saver=saver, interrupt_before=["a"], migrations=[Migration("old", "new")])
     assert new.invoke(None, CONFIG)["log"] == ["answer", 1]

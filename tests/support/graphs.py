@@ -100,3 +100,8 @@ def fail_once(node, error=ValueError):
         return node(state)
 
     return run
+
+
+def logged(outputs):
+    """Return the log in the state of the last output."""
+    return list(outputs[-1].state["log"])

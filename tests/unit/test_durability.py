@@ -31,6 +31,7 @@ from tests.support.graphs import (
     Killed,
     both,
     fail_once,
+    logged,
     make_chain,
     make_graph,
     outputs as run,
@@ -114,7 +115,7 @@ def test_a_failure_in_the_background_comes_back_at_the_next_save_or_the_end(list
         run(graph, {}, how=how)
     assert raised.value is error
     assert stored(saver) == WHOLE[:2]  # nothing after what failed
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
     assert stored(saver) == WHOLE
 
 
@@ -124,7 +125,7 @@ def test_a_failure_of_the_last_put_is_no_success(saver, how):
     graph = chain("a", "b", "c").compile(checkpoint_saver=scripted, durability="async")
     with pytest.raises(CheckpointStorageError):
         run(graph, {}, how=how)
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
 
 
 def test_closing_the_stream_raises_a_failure_in_the_background():
@@ -164,7 +165,7 @@ def test_closing_waits_for_the_background(saver, how):
         assert [next(stream).node, next(stream).node] == [START, "a"]
         stream.close()
     assert stored(saver) == WHOLE[:2]
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
 
 
 @both
@@ -244,7 +245,7 @@ def test_a_death_at_any_write_in_the_background_loses_only_what_was_not_stored(l
         else:
             break
         given = None if at > 1 else {}
-        assert run(graph.compile(checkpoint_saver=store), given, how=how)[-1].state["log"] == ["a", "b", "c"]
+        assert logged(run(graph.compile(checkpoint_saver=store), given, how=how)) == ["a", "b", "c"]
         assert stored(store) == WHOLE
     assert at == 5
 
@@ -266,7 +267,7 @@ def test_no_thread_is_left_behind():
 @both
 def test_at_exit_one_checkpoint_at_the_end(saver, how):
     graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="exit")
-    assert run(graph, {}, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph, {}, how=how)) == ["a", "b", "c"]
     assert stored(saver) == [("c", END)]
 
 
@@ -283,7 +284,7 @@ def test_at_exit_at_a_stop_a_failure_and_a_close(saver, how):
     run(graph, None, how=how)
     assert stored(saver) == [("b", "c")]
     assert saver.history(CONFIG)[0].status == "interrupted"
-    assert run(graph, GraphResume("c"), how=how)[-1].state["log"] == ["a", "b", "c", "d"]
+    assert logged(run(graph, GraphResume("c"), how=how)) == ["a", "b", "c", "d"]
     assert stored(saver) == [("b", "c"), ("d", END)]
     stream = graph.stream({}, RunnableConfig("u"))
     assert [next(stream).node, next(stream).node] == [START, "a"]
@@ -305,7 +306,7 @@ def test_at_exit_a_finished_branch_is_kept_at_a_failure(saver, how):
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(compiled, {}, how=how)
-    assert run(compiled, None, how=how)[-1].state["log"] == ["b", "c"]
+    assert logged(run(compiled, None, how=how)) == ["b", "c"]
     assert runs == ["b"]
 
 
@@ -355,7 +356,7 @@ def test_with_a_warning_the_run_goes_on(saver, durability, how, caplog):
     compiled = graph.compile(
         checkpoint_saver=scripted, durability=durability, on_save_error="warn", observers=[events.append]
     )
-    assert run(compiled, {}, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(compiled, {}, how=how)) == ["a", "b", "c"]
     if durability == "exit":
         assert not caplog.records
         assert stored(saver) == [("c", END)]
@@ -373,7 +374,7 @@ def test_with_a_warning_and_a_store_that_never_works(how):
         saver.fail(method, full(), times=None)
     graph = chain("a", b=lambda state, config: {"log": config.once("k", lambda: "once")})
     compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
-    assert run(compiled, {}, how=how)[-1].state["log"] == ["a", "once"]
+    assert logged(run(compiled, {}, how=how)) == ["a", "once"]
 
 
 @both
@@ -394,7 +395,7 @@ def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, 
     with pytest.raises(Killed):
         run(graph.compile(checkpoint_saver=scripted, on_save_error="warn"), {}, how=how)
     fails.clear()
-    assert run(graph.compile(checkpoint_saver=saver), None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph.compile(checkpoint_saver=saver), None, how=how)) == ["a", "b", "c"]
     assert runs == ["a", "b", "c", "b", "c"]
 
 
@@ -430,7 +431,7 @@ def test_a_delete_that_fails_is_an_event_and_costs_no_result(saver, how, caplog)
     events = []
     scripted = ScriptedSaver(saver).fail("delete", full())
     graph = chain("a").compile(checkpoint_saver=scripted, preserve=False, observers=[events.append])
-    assert run(graph, {}, how=how)[-1].state["log"] == ["a"]
+    assert logged(run(graph, {}, how=how)) == ["a"]
     assert "could not be deleted" in caplog.text
     (failure,) = [event for event in events if event.type == "checkpoint.delete"]
     assert (failure.level, "full" in failure.data["error"]) == ("warning", True)

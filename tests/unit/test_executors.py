@@ -30,7 +30,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG
+from tests.support.graphs import CONFIG, logged
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -78,10 +78,6 @@ def alone(node, **options):
 
 def where(state):
     return {"log": threading.current_thread().name.partition("_")[0]}
-
-
-def logged(outputs):
-    return list(outputs[-1].state["log"])
 
 
 # --- which executor ---------------------------------------------------------------------------------------------------

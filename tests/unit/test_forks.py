@@ -35,7 +35,7 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, make_graph, stored
+from tests.support.graphs import CONFIG, logged, make_graph, stored
 
 SCHEMA = {
     "log": Channels.appender_with_duplicate(),
@@ -111,7 +111,7 @@ def test_a_fork_is_one_step_with_one_output_and_one_checkpoint(saver, go):  # be
     outputs = go(diamond().compile(checkpoint_saver=saver), {})
     assert walked(outputs) == [START, "a", "__PARALLEL__(a)", "d", END]
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
-    assert outputs[-1].state["log"] == ["a", "b", "c", "d"]
+    assert logged(outputs) == ["a", "b", "c", "d"]
     history = list(reversed(saver.list(CONFIG)))
     assert [checkpoint.parent_id for checkpoint in history] == [None, *(checkpoint.id for checkpoint in history[:-1])]
     assert [list(checkpoint.state.get("log", ())) for checkpoint in history] == [
@@ -160,7 +160,7 @@ def test_conditional_edges_and_loops_inside_a_branch(saver, go):
 def test_commands_inside_a_branch(saver, go):
     graph = built("START>b,c c>d x>d y>d d>END", b=lambda s: Command("y", {"log": "b"}))
     graph.add_conditional_edges("b", lambda s: "x", ["x", "y"])
-    assert go(graph.compile(checkpoint_saver=saver), {})[-1].state["log"] == ["b", "y", "c", "d"]
+    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == ["b", "y", "c", "d"]
 
 
 @pytest.mark.parametrize("target", ["e", "c", "a", END, "__PARALLEL__(a)", "nowhere"])
@@ -174,7 +174,7 @@ def test_a_command_that_leads_out_of_its_branch_is_refused(go, target):
 def test_an_edge_of_a_branch_that_updates_the_state(saver, go):
     graph = built("START>b,c c>d d>END")
     graph.add_conditional_edges("b", lambda s: Command("on", {"log": "edge"}), {"on": "d"})
-    assert go(graph.compile(checkpoint_saver=saver), {})[-1].state["log"] == ["b", "edge", "c", "d"]
+    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == ["b", "edge", "c", "d"]
 
 
 def test_a_branch_node_reached_alone_runs_alone(saver, go):  # behaviour 13: loop back to A1 runs only A1
@@ -182,13 +182,13 @@ def test_a_branch_node_reached_alone_runs_alone(saver, go):  # behaviour 13: loo
     graph.add_conditional_edges("d", lambda s: "back" if s["sum"] < 15 else "on", {"back": "b", "on": END})
     outputs = go(graph.compile(checkpoint_saver=saver), {})
     assert walked(outputs) == [START, "a", "__PARALLEL__(a)", "d", "b", "d", END]
-    assert outputs[-1].state["log"] == ["a", "b", "c", "d", "b", "d"]
+    assert logged(outputs) == ["a", "b", "c", "d", "b", "d"]
 
 
 def test_a_fork_visited_again_runs_all_of_it_again(saver, go):
     graph = built("START>a a>b,c b>d c>d")
     graph.add_conditional_edges("d", lambda s: "a" if s["sum"] < 18 else END)
-    assert go(graph.compile(checkpoint_saver=saver), {})[-1].state["log"] == ["a", "b", "c", "d"] * 2
+    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == ["a", "b", "c", "d"] * 2
 
 
 def test_a_branch_sees_the_forks_input_and_no_other_branch(go):
@@ -242,7 +242,7 @@ def test_branches_really_run_at_once(go):
 
     edges = " ".join(f"START>n{n} n{n}>END" for n in range(8))
     graph = built(edges, **{f"n{n}": node for n in range(8)})
-    assert go(graph.compile(), {})[-1].state["log"] == ["x"] * 8
+    assert logged(go(graph.compile(), {})) == ["x"] * 8
 
 
 def test_a_hundred_branches_and_only_so_many_threads(go):
@@ -265,7 +265,7 @@ def test_hooks_of_a_branch_node(saver, go):
     graph = diamond()
     graph.add_before_call_node_hook("b", lambda node, state, config: {"log": "before"})
     graph.add_after_call_node_hook("b", lambda node, state, config, update: {**update, "log": ["b", "after"]})
-    assert go(graph.compile(checkpoint_saver=saver), {})[-1].state["log"] == ["a", "before", "b", "after", "c", "d"]
+    assert logged(go(graph.compile(checkpoint_saver=saver), {})) == ["a", "before", "b", "after", "c", "d"]
 
 
 def test_transient_values_of_branches(go):
@@ -319,7 +319,7 @@ def test_chunks_of_branches_come_as_they_are_made(saver, go):
     chunks = [output.chunk for output in outputs if is_chunk(output)]
     assert sorted(chunks) == ["b1", "b2", "c1"]
     assert chunks.index("b1") < chunks.index("c1")
-    assert outputs[-1].state["log"] == ["a", "b", "c", "d"]
+    assert logged(outputs) == ["a", "b", "c", "d"]
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
 
 
@@ -359,7 +359,7 @@ def test_the_count_survives_a_crash_and_a_resume(saver, go):
     c.broken = False
     with pytest.raises(MaxIterationsError):
         go(graph, None, RunnableConfig("t", max_iterations=4))
-    assert go(graph, None, RunnableConfig("t", max_iterations=5))[-1].state["log"] == ["a", "b", "b2", "c", "d"]
+    assert logged(go(graph, None, RunnableConfig("t", max_iterations=5))) == ["a", "b", "b2", "c", "d"]
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3, 5])
@@ -371,7 +371,7 @@ def test_interval_with_forks(saver, go, interval):
     with pytest.raises(NodeExecutionError):
         go(compiled, {})
     c.broken = False
-    assert go(compiled, None)[-1].state["log"] == ["a", "b", "c", "d", "e"]
+    assert logged(go(compiled, None)) == ["a", "b", "c", "d", "e"]
     assert sorted(runs) == ["b", "c", "c"]
     places = [node for node, _ in stored(saver)]
     # before a fork always, for its branches are recorded there; a, b, c are steps 1, 2, 3
@@ -433,7 +433,7 @@ def test_each_finished_node_of_a_chain_is_recorded(saver, go):
         with pytest.raises(NodeExecutionError):
             go(graph, None if runs else {})
         failing.broken = False
-    assert go(graph, None)[-1].state["log"] == ["b", "b2", "b3", "c", "c2", "d"]
+    assert logged(go(graph, None)) == ["b", "b2", "b3", "c", "c2", "d"]
     assert [runs.count(name) for name in ("b", "b2")] == [1, 1]
 
 
@@ -494,7 +494,7 @@ def test_what_has_not_started_does_not_start(saver, go):
         assert (runs[0], len(runs) <= 2) == ("b", True)
     b.broken = False
     graph = built(edges, b=b, **{name: noting(name, runs) for name in "cefg"}).compile(checkpoint_saver=saver)
-    assert go(graph, None)[-1].state["log"] == ["b", "c", "e", "f", "g", "d"]
+    assert logged(go(graph, None)) == ["b", "c", "e", "f", "g", "d"]
     assert sorted(runs) == ["b", "b", "c", "e", "f", "g"]
 
 
@@ -506,7 +506,7 @@ def test_an_update_that_cannot_be_stored_fails_its_branch_alone(tmp_path, go):
     with pytest.raises(CheckpointSerializationError, match="last"):
         go(graph, {})
     values.pop(0)
-    assert go(graph, None)[-1].state["log"] == ["a", "c", "d"]
+    assert logged(go(graph, None)) == ["a", "c", "d"]
 
 
 def test_an_embedded_graph_in_a_branch_is_stopped_by_another_branchs_failure(saver, go):
@@ -524,7 +524,7 @@ def test_an_embedded_graph_in_a_branch_is_stopped_by_another_branchs_failure(sav
         go(graph, {})
     assert error.value.node_id == "c"
     c.broken = False
-    assert go(graph, None)[-1].state["log"] == ["p", "q", "c", "d"]
+    assert logged(go(graph, None)) == ["p", "q", "c", "d"]
     assert sorted(runs) == ["c", "c", "p", "q"]
 
 
@@ -584,7 +584,7 @@ def test_durability_with_a_failing_branch(saver, go, durability):
     with pytest.raises(NodeExecutionError):
         go(graph, {})
     c.broken = False
-    assert go(graph, None)[-1].state["log"] == ["a", "b", "c", "d"]
+    assert logged(go(graph, None)) == ["a", "b", "c", "d"]
     assert sorted(runs) == ["a", "b", "c", "c"]
 
 
@@ -621,7 +621,7 @@ def test_durability_with_interrupted_branches(saver, go, durability, last):
     assert payloads(stop) == ["b", "c"]
     assert sorted(each.payload for each in graph.get_state(CONFIG).interrupts) == ["b", "c"]
     answers = {id_: payload.upper() for payload, id_ in ids_of(stop).items()}
-    assert go(graph, GraphResume(answers))[-1].state["log"] == ["a", "B", "C", "e", "e2", "d"]
+    assert logged(go(graph, GraphResume(answers))) == ["a", "B", "C", "e", "e2", "d"]
     assert [runs.count(name) for name in ("e", "e2", "b", "c")] == [1, 1, 2, 2]
 
 
@@ -665,7 +665,7 @@ def test_several_questions_are_listed_and_answered_one_after_the_other(saver, go
     assert {each.payload: each.id for each in graph.get_state(CONFIG).interrupts} == ids
     stop = go(graph, GraphResume({ids["c?"]: "C"}))[-1]
     assert ids_of(stop) == {"b?": ids["b?"]}
-    assert go(graph, GraphResume("B"))[-1].state["log"] == ["a", "B", "C", "d"]  # only one is left
+    assert logged(go(graph, GraphResume("B"))) == ["a", "B", "C", "d"]  # only one is left
     assert sorted(runs) == ["b?"] * 2 + ["c?"] * 2 or sorted(runs) == ["b?"] * 3 + ["c?"] * 2
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
 
@@ -682,7 +682,7 @@ def test_several_questions_are_answered_by_their_ids_only(saver, go, value):  # 
     assert saver.get(CONFIG).id == before.id
     assert ids_of(go(graph, GraphResume())[-1]) == ids  # asked again, under the same ids
     answers = {ids["c?"]: [], ids["b?"]: ["B"]}
-    assert go(graph, GraphResume(answers))[-1].state["log"] == ["a", "B", "d"]
+    assert logged(go(graph, GraphResume(answers))) == ["a", "B", "d"]
 
 
 def test_a_node_asks_twice(saver, go):
@@ -706,7 +706,7 @@ def test_the_second_node_of_a_chain_asks(saver, go):
     graph = built("START>b,c b>b2 b2>b3 b3>d c>d d>END", **nodes).compile(checkpoint_saver=saver)
     stop = go(graph, {})[-1]
     assert (stop.node_id, stop.payload) == ("b2", "b2?")
-    assert go(graph, GraphResume("B2"))[-1].state["log"] == ["b", "B2", "b3", "c", "d"]
+    assert logged(go(graph, GraphResume("B2"))) == ["b", "B2", "b3", "c", "d"]
     assert sorted(runs) == ["b", "b3", "c"]
 
 
@@ -731,7 +731,7 @@ def test_questions_of_a_fork_in_a_fork(saver, go):
     ids = ids_of(go(graph, {})[-1])
     assert ids.keys() == {"e?", "f?", "c?"}
     assert ids_of(go(graph, GraphResume({ids["e?"]: "E", ids["c?"]: "C"}))[-1]) == {"f?": ids["f?"]}
-    assert go(graph, GraphResume("F"))[-1].state["log"] == ["a", "b", "E", "F", "g", "C", "d"]
+    assert logged(go(graph, GraphResume("F"))) == ["a", "b", "E", "F", "g", "C", "d"]
 
 
 def test_questions_of_embedded_graphs_in_branches(saver, go):
@@ -743,7 +743,7 @@ def test_questions_of_embedded_graphs_in_branches(saver, go):
     ids = ids_of(go(graph, {})[-1])
     assert ids.keys() == {"s?", "u?", "c?"}
     assert ids_of(go(graph, GraphResume({ids["u?"]: "U", ids["c?"]: "C"}))[-1]) == {"s?": ids["s?"]}
-    assert go(graph, GraphResume("S"))[-1].state["log"] == ["s", "S", "u", "U", "C", "d"]
+    assert logged(go(graph, GraphResume("S"))) == ["s", "S", "u", "U", "C", "d"]
     assert sorted(runs) == ["s", "u"]
 
 
@@ -760,7 +760,7 @@ def test_an_interruptable_action_in_a_branch(saver, go):
     stop = go(graph, {})[-1]
     assert (stop.when, stop.node_id, stop.metadata) == ("action", "b", {"why": "b"})
     assert go(graph, GraphResume())[-1].when == "action"  # asks again
-    assert go(graph, GraphResume({"approved": True}))[-1].state["log"] == ["a", "b", "c", "d"]
+    assert logged(go(graph, GraphResume({"approved": True}))) == ["a", "b", "c", "d"]
     assert runs == ["c"]
 
 
@@ -804,7 +804,7 @@ def test_update_state_that_leads_past_the_fork(saver, go, how):
     assert graph.get_state(CONFIG).interrupts == ()
     with pytest.raises(GraphRunnerError, match="nothing waits"):
         go(graph, GraphResume("x"))
-    assert go(graph, None)[-1].state["log"] == ["a", "by hand", "d"]
+    assert logged(go(graph, None)) == ["a", "by hand", "d"]
     assert len(runs) == before
 
 
@@ -814,7 +814,7 @@ def test_update_state_that_leads_into_a_branch(saver, go):
     graph.update_state(CONFIG, {"log": "by hand"}, goto="b")
     stop = go(graph, None)[-1]
     assert payloads(stop) == ["b?"]
-    assert go(graph, GraphResume("B"))[-1].state["log"] == ["a", "by hand", "B", "d"]
+    assert logged(go(graph, GraphResume("B"))) == ["a", "by hand", "B", "d"]
 
 
 def test_time_travel_to_a_forks_checkpoint_runs_its_branches_anew(saver, go):
@@ -837,7 +837,7 @@ def test_time_travel_to_questions_that_were_answered(saver, go):
     again = go(graph, None, at)[-1]
     assert payloads(again) == ["b?", "c?"]
     answers = {each.id: each.payload.upper() for each in again.interrupts}
-    assert go(graph, GraphResume(answers))[-1].state["log"] == ["a", "B?", "C?", "d"]
+    assert logged(go(graph, GraphResume(answers))) == ["a", "B?", "C?", "d"]
 
 
 # --- closed, cancelled, thrown into, killed ---------------------------------------------------------------------------
@@ -903,7 +903,7 @@ def test_closing_the_stream_in_the_middle_of_chunks(saver, go):
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)")]
     before = runs.copy()
     both.reset()
-    assert go(graph, None)[-1].state["log"] == ["a", "b", "c", "e", "f", "d"]
+    assert logged(go(graph, None)) == ["a", "b", "c", "e", "f", "d"]
     assert [runs.count("e"), runs.count("f")] == [1, 1]
     assert saver.history(CONFIG)[0].status == "finished"
     assert before.count("f") <= 1
@@ -942,7 +942,7 @@ def test_something_thrown_in_among_chunks(saver, go, error):
 
     with pytest.raises(error):
         close_at(graph, go.kind, is_chunk, throw)
-    assert go(graph, None)[-1].state["log"] == ["a", "b", "c", "e", "f", "d"]
+    assert logged(go(graph, None)) == ["a", "b", "c", "e", "f", "d"]
     assert [runs.count("e"), runs.count("f")] == [1, 1]
 
 
@@ -1158,7 +1158,7 @@ def test_names_with_dots_and_colons_do_not_meet(saver, go):
     with pytest.raises(NodeExecutionError):
         go(compiled, {})
     last.broken = False
-    assert go(compiled, None)[-1].state["log"] == ["a", 1, 2, "d", "a.1"]
+    assert logged(go(compiled, None)) == ["a", 1, 2, "d", "a.1"]
     assert sorted(map(str, runs)) == ["1", "2", "a", "a.1", "d", "d"]
 
 

@@ -27,7 +27,7 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import FileSystemSaver, SaverWrapper
-from tests.support.graphs import CONFIG, make_chain, make_graph
+from tests.support.graphs import CONFIG, logged, make_chain, make_graph
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
 PATIENCE = 60
@@ -44,10 +44,6 @@ def mapped(action, items, **options):
 
 def double(item):
     return {"log": item * 2}
-
-
-def logged(outputs):
-    return list(outputs[-1].state["log"])
 
 
 # --- items ------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from graphkit import (
 )
 from graphkit.errors import MaxIterationsError, NodeExecutionError
 from tests.support import graphs
-from tests.support.graphs import CONFIG, COUNTED as LOG, both, make_chain, make_graph, outputs as run, stored
+from tests.support.graphs import CONFIG, COUNTED as LOG, both, logged, make_chain, make_graph, outputs as run, stored
 
 says = partial(graphs.says, n=1)
 chain = partial(graphs.make_chain_of, LOG, {"n": 1})
@@ -33,7 +33,7 @@ def test_one_history_and_one_thread_however_deep(saver, how):
     outputs = run(graph, {}, how=how)
     assert walked(outputs) == [START, *nodes, END]
     assert not any(output.is_subgraph for output in outputs)
-    assert outputs[-1].state["log"] == ["a", "p", "x", "y", "q", "z"]
+    assert logged(outputs) == ["a", "p", "x", "y", "q", "z"]
     assert outputs[-1].state["n"] == 6
     assert stored(saver) == list(zip([START, *nodes], [*nodes, END], strict=True))
     assert [*saver.namespaces("t")] == [""]
@@ -50,7 +50,7 @@ def conditional(key):
 def test_a_conditional_start_is_a_step_of_its_own(saver, way, log, how):
     graph = chain("a", S=conditional("way"), z=says("z")).compile(checkpoint_saver=saver)
     outputs = run(graph, {"way": way}, how=how)
-    assert outputs[-1].state["log"] == log
+    assert logged(outputs) == log
     assert walked(outputs)[2] == "S-__START__"
     assert ("S-__START__", f"S-{log[1]}") in stored(saver)
 
@@ -61,7 +61,7 @@ def test_the_condition_behind_it_is_a_step_of_its_own(saver, how):
     graph.add_conditional_edges("S", lambda state: "S" if state["n"] < 3 else END)
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert walked(outputs) == [START, *["S-p", "S-__END__"] * 3, END]
-    assert outputs[-1].state["log"] == ["p"] * 3
+    assert logged(outputs) == ["p"] * 3
 
 
 def test_a_bridge_counts_as_a_node():
@@ -76,7 +76,7 @@ def test_a_stop_before_it_is_one_before_its_first_node(saver, how):
     graph = chain("a", S=chain("p", "q")).compile(checkpoint_saver=saver, interrupt_before=["S"])
     last = run(graph, {}, how=how)[-1]
     assert (last.when, saver.get(CONFIG).next_node_id) == ("before", "S-p")
-    assert run(graph, GraphResume({"log": "yes"}), how=how)[-1].state["log"] == ["a", "yes", "p", "q"]
+    assert logged(run(graph, GraphResume({"log": "yes"}), how=how)) == ["a", "yes", "p", "q"]
 
 
 @pytest.mark.parametrize("options", [{"interrupt_before": ["S-q"]}, {"interrupt_after": ["S-p"]}])
@@ -104,7 +104,7 @@ def test_a_question_inside_and_a_failure_inside(saver, how):
         run(graph, GraphResume("x"), how=how)
     assert failed.value.node_id == "S-T-q"
     fails.clear()
-    assert run(graph, None, how=how)[-1].state["log"] == ["x"]
+    assert logged(run(graph, None, how=how)) == ["x"]
     assert runs == ["p"]
 
 
@@ -115,10 +115,10 @@ def test_commands_go_to_merged_nodes(saver, how):
     compiled = graph.compile(checkpoint_saver=saver)
     outputs = run(compiled, {}, how=how)
     assert walked(outputs) == [START, "a", "S-p", "S-r", END]
-    assert outputs[-1].state["log"] == ["a", "p", "r"]
+    assert logged(outputs) == ["a", "p", "r"]
     by_name = compiled.update_state(CONFIG, {}, goto="S")
     assert by_name.next_node == "S-p"
-    assert run(compiled, None, how=how)[-1].state["log"] == ["a", "p", "r", "p", "r"]
+    assert logged(run(compiled, None, how=how)) == ["a", "p", "r", "p", "r"]
 
 
 def test_an_update_as_one_of_its_nodes(saver):
@@ -138,7 +138,7 @@ def test_a_fork_inside(saver, how):
     graph = chain(S=inside, z=says("z")).compile(checkpoint_saver=saver)
     outputs = run(graph, {}, how=how)
     assert walked(outputs) == [START, "S-a", "__PARALLEL__(S-a)", "S-d", "z", END]
-    assert outputs[-1].state["log"] == ["a", "b", "c", "d", "z"]
+    assert logged(outputs) == ["a", "b", "c", "d", "z"]
 
 
 @both
@@ -150,7 +150,7 @@ def test_as_a_branch(saver, how):
         {},
         how=how,
     )
-    assert outputs[-1].state["log"] == ["p", "q", "b", "j"]
+    assert logged(outputs) == ["p", "q", "b", "j"]
 
 
 def test_the_rules_of_the_graph_around_it_hold(saver):
@@ -165,4 +165,4 @@ def test_an_embedded_graph_inside_a_merged_one(saver, how):
     run(graph, {}, how=how)
     inside = RunnableConfig("t", checkpoint_ns="S-t")
     assert graph.get_state(inside).next == "x"
-    assert run(graph, GraphResume("x"), how=how)[-1].state["log"] == ["a", "p", "x"]
+    assert logged(run(graph, GraphResume("x"), how=how)) == ["a", "p", "x"]

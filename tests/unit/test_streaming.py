@@ -19,7 +19,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
-from tests.support.graphs import CONFIG, LOG, make_chain, make_graph, outputs as run
+from tests.support.graphs import CONFIG, LOG, logged, make_chain, make_graph, outputs as run
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -75,7 +75,7 @@ def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, 
     assert items(outputs) == [START, "a", "x", "y", "g", "z", END]
     chunks = outputs[2:4]
     assert [(each.node, each.state["log"], each.is_subgraph) for each in chunks] == [("g", ["a"], False)] * 2
-    assert outputs[-1].state["log"] == ["a", "done", "z"]
+    assert logged(outputs) == ["a", "done", "z"]
     assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == ["z", "g", "a", START]
     assert (talker.began, talker.closed) == (1, 1)
 
@@ -104,7 +104,7 @@ def test_a_chunk_may_be_anything(chunk):
 
     outputs = list(make_chain(g=node).compile().stream({}))
     assert (outputs[1] if isinstance(chunk, NodeOutput) else outputs[1].chunk) is chunk
-    assert outputs[-1].state["log"] == []
+    assert logged(outputs) == []
 
 
 @kinds
@@ -122,7 +122,7 @@ def test_a_command_comes_last(saver, how, kind):
     graph = make_chain(LOG, g=later if kind == "async" else node, h=talker.plain, z=lambda state: {"log": "z"})
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert items(outputs) == [START, "x", "g", "z", END]
-    assert outputs[-1].state["log"] == ["g", "z"]
+    assert logged(outputs) == ["g", "z"]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_after_hooks_come_when_the_stream_is_over(how, kind):
         return {"log": "changed"}
 
     graph = make_chain(g=talker.node(kind)).add_after_call_node_hook(after).compile()
-    assert run(graph, {}, how=how)[-1].state["log"] == ["changed"]
+    assert logged(run(graph, {}, how=how)) == ["changed"]
     assert seen == [(1, {"log": "done"})]
 
 
@@ -249,7 +249,7 @@ def test_branches_and_subgraphs_stream(saver, how, kind):
         "u",
         "v",
     }
-    assert outputs[-1].state["log"] == ["done", "done"]
+    assert logged(outputs) == ["done", "done"]
 
 
 @kinds
@@ -270,7 +270,7 @@ def test_a_finished_generator_beside_a_failed_branch_is_not_repeated(saver, how,
         run(compiled, {}, how=how)
     fails.clear()
     began = 1 if any(key.startswith("task:f") for key in saver.get_writes(CONFIG)) else 2
-    assert run(compiled, None, how=how)[-1].state["log"] == ["done"]
+    assert logged(run(compiled, None, how=how)) == ["done"]
     assert (talker.began, talker.closed) == (began, began)
 
 

@@ -35,7 +35,7 @@ from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, make_chain, make_graph, outputs as run, stored
+from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, logged, make_chain, make_graph, outputs as run, stored
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 DEEP = RunnableConfig("t", checkpoint_ns="s/t")
@@ -90,7 +90,7 @@ def test_its_outputs_come_between_those_around_it_flagged(saver, how):
     inmost = ["__START__*", "x*", "y*", "__END__*"]
     middle = ["__START__*", "p*", *inmost, "t*", "q*", "__END__*"]
     assert walked(outputs) == ["__START__", "a", *middle, "s", "z", "__END__"]
-    assert outputs[-1].state["log"] == WHOLE
+    assert logged(outputs) == WHOLE
     assert outputs[-1].state["n"] == 6
 
 
@@ -118,7 +118,7 @@ def test_it_starts_from_the_state_around_it_at_every_visit(saver, how):
     graph.add_conditional_edges("s", lambda state: "a" if state["n"] < 3 else END)
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert seen == [["a"], ["a", "p", "a"], ["a", "p", "a", "p", "a"]]
-    assert outputs[-1].state["log"] == ["a", "p"] * 3
+    assert logged(outputs) == ["a", "p"] * 3
 
 
 @both
@@ -131,7 +131,7 @@ def test_a_visit_is_not_taken_for_the_one_before_it_when_nothing_can_be_stored(h
     saver = ScriptedSaver(MemorySaver())
     saver.on(method, lambda: is_parents(saver), times=None)
     compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
-    assert run(compiled, {}, how=how)[-1].state["log"] == ["p", "p", "p"]
+    assert logged(run(compiled, {}, how=how)) == ["p", "p", "p"]
     assert runs == ["p", "p", "p"]
 
 
@@ -380,7 +380,7 @@ def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how
     assert isinstance(failed.value.__cause__, ValueError)
     assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["failed"] * 3
     y.fails = False
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "p", "x", "y"]
+    assert logged(run(graph, None, how=how)) == ["a", "p", "x", "y"]
     assert runs == ["a", "p", "x", "y"]
     assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["finished"] * 3
 
@@ -388,9 +388,9 @@ def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how
 @both
 def test_at_exit_each_history_is_stored_at_its_end_only(saver, how):
     graph = three_levels([], saver, durability="exit")
-    assert run(graph, {}, how=how)[-1].state["log"] == WHOLE
+    assert logged(run(graph, {}, how=how)) == WHOLE
     assert histories(saver) == [[("z", END)], [("q", END)], [("y", END)]]
-    assert run(graph, {}, RunnableConfig("u"), how=how)[-1].state["log"] == WHOLE
+    assert logged(run(graph, {}, RunnableConfig("u"), how=how)) == WHOLE
 
 
 @both
@@ -410,7 +410,7 @@ def test_at_exit_the_visits_of_a_loop_are_told_apart(saver, how):
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(compiled, {}, how=how)
-    assert run(compiled, None, how=how)[-1].state["log"] == ["p", "q"] * 3
+    assert logged(run(compiled, None, how=how)) == ["p", "q"] * 3
     assert runs == ["p"] * 3
 
 
@@ -515,7 +515,7 @@ def test_without_a_value_a_question_is_asked_again_under_its_id(saver, how):
     assert (again.id, again.payload) == (first.id, "ok?")
     updated = run(graph, GraphResume(update={"log": "u"}), how=how)[-1]
     assert updated.id == first.id
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "u", *log[1:]]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", *log[1:]]
 
 
 WRONG_RESUMES = [
@@ -537,7 +537,7 @@ def test_a_wrong_value_is_refused_before_anything_runs_or_is_stored(saver, kind,
         with pytest.raises(GraphRunnerError, match=reason):
             run(graph, resume, how=how)
     assert everything(saver) == before
-    assert run(graph, GraphResume(answer), how=how)[-1].state["log"] == log
+    assert logged(run(graph, GraphResume(answer), how=how)) == log
 
 
 def everything(saver):
@@ -558,7 +558,7 @@ def test_one_question_after_the_other(saver, how):
     assert run(graph, {}, how=how)[-1].payload == "first?"
     second = run(graph, GraphResume("1"), how=how)[-1]
     assert (second.payload, len(second.interrupts)) == ("second?", 1)
-    assert run(graph, GraphResume("2"), how=how)[-1].state["log"] == ["1", "2"]
+    assert logged(run(graph, GraphResume("2"), how=how)) == ["1", "2"]
 
 
 @both
@@ -582,7 +582,7 @@ def test_stops_of_the_graph_around_it_at_it(saver, how):
     stops = [run(graph, {}, how=how)[-1]]
     stops += [run(graph, GraphResume(given), how=how)[-1] for given in ({"log": "b"}, "ok")]
     assert [(stop.when, stop.node_id) for stop in stops] == [("before", "s"), ("inside", "q"), ("after", "s")]
-    assert run(graph, GraphResume({"log": "a"}), how=how)[-1].state["log"] == ["b", "p", "ok", "a", "z"]
+    assert logged(run(graph, GraphResume({"log": "a"}), how=how)) == ["b", "p", "ok", "a", "z"]
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
@@ -611,7 +611,7 @@ def test_a_question_asked_again_still_takes_its_answer_after_a_crash(saver, how)
         run(graph, GraphResume(), how=how)
     dies.clear()
     assert saver.history(CONFIG)[0].status == "interrupted"
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["ok"]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["ok"]
 
 
 @both
@@ -630,7 +630,7 @@ def test_an_answer_that_was_accepted_is_not_asked_for_again_after_a_crash(saver,
         run(graph, GraphResume("ok"), how=how)
     dies.clear()
     assert derive_status("s", saver.get_writes(CONFIG)) == "running"
-    assert run(graph, GraphResume(), how=how)[-1].state["log"] == ["ok"]
+    assert logged(run(graph, GraphResume(), how=how)) == ["ok"]
 
 
 def branches(saver, *nodes, **options):
@@ -661,7 +661,7 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
     last = run(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}), how=how)[-1]
     assert [stop.id for stop in last.interrupts] == [ids["s1"]]
     assert [each.id for each in graph.get_state(CONFIG).interrupts] == [ids["s1"]]
-    assert run(graph, GraphResume("A"), how=how)[-1].state["log"] == ["ps1", "A", "ps2", "B", "O", "j"]
+    assert logged(run(graph, GraphResume("A"), how=how)) == ["ps1", "A", "ps2", "B", "O", "j"]
     assert sorted(runs) == ["ps1", "ps2"]
 
 
@@ -686,7 +686,7 @@ def test_a_subgraph_that_fails_beside_one_that_waits(saver, how):
     x.fails = False
     last = run(graph, None, how=how)[-1]
     assert [stop.payload for stop in last.interrupts] == ["ok?"]
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["p1", "x", "p2", "ok", "j"]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["p1", "x", "p2", "ok", "j"]
     assert sorted(runs) == ["p1", "p2", "x"]
 
 
@@ -797,7 +797,7 @@ def test_no_two_share_a_history_whatever_their_ids(saver, how):
     assert graph.get_state(RunnableConfig("t", checkpoint_ns="s/t")).values["log"] == ["in s"]
     assert graph.get_state(RunnableConfig("t", checkpoint_ns="s%2Ft")).values["log"] == ["s/t"]
     given = GraphResume({ids["in s"]: 1, ids["s/t"]: 2, ids["s%2Ft"]: 3})
-    assert run(graph, given, how=how)[-1].state["log"] == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
+    assert logged(run(graph, given, how=how)) == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
 
 
 @both
@@ -805,7 +805,7 @@ def test_an_answer_at_the_checkpoint_that_waits(saver, how):
     graph, answer, log = stopping("inside", saver, deep=True)
     run(graph, {}, how=how)
     waiting = graph.get_state(CONFIG)
-    assert run(graph, GraphResume(answer), waiting.config, how=how)[-1].state["log"] == log
+    assert logged(run(graph, GraphResume(answer), waiting.config, how=how)) == log
 
 
 def test_cancelled_inside_it_goes_on_inside(saver):
@@ -823,7 +823,7 @@ def test_cancelled_inside_it_goes_on_inside(saver):
     with pytest.raises(asyncio.CancelledError):
         run(graph, {}, how="async")
     assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["stalled"] * 3
-    assert run(graph, None, how="async")[-1].state["log"] == ["a", "p", "w", "x"]
+    assert logged(run(graph, None, how="async")) == ["a", "p", "w", "x"]
     assert runs == ["a", "p", "w"]
 
 
@@ -862,7 +862,7 @@ def test_the_namespace_of_a_subgraph_is_run_by_the_graph_around_it_only(saver, g
         with pytest.raises(GraphRunnerError, match="subgraph"):
             run(each, given, INSIDE, how=how)
     assert everything(saver) == before
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "ok", "q"]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "ok", "q"]
 
 
 # --- savers of its own ------------------------------------------------------------------------------------------------
@@ -883,7 +883,7 @@ def test_a_saver_of_its_own(saver, how):
     assert graph.get_state(CONFIG).interrupts == tuple(own.interrupts("t"))
     graph.update_state(INSIDE, {"log": "u"})
     assert graph.get_state(INSIDE).values["log"] == ["a", "u"]
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "u", "ok", "q", "z"]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", "ok", "q", "z"]
     assert (stored(own, INSIDE), stored(saver)) == ([], [])
     assert [*own.versions_by_thread_id("t")] == [1]
 
@@ -946,7 +946,7 @@ def test_without_checkpoints_of_its_own_it_starts_over(saver, how):
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     q.fails = False
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "p", "q"]
+    assert logged(run(graph, None, how=how)) == ["a", "p", "q"]
     assert runs == ["a", "p", "p", "q"]
     assert stored(saver, INSIDE) == []
 

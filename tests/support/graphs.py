@@ -18,7 +18,7 @@ class Killed(BaseException):
     """The process is gone: nothing else is stored by it."""
 
 
-def says(word, **update):
+def log_node(word, **update):
     """A node that logs a word, and updates what else is given."""
     return lambda state: {"log": word, **update}
 
@@ -36,11 +36,11 @@ def make_chain(schema=LOG, /, **nodes):
 def make_chain_of(schema, update, /, *names, **nodes):
     """The same; nodes that are only named log their name, and update what is given."""
     return make_chain(
-        schema, **{name: nodes.get(name, says(name, **update)) for name in dict.fromkeys((*names, *nodes))}
+        schema, **{name: nodes.get(name, log_node(name, **update)) for name in dict.fromkeys((*names, *nodes))}
     )
 
 
-def make_graph(schema, edges, make_node=says, **nodes):
+def make_graph(schema, edges, make_node=log_node, **nodes):
     """Make a graph of edges like "START>a a>b,c b>d"; `make_node` makes the nodes that are only named."""
     pairs = []
     for part in edges.split():

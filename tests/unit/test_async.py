@@ -30,7 +30,7 @@ from tests.support.sweeps import ALL
 pytestmark = pytest.mark.sweep(ALL)
 
 
-def says(word):
+def log_node(word):
     async def node(state):
         await asyncio.sleep(0)
         return {"log": word}
@@ -58,7 +58,7 @@ def test_asynchronous_and_synchronous_nodes_in_one_run(saver):
             return Command(update={"log": "object"})
 
     async def run():
-        compiled = make_chain(a=says("a"), b=sync, c=Callable(), d=functools.partial(call, says("d"))).compile(
+        compiled = make_chain(a=log_node("a"), b=sync, c=Callable(), d=functools.partial(call, log_node("d"))).compile(
             checkpoint_saver=saver
         )
         return await outputs_of(compiled.astream({"log": "i"}, CONFIG)), threading.get_ident()
@@ -74,7 +74,7 @@ def test_asynchronous_edges():
     async def edge(state, config):
         return "b" if config.thread_id == "t" else END
 
-    graph = StateGraph(LOG).add_node("a", says("a")).add_node("b", says("b")).add_edge("b", END)
+    graph = StateGraph(LOG).add_node("a", log_node("a")).add_node("b", log_node("b")).add_edge("b", END)
     graph.add_conditional_edges(START, lambda s: "a").add_conditional_edges("a", edge)
     assert asyncio.run(graph.compile().ainvoke({}, CONFIG))["log"] == ["a", "b"]
 
@@ -101,12 +101,12 @@ def test_a_synchronous_run_of_an_asynchronous_graph_is_refused_before_anything(s
 
 
 def test_an_awaitable_that_could_not_be_foreseen_is_refused_too():
-    compiled = make_chain(a=functools.partial(call, says("a"))).compile()
+    compiled = make_chain(a=functools.partial(call, log_node("a"))).compile()
     with pytest.raises(GraphRunnerError, match="astream"):
         compiled.invoke({})
     graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
     with pytest.raises(GraphRunnerError, match="astream"):
-        graph.add_conditional_edges("a", functools.partial(call, says("a"))).compile().invoke({})
+        graph.add_conditional_edges("a", functools.partial(call, log_node("a"))).compile().invoke({})
 
     class Future:
         def __await__(self):
@@ -118,7 +118,7 @@ def test_an_awaitable_that_could_not_be_foreseen_is_refused_too():
 
 def test_the_twins_look_and_correct(saver):
     async def run():
-        compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
         assert await compiled.astate_of(CONFIG) is None
         assert await compiled.alast_state_of(CONFIG) is None
         assert await compiled.aget_state_history(CONFIG) == []
@@ -168,7 +168,7 @@ def test_a_node_that_fails(saver, kind):
         next(iter(()))
 
     action = {"async": bad, "sync": bad_at_once, "stop iteration": stops}[kind]
-    compiled = make_chain(a=says("a"), bad=action).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a"), bad=action).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="bad"):
         asyncio.run(compiled.ainvoke({}, CONFIG))
     assert stored(saver) == [(START, "a"), ("a", "bad")]
@@ -183,7 +183,9 @@ def test_the_thread_is_released_at_the_end():
     saver = MemorySaver(lock_timeout=0)
 
     async def run():
-        return await make_chain(a=says("a")).compile(checkpoint_saver=saver, release_thread=True).ainvoke({}, CONFIG)
+        return (
+            await make_chain(a=log_node("a")).compile(checkpoint_saver=saver, release_thread=True).ainvoke({}, CONFIG)
+        )
 
     assert asyncio.run(run())["log"] == ["a"]
     assert saver.threads() == ()
@@ -193,7 +195,7 @@ def test_at_the_last_item_the_thread_is_free():
     saver = MemorySaver(lock_timeout=0)
 
     async def run():
-        compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
         async for output in compiled.astream({}, CONFIG):
             if isinstance(output, InterruptionMetadata):
                 await compiled.aupdate_state(CONFIG, {"log": "body"})
@@ -207,7 +209,7 @@ def test_a_second_run_of_a_thread_is_refused():
     saver = MemorySaver(lock_timeout=0)
 
     async def run():
-        compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
+        compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
         async with aclosing(compiled.astream({}, CONFIG)) as stream:
             await anext(stream)
             with pytest.raises(ThreadBusyError):
@@ -232,7 +234,7 @@ def test_a_node_that_runs_its_own_thread_is_refused_at_once(kind):
 
 def test_closing_a_stream_stops_at_the_boundary_and_saves(saver):
     async def run():
-        compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
         async with aclosing(compiled.astream({}, CONFIG)) as stream:
             assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
         assert stored(saver) == [(START, "a"), ("a", "b")]
@@ -243,7 +245,7 @@ def test_closing_a_stream_stops_at_the_boundary_and_saves(saver):
 
 def test_an_error_thrown_into_a_stream_saves_too(saver):
     async def run():
-        compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
         stream = compiled.astream({}, CONFIG)
         await anext(stream)
         await anext(stream)
@@ -276,7 +278,7 @@ def test_cancelling_an_asynchronous_node_stops_before_it(saver):
                 await asyncio.Event().wait()
             return {"log": "b"}
 
-        compiled = make_chain(a=says("a"), b=waits).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        compiled = make_chain(a=log_node("a"), b=waits).compile(checkpoint_saver=saver, checkpoint_interval=10)
         task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
         await started.wait()
         await cancelled(task)
@@ -299,7 +301,9 @@ def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
         return {"log": "b"}
 
     async def run():
-        compiled = make_chain(a=says("a"), b=waits, c=says("c")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        compiled = make_chain(a=log_node("a"), b=waits, c=log_node("c")).compile(
+            checkpoint_saver=saver, checkpoint_interval=10
+        )
         task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
         await asyncio.to_thread(started.wait)
         for _ in range(2):
@@ -335,7 +339,7 @@ class Slow(MemorySaver):
 def test_cancelling_a_put_waits_for_it_and_stores_once():
     async def run():
         saver = Slow()
-        compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver)
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver)
         task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
         await saver.started.wait()
         task.cancel()
@@ -355,7 +359,7 @@ def test_cancelling_while_the_lock_is_awaited_leaves_it_free():
     saver = MemorySaver(lock_timeout=60)
 
     async def run():
-        compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
+        compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
         with saver.run_lock(CONFIG):
             task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
             await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pytest
 from graphkit import interrupt
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, make_chain, says
+from tests.support.graphs import CONFIG, log_node, make_chain
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ def ids(monkeypatch):
 
 def test_checkpoints_and_interrupts(ids):
     saver = MemorySaver()
-    compiled = make_chain(a=says("a"), ask=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a"), ask=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
     compiled.invoke({}, CONFIG)
     (stop,) = saver.interrupts("t")
     assert (stop.id in ids, stop.created_at) == (True, NOON)
@@ -54,6 +54,6 @@ def test_failures_and_resumes(ids):
             compiled.invoke(again, CONFIG)
     config = CONFIG.replace(checkpoint_id=saver.get(CONFIG).id)
     assert saver.get_writes(config)["failure"]["at"] == NOON
-    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     compiled.invoke(None, CONFIG)
     assert saver.get(CONFIG).metadata["resumed_at"] == NOON.isoformat()

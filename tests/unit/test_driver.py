@@ -15,7 +15,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
-from tests.support.graphs import CONFIG, make_chain, says
+from tests.support.graphs import CONFIG, log_node, make_chain
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -27,7 +27,7 @@ def saver():
 
 
 def test_nothing_runs_before_the_first_item_is_asked_for(saver):
-    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     compiled.stream({}, CONFIG)
     compiled.stream({}, CONFIG).close()
     assert saver.threads() == ()
@@ -35,7 +35,7 @@ def test_nothing_runs_before_the_first_item_is_asked_for(saver):
 
 
 def test_an_error_thrown_into_a_stream_comes_back_and_saves(saver):
-    compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
     stream = compiled.stream({}, CONFIG)
     assert [next(stream).node, next(stream).node] == [START, "a"]
     with pytest.raises(KeyError):
@@ -44,7 +44,7 @@ def test_an_error_thrown_into_a_stream_comes_back_and_saves(saver):
 
 
 def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver):
-    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     stream = compiled.stream({}, CONFIG)
     next(stream)
     with pytest.raises(ThreadBusyError) as busy:
@@ -57,14 +57,14 @@ def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver):
 
 
 def test_readers_never_wait(saver):
-    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     for _ in compiled.stream({}, CONFIG):
         assert compiled.get_state(CONFIG).checkpoint_id == saver.list(CONFIG)[0].id
         assert len(compiled.get_state_history(CONFIG)) == len(saver.history(CONFIG))
 
 
 def test_at_the_last_item_all_is_stored_and_the_thread_is_free(saver):
-    compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
     for output in compiled.stream({}, CONFIG):
         if isinstance(output, InterruptionMetadata):
             assert [stop.id for stop in saver.interrupts("t")] == [output.id]
@@ -99,7 +99,7 @@ def test_nor_through_another_run(saver):
 
 
 def test_a_node_may_run_another_thread_or_namespace(saver):
-    inner = make_chain(a=says("inner")).compile(checkpoint_saver=saver)
+    inner = make_chain(a=log_node("inner")).compile(checkpoint_saver=saver)
 
     def start(state):
         return {
@@ -121,7 +121,7 @@ def test_without_a_saver_a_node_may_run_what_it_likes():
 
 
 def test_a_run_may_be_carried_on_in_another_thread(saver):
-    compiled = make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver)
     stream = compiled.stream({}, CONFIG)
     next(stream)
     rest = []
@@ -147,7 +147,7 @@ def test_many_threads_at_once(saver):
 
 def test_the_thread_is_released_before_the_end_is_handed_out():
     saver = VersionedMemorySaver(lock_timeout=0)
-    compiled = make_chain(a=says("a"), b=says("b")).compile(
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(
         checkpoint_saver=saver, release_thread=True, interrupt_before=["b"]
     )
     compiled.invoke({}, CONFIG)
@@ -172,7 +172,7 @@ def test_a_node_may_release_its_own_thread(saver):
 
 
 def test_without_a_saver_there_is_nothing_to_release():
-    assert make_chain(a=says("a")).compile(release_thread=True).invoke({})["log"] == ["a"]
+    assert make_chain(a=log_node("a")).compile(release_thread=True).invoke({})["log"] == ["a"]
 
 
 def test_an_error_of_the_saver_comes_through(saver):
@@ -181,7 +181,7 @@ def test_an_error_of_the_saver_comes_through(saver):
 
     saver.put = refuse
     with pytest.raises(OSError, match="disk on fire"):
-        make_chain(a=says("a")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+        make_chain(a=log_node("a")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
     assert saver.run_lock(CONFIG).__enter__() is None
 
 
@@ -190,7 +190,7 @@ def test_an_error_of_the_saver_comes_through(saver):
 
 @pytest.mark.parametrize("how", ["method", "config"])
 def test_snapshots_are_handed_out_for_checkpoints(saver, how):
-    compiled = make_chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     if how == "method":
         outputs = list(compiled.stream_snapshots({}, CONFIG))
     else:

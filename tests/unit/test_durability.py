@@ -41,7 +41,7 @@ from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
 
-says = partial(graphs.says, n=1)
+log_node = partial(graphs.log_node, n=1)
 chain = partial(graphs.make_chain_of, LOG, {"n": 1})
 
 
@@ -179,7 +179,9 @@ def test_the_failure_of_a_node_is_raised_and_the_rest_is_stored(saver, how):
 
 def test_a_value_that_cannot_be_stored_in_the_background(tmp_path):
     saver = FileSystemSaver(tmp_path)
-    graph = chain(a=lambda state: {"bad": object()}, b=says("b")).compile(checkpoint_saver=saver, durability="async")
+    graph = chain(a=lambda state: {"bad": object()}, b=log_node("b")).compile(
+        checkpoint_saver=saver, durability="async"
+    )
     with pytest.raises(CheckpointSerializationError, match="bad"):
         graph.invoke({}, CONFIG)
     assert stored(saver) == [(START, "a")]
@@ -208,7 +210,7 @@ def test_a_node_that_takes_the_failure_for_its_own_hides_it_from_nobody():
             return {"log": "went on"}
         raise AssertionError
 
-    graph = chain("a", b=b, c=says("c")).compile(checkpoint_saver=saver, durability="async")
+    graph = chain("a", b=b, c=log_node("c")).compile(checkpoint_saver=saver, durability="async")
     with pytest.raises(CheckpointStorageError):
         graph.invoke({}, CONFIG)
     assert stored(saver) == [(START, "a")]
@@ -276,7 +278,7 @@ def test_at_exit_at_a_stop_a_failure_and_a_close(saver, how):
 
     c = fail_once(lambda state: {"log": interrupt("?"), "n": 1})
 
-    graph = chain("a", "b", c=c, d=says("d")).compile(checkpoint_saver=saver, durability="exit")
+    graph = chain("a", "b", c=c, d=log_node("d")).compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert stored(saver) == [("b", "c")]
@@ -547,7 +549,10 @@ def test_the_status_of_a_run_wherever_it_stands(saver, how):  # H20
 
 def test_a_failed_edge_and_a_failed_start_are_failures_too(saver):
     graph = (
-        StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a").add_conditional_edges("a", lambda state: 1 / 0)
+        StateGraph(LOG)
+        .add_node("a", log_node("a"))
+        .add_edge(START, "a")
+        .add_conditional_edges("a", lambda state: 1 / 0)
     )
     with pytest.raises(NodeExecutionError):
         graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)

@@ -16,7 +16,7 @@ from graphkit import (
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, LOG, both, fail_once, invoke, make_graph, says
+from tests.support.graphs import CONFIG, LOG, both, fail_once, invoke, log_node, make_graph
 
 chain = partial(graphs.make_chain_of, LOG, {})
 
@@ -122,7 +122,7 @@ def test_a_save_that_fails_is_not_told_as_one(list_saver):  # G25: only after su
 @both
 def test_a_conditional_edge_and_a_loop(how):
     recorder = Recorder()
-    graph = StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a")
+    graph = StateGraph(LOG).add_node("a", log_node("a")).add_edge(START, "a")
     graph.add_conditional_edges(
         "a", lambda state: "again" if len(state["log"]) < 2 else "done", {"again": "a", "done": END}
     )
@@ -160,7 +160,7 @@ def test_a_question_and_its_answer(how):
 def test_a_fork(how):
     recorder = Recorder()
     invoke(
-        make_graph(LOG, "START>b,c b>j c>j j>END", b=says("b"), c=says("c"), j=says("j")).compile(
+        make_graph(LOG, "START>b,c b>j c>j j>END", b=log_node("b"), c=log_node("c"), j=log_node("j")).compile(
             checkpoint_saver=MemorySaver(), observers=[recorder]
         ),
         {},

@@ -50,11 +50,11 @@ class Boom(Exception):
     pass
 
 
-def says(word):
+def log_node(word):
     return lambda state: {"log": word, "sum": 1, "last": word}
 
 
-built = partial(make_graph, SCHEMA, make_node=says)
+built = partial(make_graph, SCHEMA, make_node=log_node)
 
 
 def diamond(**nodes):
@@ -83,7 +83,7 @@ def noting(name, runs):
     return Failing(name, runs, broken=False)
 
 
-def walked(outputs):
+def nodes_of(outputs):
     return [output.node for output in outputs]
 
 
@@ -109,7 +109,7 @@ def asking(word, runs=None):
 
 def test_a_fork_is_one_step_with_one_output_and_one_checkpoint(saver, go):  # behaviour 13
     outputs = go(diamond().compile(checkpoint_saver=saver), {})
-    assert walked(outputs) == [START, "a", "__PARALLEL__(a)", "d", END]
+    assert nodes_of(outputs) == [START, "a", "__PARALLEL__(a)", "d", END]
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
     assert logged(outputs) == ["a", "b", "c", "d"]
     history = list(reversed(saver.list(CONFIG)))
@@ -181,7 +181,7 @@ def test_a_branch_node_reached_alone_runs_alone(saver, go):  # behaviour 13: loo
     graph = built("START>a a>b,c b>d c>d")
     graph.add_conditional_edges("d", lambda s: "back" if s["sum"] < 15 else "on", {"back": "b", "on": END})
     outputs = go(graph.compile(checkpoint_saver=saver), {})
-    assert walked(outputs) == [START, "a", "__PARALLEL__(a)", "d", "b", "d", END]
+    assert nodes_of(outputs) == [START, "a", "__PARALLEL__(a)", "d", "b", "d", END]
     assert logged(outputs) == ["a", "b", "c", "d", "b", "d"]
 
 
@@ -654,7 +654,7 @@ def test_several_questions_are_listed_and_answered_one_after_the_other(saver, go
     graph = diamond(b=asking("b?", runs), c=asking("c?", runs)).compile(checkpoint_saver=saver)
     outputs = go(graph, {})
     stop = outputs[-1]
-    assert walked(outputs[:-1]) == [START, "a"]
+    assert nodes_of(outputs[:-1]) == [START, "a"]
     assert (stop.when, payloads(stop), {each.node_id for each in stop.interrupts}) == (
         "inside",
         ["b?", "c?"],
@@ -1100,7 +1100,7 @@ def note(word):
         file.write(word + "\\n")
 
 
-def says(word):
+def log_node(word):
     def node(state):
         note(word)
         return {"log": word}
@@ -1111,7 +1111,7 @@ def c(state):
     if kill:
         noted.wait(60)
         os.kill(os.getpid(), signal.SIGKILL)
-    return says("c")(state)
+    return log_node("c")(state)
 
 
 def observe(event):
@@ -1121,7 +1121,7 @@ def observe(event):
 
 graph = StateGraph({"log": Channels.appender_with_duplicate()})
 for name in ("a", "b", "b2", "d"):
-    graph.add_node(name, says(name))
+    graph.add_node(name, log_node(name))
 graph.add_node("c", c).add_edge(START, "a").add_edge("a", "b").add_edge("a", "c").add_edge("b", "b2")
 graph.add_edge("b2", "d").add_edge("c", "d").add_edge("d", END)
 compiled = graph.compile(checkpoint_saver=FileSystemSaver(store, fsync="never"), observers=[observe])

@@ -30,7 +30,7 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, LOG, logged, make_chain, make_graph, says, stored
+from tests.support.graphs import CONFIG, LOG, log_node, logged, make_chain, make_graph, stored
 
 
 class Boom(Exception):
@@ -64,7 +64,7 @@ def chain(*names, edges=(), schema=LOG):
     return graph, nodes
 
 
-def walked(outputs):
+def nodes_of(outputs):
     return [output.node for output in outputs]
 
 
@@ -118,7 +118,7 @@ def test_k_nodes_store_k_plus_one_checkpoints_each_the_child_of_the_last(saver):
 
 def test_a_graph_without_nodes_runs(saver):
     graph = StateGraph({}).add_edge(START, END).compile(checkpoint_saver=saver)
-    assert walked(graph.stream({"x": 1}, CONFIG)) == [START, END]
+    assert nodes_of(graph.stream({"x": 1}, CONFIG)) == [START, END]
     assert stored(saver) == [(START, END)]
 
 
@@ -230,7 +230,7 @@ def test_an_entry_edge_may_decide_and_update(saver):
         .add_edge("b", END)
     )
     graph.add_conditional_edges(START, lambda s: Command("b", {"log": "e"}))
-    assert walked(graph.compile(checkpoint_saver=saver).stream({}, CONFIG)) == [START, "b", END]
+    assert nodes_of(graph.compile(checkpoint_saver=saver).stream({}, CONFIG)) == [START, "b", END]
     assert logs(saver)[0] == ["e"]
 
 
@@ -253,8 +253,8 @@ def test_conditions_may_return_any_key_of_the_mappings():
         .add_edge("b", END)
     )
     graph.add_conditional_edges("a", lambda s: s["x"] > 1, {True: "b", False: END})
-    assert walked(graph.compile().stream({"x": 2})) == [START, "a", "b", END]
-    assert walked(graph.compile().stream({"x": 0})) == [START, "a", END]
+    assert nodes_of(graph.compile().stream({"x": 2})) == [START, "a", "b", END]
+    assert nodes_of(graph.compile().stream({"x": 0})) == [START, "a", END]
 
 
 def test_a_node_without_an_outgoing_edge_that_goes_nowhere_stores_nothing(saver):
@@ -313,7 +313,7 @@ def test_input_on_a_stopped_thread_starts_anew_and_nothing_waits_any_more(saver)
     compiled.invoke({}, CONFIG)
     assert len(saver.interrupts("t")) == 1
     outputs = list(compiled.stream({"log": "again"}, CONFIG))
-    assert walked(outputs) == [START, "a", "b"]
+    assert nodes_of(outputs) == [START, "a", "b"]
     assert logged(outputs) == ["a", "again", "a"]
     assert len(saver.interrupts("t")) == 1
 
@@ -385,7 +385,7 @@ def test_resuming_a_past_checkpoint_appends_and_removes_nothing(saver):
     before = list(saver.list(CONFIG))
     at_a = next(each for each in before if each.node_id == "a")
     outputs = list(compiled.stream(None, CONFIG.with_check_point_id(at_a.id)))
-    assert walked(outputs) == ["b", "c", END]
+    assert nodes_of(outputs) == ["b", "c", END]
     assert logged(outputs) == ["a", "b", "c"]
     assert list(saver.list(CONFIG))[2:] == before
     assert saver.list(CONFIG)[1].parent_id == at_a.id
@@ -469,7 +469,7 @@ def test_without_a_saver_the_limit_names_the_thread_of_the_config(config, thread
 
 
 def test_the_limit_names_the_state_that_the_node_of_a_branch_would_have_received():
-    graph = make_graph(LOG, "START>a a>b,c b>d c>e d>e e>END", make_node=says)
+    graph = make_graph(LOG, "START>a a>b,c b>d c>e d>e e>END", make_node=log_node)
     with pytest.raises(MaxIterationsError) as failed:
         graph.compile(max_iterations=3).invoke({})
     assert (failed.value.node_id, failed.value.state["log"]) == ("d", ["a", "b"])
@@ -579,7 +579,7 @@ def test_closing_a_stream_saves_what_was_finished(saver):
     graph, nodes = chain("a", "b", "c")
     compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=10)
     stream = compiled.stream({}, CONFIG)
-    assert walked([next(stream), next(stream)]) == [START, "a"]
+    assert nodes_of([next(stream), next(stream)]) == [START, "a"]
     stream.close()
     assert stored(saver) == [(START, "a"), ("a", "b")]
     compiled.invoke(None, CONFIG)
@@ -606,8 +606,8 @@ def stops(compiled, given=None, config=CONFIG):
     outputs = list(compiled.stream(given, config))
     last = outputs[-1]
     if isinstance(last, InterruptionMetadata):
-        return walked(outputs[:-1]), (last.node_id, last.when)
-    return walked(outputs), None
+        return nodes_of(outputs[:-1]), (last.node_id, last.when)
+    return nodes_of(outputs), None
 
 
 @pytest.mark.parametrize("has_saver", [True, False])

@@ -18,20 +18,22 @@ from graphkit.errors import MaxIterationsError, NodeExecutionError
 from tests.support import graphs
 from tests.support.graphs import CONFIG, COUNTED as LOG, both, logged, make_chain, make_graph, outputs as run, stored
 
-says = partial(graphs.says, n=1)
+log_node = partial(graphs.log_node, n=1)
 chain = partial(graphs.make_chain_of, LOG, {"n": 1})
 
 
-def walked(outputs):
+def nodes_of(outputs):
     return [output.node for output in outputs]
 
 
 @both
 def test_one_history_and_one_thread_however_deep(saver, how):
-    graph = chain("a", S=chain("p", T=chain("x", "y"), q=says("q")), z=says("z")).compile(checkpoint_saver=saver)
+    graph = chain("a", S=chain("p", T=chain("x", "y"), q=log_node("q")), z=log_node("z")).compile(
+        checkpoint_saver=saver
+    )
     nodes = ["a", "S-p", "S-T-x", "S-T-y", "S-q", "z"]
     outputs = run(graph, {}, how=how)
-    assert walked(outputs) == [START, *nodes, END]
+    assert nodes_of(outputs) == [START, *nodes, END]
     assert not any(output.is_subgraph for output in outputs)
     assert logged(outputs) == ["a", "p", "x", "y", "q", "z"]
     assert outputs[-1].state["n"] == 6
@@ -41,17 +43,19 @@ def test_one_history_and_one_thread_however_deep(saver, how):
 
 def conditional(key):
     """A graph with a condition at its start."""
-    graph = StateGraph(LOG).add_node("p", says("p")).add_node("q", says("q")).add_edge("p", END).add_edge("q", END)
+    graph = (
+        StateGraph(LOG).add_node("p", log_node("p")).add_node("q", log_node("q")).add_edge("p", END).add_edge("q", END)
+    )
     return graph.add_conditional_edges(START, lambda state: state[key], {"left": "p", "right": "q"})
 
 
 @pytest.mark.parametrize(("way", "log"), [("left", ["a", "p", "z"]), ("right", ["a", "q", "z"])])
 @both
 def test_a_conditional_start_is_a_step_of_its_own(saver, way, log, how):
-    graph = chain("a", S=conditional("way"), z=says("z")).compile(checkpoint_saver=saver)
+    graph = chain("a", S=conditional("way"), z=log_node("z")).compile(checkpoint_saver=saver)
     outputs = run(graph, {"way": way}, how=how)
     assert logged(outputs) == log
-    assert walked(outputs)[2] == "S-__START__"
+    assert nodes_of(outputs)[2] == "S-__START__"
     assert ("S-__START__", f"S-{log[1]}") in stored(saver)
 
 
@@ -60,7 +64,7 @@ def test_the_condition_behind_it_is_a_step_of_its_own(saver, how):
     graph = StateGraph(LOG).add_node("S", chain("p")).add_edge(START, "S")
     graph.add_conditional_edges("S", lambda state: "S" if state["n"] < 3 else END)
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
-    assert walked(outputs) == [START, *["S-p", "S-__END__"] * 3, END]
+    assert nodes_of(outputs) == [START, *["S-p", "S-__END__"] * 3, END]
     assert logged(outputs) == ["p"] * 3
 
 
@@ -110,11 +114,11 @@ def test_a_question_inside_and_a_failure_inside(saver, how):
 
 @both
 def test_commands_go_to_merged_nodes(saver, how):
-    inside = chain(p=lambda state: Command("r", {"log": "p"}), q=says("q"), r=says("r"))
-    graph = make_chain(LOG, a=lambda state: Command("S-p", {"log": "a"}), b=says("b"), S=inside)
+    inside = chain(p=lambda state: Command("r", {"log": "p"}), q=log_node("q"), r=log_node("r"))
+    graph = make_chain(LOG, a=lambda state: Command("S-p", {"log": "a"}), b=log_node("b"), S=inside)
     compiled = graph.compile(checkpoint_saver=saver)
     outputs = run(compiled, {}, how=how)
-    assert walked(outputs) == [START, "a", "S-p", "S-r", END]
+    assert nodes_of(outputs) == [START, "a", "S-p", "S-r", END]
     assert logged(outputs) == ["a", "p", "r"]
     by_name = compiled.update_state(CONFIG, {}, goto="S")
     assert by_name.next_node == "S-p"
@@ -132,19 +136,19 @@ def test_an_update_as_one_of_its_nodes(saver):
 def test_a_fork_inside(saver, how):
     inside = StateGraph(LOG)
     for name in "abcd":
-        inside.add_node(name, says(name))
+        inside.add_node(name, log_node(name))
     for source, target in ((START, "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", END)):
         inside.add_edge(source, target)
-    graph = chain(S=inside, z=says("z")).compile(checkpoint_saver=saver)
+    graph = chain(S=inside, z=log_node("z")).compile(checkpoint_saver=saver)
     outputs = run(graph, {}, how=how)
-    assert walked(outputs) == [START, "S-a", "__PARALLEL__(S-a)", "S-d", "z", END]
+    assert nodes_of(outputs) == [START, "S-a", "__PARALLEL__(S-a)", "S-d", "z", END]
     assert logged(outputs) == ["a", "b", "c", "d", "z"]
 
 
 @both
 def test_as_a_branch(saver, how):
     outputs = run(
-        make_graph(LOG, "START>S,b S>j b>j j>END", S=chain("p", "q"), b=says("b"), j=says("j")).compile(
+        make_graph(LOG, "START>S,b S>j b>j j>END", S=chain("p", "q"), b=log_node("b"), j=log_node("j")).compile(
             checkpoint_saver=saver
         ),
         {},
@@ -154,14 +158,14 @@ def test_as_a_branch(saver, how):
 
 
 def test_the_rules_of_the_graph_around_it_hold(saver):
-    inside = make_chain({"log": Channels.base()}, p=says("p"))
+    inside = make_chain({"log": Channels.base()}, p=log_node("p"))
     assert chain("a", S=inside).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["a", "p"]
 
 
 @both
 def test_an_embedded_graph_inside_a_merged_one(saver, how):
     embedded = chain(x=lambda state: {"log": interrupt("?")}).compile()
-    graph = chain("a", S=chain(p=says("p"), t=embedded)).compile(checkpoint_saver=saver)
+    graph = chain("a", S=chain(p=log_node("p"), t=embedded)).compile(checkpoint_saver=saver)
     run(graph, {}, how=how)
     inside = RunnableConfig("t", checkpoint_ns="S-t")
     assert graph.get_state(inside).next == "x"

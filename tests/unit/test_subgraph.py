@@ -74,7 +74,7 @@ def three_levels(runs, saver, questions=(), **options):
 WHOLE = ["a", "p", "x", "y", "q", "z"]
 
 
-def walked(outputs):
+def nodes_of(outputs):
     return [f"{output.node}*" if output.is_subgraph else output.node for output in outputs]
 
 
@@ -89,7 +89,7 @@ def test_its_outputs_come_between_those_around_it_flagged(saver, how):
     outputs = run(three_levels([], saver), {}, how=how)
     inmost = ["__START__*", "x*", "y*", "__END__*"]
     middle = ["__START__*", "p*", *inmost, "t*", "q*", "__END__*"]
-    assert walked(outputs) == ["__START__", "a", *middle, "s", "z", "__END__"]
+    assert nodes_of(outputs) == ["__START__", "a", *middle, "s", "z", "__END__"]
     assert logged(outputs) == WHOLE
     assert outputs[-1].state["n"] == 6
 

@@ -8,7 +8,7 @@ import pytest
 from graphkit.errors import GraphStateError
 from graphkit.when import Step, after, all_of, any_of, before, changed_more_than, not_of, slower_than
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, make_chain, says, stored
+from tests.support.graphs import CONFIG, log_node, make_chain, stored
 
 
 def step(following="next", seconds=0.0, changed=(), **branches):
@@ -76,15 +76,15 @@ def test_a_predicate_with_the_step_inside_others():
 def test_predicates_are_asked_in_order_and_no_further_than_needed():
     asked = []
 
-    def says(answer):
+    def make_predicate(answer):
         def predicate(node_id, state):
             asked.append(answer)
             return answer
 
         return predicate
 
-    any_of(says(False), says(True), says("never"))("a", {}, step())
-    all_of(says(True), says(False), says("never"))("a", {}, step())
+    any_of(make_predicate(False), make_predicate(True), make_predicate("never"))("a", {}, step())
+    all_of(make_predicate(True), make_predicate(False), make_predicate("never"))("a", {}, step())
     assert asked == [False, True, True, False]
 
 
@@ -148,20 +148,22 @@ class Predicate:
 )
 def test_which_predicates_take_the_step(predicate, takes_step):
     saver = MemorySaver()
-    make_chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_when=predicate).invoke({}, CONFIG)
+    make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_when=predicate).invoke(
+        {}, CONFIG
+    )
     assert ((("a", "b") in stored(saver)), len(stored(saver))) == (takes_step, 3 if takes_step else 2)
 
 
 def test_the_nodes_that_presets_name():
     when = any_of(after("x", "y"), not_of(before("z")), all_of(is_hot, slower_than()), changed_more_than())
     with pytest.raises(GraphStateError) as refused:
-        make_chain(a=says("a")).compile(checkpoint_when=when)
+        make_chain(a=log_node("a")).compile(checkpoint_when=when)
     assert [name for name in "axyz" if f"'{name}'" in str(refused.value)] == ["x", "y", "z"]
-    make_chain(a=says("a")).compile(checkpoint_when=any_of(slower_than(), is_hot))
+    make_chain(a=log_node("a")).compile(checkpoint_when=any_of(slower_than(), is_hot))
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "says"),
+    ("make", "error", "reason"),
     [
         (after, ValueError, r"after\(\) names no node"),
         (before, ValueError, r"before\(\) names no node"),
@@ -176,6 +178,6 @@ def test_the_nodes_that_presets_name():
         (lambda: not_of(True), TypeError, r"not_of\(\) takes predicates of \(node_id, state\)"),
     ],
 )
-def test_what_is_refused(make, error, says):
-    with pytest.raises(error, match=says):
+def test_what_is_refused(make, error, reason):
+    with pytest.raises(error, match=reason):
         make()

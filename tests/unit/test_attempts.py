@@ -21,7 +21,6 @@ from graphkit import (
     GraphResume,
     NodeExecutionError,
     RetryPolicy,
-    RunnableConfig,
     StateGraph,
     StreamingOutput,
     interrupt,
@@ -29,9 +28,9 @@ from graphkit import (
 from graphkit.compat.go_agents import process_chain
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
+from tests.support.graphs import CONFIG
 from tests.support.sweeps import examples
 
-CONFIG = RunnableConfig("t")
 AT_ONCE = RetryPolicy(initial_delay=0)
 LONG = 60
 """Seconds that no test waits."""

@@ -2,13 +2,12 @@
 
 import pytest
 
-from graphkit import END, START, Channels, CompileConfig, RunnableConfig
+from graphkit import END, START, CompileConfig, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from savers import MemorySaver
-from tests.support.graphs import make_chain
+from tests.support.graphs import LOG, make_chain
 
 CONFIG = RunnableConfig("t", metadata={"k": 1})
-LOG = {"log": Channels.appender_with_duplicate()}
 
 
 @pytest.fixture

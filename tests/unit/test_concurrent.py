@@ -13,7 +13,6 @@ from graphkit import (
     Checkpoint,
     GraphResume,
     InterruptionMetadata,
-    RunnableConfig,
     StateGraph,
     interrupt,
 )
@@ -21,10 +20,9 @@ from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import CONFIG
 from tests.support.savers import ListSaver
 from tests.support.sweeps import examples
-
-CONFIG = RunnableConfig("t")
 
 
 class Boom(Exception):

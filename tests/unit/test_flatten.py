@@ -2,11 +2,9 @@
 
 import pytest
 
-from graphkit import END, START, Channels, Command, StateGraph
+from graphkit import END, START, Command, StateGraph
 from graphkit.errors import GraphStateError
-from tests.support.graphs import make_graph
-
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.support.graphs import LOG, make_graph
 
 
 def logs(name):

@@ -17,9 +17,7 @@ from graphkit import (
 from graphkit.codec import Codec
 from graphkit.saver_kit import copy_thread
 from savers import FileSystemSaver
-from tests.support.graphs import make_chain
-
-CONFIG = RunnableConfig("t")
+from tests.support.graphs import CONFIG, make_chain
 
 
 def counting(steps):

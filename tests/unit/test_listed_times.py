@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import example, given, strategies as st
 
-from graphkit import Checkpoint, RunnableConfig
+from graphkit import Checkpoint
 from savers import FileSystemSaver
+from tests.support.graphs import CONFIG
 
-CONFIG = RunnableConfig("t")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXACT = EPOCH + timedelta(seconds=1 << 32)
 """From here on, the microseconds of a timestamp take more than the bits of a double."""

@@ -9,7 +9,6 @@ import pytest
 from graphkit import (
     END,
     START,
-    Channels,
     GraphInterrupt,
     GraphResume,
     InterruptableAction,
@@ -21,10 +20,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
-from tests.support.graphs import make_chain
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.support.graphs import CONFIG, LOG, make_chain
 
 
 def asking(*questions, before=None, after=None):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -73,12 +74,8 @@ def line(saver, calls, *, nodes="abcd", fails=None):
             raise ValueError("no")
         return {name: True, "path": [*state.get("path", []), name]}
 
-    graph = StateGraph({})
-    for name in nodes:
-        graph.add_node(name, lambda state, name=name: action(state, name))
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph.compile(checkpoint_saver=saver)
+    actions = {name: partial(action, name=name) for name in nodes}
+    return make_chain({}, **actions).compile(checkpoint_saver=saver)
 
 
 def failed_at(saver, name):

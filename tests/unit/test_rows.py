@@ -1,21 +1,15 @@
 """Rows of go-agents-orchestration's and hive's lists that are about one run as a whole."""
 
+from functools import partial
+
 import pytest
 
 from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import CheckpointStorageError, GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, SaverWrapper
+from tests.support.graphs import CONFIG, make_chain
 
-CONFIG = RunnableConfig("t")
-
-
-def chain(**actions):
-    graph = StateGraph({})
-    for name, action in actions.items():
-        graph.add_node(name, action)
-    for source, target in zip([START, *actions], [*actions, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
+chain = partial(make_chain, {})
 
 
 def test_a_node_is_stored_when_it_is_done_and_a_failed_one_never(tmp_path):

@@ -5,14 +5,11 @@ import os
 
 import pytest
 
-from graphkit import RunnableConfig
 from graphkit.errors import ThreadBusyError
 from graphkit.saver_kit import get_held_run_locks
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.forked import run_in_child
-from tests.support.graphs import make_chain
-
-CONFIG = RunnableConfig("t")
+from tests.support.graphs import CONFIG, make_chain
 
 
 @pytest.fixture(params=["memory", "file", "wrapped"])

@@ -15,25 +15,18 @@ from graphkit import (
     AgentState,
     Channels,
     MessagesStateGraph,
-    RunnableConfig,
     StateGraph,
     StateSerializer,
 )
 from graphkit.errors import GraphStateError
 from savers import MemorySaver
+from tests.support.graphs import CONFIG, make_chain
 
-CONFIG = RunnableConfig("t")
 
-
-def run(schema, given, *updates, state_factory=None, saver=None):
+def run(schema, given, *updates, saver=None):
     """The state after nodes that return these updates."""
-    graph = StateGraph(schema, state_factory)
-    names = [f"n{i}" for i in range(len(updates))]
-    for name, update in zip(names, updates, strict=True):
-        graph.add_node(name, lambda s, update=update: update)
-    for source, target in zip([START, *names], [*names, END], strict=True):
-        graph.add_edge(source, target)
-    return graph.compile(checkpoint_saver=saver).invoke(given, CONFIG)
+    nodes = {f"n{number}": lambda state, update=update: update for number, update in enumerate(updates)}
+    return make_chain(schema, **nodes).compile(checkpoint_saver=saver).invoke(given, CONFIG)
 
 
 def last(old, new):

@@ -2,17 +2,13 @@
 
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 
-from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt, operations
+from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt, operations
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
-from tests.support.graphs import make_chain
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.support.graphs import CONFIG, LOG, make_chain
 
 
 @pytest.fixture(params=["memory", "file", "sqlite", "wrapped"])
@@ -29,12 +25,7 @@ def saver(request, tmp_path):
 
 def chain(saver=None, /, *, before=(), after=(), **nodes):
     """A graph of these nodes, one after the other; each logs what its function returns."""
-    graph = StateGraph(LOG)
-    names = [START, *nodes, END]
-    for name, action in nodes.items():
-        graph.add_node(name, action if isinstance(action, (StateGraph, type(None))) else logs(action))
-    for source, target in pairwise(names):
-        graph.add_edge(source, target)
+    graph = make_chain(LOG, **{name: logs(action) for name, action in nodes.items()})
     return graph.compile(checkpoint_saver=saver, interrupt_before=before, interrupt_after=after)
 
 

@@ -19,9 +19,8 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
-from tests.support.graphs import make_chain
+from tests.support.graphs import CONFIG, make_chain
 
-CONFIG = RunnableConfig("t")
 REFUSED = r"Order has no key 'itme'; did you mean 'item'\?"
 TYPO = {"itme": "lamp"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
@@ -11,10 +11,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from savers import MemorySaver
-from tests.support.graphs import make_chain, make_graph
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.support.graphs import CONFIG, LOG, make_chain, make_graph
 
 
 def graph():

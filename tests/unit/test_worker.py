@@ -3,7 +3,6 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import pytest
 
@@ -12,7 +11,7 @@ from graphkit.abc import Watch
 from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.support.graphs import make_chain
+from tests.support.graphs import LOG, make_chain
 
 PATIENCE = 60.0
 SOON = 0.01
@@ -29,13 +28,7 @@ def saver(request, tmp_path):
 
 def log_of(**nodes):
     """A graph of one node after the other, each with its name in the log; a value is what a node does besides."""
-    graph = StateGraph({"log": Channels.appender_with_duplicate()})
-    names = [START, *nodes, END]
-    for name, action in nodes.items():
-        graph.add_node(name, noting(name, action))
-    for source, target in pairwise(names):
-        graph.add_edge(source, target)
-    return graph
+    return make_chain(LOG, **{name: noting(name, action) for name, action in nodes.items()})
 
 
 def noting(name, action):
@@ -139,7 +132,7 @@ def test_a_crashed_run_goes_on_where_it_was(saver):
 
 
 def test_several_questions_are_waited_for_until_all_are_answered(saver):
-    graph = StateGraph({"log": Channels.appender_with_duplicate()})
+    graph = StateGraph(LOG)
     for name in ("leaves", "right"):
         graph.add_node(name, noting(name, lambda: interrupt("ok?")))
         graph.add_edge(START, name).add_edge(name, "join")
@@ -155,7 +148,7 @@ def test_several_questions_are_waited_for_until_all_are_answered(saver):
 
 def test_a_question_inside_an_embedded_graph(saver):
     child = log_of(ask=lambda: interrupt("ok?"), after=None).compile()
-    app = make_chain({"log": Channels.appender_with_duplicate()}, child=child).compile(checkpoint_saver=saver)
+    app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(app).run(once=True) == 0
     answer(saver, "t", "yes")
@@ -166,7 +159,7 @@ def test_a_question_inside_an_embedded_graph(saver):
 
 def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
     child = log_of(a=None, b=None).compile(checkpoint_saver=MemorySaver(), interrupt_before=["b"])
-    app = make_chain({"log": Channels.appender_with_duplicate()}, child=child).compile(checkpoint_saver=saver)
+    app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(app).run(once=True) == 0
     assert status(saver, "t") == "interrupted"
@@ -184,7 +177,7 @@ def test_an_asynchronous_graph(saver):
     async def node(state):
         return {"log": interrupt("ok?")}
 
-    app = make_chain({"log": Channels.appender_with_duplicate()}, ask=node).compile(checkpoint_saver=saver)
+    app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
     import asyncio
 
     asyncio.run(app.ainvoke({}, RunnableConfig("t")))
@@ -337,7 +330,7 @@ def test_workers_side_by_side_run_a_thread_one_at_a_time(saver, serving):
             all_done.set()
         return {"log": "work"}
 
-    app = make_chain({"log": Channels.appender_with_duplicate()}, ask=ask, work=work).compile(checkpoint_saver=saver)
+    app = make_chain(LOG, ask=ask, work=work).compile(checkpoint_saver=saver)
     threads = [f"t{number}" for number in range(60)]
     for thread in threads:
         app.invoke({}, RunnableConfig(thread))

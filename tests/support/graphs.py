@@ -14,6 +14,10 @@ COUNTED = {**LOG, "n": Channels.base(operator.add, lambda: 0)}
 both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
+class Boom(Exception):
+    """What a failing node raises."""
+
+
 class Killed(BaseException):
     """The process is gone: nothing else is stored by it."""
 
@@ -105,3 +109,8 @@ def fail_once(node, error=ValueError):
 def logged(outputs):
     """Return the log in the state of the last output."""
     return list(outputs[-1].state["log"])
+
+
+def nodes_of(outputs):
+    """Return the nodes of outputs, in their order."""
+    return [output.node for output in outputs]

@@ -20,13 +20,9 @@ from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG
+from tests.support.graphs import CONFIG, Boom
 from tests.support.savers import ListSaver
 from tests.support.sweeps import examples
-
-
-class Boom(Exception):
-    pass
 
 
 class Work(Task):

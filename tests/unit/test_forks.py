@@ -35,7 +35,7 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, logged, make_graph, stored
+from tests.support.graphs import CONFIG, Boom, logged, make_graph, nodes_of, stored
 
 SCHEMA = {
     "log": Channels.appender_with_duplicate(),
@@ -44,10 +44,6 @@ SCHEMA = {
 _NEW = {}
 PATIENCE = 60
 """Seconds after which a test that waits for another thread has failed."""
-
-
-class Boom(Exception):
-    pass
 
 
 def log_node(word):
@@ -81,10 +77,6 @@ class Failing:
 
 def noting(name, runs):
     return Failing(name, runs, broken=False)
-
-
-def nodes_of(outputs):
-    return [output.node for output in outputs]
 
 
 def payloads(stop):

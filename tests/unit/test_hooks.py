@@ -18,7 +18,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
-from tests.support.graphs import CONFIG, LOG, invoke, make_chain, make_chain_of, make_graph
+from tests.support.graphs import CONFIG, LOG, both, invoke, make_chain, make_chain_of, make_graph
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -213,9 +213,6 @@ def of(how, function):
         return await result if inspect.isawaitable(result) else result
 
     return called
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @both

@@ -30,11 +30,7 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import MemorySaver
-from tests.support.graphs import CONFIG, LOG, log_node, logged, make_chain, make_graph, stored
-
-
-class Boom(Exception):
-    pass
+from tests.support.graphs import CONFIG, LOG, Boom, log_node, logged, make_chain, make_graph, nodes_of, stored
 
 
 class Flaky:
@@ -62,10 +58,6 @@ def chain(*names, edges=(), schema=LOG):
         if source not in edges:
             graph.add_edge(source, target)
     return graph, nodes
-
-
-def nodes_of(outputs):
-    return [output.node for output in outputs]
 
 
 def logs(saver, config=CONFIG):

@@ -27,15 +27,11 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import FileSystemSaver, SaverWrapper
-from tests.support.graphs import CONFIG, logged, make_chain, make_graph
+from tests.support.graphs import CONFIG, Boom, logged, make_chain, make_graph
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
 PATIENCE = 60
 QUICK = RetryPolicy(max_attempts=3, initial_delay=0.0, jitter=False)
-
-
-class Boom(Exception):
-    pass
 
 
 def mapped(action, items, **options):

@@ -16,14 +16,20 @@ from graphkit import (
 )
 from graphkit.errors import MaxIterationsError, NodeExecutionError
 from tests.support import graphs
-from tests.support.graphs import CONFIG, COUNTED as LOG, both, logged, make_chain, make_graph, outputs as run, stored
+from tests.support.graphs import (
+    CONFIG,
+    COUNTED as LOG,
+    both,
+    logged,
+    make_chain,
+    make_graph,
+    nodes_of,
+    outputs as run,
+    stored,
+)
 
 log_node = partial(graphs.log_node, n=1)
 chain = partial(graphs.make_chain_of, LOG, {"n": 1})
-
-
-def nodes_of(outputs):
-    return [output.node for output in outputs]
 
 
 @both

@@ -16,7 +16,7 @@ from graphkit import (
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, LOG, Killed, invoke, make_chain
+from tests.support.graphs import CONFIG, LOG, Killed, both, invoke, make_chain
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -56,7 +56,6 @@ def raises(error):
     return then
 
 
-both = pytest.mark.parametrize("how", ["sync", "async"])
 stored_somehow = pytest.mark.parametrize(
     "options",
     [

@@ -35,7 +35,17 @@ from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, COUNTED as LOG, Killed, logged, make_chain, make_graph, outputs as run, stored
+from tests.support.graphs import (
+    CONFIG,
+    COUNTED as LOG,
+    Killed,
+    both,
+    logged,
+    make_chain,
+    make_graph,
+    outputs as run,
+    stored,
+)
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 DEEP = RunnableConfig("t", checkpoint_ns="s/t")
@@ -76,9 +86,6 @@ WHOLE = ["a", "p", "x", "y", "q", "z"]
 
 def nodes_of(outputs):
     return [f"{output.node}*" if output.is_subgraph else output.node for output in outputs]
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 # --- what it hands out and what it keeps ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from graphkit.errors import NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
 from tests.support import graphs
-from tests.support.graphs import CONFIG, LOG as PLAIN, logged, outputs as run
+from tests.support.graphs import CONFIG, LOG as PLAIN, both, logged, outputs as run
 
 SECRET = "hunter2-hunter2"
 SCHEMA = {"log": Channels.appender_with_duplicate(), "token": Channels.transient()}
@@ -66,9 +66,6 @@ def watched(tmp_path):
     yield found
     assert found.events
     assert not [place for place in found.everything() if SECRET.encode() in place]
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @both

@@ -20,8 +20,8 @@ from graphkit import (
     ReplaceAllWith,
     RunnableConfig,
 )
-from graphkit._values.frozen import FrozenDict, FrozenList, freeze
-from graphkit._values.state import REMOVED, SET, Changes, merge
+from graphkit._values.state import merge
+from graphkit.values import REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 from savers import FileSystemSaver
 from tests.support.graphs import make_chain
 

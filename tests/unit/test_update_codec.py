@@ -15,8 +15,8 @@ from graphkit import (
     StateGraph,
 )
 from graphkit._engine.update_codec import keys_of, pack, select_keys, unpack
-from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointSerializationError
+from graphkit.values import freeze
 from savers import FileSystemSaver
 
 SCHEMA = {

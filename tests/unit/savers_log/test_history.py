@@ -11,8 +11,7 @@ from graphkit.errors import CheckpointCorruptionError
 from savers._cipher import KeyRing
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, RELEASE, TOMBSTONE, pack_frame
-from savers._log.log_bytes import MemoryLogBytes
-from savers._log.stored_checkpoint import StoredCheckpoint
+from savers.log import MemoryLogBytes, StoredCheckpoint
 from tests.support.interruptions import find_places, interrupt
 from tests.unit.savers_log.conftest import new_log, open_again, put
 

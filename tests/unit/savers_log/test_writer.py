@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from graphkit import Checkpoint
-from graphkit._values.state import Changes, merge
+from graphkit._values.state import merge
 from graphkit.abc import StateSerializer
 from graphkit.codec import Codec
 from graphkit.errors import (
@@ -13,11 +13,10 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     CheckpointSerializationError,
 )
-from graphkit.values import FrozenDict, freeze
+from graphkit.values import Changes, FrozenDict, freeze
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY
-from savers._log.log_bytes import MemoryLogBytes
-from savers._log.stored_checkpoint import StoredCheckpoint
+from savers.log import MemoryLogBytes, StoredCheckpoint
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 

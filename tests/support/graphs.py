@@ -5,7 +5,7 @@ import operator
 
 import pytest
 
-from graphkit import END, START, Channels, RunnableConfig, StateGraph
+from graphkit import END, START, Channels, RunnableConfig, StateGraph, StreamingOutput
 
 CONFIG = RunnableConfig("t")
 LOG = {"log": Channels.appender_with_duplicate()}
@@ -114,3 +114,39 @@ def logged(outputs):
 def nodes_of(outputs):
     """Return the nodes of outputs, in their order."""
     return [output.node for output in outputs]
+
+
+def is_chunk(output):
+    return isinstance(output, StreamingOutput)
+
+
+def close(stream):
+    return stream.aclose() if hasattr(stream, "aclose") else stream.close()
+
+
+def close_at(graph, is_last, given=None, config=CONFIG, *, how="sync", act=close):
+    """Stream until an output is the last one to take, and close the stream, or act on it in another way.
+
+    A run starts where `given` is None and the thread has no checkpoint.
+    """
+    if given is None and graph.last_state_of(config) is None:
+        given = {}
+    if how == "sync":
+        stream = graph.stream(given, config)
+        for output in stream:
+            if is_last(output):
+                return act(stream)
+        raise AssertionError("never came")
+
+    async def main():
+        stream = graph.astream(given, config)
+        async for output in stream:
+            if is_last(output):
+                return await act(stream)
+        raise AssertionError("never came")
+
+    return asyncio.run(main())
+
+
+def is_node(node_id):
+    return lambda output: output.node == node_id

@@ -28,7 +28,7 @@ from graphkit import (
 from graphkit.compat.go_agents import process_chain
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.support.graphs import CONFIG
+from tests.support.graphs import CONFIG, close_at, is_chunk
 from tests.support.sweeps import examples
 
 AT_ONCE = RetryPolicy(initial_delay=0)
@@ -342,21 +342,9 @@ def test_a_stream_that_is_closed_closes_everything_inside_and_is_not_retried(kin
 
     node = {"chunks": chunks, "later_chunks": later_chunks}[kind]
     compiled = make_graph(node, make_hooks([], "hook")[hook], retry=AT_ONCE, timeout=timeout).compile()
-
-    async def close():
-        stream = compiled.astream({})
-        while not isinstance(await anext(stream), StreamingOutput):
-            pass
-        await stream.aclose()
-        assert log == ["closed"]
-
-    asyncio.run(close())
-    if not compiled.topology.asynchronous:
+    for how in ("async",) if compiled.topology.asynchronous else ("async", "sync"):
         log.clear()
-        stream = compiled.stream({})
-        while not isinstance(next(stream), StreamingOutput):
-            pass
-        stream.close()
+        close_at(compiled, is_chunk, {}, how=how)
         assert log == ["closed"]
 
 

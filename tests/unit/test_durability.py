@@ -30,7 +30,9 @@ from tests.support.graphs import (
     COUNTED as LOG,
     Killed,
     both,
+    close_at,
     fail_once,
+    is_node,
     logged,
     make_chain,
     make_graph,
@@ -60,17 +62,11 @@ def test_in_the_background_all_is_stored_in_order_when_the_last_item_comes(saver
     graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
     seen = []
 
-    async def arun():
-        async for output in graph.astream({}, CONFIG):
-            if output.is_end:
-                seen.extend(stored(saver))
+    def look(output):
+        if output.is_end:
+            seen.extend(stored(saver))
 
-    if how == "async":
-        asyncio.run(arun())
-    else:
-        for output in graph.stream({}, CONFIG):
-            if output.is_end:
-                seen.extend(stored(saver))
+    run(graph, {}, how=how, on_output=look)
     assert seen == WHOLE
 
 
@@ -128,42 +124,19 @@ def test_a_failure_of_the_last_put_is_no_success(saver, how):
     assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
 
 
-def test_closing_the_stream_raises_a_failure_in_the_background():
-    failed = threading.Event()
-    saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1).on("put", failed.set, skip=1)
-    stream = chain("a", "b").compile(checkpoint_saver=saver, durability="async").stream({}, CONFIG)
-    assert [next(stream).node, next(stream).node] == [START, "a"]
+@both
+def test_closing_the_stream_raises_a_failure_in_the_background(how):
+    saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
+    graph = chain("a", "b").compile(checkpoint_saver=saver, durability="async")
     with pytest.raises(CheckpointStorageError):
-        stream.close()
+        close_at(graph, is_node("a"), how=how)
     assert stored(saver) == [(START, "a")]
-
-
-def test_asynchronously_too():
-    async def closes():
-        saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
-        stream = chain("a", "b").compile(checkpoint_saver=saver, durability="async").astream({}, CONFIG)
-        assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
-        with pytest.raises(CheckpointStorageError):
-            await stream.aclose()
-
-    asyncio.run(closes())
 
 
 @both
 def test_closing_waits_for_the_background(saver, how):
     graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
-
-    async def aclosed():
-        stream = graph.astream({}, CONFIG)
-        assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
-        await stream.aclose()
-
-    if how == "async":
-        asyncio.run(aclosed())
-    else:
-        stream = graph.stream({}, CONFIG)
-        assert [next(stream).node, next(stream).node] == [START, "a"]
-        stream.close()
+    close_at(graph, is_node("a"), how=how)
     assert stored(saver) == WHOLE[:2]
     assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
 
@@ -288,9 +261,7 @@ def test_at_exit_at_a_stop_a_failure_and_a_close(saver, how):
     assert saver.history(CONFIG)[0].status == "interrupted"
     assert logged(run(graph, GraphResume("c"), how=how)) == ["a", "b", "c", "d"]
     assert stored(saver) == [("b", "c"), ("d", END)]
-    stream = graph.stream({}, RunnableConfig("u"))
-    assert [next(stream).node, next(stream).node] == [START, "a"]
-    stream.close()
+    close_at(graph, is_node("a"), {}, RunnableConfig("u"), how=how)
     assert stored(saver, RunnableConfig("u")) == [("a", "b")]
 
 

@@ -22,7 +22,6 @@ from graphkit import (
     RunnableConfig,
     StateGraph,
     StateSnapshot,
-    StreamingOutput,
     StreamMode,
     interrupt,
 )
@@ -35,13 +34,12 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.support.graphs import CONFIG, Boom, logged, make_graph, nodes_of, stored
+from tests.support.graphs import CONFIG, Boom, close, close_at, is_chunk, logged, make_graph, nodes_of, stored
 
 SCHEMA = {
     "log": Channels.appender_with_duplicate(),
     "sum": Channels.base(operator.add, lambda: 10),
 }
-_NEW = {}
 PATIENCE = 60
 """Seconds after which a test that waits for another thread has failed."""
 
@@ -857,38 +855,11 @@ def two_of_chunks(runs, both=None):
     )
 
 
-def close_at(graph, kind, is_it, act, given=_NEW):
-    """Streams until an output is the one; then acts: close, or throw something in."""
-    if kind == "sync":
-        stream = graph.stream(given, CONFIG)
-        for output in stream:
-            if is_it(output):
-                return act(stream)
-        raise AssertionError("never came")
-
-    async def main():
-        stream = graph.astream(given, CONFIG)
-        async for output in stream:
-            if is_it(output):
-                return await act(stream)
-        raise AssertionError("never came")
-
-    return asyncio.run(main())
-
-
-def is_chunk(output):
-    return isinstance(output, StreamingOutput)
-
-
-def close(stream):
-    return stream.aclose() if hasattr(stream, "aclose") else stream.close()
-
-
 def test_closing_the_stream_in_the_middle_of_chunks(saver, go):
     runs, both = [], threading.Barrier(2)
     graph = two_of_chunks(runs, both).compile(checkpoint_saver=saver)
     threads = set(threading.enumerate())
-    close_at(graph, go.kind, is_chunk, close)
+    close_at(graph, is_chunk, how=go.kind)
     assert set(threading.enumerate()) <= threads
     assert sorted(each for each in runs if "closed" in each) == ["b closed", "c closed"]
     assert "b" not in runs
@@ -917,7 +888,7 @@ def test_closing_where_something_was_dispatched_loses_nothing(saver, go):
     )
     given = {}
     while saver.get(CONFIG) is None or saver.get(CONFIG).next_node_id != END:
-        close_at(graph, go.kind, is_chunk, close, given)
+        close_at(graph, is_chunk, given, how=go.kind)
         given = None
     go(graph, None)
     assert sorted(runs) == list("abcd")
@@ -933,7 +904,7 @@ def test_something_thrown_in_among_chunks(saver, go, error):
         return stream.athrow(error()) if hasattr(stream, "athrow") else stream.throw(error())
 
     with pytest.raises(error):
-        close_at(graph, go.kind, is_chunk, throw)
+        close_at(graph, is_chunk, how=go.kind, act=throw)
     assert logged(go(graph, None)) == ["a", "b", "c", "e", "f", "d"]
     assert [runs.count("e"), runs.count("f")] == [1, 1]
 
@@ -955,7 +926,7 @@ def test_a_close_wins_over_a_failure_that_comes_after_it(saver, go):
         closing.set()
         return close(stream)
 
-    close_at(graph, go.kind, is_chunk, act)
+    close_at(graph, is_chunk, how=go.kind, act=act)
     assert saver.get(CONFIG).next_node_id == "__PARALLEL__(a)"
 
 

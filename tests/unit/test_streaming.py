@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from contextlib import aclosing, closing
 
 import pytest
 
@@ -19,7 +18,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
-from tests.support.graphs import CONFIG, LOG, logged, make_chain, make_graph, outputs as run
+from tests.support.graphs import CONFIG, LOG, close_at, is_chunk, logged, make_chain, make_graph, outputs as run
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -159,19 +158,7 @@ def test_nothing_may_come_after_it(saver, extra, kind):
 def test_closing_the_stream_in_the_middle(saver, how, kind):
     talker = Talker("x", "y")
     graph = make_chain(a=lambda state: {"log": "a"}, g=talker.node(kind)).compile(checkpoint_saver=saver)
-
-    def until_x():
-        with closing(graph.stream({}, CONFIG)) as stream:
-            return next(output for output in stream if isinstance(output, StreamingOutput))
-
-    async def auntil_x():
-        async with aclosing(graph.astream({}, CONFIG)) as stream:
-            async for one in stream:
-                if isinstance(one, StreamingOutput):
-                    return one
-        return None
-
-    assert (until_x() if how == "sync" else asyncio.run(auntil_x())).chunk == "x"
+    close_at(graph, is_chunk, how=how)
     assert (talker.began, talker.closed) == (1, 1)
     assert saver.get(CONFIG).node_id == "a"
     assert saver.history(CONFIG)[0].status == "stalled"

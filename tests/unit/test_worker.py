@@ -9,6 +9,7 @@ import pytest
 from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, StateGraph, interrupt
 from graphkit.abc import Watch
 from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
+from graphkit.operations import answer
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.graphs import LOG, make_chain
@@ -37,13 +38,6 @@ def noting(name, action):
         return {"log": [name, *([extra] if extra else [])]}
 
     return node
-
-
-def answer(saver, thread, value):
-    """As another process does it: recorded, and nothing run."""
-    (waiting,) = saver.interrupts(thread)
-    at = RunnableConfig(thread, waiting.checkpoint_id, waiting.checkpoint_ns)
-    saver.put_writes(at, {f"answer:{waiting.id}": value})
 
 
 def crash(app, thread, after):

@@ -8,15 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Checkpoint,
-    CompileConfig,
-    RunnableConfig,
-    StateGraph,
-    StateSerializer,
-)
+from graphkit import END, START, Checkpoint, CompileConfig, RunnableConfig, StateGraph, StateSerializer
 from savers import FileSystemSaver, MemorySaver
 
 

@@ -2,21 +2,8 @@
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    CompileConfig,
-    GraphResume,
-    InterruptionMetadata,
-    RunnableConfig,
-    StateGraph,
-)
-from graphkit.errors import (
-    CheckpointNotFoundError,
-    GraphRunnerException,
-    MaxIterationsError,
-)
+from graphkit import END, START, Channels, CompileConfig, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
+from graphkit.errors import CheckpointNotFoundError, GraphRunnerException, MaxIterationsError
 from savers import MemorySaver, VersionedMemorySaver
 
 CONFIG = RunnableConfig.builder().threadId("t").build()

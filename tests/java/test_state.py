@@ -1,14 +1,6 @@
 """langgraph4j's state, channels and reducers (behaviour 2), re-stated. Deviations are the design's."""
 
-from graphkit import (
-    REMOVE,
-    RESET,
-    AgentState,
-    Channels,
-    RemoveByHash,
-    RemoveIdentifier,
-    ReplaceAllWith,
-)
+from graphkit import REMOVE, RESET, AgentState, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith
 
 CHANNELS = {
     "list": Channels.appender(),

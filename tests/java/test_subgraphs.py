@@ -2,16 +2,7 @@
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    CompileConfig,
-    GraphResume,
-    InterruptionMetadata,
-    RunnableConfig,
-    StateGraph,
-)
+from graphkit import END, START, Channels, CompileConfig, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
 from graphkit.errors import GraphStateException
 from savers import MemorySaver
 

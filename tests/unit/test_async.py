@@ -17,12 +17,7 @@ from graphkit import (
     StateGraph,
     StateSnapshot,
 )
-from graphkit.errors import (
-    CheckpointNotFoundError,
-    GraphRunnerError,
-    NodeExecutionError,
-    ThreadBusyError,
-)
+from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, LOG, make_chain, stored
 from tests.support.sweeps import ALL

@@ -6,16 +6,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import (
-    REMOVE,
-    RESET,
-    AppenderChannel,
-    Channel,
-    Channels,
-    RemoveByHash,
-    RemoveIdentifier,
-    ReplaceAllWith,
-)
+from graphkit import REMOVE, RESET, AppenderChannel, Channel, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith
 from graphkit.values import freeze
 from savers import MemorySaver
 from tests.support.graphs import make_chain

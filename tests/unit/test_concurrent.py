@@ -6,16 +6,7 @@ import itertools
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    Checkpoint,
-    GraphResume,
-    InterruptionMetadata,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, Channels, Checkpoint, GraphResume, InterruptionMetadata, StateGraph, interrupt
 from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError

@@ -4,15 +4,7 @@ import threading
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    InterruptionMetadata,
-    NodeOutput,
-    RunnableConfig,
-    StateSnapshot,
-    StreamMode,
-)
+from graphkit import END, START, InterruptionMetadata, NodeOutput, RunnableConfig, StateSnapshot, StreamMode
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
 from tests.support.graphs import CONFIG, log_node, make_chain

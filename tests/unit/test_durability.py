@@ -7,14 +7,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    GraphResume,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointNotFoundError,

@@ -5,14 +5,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    GraphResume,
-    RetryPolicy,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, GraphResume, RetryPolicy, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
 from tests.support import graphs

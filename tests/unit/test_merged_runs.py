@@ -4,16 +4,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    Command,
-    GraphResume,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import MaxIterationsError, NodeExecutionError
 from tests.support import graphs
 from tests.support.graphs import (

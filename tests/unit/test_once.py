@@ -5,14 +5,7 @@ import threading
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    GraphResume,
-    RetryPolicy,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, GraphResume, RetryPolicy, StateGraph, interrupt
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver

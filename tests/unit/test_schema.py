@@ -9,15 +9,7 @@ from typing import Annotated, Any, NamedTuple, NotRequired, Required, TypedDict
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    AgentState,
-    Channels,
-    MessagesStateGraph,
-    StateGraph,
-    StateSerializer,
-)
+from graphkit import END, START, AgentState, Channels, MessagesStateGraph, StateGraph, StateSerializer
 from graphkit.errors import GraphStateError
 from savers import MemorySaver
 from tests.support.graphs import CONFIG, make_chain

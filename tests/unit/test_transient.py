@@ -5,16 +5,7 @@ from typing import Annotated, TypedDict
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    Command,
-    GraphResume,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver

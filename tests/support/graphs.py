@@ -1,4 +1,4 @@
-"""What tests of runs build and look at: chains of nodes, runs in both ways, what is stored of them."""
+"""What tests of runs share: graphs and nodes, sync and async runs, and what is read of them."""
 
 import asyncio
 import operator
@@ -23,12 +23,12 @@ class Killed(BaseException):
 
 
 def log_node(word, **update):
-    """A node that logs a word, and updates what else is given."""
+    """Make a node that logs a word, with further updates."""
     return lambda state: {"log": word, **update}
 
 
 def make_chain(schema=LOG, /, **nodes):
-    """A graph of nodes, one after the other."""
+    """Make a graph of nodes, one after the other."""
     graph = StateGraph(schema)
     for name, node in nodes.items():
         graph.add_node(name, node)
@@ -38,10 +38,9 @@ def make_chain(schema=LOG, /, **nodes):
 
 
 def make_chain_of(schema, update, /, *names, **nodes):
-    """The same; nodes that are only named log their name, and update what is given."""
-    return make_chain(
-        schema, **{name: nodes.get(name, log_node(name, **update)) for name in dict.fromkeys((*names, *nodes))}
-    )
+    """Make a chain; nodes that are only named log their name, with further updates."""
+    all_names = dict.fromkeys((*names, *nodes))
+    return make_chain(schema, **{name: nodes.get(name, log_node(name, **update)) for name in all_names})
 
 
 def make_graph(schema, edges, make_node=log_node, **nodes):
@@ -90,7 +89,7 @@ def invoke(graph, given, config=CONFIG, *, how="sync"):
 
 
 def stored(saver, config=CONFIG):
-    """(node, next) of what is stored, oldest first."""
+    """Return (node, next node) of the stored checkpoints, oldest first."""
     return [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in reversed(saver.list(config))]
 
 

@@ -12,7 +12,7 @@ import pytest
 from graphkit import ModelError
 from tests.agents import chat_server
 from tests.agents.chat_server import calls as tool_calls, text
-from tests.cli.terminal import graphkit
+from tests.support.terminal import graphkit
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = '''

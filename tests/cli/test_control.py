@@ -6,7 +6,7 @@ from graphkit import END, START, CompiledGraph, GraphResume, RunnableConfig
 from graphkit.cli.apps import load_app
 from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver
-from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
 
 AT = RunnableConfig("order-17")
 

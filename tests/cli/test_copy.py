@@ -8,8 +8,8 @@ from graphkit import RunnableConfig
 from graphkit.saver_kit import IncomingThread
 from savers import FileSystemSaver
 from savers._filesystem.io import FileIO
-from tests.cli.terminal import checkpoint, graphkit
-from tests.threads import assert_same
+from tests.support.terminal import checkpoint, graphkit
+from tests.support.threads import assert_same
 
 
 def test_a_thread_is_copied_within_its_store(store):

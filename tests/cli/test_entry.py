@@ -14,7 +14,7 @@ from graphkit import START, BaseCheckpointSaver, RunnableConfig, registry
 from graphkit.cli.commands import COMMANDS
 from graphkit.errors import MissingDependencyError
 from savers import FileSystemSaver
-from tests.cli.terminal import SHOP, checkpoint, damage, graphkit
+from tests.support.terminal import SHOP, checkpoint, damage, graphkit
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAPHKIT = [sys.executable, "-W", "error", "-m", "graphkit"]

@@ -11,7 +11,7 @@ from graphkit import END, START, RunnableConfig
 from graphkit.cli.placeholder_types import with_placeholder_types
 from graphkit.errors import CheckpointSerializationError
 from savers import FileSystemSaver
-from tests.cli.terminal import NOW, STOP, checkpoint, graphkit
+from tests.support.terminal import NOW, STOP, checkpoint, graphkit
 
 
 def test_show(store):  # H44: get checkpoint

@@ -12,7 +12,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.cli.cells import format_bytes
 from savers import FileSystemSaver, MemorySaver
-from tests.cli.terminal import checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import checkpoint, damage, graphkit, minutes_ago
 
 
 def files(store):

@@ -9,7 +9,7 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.cli.apps import load_app
-from tests.cli.terminal import damage, graphkit
+from tests.support.terminal import damage, graphkit
 
 INPUT = '{"item": "lamp"}'
 

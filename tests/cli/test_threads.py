@@ -9,7 +9,7 @@ from graphkit import END, START, BaseCheckpointSaver, Checkpoint, GraphResume, R
 from graphkit.cli.apps import load_app
 from graphkit.cli.values import UsageError, parse_age
 from savers import FileSystemSaver, SqliteSaver
-from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
 
 
 def test_threads_in_a_pipe(store):

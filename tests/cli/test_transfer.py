@@ -19,10 +19,10 @@ from graphkit.errors import (
 )
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
-from tests.cli.terminal import NOW, checkpoint, damage, graphkit
-from tests.odd import odd
-from tests.sweeps import examples
-from tests.threads import TYPES, assert_same, everything, exact
+from tests.support.odd import odd
+from tests.support.sweeps import examples
+from tests.support.terminal import NOW, checkpoint, damage, graphkit
+from tests.support.threads import TYPES, assert_same, everything, exact
 
 
 @pytest.fixture

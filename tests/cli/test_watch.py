@@ -11,7 +11,7 @@ import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from tests.cli.terminal import damage, graphkit, minutes_ago
+from tests.support.terminal import damage, graphkit, minutes_ago
 
 PATIENCE = 60.0
 STOP = {"node_id": "ask", "when": "inside", "payload": {"question": "ok?"}, "metadata": {}, "created_at": 1}

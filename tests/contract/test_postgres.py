@@ -9,9 +9,9 @@ from hypothesis import settings
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers._sql.postgres_saver import PostgresSaver
-from tests import postgres_server
 from tests.contract.sql import KEYS, Elsewhere, Reopening, close_used, note_used
-from tests.sweeps import examples
+from tests.support import postgres_server
+from tests.support.sweeps import examples
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -12,7 +12,7 @@ from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers._sql.sqlite_saver import SqliteSaver
 from tests.contract.sql import KEYS, Elsewhere, Reopening, close_used
-from tests.sweeps import examples
+from tests.support.sweeps import examples
 
 
 class InFile(Elsewhere, SaverContract):

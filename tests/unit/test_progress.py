@@ -7,7 +7,7 @@ import pytest
 from graphkit import END, START, Channels, RunnableConfig, StateGraph
 from graphkit._saver.writes import ForkProgress, progress_of
 from savers import FileSystemSaver, MemorySaver
-from tests.cli.terminal import graphkit
+from tests.support.terminal import graphkit
 
 CONFIG = RunnableConfig("t")
 LOG = {"log": Channels.appender_with_duplicate()}

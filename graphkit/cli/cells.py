@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit.cli.rows import describe_failure
+from graphkit.cli.rows import describe_failure, describe_stop
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
 from graphkit.cli.views import Kind
 
@@ -53,12 +53,8 @@ def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
     return describe_failure(failure, place)
 
 
-def _format_interrupts(_context: CliContext, interrupts: Iterable[Mapping[str, Any]]) -> str:
-    parts = []
-    for interrupt in interrupts:
-        payload = describe_payload(interrupt["payload"])
-        parts.append(f"{interrupt['when']} {escape(interrupt['node'])}: {payload}")
-    return "; ".join(parts)
+def _format_interrupts(_context: CliContext, rows: Iterable[Mapping[str, Any]]) -> str:
+    return "; ".join(describe_stop(row["when"], row["node"], row["payload"]) for row in rows)
 
 
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {

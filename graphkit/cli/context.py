@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -187,6 +187,13 @@ class CliContext:
         ):
             task = bar.add_task(title, total=None)
             yield lambda done, total, _what: bar.update(task, completed=done, total=total)
+
+    def track(self, title: str, threads: Sequence[str]) -> Iterator[str]:
+        """Yield the threads one after another, and show how many are done."""
+        with self.progress(title) as progress:
+            for done, thread_id in enumerate(threads, 1):
+                yield thread_id
+                progress(done, len(threads), thread_id)
 
     @contextmanager
     def redraw(self, write_above: Callable[[str], object]) -> Iterator[None]:

@@ -12,7 +12,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import progress_of, time_or_none
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
-from graphkit.cli.values import escape
+from graphkit.cli.values import describe_payload, escape
 from graphkit.errors import CheckpointerConfigurationError
 
 Row = dict[str, Any]
@@ -31,6 +31,11 @@ def interrupt_row(interrupt: WaitingInterrupt) -> Row:
         "payload": interrupt.payload,
         "since": time_or_none(interrupt.created_at),
     }
+
+
+def describe_stop(when: str, node_id: str, payload: Any, limit: int = 60) -> str:
+    """Return where a run waits, and what it asks there."""
+    return f"{when} {escape(node_id)}: {describe_payload(payload, limit)}"
 
 
 def describe_progress(writes: Mapping[str, Any]) -> str | None:

@@ -389,25 +389,19 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
 
     They come in the order of the old value.
     """
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        yield from _compare_mappings(old, new, path)
+    if old is _ABSENT:
+        yield Difference(path=path, change="added", old=None, new=new)
+    elif new is _ABSENT:
+        yield Difference(path=path, change="removed", old=old, new=None)
+    elif isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys((*old, *new)):
+            yield from differences(old.get(key, _ABSENT), new.get(key, _ABSENT), _child_path(path, str(key)))
     elif isinstance(old, list) and isinstance(new, list):
-        yield from _compare_lists(old, new, path)
+        pairs = zip_longest(old, new, fillvalue=_ABSENT)
+        for index, (first, second) in enumerate(pairs):
+            yield from differences(first, second, f"{path}[{index}]")
     elif not _is_same(old, new):
         yield Difference(path=path, change="changed", old=old, new=new)
-
-
-def _compare_mappings(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str) -> Iterator[Difference]:
-    for key in dict.fromkeys((*old, *new)):
-        first = old.get(key, _ABSENT)
-        second = new.get(key, _ABSENT)
-        yield from _compare(first, second, _child_path(path, str(key)))
-
-
-def _compare_lists(old: list[Any], new: list[Any], path: str) -> Iterator[Difference]:
-    pairs = zip_longest(old, new, fillvalue=_ABSENT)
-    for index, (first, second) in enumerate(pairs):
-        yield from _compare(first, second, f"{path}[{index}]")
 
 
 def _child_path(path: str, key: str) -> str:
@@ -418,17 +412,6 @@ def _child_path(path: str, key: str) -> str:
     return f"{path}.{key}"
 
 
-def _compare(old: Any, new: Any, path: str) -> Iterator[Difference]:
-    if old is new:
-        return
-    if old is _ABSENT:
-        yield Difference(path=path, change="added", old=None, new=new)
-    elif new is _ABSENT:
-        yield Difference(path=path, change="removed", old=old, new=None)
-    else:
-        yield from differences(old, new, path)
-
-
 def _is_same(old: Any, new: Any) -> bool:
     """Return whether two values are equal and of one type: True is not 1, but nan is nan."""
-    return type(old) is type(new) and (old == new or repr(old) == repr(new))
+    return old is new or (type(old) is type(new) and (old == new or repr(old) == repr(new)))

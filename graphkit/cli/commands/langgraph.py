@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -40,11 +40,7 @@ def import_langgraph_sqlite(context: CliContext, file: str, directory: str) -> M
 
     Example: graphkit import langgraph-sqlite checkpoints.sqlite runs
     """
-    target, options = open_target(directory)
-    with context.progress("importing") as progress:
-        file = strip_kind(file, SQLITE)
-        report = load_langgraph().import_langgraph_sqlite(file, target, progress=progress, **options)
-    return view_report(report, "imported", directory)
+    return _import(context, load_langgraph().import_langgraph_sqlite, strip_kind(file, SQLITE), directory)
 
 
 @click.command("import-langgraph-postgres", cls=Command)
@@ -57,11 +53,14 @@ def import_langgraph_postgres(context: CliContext, dsn: str, directory: str) -> 
 
     Example: graphkit import langgraph-postgres postgresql://localhost/agents runs
     """
+    return _import(context, load_langgraph().import_langgraph_postgres, strip_kind(dsn, POSTGRES), directory)
+
+
+def _import(context: CliContext, import_: Callable[..., Any], database: str, directory: str) -> Message:
     target, options = open_target(directory)
     with context.progress("importing") as progress:
-        dsn = strip_kind(dsn, POSTGRES)
-        report = load_langgraph().import_langgraph_postgres(dsn, target, progress=progress, **options)
-    return view_report(report, "imported", directory)
+        report = import_(database, target, progress=progress, **options)
+    return _describe_report(report, "imported", directory)
 
 
 def load_langgraph() -> Any:
@@ -70,7 +69,7 @@ def load_langgraph() -> Any:
     return importlib.import_module("savers.langgraph")
 
 
-def view_report(report: Any, verb: str, place: str, left_out: Sequence[str] | None = None) -> Message:
+def _describe_report(report: Any, verb: str, place: str, left_out: Sequence[str] | None = None) -> Message:
     """Return the message about an import or an export.
 
     Args:
@@ -140,4 +139,4 @@ def export_langgraph_sqlite(
             cipher=key_file,
             plaintext=plaintext,
         )
-    return view_report(report, "exported", database, report.left_out)
+    return _describe_report(report, "exported", database, report.left_out)

@@ -15,7 +15,6 @@ from graphkit.cli.cells import format_bytes
 from graphkit.cli.command import Command
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Whole
 from graphkit.cli.resolve import find_only, find_thread, find_threads
 from graphkit.cli.rows import Row, count_checkpoints, status_of
 from graphkit.cli.stores import KEY_FILE, open_store
@@ -83,7 +82,7 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
 @click.command("prune", cls=Command)
 @options.directory
 @options.maybe_thread
-@click.option("--keep-last", type=Whole(1), help="Keep this many checkpoints of each history.")
+@click.option("--keep-last", type=click.IntRange(1), help="Keep this many checkpoints of each history.")
 @click.option("--older-than", metavar="AGE", help="Remove only checkpoints older than this: 12h, 30d.")
 @click.option("--keep-tag", "keep_tags", multiple=True, help="Keep checkpoints with this tag; repeatable.")
 @click.option("--interrupted", is_flag=True, help="Also remove checkpoints, or threads, with pending interrupts.")
@@ -129,17 +128,13 @@ def prune(
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     count = 0
-    with context.progress("pruning") as progress:
-        for done, thread_id in enumerate(threads, 1):
-            if dry_run:
-                count += _count_removable(saver, thread_id, Retention(**criteria))
-            else:
-                count += saver.prune(thread_id, **criteria)
-            progress(done, len(threads), thread_id)
+    for thread_id in context.track("pruning", threads):
+        if dry_run:
+            count += _count_removable(saver, thread_id, Retention(**criteria))
+        else:
+            count += saver.prune(thread_id, **criteria)
 
-    verb = "removed"
-    if dry_run:
-        verb = "would remove"
+    verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
@@ -192,11 +187,9 @@ def _prune_idle(
     if not yes and not _confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
 
-    with context.progress("deleting") as progress:
-        for done, thread_id in enumerate(chosen, 1):
-            # A thread that a process has written to since then stays.
-            data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
-            progress(done, len(chosen), thread_id)
+    for thread_id in context.track("deleting", chosen):
+        # A thread that a process has written to since then stays.
+        data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
     deleted = len(data["deleted"])
     text = f"deleted {pluralize(deleted, 'thread')} {idle}"
     if deleted < len(chosen):

@@ -12,12 +12,11 @@ from typing import Any, Final, TextIO
 
 import click
 
-from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._transfer.lines import LineReader
 from graphkit.cli import options
 from graphkit.cli.apps import load_app
 from graphkit.cli.command import Command
-from graphkit.cli.context import CliContext, Progress
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import complete_thread
 from graphkit.cli.resolve import find_chosen, find_thread, join_some
 from graphkit.cli.rows import count_checkpoints
@@ -138,16 +137,7 @@ def _copy_to(
     if done.skipped_checkpoints or done.skipped_versions:
         skipped = _describe(done.skipped_checkpoints, done.skipped_versions)
         text += f"; skipped {skipped} that were already there"
-    data: dict[str, Any] = {
-        "to": place,
-        "threads": list(done.threads),
-        "skipped_threads": list(done.skipped_threads),
-        "checkpoints": done.checkpoints,
-        "skipped_checkpoints": done.skipped_checkpoints,
-        "versions": done.versions,
-        "skipped_versions": done.skipped_versions,
-    }
-    return Message(text, data)
+    return Message(text, {"to": place, **done._asdict()})
 
 
 def _describe(checkpoints: int, versions: int) -> str:
@@ -299,6 +289,8 @@ def import_(
 
     Example: graphkit import elsewhere order-17.jsonl --as order-18
     """
+    from graphkit.transfer import import_threads
+
     with (
         _open_input(context, file) as file_lines,
         context.progress("importing") as progress,
@@ -314,30 +306,14 @@ def import_(
         if rename is not None:
             lines = _check_single(lines)
         saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
-        return _import_threads(saver, lines, rename, _types_of(app), progress)
+        new_name = str if rename is None else lambda _: rename
+        done = import_threads(saver, lines, types=_types_of(app), rename=new_name, progress=progress)
 
-
-def _import_threads(
-    saver: BaseCheckpointSaver,
-    lines: Iterable[str],
-    rename: str | None,
-    types: tuple[type, ...],
-    progress: Progress,
-) -> Message:
-    from graphkit.transfer import import_threads
-
-    new_name = str if rename is None else lambda _: rename
-    done = import_threads(saver, lines, types=types, rename=new_name, progress=progress)
     checkpoints = pluralize(done.checkpoints, "checkpoint")
     sentence = f"imported {checkpoints} of {pluralize(len(done.threads), 'thread')}, verified"
     if done.skipped:
         sentence += f"; skipped {done.skipped} that were already there"
-    data = {
-        "threads": list(done.threads),
-        "checkpoints": done.checkpoints,
-        "skipped": done.skipped,
-    }
-    return Message(sentence, data)
+    return Message(sentence, done._asdict())
 
 
 @contextmanager

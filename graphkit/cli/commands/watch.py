@@ -18,12 +18,11 @@ from graphkit._saver.writes import problem_with_interrupt
 from graphkit.cli import options
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Whole
 from graphkit.cli.render import show
 from graphkit.cli.resolve import find_checkpoint, find_thread
-from graphkit.cli.rows import Row, describe_failure, describe_progress, format_event, status_of
+from graphkit.cli.rows import Row, describe_failure, describe_progress, describe_stop, format_event, status_of
 from graphkit.cli.stores import open_store
-from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape
+from graphkit.cli.values import UsageError, abbreviate, escape
 from graphkit.cli.views import Column, Table, Text, View
 from graphkit.errors import CheckpointerError
 
@@ -31,7 +30,6 @@ _MAX_ROWS: Final = 20
 """Threads in the table that a terminal shows."""
 _REFRESH_SECONDS: Final = 1.0
 """The time between two refreshes of the ages in that table."""
-_TEXT_LIMIT: Final = 60
 _FAILURE_LIMIT: Final = 80
 _DESCRIPTIONS: Final = {
     "checkpoint": "",  # the nodes say enough
@@ -60,7 +58,7 @@ _COLUMNS: Final = (
     metavar="ID",
     help="The checkpoint after which to start, shortened to a unique beginning or end.",
 )
-@click.option("--limit", "-n", type=Whole(1), metavar="N", help="Stop after N changes.")
+@click.option("--limit", "-n", type=click.IntRange(1), metavar="N", help="Stop after N changes.")
 @options.interval
 def watch(
     context: CliContext,
@@ -209,7 +207,7 @@ def _describe_change(change: Change) -> str:
     if change.kind == "failure":
         return _describe_failure(value)
     if change.kind == "answer" and value is not None:
-        return f"answered: {abbreviate(value, _TEXT_LIMIT)}"
+        return f"answered: {abbreviate(value)}"
     if change.kind == "idle" and value:
         return "its process has died"
     return _DESCRIPTIONS[change.kind]
@@ -221,7 +219,7 @@ def _describe_interrupt(id: str | None, record: Any) -> str:
     reason = record["payload"]
     if reason is None:
         reason = record.get("metadata", {}).get("reason")
-    return f"waits {record['when']} {escape(record['node_id'])}: {describe_payload(reason, _TEXT_LIMIT)}"
+    return f"waits {describe_stop(record['when'], record['node_id'], reason)}"
 
 
 def _describe_failure(failure: Any) -> str:

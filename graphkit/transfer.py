@@ -31,7 +31,7 @@ from graphkit._transfer.copying import CopiedThread, ThreadCopier
 from graphkit._transfer.exporting import ThreadExporter
 from graphkit._transfer.importing import ThreadImporter
 from graphkit._transfer.lines import FORMAT, Form, LineReader
-from graphkit._transfer.logs import export_log_lines, find_root, import_logs
+from graphkit._transfer.logs import export_log_lines, find_directory, import_logs
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
     AccessDeniedError,
@@ -242,7 +242,7 @@ def export_threads(
         CheckpointSerializationError: a value has a type that is not in `types`.
     """
     if format == "logs":
-        find_root(saver)
+        find_directory(saver)
         if not versions:
             raise CheckpointerConfigurationError("logs are exported with their versions; leave versions=False out")
     elif saver.seals_records and not plaintext:
@@ -323,7 +323,7 @@ def import_threads(
     source = LineReader(lines)
     form = source.read_head(format)
     if form == "logs":
-        find_root(saver)
+        find_directory(saver)
         if rename is not str:
             raise CheckpointerConfigurationError("a log contains the id of its thread: the thread cannot be renamed")
     saver.register_types(*types)

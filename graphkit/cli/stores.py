@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -195,13 +196,8 @@ _SEALED_KINDS: Final = _FILE_KINDS | {SQLITE, POSTGRES}
 _ARGUMENTS: Final = {SQLITE: "a file", POSTGRES: "a connection string"}
 """What follows the name of a database."""
 
-# The layout of a checkpoint directory, as docs/format.md specifies it. Opening a FileSystemSaver on a directory that is
-# no store would make it one, so that the saver cannot be asked.
-_MARKER: Final = "graphkit.store"
-_LOCKS: Final = "locks"
-ENTRY_DIRECTORIES: Final = frozenset({"langgraph-store", "langgraph-cache"})
+_ENTRY_DIRECTORIES: Final = frozenset({"langgraph-store", "langgraph-cache"})
 """The names of the directories of LangGraph's store and cache."""
-_THREAD_DIRECTORY: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 _FILE_SIMILARITY: Final = 0.5
@@ -374,12 +370,16 @@ def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
             hint = f"; for a database type {SQLITE}:{name}"
         raise CheckpointerConfigurationError(f"{name} is a file; name the directory of the checkpoints{hint}")
 
-    # A store that lost its marker is still one, and so is a directory with nothing but LangGraph's store or cache.
-    known = {_MARKER, _LOCKS, *ENTRY_DIRECTORIES}
-    for entry in path.iterdir():
-        if entry.name in known or _THREAD_DIRECTORY.match(entry.name):
-            return
-    raise CheckpointFormatError(name, f"not a checkpoint directory: it has no {_MARKER}")
+    # By name, since graphkit does not import savers. Asked before the saver is made, which would make any directory a
+    # store.
+    saver_class = importlib.import_module("savers").FileSystemSaver
+    if not saver_class.is_store(path) and not has_entries(path):
+        raise CheckpointFormatError(name, "not a checkpoint directory: it has no graphkit.store")
+
+
+def has_entries(directory: Path) -> bool:
+    """Return whether a directory has a store or a cache of LangGraph."""
+    return any((directory / name).is_dir() for name in _ENTRY_DIRECTORIES)
 
 
 def _is_sqlite(path: Path) -> bool:

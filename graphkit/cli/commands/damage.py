@@ -17,7 +17,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.resolve import find_only
 from graphkit.cli.rows import Row
-from graphkit.cli.stores import ENTRY_DIRECTORIES, open_store
+from graphkit.cli.stores import has_entries, open_store
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Column, Message, Table
 from graphkit.errors import (
@@ -409,9 +409,7 @@ def _find_entries(saver: object) -> Path | None:
     if not isinstance(saver, HasBaseDirectory):
         return None
     directory = Path(saver.base_directory)
-    if any((directory / name).is_dir() for name in ENTRY_DIRECTORIES):
-        return directory
-    return None
+    return directory if has_entries(directory) else None
 
 
 def _load_maintenance() -> Any:

@@ -28,10 +28,10 @@ from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.versions import HasVersions
 from graphkit._transfer.copying import CopiedThread, ThreadCopier
-from graphkit._transfer.exporting import ThreadExporter
 from graphkit._transfer.importing import ThreadImporter
 from graphkit._transfer.lines import FORMAT, Form, LineReader
 from graphkit._transfer.logs import export_log_lines, find_directory, import_logs
+from graphkit._transfer.thread_reader import ThreadReader
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
     AccessDeniedError,
@@ -138,10 +138,7 @@ def copy_threads(
         ThreadBusyError: a run held a thread until `lock_timeout` of the saver. All other threads are
             copied; after a wait in vain, no other run is waited for.
     """
-    wanted = threads
-    if wanted is None:
-        wanted = source.threads(released=versions)
-    chosen = [*dict.fromkeys(wanted)]
+    chosen = [*dict.fromkeys(source.threads(released=versions) if threads is None else threads)]
     _check_copy(source, target, chosen, versions=versions, plaintext=plaintext)
     if threads is not None:
         for thread_id in chosen:
@@ -251,22 +248,17 @@ def export_threads(
             "`graphkit export --raw`; of a database, copy it to a sealed directory first), or ask for plaintext "
             "(plaintext=True, --plaintext)"
         )
-    chosen = threads
-    if chosen is None:
-        chosen = saver.threads(released=versions)
-    content = "threads"
-    if format == "logs":
-        content = "logs"
-    yield format_line({"graphkit": content, "format": FORMAT})
+    chosen = saver.threads(released=versions) if threads is None else threads
+    yield format_line({"graphkit": "logs" if format == "logs" else "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
         if format == "logs":
             yield from export_log_lines(saver, thread_id)
         else:
             refuse_incomplete(saver, thread_id)
             yield format_line({"thread": thread_id})
-            exporter = ThreadExporter(saver, thread_id, JsonValueCodec(types))
-            exporter.check_namespaces_known()
-            yield from exporter.lines(versions=versions)
+            reader = ThreadReader(saver, thread_id, JsonValueCodec(types))
+            reader.check_namespaces_known()
+            yield from reader.lines(versions=versions)
         progress(done, len(chosen), thread_id)
 
 

@@ -200,11 +200,6 @@ _ENTRY_DIRECTORIES: Final = frozenset({"langgraph-store", "langgraph-cache"})
 """The names of the directories of LangGraph's store and cache."""
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
-_FILE_SIMILARITY: Final = 0.5
-"""How similar the name of a file or directory must be to one that does not exist."""
-_KIND_SIMILARITY: Final = 0.65
-"""The same for kinds of stores, which are short words."""
-
 
 def open_store(
     name: str, *, create: bool = False, is_sealed: bool = True, fsync: float | None = None
@@ -353,8 +348,9 @@ def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
     """
     name = escape(hide_passwords(str(path)))
     if not path.exists():
-        # `sqlit:runs.db` must not become a directory of this name.
-        kind_hint = _suggest_kind(str(path), kinds)
+        # The kind of `sqlit:runs.db` may be misspelt; it must not become a directory of this name.
+        kind = f"{str(path).partition(':')[0]}:"
+        kind_hint = suggest(kind, [f"{known}:" for known in kinds], show=escape)
         if create and not kind_hint:
             return
         if create:
@@ -396,10 +392,4 @@ def _suggest_entry(path: Path, *, are_files: bool) -> str:
         names = [entry.name for entry in path.parent.iterdir() if entry.is_file() == are_files]
     except OSError:
         return ""
-    return suggest(path.name, names, cutoff=_FILE_SIMILARITY, show=escape)
-
-
-def _suggest_kind(name: str, kinds: Sequence[str]) -> str:
-    """Return the end of a message about a name whose kind may be misspelt, such as `sqlit:runs.db`."""
-    kind, _, _ = name.partition(":")
-    return suggest(f"{kind}:", [f"{known}:" for known in kinds], cutoff=_KIND_SIMILARITY, show=escape)
+    return suggest(path.name, names, show=escape)

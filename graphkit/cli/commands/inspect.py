@@ -173,7 +173,9 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         "waiting": [interrupt_row(interrupt) for interrupt in waiting],
         "progress": describe_progress(writes),
         "failure": find_failure(config, writes),
-        "recorded": _stored_for_resume(writes),
+        "recorded": {
+            key: value for key, value in writes.items() if key.startswith((ANSWER, UPDATE)) and value is not None
+        },
     }
 
 
@@ -183,11 +185,6 @@ def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | No
         if latest.id == config.checkpoint_id:
             return latest.status
     return None
-
-
-def _stored_for_resume(writes: Mapping[str, Any]) -> Row:
-    """Return the pending writes that a user stored for the next resume."""
-    return {key: value for key, value in writes.items() if key.startswith((ANSWER, UPDATE)) and value is not None}
 
 
 @click.command("diff", cls=Command)

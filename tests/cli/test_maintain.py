@@ -399,7 +399,6 @@ def lines_at_a_terminal(text):
 
 
 def test_warnings_never_share_a_line_with_a_progress_bar(store, monkeypatch):
-    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: WarningSaver(store))
     monkeypatch.setattr(logging.getLogger("app"), "propagate", False)
     handlers = []
 

@@ -135,6 +135,7 @@ class ThreadImporter:
             self._incoming.put(namespace, imported)
             self.stored += 1
             return
+        # By id only: the states are compared in the end, by the digest of the whole thread.
         if unmatched.pop(0) != imported.checkpoint.id:
             raise CheckpointConflictError(
                 self.thread_id, "it already holds other checkpoints; import it under another id, or delete it first"
@@ -208,6 +209,8 @@ class ThreadImporter:
 
     def _finish(self, digest: str, source: LineReader) -> None:
         """Check that the lines were complete, and that the stored thread equals them; then it is complete."""
+        # The lines are stored as they come, before their digest is known, since a file may be larger than the memory.
+        # The mark of an incomplete thread stays until the digest, and the stored thread, have proved right.
         if self._digest.hexdigest() != digest:
             raise source.error(f"the lines of thread {self.thread_id!r} were changed")
         self._put_parts()

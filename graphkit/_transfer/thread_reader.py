@@ -85,7 +85,7 @@ class ThreadReader:
         for checkpoint in read_forward(self._saver, config, version):
             writes: Mapping[str, Any] = {}
             tags: Sequence[str] = ()
-            if version is None:
+            if version is None:  # the contract of savers does not show those of a released history
                 address = config.with_check_point_id(checkpoint.id)
                 stored = self._saver.get_writes(address)
                 writes = well_formed_writes(stored, self._thread_id)

@@ -85,6 +85,7 @@ def _import_object(name: str) -> Any:
 
 
 def _import_module(name: str) -> ModuleType:
+    # A console script has the directory of the script in sys.path, not the current one as `python -m` has.
     directory = str(Path.cwd())
     if directory not in sys.path:
         sys.path.insert(0, directory)

@@ -118,6 +118,8 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     Many ids begin with the same time. An id of up to twelve characters stays whole. The commands
     accept a unique end or beginning as the id.
     """
+    # Reversed, the endings are beginnings. Ids are UUIDs of version 7: the checkpoints of one minute share their first
+    # eight digits, and the last twelve are random.
     reversed_ids = {full: full[::-1] for full in ids}
     length = _find_length(reversed_ids.values(), least=_MIN_ID_LENGTH, step=2)
     short: dict[str, str] = {}

@@ -42,6 +42,8 @@ def _complete_checkpoint(ctx: click.Context, _param: click.Parameter, incomplete
 
 def _find_typed(ctx: click.Context) -> tuple[str, str]:
     """Return the directory and the thread typed so far, "" for what is missing."""
+    # While a line is completed, it may lack arguments that the parser requires, and have any number of options between
+    # them. What the parser has assigned comes first, then what it has left over.
     parsed = [ctx.params.get("directory"), ctx.params.get("thread")]
     words = [word for word in parsed if word]
     words += ctx.args  # what the parser has not assigned to parameters

@@ -84,6 +84,7 @@ def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[s
     values = [row.get(column.key) for row in rows]
     if not context.is_pretty or column.kind not in {"name", "id"}:
         return [format_cell(context, column.kind, value) for value in values]
+    # Of all rows together: a short name must be distinct among those that the table shows.
     names = [value for value in values if isinstance(value, str)]
     shorten = short_ids if column.kind == "id" else short_names
     short: Mapping[Any, str] = shorten(names)
@@ -219,6 +220,7 @@ def fit_table(
 
 def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> bool:
     """Cut the widest text again and again, from the natural widths on; return whether the columns fit."""
+    # From the natural widths again after each dropped column: the others may now need no cut.
     for fit in fitted:
         fit.widen()
     gaps = len(GAP) * (len(fitted) - 1)
@@ -258,6 +260,7 @@ def cut(line: str, width: int | None) -> str:
     """Return a line that takes at most `width` columns; its end is an ellipsis if it was longer."""
     if width is None or _count_cells(line) <= width:
         return line
+    # Characters of two columns: the first cut may have kept too much.
     kept = line[: width - 1]
     while _count_cells(kept) >= width:
         kept = kept[:-1]

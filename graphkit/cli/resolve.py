@@ -33,6 +33,7 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
         CheckpointNotFoundError: there is no such thread; the message suggests similar ones.
         UsageError: several threads have the prefix.
     """
+    # An id wins over a prefix: "t" names the thread "t", although there is a "t2".
     if _exists(saver, typed, released=released):
         return typed
 

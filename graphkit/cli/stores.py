@@ -137,6 +137,8 @@ def _unquote_value(value: str) -> str:
 
 def find_passwords(names: Iterable[str]) -> set[str]:
     """Return the passwords in names of stores, as they are typed and as they are meant."""
+    # A saver or a client may repeat in a message what was typed, or what it made of that, without quotes and with the
+    # escapes of a URL decoded. Both forms are hidden.
     typed: set[str] = set()
     for name in names:
         for match in _PASSWORD_OPTION.finditer(name):
@@ -236,6 +238,7 @@ def open_store(
         if store.schema is not None:
             options["schema"] = store.schema
         saver = _make_saver(store.kind, options, fsync)
+        # The savers of databases create their tables at the first use. A command that only reads must not.
         if not create and isinstance(saver, SupportsExists) and not saver.exists():
             raise CheckpointFormatError(escape(hide_passwords(name)), _explain_no_tables(store))
     saver.register_types(*PLACEHOLDER_TYPES.get())

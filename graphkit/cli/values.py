@@ -32,6 +32,7 @@ def to_plain(value: Any) -> Any:
 
     For people and scripts; `export` keeps every type.
     """
+    # Before the numbers and texts, which members of IntEnum and StrEnum are, too.
     if isinstance(value, enum.Enum):
         return to_plain(value.value)
     if value is None or isinstance(value, bool):

@@ -163,6 +163,7 @@ def update(
             raise UsageError("--as-node, --goto and --checkpoint require the graph: give --app module:object")
         return _store_update(directory, thread, ns, values)
 
+    # Through the graph: only it knows how its channels merge, and which node its edge chooses on the new state.
     graph = load_app(app, directory)
     saver = require_saver(graph)
     config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)

@@ -71,6 +71,8 @@ def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str |
         CheckpointNotFoundError: there is no such thread, and no directory of it.
         UsageError: several threads have the prefix.
     """
+    # A lookup that fails may mean that the thread is too damaged to be listed. The name of a directory is a hash of its
+    # thread's id, so that a saver can tell whether a directory is that of the id that the user typed.
     try:
         return find_only(saver, typed, released=True)
     except CheckpointNotFoundError:
@@ -142,6 +144,7 @@ def _count_readable(report: Any, entry_logs: Mapping[str, Any]) -> Row:
 
 def _judge(saver: BaseCheckpointSaver, states: AbstractSet[str]) -> tuple[int, str]:
     """Return the exit code for logs in these states, and what to do about them."""
+    # A torn end is what a crash leaves of a put that had not returned. Nothing that was acknowledged is lost.
     if states == {"torn"}:
         return 0, "the next write, or `graphkit repair`, sets a torn end aside"
     if states <= {"torn", "sealed"}:

@@ -93,6 +93,7 @@ def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
 
 def _draw_path(path: Sequence[str], title: str, form: GraphRepresentation.Type) -> str:
     """Draw the graph that consists of a path."""
+    # Without nodes: the diagram adds those that edges lead to, as in a graph that is not finished.
     definition = GraphDefinition()
     for source, target in pairwise(path):
         targets = definition.edges.setdefault(source, [])

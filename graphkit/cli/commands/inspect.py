@@ -411,4 +411,5 @@ def _child_path(path: str, key: str) -> str:
 
 def _is_same(old: Any, new: Any) -> bool:
     """Return whether two values are equal and of one type: True is not 1, but nan is nan."""
+    # By `repr`, too: nan is not equal to itself, and a value of the application may not define `==`.
     return old is new or (type(old) is type(new) and (old == new or repr(old) == repr(new)))

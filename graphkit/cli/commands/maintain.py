@@ -165,6 +165,7 @@ def _prune_idle(
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
     assert isinstance(saver, BaseCheckpointSaver)
+    # The same moment before and after the question: the user confirms these threads, however long the answer takes.
     chosen: list[str] = []
     waiting: list[str] = []
     for thread_id in saver.delete_idle(only, idle_since=idle_since, dry_run=True):

@@ -173,6 +173,8 @@ def _outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iter
         return
     import asyncio
 
+    # One step of the event loop at a time, so that each output is shown as soon as there is one. The loop stands still
+    # in between; nothing else runs in it. The runner ends the stream if the caller stops early.
     stream = graph.astream(given, config)
 
     async def read_next() -> NodeOutput | None:

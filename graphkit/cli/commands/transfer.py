@@ -230,6 +230,7 @@ def _write_to_file(path: Path, lines: Iterable[str]) -> int:
     Raises:
         CheckpointStorageError: the file cannot be written. No file is left behind.
     """
+    # In the same directory: a rename to another file system would be a copy, which can fail in the middle.
     partial = path.with_name(f"{path.name}.part")
     count = 0
     try:
@@ -276,6 +277,8 @@ def import_(
         _open_input(context, file) as file_lines,
         context.progress("importing") as progress,
     ):
+        # Nothing is created for a file that is none of graphkit's, so that its first line is read before the store is
+        # opened, and put back.
         header = next(file_lines, "")
         form = LineReader([header]).read_head(None)
         if rename is not None and form == "logs":

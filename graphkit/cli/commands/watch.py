@@ -250,6 +250,7 @@ class _Screen:
         from rich.live import Live
 
         console = Console(file=self._context.out, width=self._context.width)
+        # Without a refresh by a thread of rich, which would draw a table while this one changes its rows.
         live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
         write_above = partial(self._write_above, live)
         count = 0
@@ -293,6 +294,7 @@ class _Screen:
     def _render(self) -> Any:
         from rich.text import Text as RichText
 
+        # The table is laid out by `show`, as that of `threads` is; rich only replaces the lines on the screen.
         newest_first = list(reversed(self._rows.values()))
         note = ""
         if len(newest_first) > _MAX_ROWS:

@@ -142,7 +142,10 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
     except (GraphKitError, OSError) as error:
         if context.debug:
             context.warn(_format_trace(error))
-        known = _to_graphkit_error(error)
+        if isinstance(error, GraphKitError):
+            known = error
+        else:  # as a saver would have raised it, had it been opened already
+            known = CheckpointStorageError(error.filename or "a file", "read", error)
         context.warn(f"graphkit: {_describe_error(known, arguments)}")
         return known.exit_code
     except KeyboardInterrupt:
@@ -216,13 +219,6 @@ def _format_trace(error: Exception) -> str:
     message, *notes = trace.format_exception_only()
     lines = [*trace.format()][: -1 - len(notes)]
     return "".join([*lines, message.partition(":")[0], "\n", *notes]).rstrip()
-
-
-def _to_graphkit_error(error: GraphKitError | OSError) -> GraphKitError:
-    """Return what a saver would have raised for an error of the file system that came before it was opened."""
-    if isinstance(error, GraphKitError):
-        return error
-    return CheckpointStorageError(error.filename or "a file", "read", error)
 
 
 def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:

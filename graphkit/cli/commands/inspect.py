@@ -274,20 +274,13 @@ def _format_difference(difference: Difference, width: int) -> list[str]:
         return [f"- {name}: {old}"]
 
     header = f"~ {name}:"
-    if _has_lines(difference.old, difference.new):
-        lines = _compare_lines(difference.old, difference.new)
-        return [header, *lines]
+    values = (difference.old, difference.new)
+    if all(isinstance(value, str) for value in values) and any("\n" in value for value in values):
+        return [header, *_compare_lines(*values)]
     line = f"{header} {old} → {new}"
     if len(line) < width:
         return [line]
     return [header, f"  - {old}", f"  + {new}"]
-
-
-def _has_lines(old: Any, new: Any) -> bool:
-    """Return whether both values are texts, and at least one has several lines."""
-    if not isinstance(old, str) or not isinstance(new, str):
-        return False
-    return "\n" in old or "\n" in new
 
 
 def _compare_lines(old: str, new: str) -> Iterator[str]:
@@ -340,17 +333,14 @@ def _parse_path(path: str) -> Iterator[tuple[str, str | int]]:
         if match is None:
             rest = path[position:]
             raise UsageError(f"cannot parse the key {path!r} from {rest!r} on; write a.b[3]")
-        yield match[0], _parse_step(match)
+        name, index = match.groups()
+        if name:
+            yield match[0], name
+        elif index[0] in "'\"":
+            yield match[0], index[1:-1]
+        else:
+            yield match[0], int(index)
         position = match.end()
-
-
-def _parse_step(step: re.Match[str]) -> str | int:
-    name, index = step.groups()
-    if name:
-        return str(name)
-    if index[0] in "'\"":
-        return str(index[1:-1])
-    return int(index)
 
 
 def _get_child(value: Any, key: str | int) -> Any:

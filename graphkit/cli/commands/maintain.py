@@ -129,25 +129,18 @@ def prune(
     threads = find_threads(saver, thread)
     count = 0
     for thread_id in context.track("pruning", threads):
-        if dry_run:
-            count += _count_removable(saver, thread_id, Retention(**criteria))
-        else:
+        if not dry_run:
             count += saver.prune(thread_id, **criteria)
+            continue
+        for namespace in saver.namespaces(thread_id):
+            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+            count += len(Retention(**criteria).select_removable(history))
 
     verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
     )
-
-
-def _count_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> int:
-    """Return how many checkpoints of a thread `prune` would remove."""
-    count = 0
-    for namespace in saver.namespaces(thread_id):
-        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-        count += len(retention.select_removable(history))
-    return count
 
 
 def _prune_idle(

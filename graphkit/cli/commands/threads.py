@@ -156,8 +156,18 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
         row["size"] = size_of(saver, thread_id)
         summary = saver.summary(RunnableConfig(thread_id)) or _summarize_any_namespace(saver, thread_id)
         if summary is not None:
-            row.update(_summary_fields(summary))
-            row["waiting"] = _describe_waiting(saver, summary)
+            latest = summary.latest
+            row |= {
+                "status": latest.status,
+                "node": latest.node_id,
+                "next": latest.next_node_id,
+                "updated": _last_change(summary),
+                "checkpoints": summary.checkpoints,
+                "metadata": latest.metadata,
+                "id": latest.id,
+                "tags": list(summary.tags),
+                "waiting": _describe_waiting(saver, summary),
+            }
     except CheckpointSerializationError:  # a type is not registered
         raise
     except CheckpointKeyError as error:
@@ -168,20 +178,6 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
         row["waiting"] = str(error)
 
     return row
-
-
-def _summary_fields(summary: HistorySummary) -> Row:
-    latest = summary.latest
-    return {
-        "status": latest.status,
-        "node": latest.node_id,
-        "next": latest.next_node_id,
-        "updated": _last_change(summary),
-        "checkpoints": summary.checkpoints,
-        "metadata": latest.metadata,
-        "id": latest.id,
-        "tags": list(summary.tags),
-    }
 
 
 def _summarize_any_namespace(saver: BaseCheckpointSaver, thread_id: str) -> HistorySummary | None:

@@ -205,7 +205,10 @@ def _describe_change(change: Change) -> str:
     if change.kind == "interrupt":
         return _describe_interrupt(change.id, value)
     if change.kind == "failure":
-        return _describe_failure(value)
+        if not isinstance(value, Mapping):
+            return "failed"
+        failure = abbreviate(describe_failure(value), _FAILURE_LIMIT)
+        return f"failed in {escape(str(value.get('node_id')))}: {failure}"
     if change.kind == "answer" and value is not None:
         return f"answered: {abbreviate(value)}"
     if change.kind == "idle" and value:
@@ -220,12 +223,6 @@ def _describe_interrupt(id: str | None, record: Any) -> str:
     if reason is None:
         reason = record.get("metadata", {}).get("reason")
     return f"waits {describe_stop(record['when'], record['node_id'], reason)}"
-
-
-def _describe_failure(failure: Any) -> str:
-    if not isinstance(failure, Mapping):
-        return "failed"
-    return f"failed in {escape(str(failure.get('node_id')))}: {abbreviate(describe_failure(failure), _FAILURE_LIMIT)}"
 
 
 def _format_line(context: CliContext, row: Row) -> str:

@@ -27,7 +27,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.versions import HasVersions
-from graphkit._transfer.copying import CopiedThread, ThreadCopier
+from graphkit._transfer.copying import CopyCounts, ThreadCopier
 from graphkit._transfer.importing import ThreadImporter
 from graphkit._transfer.lines import FORMAT, Form, LineReader
 from graphkit._transfer.logs import export_log_lines, find_directory, import_logs
@@ -145,27 +145,18 @@ def copy_threads(
             ThreadCopier(source, target, thread_id, versions=versions).check_exists()
     failed = FailedThreads("copy", total=len(chosen), catches=_OF_ONE_THREAD)
     skipped: list[str] = []
-    total = CopiedThread()
+    counts = CopyCounts()
     for done, thread_id in enumerate(chosen, 1):
         with failed.catch(thread_id):
             # Runs of many threads must not be waited for one after the other.
             lock_timeout = 0.0 if failed.has_waited else None
             copier = ThreadCopier(source, target, thread_id, versions=versions)
-            copied = copier.copy(lock_timeout)
-            total.add(copied)
-            if copied.is_skipped:
+            if not copier.copy(counts, lock_timeout):
                 skipped.append(thread_id)
         if progress is not None:
             progress(done, len(chosen), thread_id)
     failed.raise_if_any()
-    return Copied(
-        threads=chosen,
-        skipped_threads=skipped,
-        checkpoints=total.checkpoints,
-        skipped_checkpoints=total.skipped_checkpoints,
-        versions=total.versions,
-        skipped_versions=total.skipped_versions,
-    )
+    return Copied(threads=chosen, skipped_threads=skipped, **vars(counts))
 
 
 def _check_copy(

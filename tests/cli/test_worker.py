@@ -19,6 +19,7 @@ from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver, SaverWrapper
 from savers._filesystem import layout
 from tests.support.command_process import PATIENCE, CommandProcess
+from tests.support.terminal import damage
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
@@ -332,10 +333,7 @@ def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, saver, 
 
 def test_a_damaged_thread_does_not_keep_the_others_waiting(place, saver, start):
     begin(saver, "bad", "good")
-    (path,) = (place / "runs").glob("t-bad-*/log")
-    data = bytearray(path.read_bytes())
-    data[-10] ^= 1
-    path.write_bytes(data)
+    damage(place / "runs", "bad")
     rest, err, code = start("--once").rows()
     assert code == 0
     assert "is damaged at byte" in err

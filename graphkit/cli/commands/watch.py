@@ -77,33 +77,21 @@ def watch(
 
     Example: graphkit watch runs order-17
     """
+    if thread is None and checkpoint is not None:
+        raise UsageError("--checkpoint requires a thread: name the thread too")
     saver = open_store(directory)
+    config = None
+    if thread is not None:
+        config = RunnableConfig(find_thread(saver, thread, released=True))
+    if config is not None and checkpoint is not None:
+        found = find_checkpoint(saver, config, checkpoint)
+        config = config.with_check_point_id(found.id)
     latest = context.is_pretty or thread is not None
-    with _open_watch(saver, thread, checkpoint, latest=latest, interval=interval) as changes:
+    with saver.watch(config, latest=latest, interval=interval) as changes:
         if context.is_pretty:
             _Screen(context, saver).follow(changes, limit)
         else:
             yield from _change_views(context, saver, changes, limit)
-
-
-def _open_watch(
-    saver: BaseCheckpointSaver,
-    thread: str | None,
-    checkpoint: str | None,
-    *,
-    latest: bool,
-    interval: float,
-) -> Watch:
-    if thread is None:
-        if checkpoint is not None:
-            raise UsageError("--checkpoint requires a thread: name the thread too")
-        return saver.watch(latest=latest, interval=interval)
-    thread_id = find_thread(saver, thread, released=True)
-    config = RunnableConfig(thread_id)
-    if checkpoint is not None:
-        found = find_checkpoint(saver, config, checkpoint)
-        config = config.with_check_point_id(found.id)
-    return saver.watch(config, latest=latest, interval=interval)
 
 
 def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:

@@ -198,22 +198,30 @@ class ThreadCopier:
         self._check_versions([stage.version for stage in stages], stored)
         plan = _Plan(stages=stages, released=released)
         for stage in stages[:released]:
-            plan.skipped += self._compare_version(stage)
-        stage = stages[released]
-        namespaces = dict.fromkeys((*stage.namespaces, *self._target.list_namespaces()))
-        for namespace in namespaces:
+            assert stage.version is not None
+            in_target = self._target.list_namespaces_of(stage.version)
+            for namespace, found in self._compare_stage(stage, in_target, stage.version).items():
+                if found.missing:
+                    reason = f"it is missing in version {stage.version}"
+                    raise make_conflict(self._thread_id, namespace, found.first_missing, reason)
+                plan.skipped += found.stored
+        plan.active = self._compare_stage(stages[released], self._target.list_namespaces(), None)
+        plan.skipped += sum(found.stored for found in plan.active.values())
+        return plan
+
+    def _compare_stage(
+        self, stage: _Stage, in_target: Sequence[str], version: int | None
+    ) -> dict[str, HistoryComparison]:
+        """Compare each namespace of a stage with a version of the target, or with its active history (None)."""
+        compared: dict[str, HistoryComparison] = {}
+        for namespace in dict.fromkeys((*stage.namespaces, *in_target)):
             wanted: Iterable[ReadCheckpoint] = ()
             if namespace in stage.namespaces:
                 wanted = self._source.read(namespace, stage.version)
-            found = self._comparer.compare(
-                namespace,
-                wanted,
-                self._target.read(namespace),
-                has_parts=stage.version is None,
-            )
-            plan.active[namespace] = found
-            plan.skipped += found.stored
-        return plan
+            stored = self._target.read(namespace, version)
+            has_parts = stage.version is None
+            compared[namespace] = self._comparer.compare(namespace, wanted, stored, has_parts=has_parts)
+        return compared
 
     def _list_stages(self) -> Iterator[_Stage]:
         if self._versions:
@@ -236,24 +244,6 @@ class ThreadCopier:
                     self._thread_id, f"the target would number version {version} as {following}; copy without versions"
                 )
             following += 1
-
-    def _compare_version(self, stage: _Stage) -> int:
-        """Compare a version with that of the target; return how many checkpoints it has."""
-        assert stage.version is not None
-        count = 0
-        in_target = self._target.list_namespaces_of(stage.version)
-        for namespace in dict.fromkeys((*stage.namespaces, *in_target)):
-            found = self._comparer.compare(
-                namespace,
-                self._source.read(namespace, stage.version),
-                self._target.read(namespace, stage.version),
-                has_parts=False,
-            )
-            if found.missing:
-                reason = f"it is missing in version {stage.version}"
-                raise make_conflict(self._thread_id, namespace, found.first_missing, reason)
-            count += found.stored
-        return count
 
     # Copying
 

@@ -174,9 +174,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     def put_state(self, key: HistoryKey, state: State) -> None:
         """Put a checkpoint with this state."""
-        fields = self.next_fields()
-        fields["parent_id"] = None
-        fields["state"] = copy.deepcopy(state)
+        fields = {**self.next_fields(), "parent_id": None, "state": copy.deepcopy(state)}
         checkpoint = made(**copy.deepcopy(fields))
         self.append(key, checkpoint, Row(fields))
 
@@ -277,9 +275,7 @@ class SaverMachine(RuleBasedStateMachine):
 
         config = self.config(key, row)
 
-        fields = self.next_fields()
-        fields["parent_id"] = "p"
-        fields["state"] = copy.deepcopy(state)
+        fields = {**self.next_fields(), "parent_id": "p", "state": copy.deepcopy(state)}
         if not is_new_id:
             fields["id"] = row.id
 

@@ -69,19 +69,19 @@ def load_langgraph() -> Any:
     return importlib.import_module("savers.langgraph")
 
 
-def _describe_report(report: Any, verb: str, place: str, left_out: Sequence[str] | None = None) -> Message:
-    """Return the message about an import or an export.
+def _describe_report(report: Any, verb: str, place: str) -> Message:
+    """Return the message about an ImportReport or an ExportReport, whose fields are the keys of the JSON.
 
     Args:
         report: what was done.
         verb: "imported" or "exported".
         place: where the threads are now.
-        left_out: the threads that were not LangGraph's; None if the report does not tell.
     """
     sentence = f"{verb} {pluralize(report.checkpoints, 'checkpoint')} to {escape(place)}"
     if report.skipped:
         sentence += f", skipped {report.skipped} that were already there"
     sentence += f"; {pluralize(report.threads, 'thread')}"
+    left_out: Sequence[str] = getattr(report, "left_out", ())
     if left_out:
         own = pluralize(len(left_out), "thread")
         sentence += f", left out {own} with runs of graphkit: {join_some(left_out)}"
@@ -90,16 +90,7 @@ def _describe_report(report: Any, verb: str, place: str, left_out: Sequence[str]
     else:
         problems = "\n".join(report.problems[:_MAX_PROBLEMS])
         sentence += f". {pluralize(len(report.problems), 'problem')}:\n{problems}"
-
-    data: dict[str, Any] = {
-        "threads": report.threads,
-        "checkpoints": report.checkpoints,
-        "skipped": report.skipped,
-    }
-    if left_out is not None:
-        data["left_out"] = list(left_out)
-    data["problems"] = list(report.problems)
-    return Message(sentence, data, 0 if report.ok else 1)
+    return Message(sentence, vars(report), 0 if report.ok else 1)
 
 
 @click.command("export-langgraph-sqlite", cls=Command)
@@ -139,4 +130,4 @@ def export_langgraph_sqlite(
             cipher=key_file,
             plaintext=plaintext,
         )
-    return _describe_report(report, "exported", database, report.left_out)
+    return _describe_report(report, "exported", database)

@@ -72,11 +72,7 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
     if report.set_aside:
         names = ", ".join(map(escape, report.set_aside))
         text = f"{text}; these still hold bytes as they were, remove what you do not need: {names}"
-    data = {
-        "rewritten": list(report.rewritten),
-        "set_aside": list(report.set_aside),
-    }
-    return Message(text, data)
+    return Message(text, vars(report))
 
 
 @click.command("prune", cls=Command)

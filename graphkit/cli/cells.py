@@ -47,10 +47,8 @@ def _format_time(context: CliContext, when: datetime) -> str:
 
 def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
     """Say why a run failed, and in which node."""
-    place = ""
-    if failure.get("node_id"):
-        place = f" in {escape(str(failure['node_id']))}"
-    return describe_failure(failure, place)
+    node_id = failure.get("node_id")
+    return describe_failure(failure, f" in {escape(str(node_id))}" if node_id else "")
 
 
 def _format_interrupts(_context: CliContext, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -122,24 +120,15 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     # eight digits, and the last twelve are random.
     reversed_ids = {full: full[::-1] for full in ids}
     length = _find_length(reversed_ids.values(), least=_MIN_ID_LENGTH, step=2)
-    short: dict[str, str] = {}
-    for full in reversed_ids:
-        short[full] = escape(full)
-        if len(full) > length + _ID_TOLERANCE:
-            short[full] = escape(full[-length:])
-    return short
+    longest = length + _ID_TOLERANCE
+    return {full: escape(full if len(full) <= longest else full[-length:]) for full in reversed_ids}
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Shorten long thread ids to their first characters, enough to tell them apart."""
     distinct = dict.fromkeys(names)
     length = _find_length(distinct, least=_MIN_NAME_LENGTH, step=4)
-    short: dict[str, str] = {}
-    for name in distinct:
-        short[name] = escape(name)
-        if len(name) > length:
-            short[name] = escape(name[:length]) + "…"
-    return short
+    return {name: escape(name) if len(name) <= length else escape(name[:length]) + "…" for name in distinct}
 
 
 def _find_length(distinct: Collection[str], *, least: int, step: int) -> int:

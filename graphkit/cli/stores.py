@@ -22,6 +22,8 @@ _URL_SCHEMES: Final = ("postgres://", "postgresql://")
 _HIDDEN: Final = "***"
 _URL_PASSWORD: Final = re.compile(r"(\bpostgres(?:ql)?://[^\s:/?#@]*:)\S+@")
 """To the last @, since a password may contain one that should have been escaped."""
+_USER_AND_PASSWORD: Final = re.compile(r"\bpostgres(?:ql)?://[^\s:/?#@]*:([^\s/?#]*)@")
+"""To the last @ before the path, where the client takes the password to end."""
 _PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)", re.IGNORECASE)
 """In a connection string of keywords, and among the options of a URL."""
 _SCHEMA: Final = "schema="
@@ -144,26 +146,13 @@ def find_passwords(names: Iterable[str]) -> set[str]:
         for match in _PASSWORD_OPTION.finditer(name):
             typed.add(match[2])
             typed.add(_unquote_value(match[2]))
-        before, separator, _ = name.partition("://")
-        start = before.rfind("postgres")
-        if separator and start >= 0:
-            typed |= _find_passwords_of_url(name[start:])
+        typed.update(_USER_AND_PASSWORD.findall(name))
     if not typed:
         return typed
     from urllib.parse import unquote
 
     found = typed | {unquote(password) for password in typed}
     return {password for password in found if len(password) >= _MIN_PASSWORD}
-
-
-def _find_passwords_of_url(url: str) -> set[str]:
-    from urllib.parse import parse_qs, urlsplit
-
-    try:
-        parts = urlsplit(url)
-        return {parts.password or "", *parse_qs(parts.query).get("password", ())}
-    except ValueError:  # not a URL; hide_passwords hides what looks like a password
-        return set()
 
 
 def hide_passwords(text: str, passwords: Collection[str] = ()) -> str:

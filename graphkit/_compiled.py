@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Any, Final, Generic, TypeAlias, cast, final
 from weakref import WeakValueDictionary
 
 from graphkit._diagram.render import GraphRepresentation, draw
@@ -26,15 +26,15 @@ from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
-from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
+from graphkit._records.output import GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._to_thread import run_in_thread
-from graphkit._values.state import AgentState
+from graphkit._values.state import StateT
 from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError
 
-Input = Mapping[str, Any] | GraphResume | None
-"""Starts a run (a mapping, merged into the state) or resumes one (GraphResume, or None)."""
+Input: TypeAlias = Mapping[str, Any] | StateT | GraphResume | None
+"""Starts a run (a mapping or an object of the schema, merged into the state) or resumes one (GraphResume, or None)."""
 _WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()
 """The savers that the warning was given for, by id(); not a set, because a saver may be
 unhashable."""
@@ -54,8 +54,8 @@ class _History:
 
 
 @final
-class CompiledGraph(JavaNames):
-    """A graph that can be run.
+class CompiledGraph(JavaNames, Generic[StateT]):
+    """A graph that can be run; generic in the type of its state.
 
     Several threads may use it at the same time. One thread id can have one run at a time.
 
@@ -84,7 +84,7 @@ class CompiledGraph(JavaNames):
 
     # Running
 
-    def invoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
+    def invoke(self, input: Input[StateT], config: ConfigLike = None) -> StateT:
         """Run the graph to the end or the next stop, and return the state there.
 
         Args:
@@ -92,19 +92,16 @@ class CompiledGraph(JavaNames):
                 of `checkpoint_id`. GraphResume or None resumes the run at the stored next node.
             config: the thread, and options of this run.
         """
-        final = self.invoke_final(input, config)
-        if final is None:
-            return None
-        return final.state
+        return self.invoke_final(input, config).state
 
-    def invoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
+    def invoke_final(self, input: Input[StateT], config: ConfigLike = None) -> NodeOutput[StateT]:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
-        last = None
-        for last in self.stream(input, config):  # noqa: B007 - the last one is returned
+        last: NodeOutput[StateT]
+        for last in self.stream(input, config):  # noqa: B007 - every run has a last output
             pass
         return last
 
-    def stream(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
+    def stream(self, input: Input[StateT], config: ConfigLike = None) -> Iterator[NodeOutput[StateT]]:
         """Run the graph, and yield START, each node and END as the run reaches them.
 
         If the run stops, the last output is InterruptionMetadata. The run starts when the caller
@@ -116,11 +113,11 @@ class CompiledGraph(JavaNames):
         run = self._make_run(input, config)
         return Driver(run, active_runs=self._running).drive(run.steps())
 
-    def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
+    def stream_snapshots(self, input: Input[StateT], config: ConfigLike = None) -> Iterator[NodeOutput[StateT]]:
         """As `stream`, with a StateSnapshot for every stored checkpoint."""
         return self.stream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
-    def resume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
+    def resume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> StateT:
         """Continue a thread where its last run stopped; return the state at the end or next stop.
 
         Args:
@@ -155,7 +152,7 @@ class CompiledGraph(JavaNames):
 
     # Inspecting
 
-    def state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+    def state_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """Return the snapshot of a checkpoint; None if it does not exist.
 
         Args:
@@ -167,7 +164,7 @@ class CompiledGraph(JavaNames):
             return None
         return self._make_snapshot(config, checkpoint)
 
-    def get_state(self, config: ConfigLike = None) -> StateSnapshot:
+    def get_state(self, config: ConfigLike = None) -> StateSnapshot[StateT]:
         """As `state_of`.
 
         Raises:
@@ -175,7 +172,7 @@ class CompiledGraph(JavaNames):
         """
         return _require_snapshot(self.state_of(config), config)
 
-    def get_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
+    def get_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot[StateT]]:
         """Return the snapshots of a thread, newest first; empty for an unknown thread.
 
         A snapshot decodes its state on access.
@@ -184,7 +181,7 @@ class CompiledGraph(JavaNames):
         checkpoints = self._find_history(config).saver.list(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
-    def last_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+    def last_state_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """Return the latest snapshot of a thread, or None.
 
         Args:
@@ -261,35 +258,32 @@ class CompiledGraph(JavaNames):
 
     # Async methods
 
-    async def ainvoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
+    async def ainvoke(self, input: Input[StateT], config: ConfigLike = None) -> StateT:
         """As `invoke`. Synchronous nodes run in a thread."""
-        final = await self.ainvoke_final(input, config)
-        if final is None:
-            return None
-        return final.state
+        return (await self.ainvoke_final(input, config)).state
 
-    async def ainvoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
+    async def ainvoke_final(self, input: Input[StateT], config: ConfigLike = None) -> NodeOutput[StateT]:
         """As `invoke_final`."""
-        last = None
+        last: NodeOutput[StateT]
         async for last in self.astream(input, config):  # noqa: B007
             pass
         return last
 
-    def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
+    def astream(self, input: Input[StateT], config: ConfigLike = None) -> AsyncIterator[NodeOutput[StateT]]:
         """As `stream`."""
         run = self._make_run(input, config)
         return Driver(run, active_runs=self._running).adrive(run.steps())
 
-    def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
+    def astream_snapshots(self, input: Input[StateT], config: ConfigLike = None) -> AsyncIterator[NodeOutput[StateT]]:
         """As `stream_snapshots`."""
         return self.astream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
-    async def aresume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
+    async def aresume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> StateT:
         """As `resume`."""
         config = await run_in_thread(self._resolve_config, thread, checkpoint_id)
         return await self.ainvoke(None, config)
 
-    async def astate_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+    async def astate_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """As `state_of`."""
         config = RunnableConfig.of(config)
         checkpoint = await self._find_history(config).saver.aget(config)
@@ -297,17 +291,17 @@ class CompiledGraph(JavaNames):
             return None
         return self._make_snapshot(config, checkpoint)
 
-    async def aget_state(self, config: ConfigLike = None) -> StateSnapshot:
+    async def aget_state(self, config: ConfigLike = None) -> StateSnapshot[StateT]:
         """As `get_state`."""
         return _require_snapshot(await self.astate_of(config), config)
 
-    async def aget_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
+    async def aget_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot[StateT]]:
         """As `get_state_history`."""
         config = RunnableConfig.of(config)
         checkpoints = await self._find_history(config).saver.alist(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
-    async def alast_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+    async def alast_state_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """As `last_state_of`."""
         return await self.astate_of(RunnableConfig.of(config).with_check_point_id(None))
 
@@ -326,7 +320,7 @@ class CompiledGraph(JavaNames):
 
     # Helpers
 
-    def _make_run(self, input: Input, config: ConfigLike) -> Run:
+    def _make_run(self, input: Input[StateT], config: ConfigLike) -> Run:
         config = RunnableConfig.of(config)
         _warn_of_default_thread(self.compile_config.saver, config)
         return Run(RunHistory(self.program, config, self.compile_config.saver), _parse_input(input))
@@ -385,16 +379,16 @@ class CompiledGraph(JavaNames):
             return config
         return config.with_check_point_id(checkpoint_id)
 
-    def _make_snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot:
+    def _make_snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot[StateT]:
         read_state = partial(self._read_state, config, checkpoint)
         return StateSnapshot(checkpoint, config, read_state, self._find_waiting_interrupts)
 
-    def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
+    def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> StateT:
         """Return the state of a checkpoint as nodes receive it: migrated, as a state object."""
         program = self._find_history(config).program
         state = RunState(program.topology, RunReporter(config, 0, has_saver=False))
         state.move_to(checkpoint, program.options.migrations)
-        return state.schema.state_factory(state.data)
+        return cast("StateT", state.schema.state_factory(state.data))
 
     def _find_waiting_interrupts(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts of a checkpoint, and those in nested graphs for which it waits."""
@@ -486,7 +480,7 @@ def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConf
     return None
 
 
-def _require_snapshot(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:
+def _require_snapshot(snapshot: StateSnapshot[StateT] | None, config: ConfigLike) -> StateSnapshot[StateT]:
     if snapshot is None:
         raise checkpoint_not_found(RunnableConfig.of(config))
     return snapshot

@@ -41,7 +41,14 @@ from graphkit._engine.update_codec import unpack
 from graphkit._plan.checkpoint_when import Step
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
-from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
+from graphkit._records.output import (
+    GraphResume,
+    InterruptionMetadata,
+    NodeOutput,
+    StateSnapshot,
+    WaitingInterrupt,
+    When,
+)
 from graphkit._saver.writes import SUBGRAPH_INTERRUPT, unanswered_interrupts
 from graphkit._values.frozen import FrozenDict
 from graphkit._values.state import AgentState, Changes
@@ -415,16 +422,46 @@ class Run:
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
             waiting = unanswered_interrupts(history.writes)
         state = self.state.schema.state_factory(self.state.data)
-        interrupts = [_make_output(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()]
+        interrupts = [
+            self._make_interruption(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()
+        ]
         interrupts += self.nested_interrupts
         for interrupt in interrupts:
             others = [other for other in interrupts if other is not interrupt]
             interrupt.interrupts = (interrupt, *others)
+        if isinstance(state, AgentState):
+            # Not by setattr: a state is read-only, and a model may have a field of this name.
+            state.__dict__["_interrupts"] = tuple(interrupt.waiting for interrupt in interrupts)
         if history.outer_execution is None:
             yield Finish()
         yield Emit(interrupts[0])
 
     # Outputs
+
+    def _make_interruption(
+        self, interrupt_id: str, interrupt: Mapping[str, Any], state: AgentState
+    ) -> InterruptionMetadata:
+        """Return the output for a recorded interrupt."""
+        history = self.history
+        output = InterruptionMetadata(
+            interrupt["node_id"],
+            state,
+            when=interrupt["when"],
+            id=interrupt_id,
+            payload=interrupt["payload"],
+            metadata=interrupt.get("metadata", EMPTY),
+        )
+        output.waiting = WaitingInterrupt(
+            thread_id=history.config.thread,
+            checkpoint_ns=history.config.checkpoint_ns,
+            checkpoint_id="" if history.base is None else history.base.id,
+            node_id=output.node_id,
+            when=output.when,
+            id=interrupt_id,
+            payload=output.payload,
+            created_at=interrupt["created_at"],
+        )
+        return output
 
     def _visible_state(self, data: FrozenDict) -> Any:
         return self.state.schema.state_factory(strip_subgraph_updates(data))
@@ -437,15 +474,3 @@ def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str,
         by_node.setdefault(node_id, {}).update(unpack(update))
     updates.clear()
     return by_node
-
-
-def _make_output(interrupt_id: str, interrupt: Mapping[str, Any], state: AgentState) -> InterruptionMetadata:
-    """Return the output for a recorded interrupt."""
-    return InterruptionMetadata(
-        interrupt["node_id"],
-        state,
-        when=interrupt["when"],
-        id=interrupt_id,
-        payload=interrupt["payload"],
-        metadata=interrupt.get("metadata", EMPTY),
-    )

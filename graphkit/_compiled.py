@@ -19,10 +19,11 @@ from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
 from graphkit._engine.program import Program, find_programs
 from graphkit._engine.reporter import RunReporter
-from graphkit._engine.state import RunState, is_update
+from graphkit._engine.state import RunState
 from graphkit._engine.update import Update
 from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
+from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
@@ -323,7 +324,9 @@ class CompiledGraph(JavaNames, Generic[StateT]):
     def _make_run(self, input: Input[StateT], config: ConfigLike) -> Run:
         config = RunnableConfig.of(config)
         _warn_of_default_thread(self.compile_config.saver, config)
-        return Run(RunHistory(self.program, config, self.compile_config.saver), _parse_input(input))
+        return Run(
+            RunHistory(self.program, config, self.compile_config.saver), _parse_input(input, self.topology.schema)
+        )
 
     def _make_update(
         self,
@@ -434,11 +437,13 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         return self.compile_config
 
 
-def _parse_input(input: Any) -> Mapping[str, Any] | GraphResume:
+def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphResume:
     if input is None:
         return GraphResume()
-    if isinstance(input, GraphResume) or is_update(input):
-        return cast("Mapping[str, Any] | GraphResume", input)
+    if isinstance(input, GraphResume):
+        return input
+    if schema.is_update(input):
+        return schema.to_mapping(input)
     raise GraphRunnerError(
         f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(input).__name__}"
     )

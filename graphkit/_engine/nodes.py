@@ -37,7 +37,7 @@ from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.history import RunHistory, Steps
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
 from graphkit._engine.routing import call_user, follow_edge, resolve_goto
-from graphkit._engine.state import RunState, is_update
+from graphkit._engine.state import RunState
 from graphkit._engine.update_codec import pack, unpack
 from graphkit._plan.topology import Call, Fork, Node, StateItems
 from graphkit._records.context import GraphInterrupt, NodeContext
@@ -648,7 +648,7 @@ class _MapExecution:
                 reason = f"{name} returned a Command that goes to {result.goto!r}: a map cannot go anywhere"
                 raise state.make_error(GraphRunnerError, reason, node_id)
             result = result.update
-        if result is not None and not is_update(result):
+        if result is not None and not state.schema.is_update(result):
             returned = type(result).__name__
             reason = f"{name} returned {returned}: return a mapping of updates, or None"
             raise state.make_error(NodeExecutionError, reason, node_id)

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Generic, TypeAlias, cast, final
+from typing import Any, Final, Generic, Literal, TypeAlias, cast, final, overload
 from weakref import WeakValueDictionary
 
 from graphkit._diagram.render import GraphRepresentation, draw
@@ -20,6 +20,7 @@ from graphkit._engine.loop import Run
 from graphkit._engine.program import Program, find_programs
 from graphkit._engine.reporter import RunReporter
 from graphkit._engine.state import RunState
+from graphkit._engine.streams import STEP_MODES, aselect_items, select_items
 from graphkit._engine.update import Update
 from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
@@ -36,6 +37,10 @@ from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning
 
 Input: TypeAlias = Mapping[str, Any] | StateT | GraphResume | None
 """Starts a run (a mapping or an object of the schema, merged into the state) or resumes one (GraphResume, or None)."""
+StepMode: TypeAlias = Literal[
+    "values", "updates", "snapshots", StreamMode.VALUES, StreamMode.UPDATES, StreamMode.SNAPSHOTS
+]
+"""The modes of a stream of outputs."""
 _WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()
 """The savers that the warning was given for, by id(); not a set, because a saver may be
 unhashable."""
@@ -97,22 +102,46 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     def invoke_final(self, input: Input[StateT], config: ConfigLike = None) -> NodeOutput[StateT]:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
+        config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
         last: NodeOutput[StateT]
         for last in self.stream(input, config):  # noqa: B007 - every run has a last output
             pass
         return last
 
-    def stream(self, input: Input[StateT], config: ConfigLike = None) -> Iterator[NodeOutput[StateT]]:
+    @overload
+    def stream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: StepMode | None = None
+    ) -> Iterator[NodeOutput[StateT]]: ...
+    @overload
+    def stream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: list[Any] | tuple[Any, ...]
+    ) -> Iterator[tuple[StreamMode, Any]]: ...
+    @overload
+    def stream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: StreamMode | str
+    ) -> Iterator[Any]: ...
+    def stream(self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None) -> Iterator[Any]:
         """Run the graph, and yield START, each node and END as the run reaches them.
 
         If the run stops, the last output is InterruptionMetadata. The run starts when the caller
         asks for the first output. Closing the iterator stops the run at a node boundary, with
         everything stored. Before the run emits its last output, everything is stored and the run
         lock is released.
+
+        Args:
+            input: as in `invoke`.
+            config: the thread, and options of this run.
+            stream_mode: overrides that of the config, see StreamMode. With "custom", the items are
+                what nodes dispatch and yield while they run, and the run goes on in a thread of its
+                own. A list of modes yields pairs of a mode and its item.
         """
         self._refuse_async()
+        config = _with_stream_mode(config, stream_mode)
         run = self._make_run(input, config)
-        return Driver(run, active_runs=self._running).drive(run.steps())
+        outputs = Driver(run, active_runs=self._running).drive(run.steps())
+        if config.stream_mode in STEP_MODES:
+            return outputs
+        return select_items(outputs, run.history)
 
     def stream_snapshots(self, input: Input[StateT], config: ConfigLike = None) -> Iterator[NodeOutput[StateT]]:
         """As `stream`, with a StateSnapshot for every stored checkpoint."""
@@ -265,15 +294,34 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     async def ainvoke_final(self, input: Input[StateT], config: ConfigLike = None) -> NodeOutput[StateT]:
         """As `invoke_final`."""
+        config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
         last: NodeOutput[StateT]
         async for last in self.astream(input, config):  # noqa: B007
             pass
         return last
 
-    def astream(self, input: Input[StateT], config: ConfigLike = None) -> AsyncIterator[NodeOutput[StateT]]:
-        """As `stream`."""
+    @overload
+    def astream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: StepMode | None = None
+    ) -> AsyncIterator[NodeOutput[StateT]]: ...
+    @overload
+    def astream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: list[Any] | tuple[Any, ...]
+    ) -> AsyncIterator[tuple[StreamMode, Any]]: ...
+    @overload
+    def astream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: StreamMode | str
+    ) -> AsyncIterator[Any]: ...
+    def astream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None
+    ) -> AsyncIterator[Any]:
+        """As `stream`. With mode "custom", the run goes on in an asyncio task of its own."""
+        config = _with_stream_mode(config, stream_mode)
         run = self._make_run(input, config)
-        return Driver(run, active_runs=self._running).adrive(run.steps())
+        outputs = Driver(run, active_runs=self._running).adrive(run.steps())
+        if config.stream_mode in STEP_MODES:
+            return outputs
+        return aselect_items(outputs, run.history)
 
     def astream_snapshots(self, input: Input[StateT], config: ConfigLike = None) -> AsyncIterator[NodeOutput[StateT]]:
         """As `stream_snapshots`."""
@@ -447,6 +495,13 @@ def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphRe
     raise GraphRunnerError(
         f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(input).__name__}"
     )
+
+
+def _with_stream_mode(config: ConfigLike, stream_mode: Any) -> RunnableConfig:
+    config = RunnableConfig.of(config)
+    if stream_mode is None:
+        return config
+    return config.with_stream_mode(stream_mode)
 
 
 def _warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:

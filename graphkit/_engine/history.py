@@ -257,6 +257,8 @@ class RunHistory:
         """The number of executed nodes at `base`."""
         self.outer_execution: str | None = None
         self.held_locks: frozenset[object] = frozenset()
+        self.listener: Callable[[Any], None] | None = None
+        """Called with each output that a node dispatches; None if the stream waits for the end of the node."""
         self.mark(START, None)
 
     def attach(self, held_locks: frozenset[object], perform: Callable[[Steps], None], clock: Clock) -> None:
@@ -290,12 +292,24 @@ class RunHistory:
         nested.stores_at_exit = self.stores_at_exit
         nested.reporter.limit = self.reporter.limit
         nested.reporter.post = self.reporter.post
+        nested.listener = self.listener
         held_locks = self.held_locks
         if saver is not None:
             lock = saver.run_lock_key(nested.config)
             held_locks |= {lock, (lock, namespace)}
         nested.attach(held_locks, self.perform, self.clock)
         return nested
+
+    def listen(self, listener: Callable[[Any], None]) -> None:
+        """Call a function with each output as nodes dispatch it, from the threads of the nodes."""
+        self.listener = listener
+
+    def dispatch(self, output: Any) -> bool:
+        """Pass an output to the listener; False without one."""
+        if self.listener is None:
+            return False
+        self.listener(output)
+        return True
 
     def now(self) -> datetime:
         """Return the time."""

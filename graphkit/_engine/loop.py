@@ -122,7 +122,7 @@ class Run:
     def steps(self) -> Steps:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
         self.state.set_private_defaults()
-        if self.history.config.stream_mode is StreamMode.UPDATES:
+        if StreamMode.UPDATES in self.history.config.stream_modes:
             updates: list[tuple[str, FrozenDict]] = []
             self.step_updates = updates
             self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
@@ -225,7 +225,7 @@ class Run:
         has_saver = history.saver is not None
         has_declared_stops = bool(self.program.before or self.program.after)
         leaves_edge_open = self.program.after if self.program.options.interrupt_before_edge else ()
-        emits_snapshots = has_saver and history.config.stream_mode is StreamMode.SNAPSHOTS
+        emits_snapshots = has_saver and StreamMode.SNAPSHOTS in history.config.stream_modes
         measures_time = self.program.when is not None
         stores_every_step = history.stores_every_step
         step_updates = self.step_updates

@@ -30,6 +30,7 @@ from concurrent.futures import Executor
 from typing import Any, NamedTuple, final
 
 from graphkit._engine import subgraph
+from graphkit._engine.failures import note_place
 from graphkit._engine.history import WRITES_TAKEN_FROM, RunHistory, Steps, checkpoint_not_found
 from graphkit._engine.nodes import Halt, NodeRunner, RunControl, execute_fork
 from graphkit._engine.program import iter_savers
@@ -139,7 +140,7 @@ class Run:
         except CheckpointerError as error:
             if isinstance(error, CheckpointSerializationError):
                 yield from self.history.record_refused_value(error, self.next_node_id)
-            self._post_failure(error)
+            self._report_failure(error, self.reporter.step)
             raise
         except BaseException as error:
             yield from self._fail(error)
@@ -375,6 +376,7 @@ class Run:
         A run that was closed or cancelled has not failed.
         """
         history = self.history
+        step = self.reporter.step
         # What the failed step had merged is dropped, and its node runs again on resume. The position
         # itself may not be stored yet, with an interval or at the exit. It is stored now as one that a
         # node execution has begun at, so that the resume repeats the execution under the same name.
@@ -386,9 +388,15 @@ class Run:
                 yield from history.save("loop", history.execution_start())
             yield from history.record_failure(failure, getattr(failure, "node_id", None) or self.next_node_id)
         if failure is not None:
-            self._post_failure(failure)
+            self._report_failure(failure, step)
 
-    def _post_failure(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception, step: int) -> None:
+        """Tell the caller, in a note, and the observers where the run has failed."""
+        history = self.history
+        if self.control.noted_error is not error:  # else a nested run knows the place better
+            self.control.noted_error = error
+            node_id = getattr(error, "node_id", None) or self.next_node_id
+            note_place(error, history.config, node_id, step, is_stored=history.saver is not None)
         self.reporter.post_event("graph.fail", self.next_node_id, {"error": describe_error(error)})
 
     # The end

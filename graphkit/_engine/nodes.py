@@ -34,6 +34,7 @@ from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
 from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.failures import find_user_traceback
 from graphkit._engine.history import RunHistory, Steps
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
 from graphkit._engine.routing import call_user, follow_edge, resolve_goto
@@ -60,9 +61,11 @@ class Halt(BaseException):
 class RunControl:
     """What other threads may ask of a run; shared with its nested runs."""
 
-    __slots__ = ("pause_requested",)
+    __slots__ = ("noted_error", "pause_requested")
 
     def __init__(self) -> None:
+        self.noted_error: BaseException | None = None
+        """The error that has a note about the node where it was raised."""
         self.pause_requested = False
         """Stop at the next node boundary. Only ever set to True, from any thread or signal
         handler."""
@@ -226,7 +229,8 @@ class NodeRunner:
             failure = self._action_error(node, item, context, error)
             if failure is error:
                 raise
-            raise failure from error
+            # The traceback of the failure ends where the user's code raised, and not here.
+            raise failure.with_traceback(find_user_traceback(error)) from error
         if context.interrupt_calls or context.attempt > 1 or context.outputs:
             self._finish_action(node, item, context)
         return result

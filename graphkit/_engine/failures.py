@@ -39,8 +39,10 @@ def make_failure(error: Exception, node_id: str | None, at: datetime) -> FrozenD
     # Of a subclass, such as ModelError, the message says it all: it is free of secrets, which its
     # cause, an error of a client library, may not be.
     if type(error) is NodeExecutionError and cause is not None:
-        failure["cause"] = _describe(cause)
-        failure["traceback"] = _format_traceback(cause)[-_MAX_TRACEBACK:]
+        trace = _format_traceback(error, cause)
+        if trace:
+            failure["cause"] = _describe(cause)
+            failure["traceback"] = trace[-_MAX_TRACEBACK:]
     record: FrozenDict = freeze(failure)
     return record
 
@@ -49,12 +51,15 @@ def _describe(error: BaseException) -> dict[str, object]:
     return {"type": type(error).__name__, "message": message_of(error)[:_MAX_MESSAGE]}
 
 
-def _format_traceback(error: BaseException) -> str:
-    """Return where an error was raised, from user code on; for one of another process, what it noted."""
+def _format_traceback(error: BaseException, cause: BaseException) -> str:
+    """Return where user code raised the cause of an error; "" if the engine did, merging an update for example.
+
+    The error has the frames of user code then. Those of another process are in a note of the cause.
+    """
     from traceback import format_tb  # a failure may take its time
 
     frames = "".join(format_tb(find_user_traceback(error)))
-    return frames or "\n".join(getattr(error, "__notes__", ()))
+    return frames or "\n".join(getattr(cause, "__notes__", ()))
 
 
 def note_place(error: Exception, config: RunnableConfig, node_id: str | None, step: int, *, is_stored: bool) -> None:

@@ -78,6 +78,10 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         if config.checkpoint_saver is not None and topology.schema.types:
             config.checkpoint_saver.register_types(*topology.schema.types)
 
+    def __repr__(self) -> str:
+        """Return the nodes, and the options that are not at their defaults: the saver, the interrupts."""
+        return f"CompiledGraph(nodes: {', '.join(self.topology.nodes)}; {self.compile_config!r})"
+
     @property
     def topology(self) -> Topology:
         """The checked graph."""

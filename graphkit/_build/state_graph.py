@@ -74,6 +74,15 @@ class StateGraph(JavaNames, Generic[StateT]):
         self._inlined_schemas: list[StateSchema] = []
         """The schemas of inlined graphs: their nodes may set their keys."""
 
+    def __repr__(self) -> str:
+        """Return the nodes and the edges: `a -> b`, or `a -> ?` where a condition decides."""
+        definition = self._definition
+        edges: list[str] = []
+        for source, targets in definition.edges.items():
+            names = ["?"] if isinstance(targets, Condition) else targets
+            edges += [f"{source} -> {name}" for name in names]
+        return f"StateGraph(nodes: {', '.join(definition.nodes) or 'none'}; edges: {', '.join(edges) or 'none'})"
+
     # Nodes
 
     @overload

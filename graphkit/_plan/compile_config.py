@@ -102,6 +102,15 @@ class CompileConfig:
                 f"checkpoint_saver must be a BaseCheckpointSaver, not {type(saver).__name__}"
             )
 
+    def __repr__(self) -> str:
+        """Return the options that are not at their defaults."""
+        shown = [
+            f"{field.name}={value!r}"
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        return f"CompileConfig({', '.join(shown)})"
+
     @property
     def saver(self) -> BaseCheckpointSaver | None:
         """The saver that runs use; None without one or if `checkpoint_interval` is 0."""

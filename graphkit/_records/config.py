@@ -91,6 +91,15 @@ class RunnableConfig(JavaNames):
             metadata = MappingProxyType(dict(self.metadata))
             object.__setattr__(self, "metadata", metadata)
 
+    def __repr__(self) -> str:
+        """Return the fields that are not at their defaults."""
+        shown = [
+            f"{field.name}={value!r}"
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != getattr(_DEFAULT, field.name)
+        ]
+        return f"RunnableConfig({', '.join(shown)})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -102,8 +111,8 @@ class RunnableConfig(JavaNames):
         return cls(**values)
 
     @classmethod
-    def of(cls, config: RunnableConfig | Mapping[str, Any] | None) -> RunnableConfig:
-        """Convert what a caller passed: a RunnableConfig, LangGraph's mapping, or None.
+    def of(cls, config: ConfigLike) -> RunnableConfig:
+        """Convert what a caller passed: a RunnableConfig, a thread id, LangGraph's mapping, or None.
 
         Raises:
             CheckpointerConfigurationError: the mapping does not have LangGraph's form, or an id is
@@ -115,8 +124,10 @@ class RunnableConfig(JavaNames):
             return _DEFAULT
         if isinstance(config, Mapping):
             return _from_mapping(config)
+        if isinstance(config, str):
+            return cls(config)
         raise CheckpointerConfigurationError(
-            f"a config must be a RunnableConfig or {{'configurable': {{'thread_id': ...}}}}, "
+            f"a config must be a thread id, a RunnableConfig or {{'configurable': {{'thread_id': ...}}}}, "
             f"not {type(config).__name__}"
         )
 
@@ -405,5 +416,5 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
 
 _DEFAULT: Final = RunnableConfig()
 
-ConfigLike = RunnableConfig | Mapping[str, Any] | None
-"""What every method that takes a config accepts."""
+ConfigLike = RunnableConfig | Mapping[str, Any] | str | None
+"""What every method that takes a config accepts; a text is a thread id."""

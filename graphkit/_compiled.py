@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Generic, Literal, TypeAlias, cast, final, overload
+from typing import Any, Final, Generic, Literal, NoReturn, TypeAlias, TypedDict, Unpack, cast, final, overload
 from weakref import WeakValueDictionary
 
 from graphkit._diagram.render import GraphRepresentation, draw
@@ -28,19 +28,29 @@ from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
-from graphkit._records.output import GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
+from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._to_thread import run_in_thread
 from graphkit._values.state import StateT
-from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError
+from graphkit._wording import check_options, explain_name, suggest
+from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError, GraphStateError
 
-Input: TypeAlias = Mapping[str, Any] | StateT | GraphResume | None
+Input: TypeAlias = Mapping[str, Any] | StateT | GraphResume | Command | None
 """Starts a run (a mapping or an object of the schema, merged into the state) or resumes one (GraphResume, or None)."""
 StepMode: TypeAlias = Literal[
     "values", "updates", "snapshots", StreamMode.VALUES, StreamMode.UPDATES, StreamMode.SNAPSHOTS
 ]
 """The modes of a stream of outputs."""
+
+
+class RunOptions(TypedDict, total=False):
+    """The keywords of `invoke` and `stream`: options of `compile` that one run may have of its own."""
+
+    interrupt_before: Collection[str]
+    interrupt_after: Collection[str]
+
+
 _WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()
 """The savers that the warning was given for, by id(); not a set, because a saver may be
 unhashable."""
@@ -82,6 +92,10 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         """Return the nodes, and the options that are not at their defaults: the saver, the interrupts."""
         return f"CompiledGraph(nodes: {', '.join(self.topology.nodes)}; {self.compile_config!r})"
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say how a method of other libraries is called here."""
+        raise AttributeError(f"a CompiledGraph has no {name!r}{explain_name(name) or suggest(name, dir(type(self)))}")
+
     @property
     def topology(self) -> Topology:
         """The checked graph."""
@@ -94,7 +108,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     # Running
 
-    def invoke(self, input: Input[StateT], config: ConfigLike = None) -> StateT:
+    def invoke(self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]) -> StateT:
         """Run the graph to the end or the next stop, and return the state there.
 
         Args:
@@ -102,29 +116,48 @@ class CompiledGraph(JavaNames, Generic[StateT]):
                 of `checkpoint_id`. GraphResume or None resumes the run at the stored next node.
             config: the thread, and options of this run.
         """
-        return self.invoke_final(input, config).state
+        return self.invoke_final(input, config, **options).state
 
-    def invoke_final(self, input: Input[StateT], config: ConfigLike = None) -> NodeOutput[StateT]:
+    def invoke_final(
+        self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
+    ) -> NodeOutput[StateT]:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
         config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
         last: NodeOutput[StateT]
-        for last in self.stream(input, config):  # noqa: B007 - every run has a last output
+        for last in self.stream(input, config, **options):  # noqa: B007 - every run has a last output
             pass
         return last
 
     @overload
     def stream(
-        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: StepMode | None = None
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: StepMode | None = None,
+        **options: Unpack[RunOptions],
     ) -> Iterator[NodeOutput[StateT]]: ...
     @overload
     def stream(
-        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: list[Any] | tuple[Any, ...]
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: list[Any] | tuple[Any, ...],
+        **options: Unpack[RunOptions],
     ) -> Iterator[tuple[StreamMode, Any]]: ...
     @overload
     def stream(
-        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: StreamMode | str
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: StreamMode | str,
+        **options: Unpack[RunOptions],
     ) -> Iterator[Any]: ...
-    def stream(self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None) -> Iterator[Any]:
+    def stream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None, **options: Unpack[RunOptions]
+    ) -> Iterator[Any]:
         """Run the graph, and yield START, each node and END as the run reaches them.
 
         If the run stops, the last output is InterruptionMetadata. The run starts when the caller
@@ -141,7 +174,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         """
         self._refuse_async()
         config = _with_stream_mode(config, stream_mode)
-        run = self._make_run(input, config)
+        run = self._make_run(input, config, options)
         outputs = Driver(run, active_runs=self._running).drive(run.steps())
         if config.stream_mode in STEP_MODES:
             return outputs
@@ -292,36 +325,53 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     # Async methods
 
-    async def ainvoke(self, input: Input[StateT], config: ConfigLike = None) -> StateT:
+    async def ainvoke(self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]) -> StateT:
         """As `invoke`. Synchronous nodes run in a thread."""
-        return (await self.ainvoke_final(input, config)).state
+        return (await self.ainvoke_final(input, config, **options)).state
 
-    async def ainvoke_final(self, input: Input[StateT], config: ConfigLike = None) -> NodeOutput[StateT]:
+    async def ainvoke_final(
+        self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
+    ) -> NodeOutput[StateT]:
         """As `invoke_final`."""
         config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
         last: NodeOutput[StateT]
-        async for last in self.astream(input, config):  # noqa: B007
+        async for last in self.astream(input, config, **options):  # noqa: B007
             pass
         return last
 
     @overload
     def astream(
-        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: StepMode | None = None
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: StepMode | None = None,
+        **options: Unpack[RunOptions],
     ) -> AsyncIterator[NodeOutput[StateT]]: ...
     @overload
     def astream(
-        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: list[Any] | tuple[Any, ...]
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: list[Any] | tuple[Any, ...],
+        **options: Unpack[RunOptions],
     ) -> AsyncIterator[tuple[StreamMode, Any]]: ...
     @overload
     def astream(
-        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: StreamMode | str
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: StreamMode | str,
+        **options: Unpack[RunOptions],
     ) -> AsyncIterator[Any]: ...
     def astream(
-        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None, **options: Unpack[RunOptions]
     ) -> AsyncIterator[Any]:
         """As `stream`. With mode "custom", the run goes on in an asyncio task of its own."""
         config = _with_stream_mode(config, stream_mode)
-        run = self._make_run(input, config)
+        run = self._make_run(input, config, options)
         outputs = Driver(run, active_runs=self._running).adrive(run.steps())
         if config.stream_mode in STEP_MODES:
             return outputs
@@ -373,12 +423,27 @@ class CompiledGraph(JavaNames, Generic[StateT]):
 
     # Helpers
 
-    def _make_run(self, input: Input[StateT], config: ConfigLike) -> Run:
+    def _make_run(self, input: Input[StateT], config: ConfigLike, options: RunOptions) -> Run:
         config = RunnableConfig.of(config)
         _warn_of_default_thread(self.compile_config.saver, config)
-        return Run(
-            RunHistory(self.program, config, self.compile_config.saver), _parse_input(input, self.topology.schema)
-        )
+        run_input = _parse_input(input, self.topology.schema)
+        return Run(RunHistory(self._find_program(options), config, self.compile_config.saver), run_input)
+
+    def _find_program(self, options: RunOptions) -> Program:
+        """Return the graph under the options of one run.
+
+        Raises:
+            TypeError: there is no such option.
+            GraphStateError: a stop names no node of the graph.
+        """
+        if not options:
+            return self.program
+        check_options("a run", options, RunOptions.__annotations__)
+        program = self.program.with_options(self.compile_config.replace(**options))
+        for name in (*program.options.interrupt_before, *program.options.interrupt_after):
+            if name not in self.topology.nodes:
+                raise GraphStateError(f"a stop names {name!r}, which is not a node of the graph")
+        return program
 
     def _make_update(
         self,
@@ -494,6 +559,8 @@ def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphRe
         return GraphResume()
     if isinstance(input, GraphResume):
         return input
+    if isinstance(input, Command) and input.goto is None:  # as LangGraph's users write it
+        return GraphResume(input.resume, update=input.update or None)
     if schema.is_update(input):
         return schema.to_mapping(input)
     raise GraphRunnerError(

@@ -72,6 +72,8 @@ def _resolve_result(state: RunState, source: str, edge: Condition, result: Any) 
     if state.reporter.post is not None:
         state.reporter.post_event("edge.evaluate", source, {"result": repr(result), "target": next_node_id})
     if next_node_id is None:
+        if hasattr(target, "arg"):  # LangGraph's Send
+            raise _several_targets_error(state, f"the edge of {source!r} leads", target, source)
         reason = f"the edge of {source!r} leads to {target!r}, which is not a node of the graph"
         raise state.make_error(GraphRunnerError, reason, source)
     return next_node_id
@@ -125,8 +127,8 @@ def _allowed_targets(topology: Topology, node: Node) -> Collection[str]:
 def _several_targets_error(state: RunState, what: str, targets: Any, source: str) -> GraphRunnerError:
     """Make the error of a goto that is not one node id."""
     reason = (
-        f"{what} to {targets!r}, but a goto is one node id. "
-        f"To run several nodes at the same time, add several plain edges (a fork), or a map node"
+        f"{what} to {targets!r}, but a goto is one node id. To run several nodes at the same time, add_edge from one "
+        f"source to each of them (a fork); to run one node for several items, use add_map_node"
     )
     return state.make_error(GraphRunnerError, reason, source)
 

@@ -10,7 +10,7 @@ from graphkit._option_checks import check_count, check_seconds
 from graphkit._plan.events import Observer
 from graphkit._plan.retry import RetryPolicy
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._wording import suggest
+from graphkit._wording import check_options
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
@@ -180,14 +180,11 @@ def parse_options(config: CompileConfig | None, options: CompileOptions) -> Comp
         TypeError: there is no such option, or one is given under both of its names.
     """
     changes = cast("dict[str, Any]", dict(options))
-    known = [field.name for field in dataclasses.fields(CompileConfig)]
+    check_options("compile()", changes, CompileOptions.__annotations__)
     if "checkpointer" in changes:
         if "checkpoint_saver" in changes:
             raise TypeError("checkpointer and checkpoint_saver are the same option: pass one of them")
         changes["checkpoint_saver"] = changes.pop("checkpointer")
-    for name in changes:
-        if name not in known:
-            raise TypeError(f"compile() has no option {name!r}{suggest(name, known) or '; see CompileConfig'}")
     if config is None:
         return CompileConfig(**changes)
     return config.replace(**changes)

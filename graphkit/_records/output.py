@@ -62,17 +62,21 @@ class GraphResume:
 class Command(JavaNames):
     """What a node or an edge may return: the node that runs next, and an update of the state."""
 
-    __slots__ = ("goto", "update")
+    __slots__ = ("goto", "resume", "update")
 
-    def __init__(self, goto: str | None = None, update: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, goto: str | None = None, update: Mapping[str, Any] | None = None, *, resume: Any = ABSENT
+    ) -> None:
         """Make a command.
 
         Args:
             goto: the node that runs next; from an edge with mappings, one of their keys. None: the
                 edges of the graph decide.
             update: merged into the state before the checkpoint is stored.
+            resume: as the input of a run, the same as GraphResume(resume, update=update).
         """
         self.goto = goto
+        self.resume = resume
         self.update: Mapping[str, Any] = update or {}
 
     def __eq__(self, other: object) -> bool:

@@ -23,6 +23,7 @@ from graphkit._records.output import (
     HistorySummary as HistorySummary,
     InterruptableAction as InterruptableAction,
     InterruptionMetadata as InterruptionMetadata,
+    MapProgress as MapProgress,
     NodeOutput as NodeOutput,
     StateSnapshot as StateSnapshot,
     StreamingOutput as StreamingOutput,
@@ -43,6 +44,7 @@ from graphkit._values.channels import (
 )
 from graphkit._values.state import (
     AgentState as AgentState,
+    MapFailure as MapFailure,
     MessagesState as MessagesState,
     StateSerializer as StateSerializer,
 )
@@ -128,6 +130,8 @@ __all__ = [
     "HistorySummary",
     "InterruptableAction",
     "InterruptionMetadata",
+    "MapFailure",
+    "MapProgress",
     "MaxIterationsError",
     "McpServerError",
     "McpToolError",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
 from graphkit._build.actions import AnyEdgeAction, AnyNodeAction
 from graphkit._build.compile import build_topology, check_subgraph
@@ -210,10 +210,14 @@ class StateGraph(JavaNames, Generic[StateT]):
         timeout: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         max_concurrency: int | None = None,
+        on_error: Literal["raise", "collect"] = "raise",
+        failures: str | None = None,
+        label: Callable[[Any], str] | None = None,
     ) -> Self:
         """Add a node whose action runs once per item, in parallel.
 
-        The run merges the updates in the order of the items.
+        The run merges the updates in the order of the items. Streams of mode "custom" get a MapProgress
+        for each finished item, and observers an event `parallel.branch`.
 
         Args:
             id: unique in the graph.
@@ -228,14 +232,27 @@ class StateGraph(JavaNames, Generic[StateT]):
             metadata: the caller's notes on the node.
             max_concurrency: how many items run at the same time, at most; None: limited only by
                 the executor.
+            on_error: "raise": an item that fails, after its retries, ends the run; the others keep
+                their results. "collect": the others are finished, and the failures handed over.
+            failures: with "collect", the key of the state that gets a list of MapFailure, in the order
+                of the items; an empty one if nothing failed.
+            label: callable(item) that returns a short text for those who watch.
 
         Raises:
-            GraphStateError: as in `add_node`; `items` is neither a key nor callable; or
-                `max_concurrency` is not at least 1.
+            GraphStateError: as in `add_node`; `items` is neither a key nor callable;
+                `max_concurrency` is not at least 1; or one of "collect" and `failures` is without
+                the other.
         """
         node_id = self._parse_new_id(id)
         if max_concurrency is not None:
             check_count(f"the max_concurrency of node {node_id!r}", max_concurrency, GraphStateError)
+        if on_error not in ("raise", "collect"):
+            raise GraphStateError(f"the on_error of node {node_id!r} must be 'raise' or 'collect', not {on_error!r}")
+        if (on_error == "collect") != (failures is not None):
+            raise GraphStateError(
+                f"node {node_id!r}: on_error='collect' and failures= belong together; failures= is the key of the "
+                f"state that gets the list of what failed"
+            )
         return self._add_action(
             node_id,
             action,
@@ -245,6 +262,8 @@ class StateGraph(JavaNames, Generic[StateT]):
             metadata=metadata,
             items=_parse_items(items, node_id),
             max_concurrency=max_concurrency,
+            label=None if label is None else _parse_call(label, f"the label of node {node_id!r}"),
+            failures=None if failures is None else parse_node_id(failures, f"failures= of node {node_id!r}"),
         )
 
     # Edges
@@ -452,8 +471,7 @@ class StateGraph(JavaNames, Generic[StateT]):
         timeout: float | None,
         metadata: Mapping[str, Any] | None,
         destinations: tuple[str, ...] = (),
-        items: Call | None = None,
-        max_concurrency: int | None = None,
+        **of_map: Any,
     ) -> Self:
         call = _parse_call(action, f"the action of node {node_id!r}")
         checked: Any = retry
@@ -474,8 +492,7 @@ class StateGraph(JavaNames, Generic[StateT]):
                 executor=executor,
                 metadata=dict(metadata or {}),
                 destinations=destinations,
-                items=items,
-                max_concurrency=max_concurrency,
+                **of_map,
             )
         )
 

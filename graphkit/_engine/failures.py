@@ -8,7 +8,7 @@ from typing import Final
 
 from graphkit._records.config import RunnableConfig
 from graphkit._values.frozen import FrozenDict, freeze
-from graphkit._wording import message_of
+from graphkit._wording import describe_error, message_of
 from graphkit.errors import NodeExecutionError
 
 _MAX_MESSAGE: Final = 2000
@@ -45,6 +45,12 @@ def make_failure(error: Exception, node_id: str | None, at: datetime) -> FrozenD
             failure["traceback"] = trace[-_MAX_TRACEBACK:]
     record: FrozenDict = freeze(failure)
     return record
+
+
+def describe_cause(error: NodeExecutionError) -> str:
+    """Return the type and message of what user code raised, or of a ModelError and its like themselves."""
+    is_own = type(error) is NodeExecutionError and error.__cause__ is not None
+    return describe_error(error.__cause__ if is_own else error)  # type: ignore[arg-type]
 
 
 def _describe(error: BaseException) -> dict[str, object]:

@@ -133,6 +133,10 @@ class Node:
     """Where its Commands may go, in addition to its edges; empty: not declared, so anywhere."""
     max_concurrency: int | None = None
     """Of a map node: how many items run at the same time; None: limited only by the executor."""
+    label: Call | None = None
+    """Of a map node: returns the label of an item for those who watch."""
+    failures: str | None = None
+    """Of a map node: the key under which it hands over what failed; None: a failure ends the run."""
     before_hooks: tuple[Call, ...] = ()
     """Hooks to call before the node, in this order."""
     after_hooks: tuple[Call, ...] = ()

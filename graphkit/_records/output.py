@@ -413,6 +413,22 @@ class HistorySummary(NamedTuple):
         return self.latest.status
 
 
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class MapProgress:
+    """A finished item of a map, in the streams of mode "custom"."""
+
+    node_id: str
+    index: int
+    """The number of the item, from 0."""
+    done: int
+    """How many items are finished, failed ones that are collected among them."""
+    total: int
+    """How many items there are."""
+    label: str | None
+    """What `add_map_node(label=...)` returned for the item."""
+
+
 class InterruptableAction(abc.ABC):
     """An action that decides, each time before it runs, whether the run should stop for a human first."""
 

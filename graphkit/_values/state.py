@@ -8,6 +8,7 @@ is all that a saver has to write.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -285,6 +286,20 @@ class MessagesState(AgentState):
     # Java names
     lastMessage = last_message
     lastMinus = last_minus
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MapFailure:
+    """An item of a map whose action has failed; see `add_map_node(on_error="collect")`.
+
+    Every saver can store it: it need not be registered.
+    """
+
+    index: int
+    """The number of the item, from 0."""
+    item: Any
+    error: str
+    """The type and the message of the error."""
 
 
 class StateSerializer(abc.ABC):

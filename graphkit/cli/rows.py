@@ -40,7 +40,7 @@ def describe_progress(writes: Mapping[str, Any]) -> str | None:
         unit = "branches"
         if progress.node_id is not None:
             unit = f"items of {escape(progress.node_id)}"
-        parts.append(f"{progress.done} of {progress.total} {unit} done")
+        parts.append(f"{progress.done}/{progress.total} {unit} done")
     return ", ".join(parts) or None
 
 

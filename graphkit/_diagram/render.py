@@ -34,6 +34,9 @@ class GraphRepresentation:
         """Return the text, as LangGraph's method of this name does."""
         return self.content
 
+    # Java names
+    drawMermaid = draw_mermaid
+
 
 def draw(
     graph: Topology | GraphDefinition,

@@ -167,6 +167,7 @@ def test_branches_items_and_nested_graphs_dispatch_too(read):
     graph.add_edge("map", "nested").add_edge("nested", END)
 
     items = read(graph.compile(), {}, stream_mode="custom")
+    items = [item for item in items if not isinstance(item, MapProgress)]
 
     assert sorted(items[:2]) == ["left", "right"]
     assert sorted(items[2:4]) == ["x", "y"]

@@ -10,6 +10,7 @@ from graphkit import (
     START,
     Channels,
     GraphRunnerError,
+    MapProgress,
     RetryPolicy,
     RunnableConfig,
     StateGraph,

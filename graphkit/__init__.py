@@ -15,10 +15,15 @@ from graphkit._records.config import (
     RunnableConfig as RunnableConfig,
     StreamMode as StreamMode,
 )
-from graphkit._records.context import GraphInterrupt as GraphInterrupt, interrupt as interrupt
+from graphkit._records.context import (
+    GraphInterrupt as GraphInterrupt,
+    GraphInterruptException as GraphInterruptException,
+    interrupt as interrupt,
+)
 from graphkit._records.output import (
     CheckpointInfo as CheckpointInfo,
     Command as Command,
+    GraphInput as GraphInput,
     GraphResume as GraphResume,
     HistorySummary as HistorySummary,
     InterruptableAction as InterruptableAction,
@@ -118,7 +123,9 @@ __all__ = [
     "CompiledGraph",
     "DefaultThreadWarning",
     "Event",
+    "GraphInput",
     "GraphInterrupt",
+    "GraphInterruptException",
     "GraphKitError",
     "GraphRepresentation",
     "GraphResume",

@@ -36,6 +36,9 @@ def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
         parsed.serializer = state_factory
     elif state_factory is not None:
         parsed.state_factory = _parse_state_factory(state_factory)
+    if parsed.serializer is not None:
+        for key in parsed.serializer.transient_attributes:
+            parsed.make_transient(key)
     return parsed
 
 

@@ -59,6 +59,11 @@ class StateSchema:
         transient = [key for key, channel in self.channels.items() if channel.is_transient]
         self.transient = frozenset(transient)
 
+    def make_transient(self, key: str) -> None:
+        """Keep the values of a key in memory only; its channel stays."""
+        self.channels.setdefault(key, Channel())
+        self.transient |= {key}
+
     def initial_state(self) -> FrozenDict:
         """Return the state of a new thread: the defaults of the channels."""
         defaults: dict[str, Any] = {}

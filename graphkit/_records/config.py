@@ -160,6 +160,16 @@ class RunnableConfig(JavaNames):
         return context.node_id or None
 
     @property
+    def node_path(self) -> str | None:
+        """The node that is executing the calling code, after those that contain it: `order/check`.
+
+        None outside a node.
+        """
+        if self.node_id is None:
+            return None
+        return "/".join(filter(None, (self.checkpoint_ns, self.node_id)))
+
+    @property
     def idempotency_key(self) -> str:
         """A string that identifies this execution of a node, of an item of a map, or of a tool call.
 
@@ -288,6 +298,14 @@ class RunnableConfig(JavaNames):
 
     def nodeId(self) -> str | None:
         return self.node_id
+
+    def nodePath(self) -> str | None:
+        return self.node_path
+
+    @staticmethod
+    def empty() -> RunnableConfig:
+        """Return a config without any option, as in Java."""
+        return _DEFAULT
 
     def customDispatcher(self) -> Callable[[Any], None]:
         require_node_context("customDispatcher()")

@@ -20,6 +20,14 @@ class GraphInterrupt(BaseException):
         super().__init__(payload)
 
 
+class GraphInterruptException(GraphInterrupt):
+    """langgraph4j's exception, which a node raises to stop the run; the reason is the payload."""
+
+    def __init__(self, config: object, reason: str) -> None:
+        self.config = config
+        super().__init__(reason)
+
+
 class Journal(Protocol):
     """Keeps what the node executions of a run must find again after a crash."""
 

@@ -59,6 +59,32 @@ class GraphResume:
 
 
 @final
+class GraphInput(JavaNames):
+    """The inputs of a run by name, as in langgraph4j 1.9."""
+
+    @staticmethod
+    def args(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the input that starts a run: the mapping itself."""
+        return values
+
+    @staticmethod
+    def no_args() -> Mapping[str, Any]:
+        """Return the input that starts a run without values."""
+        return {}
+
+    @staticmethod
+    def resume(update: Mapping[str, Any] | None = None) -> GraphResume:
+        """Return the input that resumes a run, with an update of its state.
+
+        GraphResume itself can also answer an `interrupt()`.
+        """
+        return GraphResume(update=update)
+
+    # Java names
+    noArgs = no_args
+
+
+@final
 class Command(JavaNames):
     """What a node or an edge may return: the node that runs next, and an update of the state."""
 

@@ -305,6 +305,19 @@ class MapFailure:
 class StateSerializer(abc.ABC):
     """Turns a state into bytes and back, in place of graphkit's own codec."""
 
+    transient_attributes: frozenset[str] = frozenset()
+    """The keys that are not stored."""
+
+    def declare_transient_attributes(self, *keys: str) -> None:
+        """Keep the values of some keys out of the stored state; as `Channels.transient()` for each of them.
+
+        Graphs that are built with this serializer from now on do so. A run has the values for itself.
+        """
+        self.transient_attributes |= frozenset(keys)
+
+    # Java names
+    declareTransientAttributes = declare_transient_attributes
+
     @abc.abstractmethod
     def dumps(self, data: Mapping[str, Any]) -> bytes:
         """Return the state as bytes.

@@ -302,7 +302,8 @@ class StateGraph(JavaNames, Generic[StateT]):
         Args:
             source: the node.
             condition: callable(state) or callable(state, config), synchronous or asynchronous. It
-                returns a key of the mappings, or a Command whose goto is a key.
+                returns a key of the mappings, or a Command whose goto is a key. It may return a list of
+                keys: their targets are the branches of a fork then, which have to meet.
             mappings: key -> node id; or a sequence of node ids, each its own key. Without them the
                 condition returns node ids.
 

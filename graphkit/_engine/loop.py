@@ -206,10 +206,12 @@ class Run:
         """Find the declared stop at the current position."""
         program = self.program
         node_id = self.history.position.node_id
-        if node_id in program.after:
-            return DeclaredStop(program.after[node_id], "after")
-        if self.next_node_id in program.before:
-            return DeclaredStop(program.before[self.next_node_id], "before")
+        name = program.find_stop(program.after, node_id)
+        if name is not None:
+            return DeclaredStop(name, "after")
+        name = program.find_stop(program.before, self.next_node_id)
+        if name is not None:
+            return DeclaredStop(name, "before")
         return None
 
     # The steps
@@ -269,7 +271,8 @@ class Run:
             node = nodes.get(current)  # type: ignore[arg-type]
             following: str | None
             if node is None:
-                fork = topology.forks[current]  # type: ignore[index]
+                fork = topology.find_fork(current)
+                assert fork is not None
                 yield from execute_fork(runner, fork, "")
                 node_id = fork.id
                 following = fork.join
@@ -343,7 +346,7 @@ class Run:
 
     def _nodes_in_fork(self, fork_id: str | None) -> frozenset[str]:
         """Return the nodes of the branches of a fork; none if the id is that of a node."""
-        fork = self.program.topology.forks.get(fork_id or "")
+        fork = self.program.topology.find_fork(fork_id)
         return frozenset() if fork is None else frozenset().union(*fork.branches.values())
 
     def _run_subgraph(self, runner: NodeRunner, node: Node, key: str) -> Steps:

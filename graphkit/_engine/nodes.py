@@ -60,6 +60,10 @@ _GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
 _INTERRUPT_ADVICE: Final = "Let GraphInterrupt pass: write `except Exception:`, not a bare `except:`, or raise it again"
 
 
+Goto = str | Sequence[str] | None
+"""Where the Command of a node goes: one of its destinations or several; None: the edges decide."""
+
+
 class Halt(BaseException):
     """Raised where a run waits for a human or was asked to pause; the reason is recorded."""
 
@@ -112,7 +116,7 @@ class NodeRunner:
 
     # A node execution
 
-    def execute(self, node: Node, key: str) -> Generator[Request, Any, str | None]:
+    def execute(self, node: Node, key: str) -> Generator[Request, Any, Goto]:
         """Execute a node and merge its update; return where its Command goes, if it has a goto."""
         reporter = self.reporter
         state = self.state
@@ -155,9 +159,7 @@ class NodeRunner:
         if node.interrupt_call is not None:
             yield from self._ask_action(node, node.interrupt_call, key)
 
-    def _call_after_hooks(
-        self, node: Node, goto: str | None, update: Any
-    ) -> Generator[Request, Any, tuple[str | None, Any]]:
+    def _call_after_hooks(self, node: Node, goto: Goto, update: Any) -> Generator[Request, Any, tuple[Goto, Any]]:
         """Call the after-hooks of a node; return the goto and the update that they leave."""
         for hook in node.after_hooks:
             arguments = (node.id, self.state.view(), self.history.config, update)
@@ -467,7 +469,7 @@ class _Branch:
             return self._repeat(task)
         if runner.control.pause_requested:
             raise Halt
-        fork = topology.forks.get(node_id)
+        fork = topology.find_fork(node_id)
         if fork is not None:  # its own branches record what they do
             yield from execute_fork(runner, fork, key)
             return self._require_inside(fork.id, fork.join)
@@ -497,7 +499,7 @@ class _Branch:
             self.state.merge(node_id, unpack(update))
         return self._require_inside(node_id, task["next"])
 
-    def _find_next(self, node: Node, goto: str | None) -> Generator[Request, Any, str]:
+    def _find_next(self, node: Node, goto: Goto) -> Generator[Request, Any, str]:
         if goto is not None:
             return self._require_inside(node.id, resolve_goto(self.state, node.id, goto))
         if node.id not in self.state.topology.edges and not node.destinations:  # a branch may just end
@@ -512,7 +514,7 @@ class _Branch:
         """
         if target == self.fork.join:
             return target
-        fork = self.state.topology.forks.get(target)
+        fork = self.state.topology.find_fork(target)
         node_id = target if fork is None else fork.source
         if node_id not in self.fork.branches[self.head]:
             raise self.state.make_error(

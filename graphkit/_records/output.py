@@ -91,13 +91,17 @@ class Command(JavaNames):
     __slots__ = ("goto", "resume", "update")
 
     def __init__(
-        self, goto: str | None = None, update: Mapping[str, Any] | None = None, *, resume: Any = ABSENT
+        self,
+        goto: str | Sequence[str] | None = None,
+        update: Mapping[str, Any] | None = None,
+        *,
+        resume: Any = ABSENT,
     ) -> None:
         """Make a command.
 
         Args:
-            goto: the node that runs next; from an edge with mappings, one of their keys. None: the
-                edges of the graph decide.
+            goto: the node that runs next; from an edge with mappings, one of their keys, or several.
+                None: the edges of the graph decide.
             update: merged into the state before the checkpoint is stored.
             resume: as the input of a run, the same as GraphResume(resume, update=update).
         """
@@ -117,7 +121,7 @@ class Command(JavaNames):
         return f"Command(goto={self.goto!r}, update={self.update!r})"
 
     # Java names
-    def gotoNode(self) -> str | None:
+    def gotoNode(self) -> str | Sequence[str] | None:
         return self.goto
 
 

@@ -62,13 +62,18 @@ def call_user(
 
 def _resolve_result(state: RunState, source: str, edge: Condition, result: Any) -> str:
     """Find the node, or the fork of several nodes, that the result of a condition leads to."""
-    if _is_collection(result):
+    if _is_collection(result) and not _has_key(edge.mappings, result):
         next_node_id = _resolve_several(state, source, edge.mappings, result)
     else:
         next_node_id = _resolve_one(state, source, edge.mappings, result)
     if state.reporter.post is not None:
         state.reporter.post_event("edge.evaluate", source, {"result": repr(result), "target": next_node_id})
     return next_node_id
+
+
+def _has_key(mappings: Mapping[Any, str] | None, result: Any) -> bool:
+    """Return whether a collection is itself a key: a tuple may be one."""
+    return isinstance(result, tuple) and mappings is not None and result in mappings
 
 
 def _resolve_one(state: RunState, source: str, mappings: Mapping[Any, str] | None, result: Any) -> str:

@@ -1,5 +1,5 @@
 """Mistakes that type checkers find: each line that ends in a comment is an error for those it names."""
-# ruff: noqa
+# ruff: noqa: ARG001, B018
 
 from typing import TypedDict
 

@@ -68,6 +68,7 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "list": lambda _, items: " ".join(map(escape, items)),
     "counts": lambda _, counts: ", ".join(f"{count} {name}" for name, count in counts.items()),
     "failure": _format_failure,
+    "lines": lambda _, text: "\n".join(map(escape, str(text).splitlines())),
     "payload": lambda _, payload: describe_payload(payload, _TEXT_LIMIT),
     "interrupts": _format_interrupts,
 }

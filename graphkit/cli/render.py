@@ -131,6 +131,9 @@ def _show_card(context: CliContext, card: Card) -> None:
         kind = _FULL_KINDS.get(column.kind, column.kind)
         text = format_cell(context, kind, card.data[column.key])
         title = column.title.ljust(margin)
+        if kind == "lines":  # as they are: a wrapped traceback could not be read
+            context.write_line(f"{column.title}\n{text}")
+            continue
         for part in _wrap(title + text, context.line_width, margin):
             context.write_line(part)
 

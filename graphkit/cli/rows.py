@@ -45,17 +45,19 @@ def describe_progress(writes: Mapping[str, Any]) -> str | None:
         unit = "branches"
         if progress.node_id is not None:
             unit = f"items of {escape(progress.node_id)}"
-        parts.append(f"{progress.done} of {progress.total} {unit} done")
+        parts.append(f"{progress.done}/{progress.total} {unit} done")
     return ", ".join(parts) or None
 
 
 def describe_failure(failure: Mapping[str, Any], place: str = "") -> str:
-    """Return the type and the message of a failure, with the place between them.
+    """Return the type and the message of a failure's cause, with the place between them.
 
     A record that was written by hand may lack any field.
     """
-    kind = escape(str(failure.get("type", "failed")))
-    message = escape(simplify_text(str(failure.get("message", ""))))
+    cause = failure.get("cause")
+    shown = cause if isinstance(cause, Mapping) else failure
+    kind = escape(str(shown.get("type", "failed")))
+    message = escape(simplify_text(str(shown.get("message", ""))))
     return f"{kind}{place}: {message}"
 
 

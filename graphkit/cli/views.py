@@ -23,6 +23,7 @@ Kind = Literal[
     "payload",
     "interrupts",
     "failure",
+    "lines",
 ]
 """How the values of a column are displayed. "name" and "id" are shortened at a terminal; "value" is
 abbreviated and "whole" is not; "age" is a time, relative at a terminal."""

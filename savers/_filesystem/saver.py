@@ -55,6 +55,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     docs/format.md specifies the bytes.
     """
 
+    def _describe_place(self) -> str:
+        return f"{self._store.root!r}, "
+
     @property
     def seals_records(self) -> bool:
         return self._store.key_ring is not None

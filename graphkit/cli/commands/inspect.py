@@ -44,6 +44,7 @@ _COLUMNS: Final = (
     Column("waiting", "waiting for", "interrupts"),
     Column("failure", "failed", "failure"),
     Column("recorded", "for the resume", "value"),
+    Column("traceback", "traceback", "lines"),
 )
 _INTERNAL_CHANNELS: Final = ("__", "branch:to:", "join:")
 """How the names of LangGraph's own channels begin."""
@@ -159,6 +160,8 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         waiting = langgraph_interrupts(config, writes, checkpoint.created_at)
     else:
         waiting = waiting_interrupts(config, writes)
+    failure = dict(find_failure(config, writes) or {})
+    traceback = failure.pop("traceback", None)
     return {
         "thread": config.thread,
         "ns": config.checkpoint_ns,
@@ -172,7 +175,8 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         "metadata": public_metadata(checkpoint.metadata),
         "waiting": [interrupt_row(interrupt) for interrupt in waiting],
         "progress": describe_progress(writes),
-        "failure": find_failure(config, writes),
+        "failure": failure or None,
+        "traceback": traceback,
         "recorded": {
             key: value for key, value in writes.items() if key.startswith((ANSWER, UPDATE)) and value is not None
         },

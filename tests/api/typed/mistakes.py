@@ -1,9 +1,9 @@
 """Mistakes that type checkers find: each line that ends in a comment is an error for those it names."""
-# ruff: noqa: ARG001, B018
+# ruff: noqa: B018
 
 from typing import TypedDict
 
-from graphkit import END, CompiledGraph, RunnableConfig, StateGraph
+from graphkit import CompiledGraph, RunnableConfig, StateGraph
 
 
 class Order(TypedDict):

@@ -79,7 +79,7 @@ def test_progress_counts_what_it_can(open_door, tmp_path):
     saver = FileSystemSaver(tmp_path / "store", fsync="never")
     saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={}))
     saver.put_writes(T, {"items:m": [1, 2], "task:m.0": {"node": "n"}, "task:m.1": "text"})
-    assert "1 of 2 items of n done" in command("show", tmp_path / "store", "t").out
+    assert "1/2 items of n done" in command("show", tmp_path / "store", "t").out
 
 
 def test_it_can_be_pruned_and_copied(old):

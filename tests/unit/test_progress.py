@@ -38,9 +38,9 @@ def make_map_in_a_branch():
 @pytest.mark.parametrize(
     ("make", "progress"),
     [
-        (make_map, "3 of 5 items of m done"),
-        (make_fork, "1 of 2 branches done"),
-        (make_map_in_a_branch, "1 of 2 branches done, 3 of 5 items of m done"),
+        (make_map, "3/5 items of m done"),
+        (make_fork, "1/2 branches done"),
+        (make_map_in_a_branch, "1/2 branches done, 3/5 items of m done"),
     ],
 )
 def test_the_command_line_shows_how_much_is_done(make, progress, tmp_path):

@@ -292,18 +292,24 @@ class SqlSaver(LogSaver[RowLogBytes]):
             transaction.notify(thread_id)
         return version
 
-    def delete(self, thread: ThreadLike = None) -> bool:
-        thread_id = resolve_thread_id(thread)
-        with self._exclude_runs(thread_id):
-            with self._database.transaction() as transaction:
-                self._lock_token(transaction, thread_id)
-                transaction.execute(self._store.statements.delete_thread, (encode_text(thread_id),))
-                had_content = transaction.row_count > 0
-                if not had_content:
-                    self._database.check_absence(encode_text(thread_id))
-                transaction.notify(thread_id)
-            self._store.logs.close_thread(thread_id)
-            return had_content
+    def _delete_thread(self, thread_id: str, idle_since: datetime | None) -> bool:
+        statements = self._store.statements
+        encoded = encode_text(thread_id)
+        with self._database.transaction() as transaction:
+            self._lock_token(transaction, thread_id)
+            if idle_since is not None:
+                since = _in_microseconds(idle_since)
+                # An insert keeps the key of its history, and so has ended.
+                transaction.execute(statements.lock_whole_thread, (encoded,))
+                if not transaction.execute(statements.select_if_idle, (encoded, since, since)):
+                    return False
+            transaction.execute(statements.delete_thread, (encoded,))
+            had_content = transaction.row_count > 0
+            if not had_content:
+                self._database.check_absence(encoded)
+            transaction.notify(thread_id)
+        self._store.logs.close_thread(thread_id)
+        return had_content
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
         source_id = resolve_thread_id(source)
@@ -339,23 +345,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
             rows = self._database.read(statements.select_if_idle, (encode_text(thread_id), since, since))
         return sorted(decode_row(*row) for row in rows)
 
-    def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
-        if dry_run:
-            return True
-        since = _in_microseconds(idle_since)
-        statements = self._store.statements
-        encoded = encode_text(thread_id)
-        try:
-            with self._run_lock(RunnableConfig(thread_id), 0.0), self._database.transaction() as transaction:
-                # An insert keeps the key of its history, and so has ended.
-                transaction.execute(statements.lock_whole_thread, (encoded,))
-                if not transaction.execute(statements.select_if_idle, (encoded, since, since)):
-                    return False
-                transaction.execute(statements.delete_thread, (encoded,))
-                transaction.notify(thread_id)
-        except ThreadBusyError:
-            return False
-        self._store.logs.close_thread(thread_id)
+    def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:  # noqa: ARG002 - only idle ones were listed
         return True
 
     # Measuring and checking

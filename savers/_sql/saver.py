@@ -153,7 +153,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         # opens the new one. Readers that are in the middle find it gone, and begin again.
         with log.mutex:
             with self._explained(log), self._database.transaction() as transaction:
-                found = transaction.execute(statements.lock_history, log.frames.bytes.key)
+                found = transaction.execute(statements.lock_history, log.frames.bytes.inserter.key)
                 kept = None
                 if log.refresh():
                     kept = select(log)
@@ -224,7 +224,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
             # To open a history takes as long as it has rows. One that is not there has none.
             if appends and log.is_known_absent:
                 return True
-            return not self._database.read(self._store.statements.select_history, log.frames.bytes.key)
+            return not self._database.read(self._store.statements.select_history, log.frames.bytes.inserter.key)
         if not log.is_small(_SMALL_STATE) or log.frames.must_be_sealed:
             return False
         last = log.history.last
@@ -494,12 +494,12 @@ def _rewrite(
     early: Sequence[StoredCheckpoint],
 ) -> None:
     """Insert checkpoints of one history as another one."""
-    medium = target.frames.bytes
-    medium.transaction = transaction
+    inserter = target.frames.bytes.inserter
+    inserter.transaction = transaction
     rewriter = Rewriter(source, target)
     for stored, table in replay_states(source, checkpoints, None):
         rewriter.write(stored, table)
-        if medium.pending_size >= _PART_SIZE:
+        if sum(len(row.frame) for row in inserter.pending) >= _PART_SIZE:
             target.commit()
     for waiting in early:
         target.writer.put_early(waiting.id, source.history.read_packed_writes(waiting))

@@ -30,7 +30,22 @@ class ChangeListener(Signals):
 
 
 class ChangeSource(ABC):
-    """Watches one database in a thread of execution, while there are listeners."""
+    """Watches one database in a thread of execution, while there are listeners; and how writers notify them."""
+
+    notify_clause = ""
+    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes
+    `notify_parameters`. On SQLite it is empty: watchers see every commit."""
+
+    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as the clause has parameters
+        """Return the parameters of `notify_clause` for an encoded thread id."""
+        return ()
+
+    def make_notification(self, thread_id: str) -> tuple[str, tuple[str, ...]]:
+        """Return an expression that notifies as `Transaction.notify` does, and its parameters.
+
+        Only where the dialect `combines_writes`.
+        """
+        raise NotImplementedError
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

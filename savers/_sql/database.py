@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
-from savers._sql.changes import ChangeListener
+from savers._sql.changes import ChangeSource
 from savers._sql.run_locks import RunLocks
 
 Parameters = Sequence[Any]
@@ -226,6 +226,8 @@ class Database(ABC):
     names: TableNames
     run_locks: RunLocks
     """The run locks of the threads, which hold across processes."""
+    changes: ChangeSource
+    """Notifies watches of what other connections have committed."""
     dialect: Dialect
 
     reads_at_once = False
@@ -307,32 +309,6 @@ class Database(ABC):
             ConnectionLostError: the connection was lost before the commit. Nothing was changed.
             OutcomeUnknownError: the connection was lost during the commit.
             CheckpointerError: another error. Nothing was changed.
-        """
-
-    notify_clause = ""
-    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes
-    `notify_parameters`. On SQLite it is empty: watchers see every commit."""
-
-    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as the clause has parameters
-        """Return the parameters of `notify_clause` for an encoded thread id."""
-        return ()
-
-    def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
-        """Return an expression that notifies as `Transaction.notify` does, and its parameters.
-
-        Only where the dialect `combines_writes`.
-        """
-        raise NotImplementedError
-
-    @abstractmethod
-    def open_listener(self, thread_id: str | None = None) -> ChangeListener:
-        """Return a listener that hears of changes committed after this call; the caller closes it.
-
-        Args:
-            thread_id: the thread to watch; None: all threads.
-
-        Raises:
-            CheckpointStorageError: the database cannot be watched.
         """
 
     def check_absence(self, thread: str | None) -> None:  # noqa: B027 - only a damaged file of SQLite hides a thread

@@ -25,6 +25,7 @@ from typing import Final
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
 from savers._sql.database import Row
 from savers._sql.encoded_text import encode_text
+from savers._sql.postgres_server import PostgresServer
 from savers._sql.postgres_session import BUSY, LostError, PostgresError, PostgresSession, get_state
 from savers._sql.run_locks import FIRST_WAIT, HeldLocks, RunLocks, next_wait
 
@@ -54,11 +55,9 @@ class PostgresRunLocks(RunLocks):
 
     def __init__(
         self,
-        connect: Callable[[], PostgresSession],
+        server: PostgresServer,
         read: Callable[[str, tuple[object, ...]], list[Row]],
-        translate: Callable[[Exception, str], Exception],
         *,
-        path: str,
         table: str,
         sequence: str,
         advisory_key: int,
@@ -67,19 +66,15 @@ class PostgresRunLocks(RunLocks):
         """Prepare; the first lock connects.
 
         Args:
-            connect: opens a connection.
+            server: the server.
             read: executes a statement on another connection; creates the tables if necessary.
-            translate: makes an error for callers of the saver of one of the server.
-            path: the database in messages.
             table: the table of the locks.
             sequence: numbers their tokens.
             advisory_key: the key of the advisory lock of token 0.
             lease: seconds after which the lock of a paused process is lost.
         """
-        self._connect = connect
+        self._server = server
         self._read = read
-        self._translate = translate
-        self._path = path
         self._lease = lease
         self._microseconds = round(lease * 1_000_000)
         # Keys are signed numbers of 64 bits; a token must not make them overflow.
@@ -206,10 +201,11 @@ class PostgresRunLocks(RunLocks):
                 if monotonic() - started >= timeout:
                     if isinstance(error, CheckpointStorageError):
                         raise
-                    raise CheckpointStorageError(self._path, "lock", f"the connection was lost ({error})") from error
+                    reason = f"the connection was lost ({error})"
+                    raise CheckpointStorageError(self._server.path, "lock", reason) from error
             except PostgresError as error:
                 if get_state(error) not in BUSY:
-                    raise self._translate(error, "lock") from error
+                    raise self._server.translate(error, "lock") from error
             waited = monotonic() - started
             if waited >= timeout:
                 self._give_up(thread_id, token)
@@ -256,7 +252,7 @@ class PostgresRunLocks(RunLocks):
             "the run lock of thread %.80r in %s was not released; other runs may wait for up to %s seconds, "
             "until its lease ends: %s",
             thread_id,
-            self._path,
+            self._server.path,
             self._lease,
             failure,
         )
@@ -274,7 +270,7 @@ class PostgresRunLocks(RunLocks):
         # The server has released all advisory locks with the session. The new one has none of them.
         for lock in self._locks.values():
             lock.must_lock = not lock.is_lost
-        session = self._connect()
+        session = self._server.connect()
         try:
             session.run(_ROW_TIMEOUT)
         except BaseException:
@@ -317,7 +313,9 @@ class PostgresRunLocks(RunLocks):
                 except (LostError, PostgresError, CheckpointStorageError) as error:
                     # Also where a put keeps a row for a moment.
                     if get_state(error) not in BUSY and not is_warned:
-                        _LOGGER.warning("the run locks in %s could not be renewed, trying again: %s", self._path, error)
+                        _LOGGER.warning(
+                            "the run locks in %s could not be renewed, trying again: %s", self._server.path, error
+                        )
                         is_warned = True
                     due = min(due, monotonic() + _RETRY_WAIT)
 
@@ -354,7 +352,9 @@ class PostgresRunLocks(RunLocks):
             if lock.is_lost or (lock.token,) in renewed:
                 continue
             lock.is_lost = True
-            _LOGGER.warning("another process has taken the run lock of thread %.80r in %s", thread_id, self._path)
+            _LOGGER.warning(
+                "another process has taken the run lock of thread %.80r in %s", thread_id, self._server.path
+            )
 
     # Closing
 

@@ -132,5 +132,5 @@ def _open_for_runs(open_saver: Callable[[], PostgresSaver], tokens: dict[str, in
     saver = open_saver()
     database = saver._database  # noqa: SLF001 - a part of the same class
     assert isinstance(database, PostgresDatabase)
-    database.borrow_tokens(tokens)
+    database.run_locks.borrow(tokens)
     return saver

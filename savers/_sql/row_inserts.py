@@ -340,7 +340,7 @@ class RowInserter:
         if commit.token is not None:
             sql = self._statements.insert_record_of_holder
             conditions += (commit.token,)
-        return sql, (*values, *conditions, *self._database.notify_parameters(self.key[0]))
+        return sql, (*values, *conditions, *self._database.changes.notify_parameters(self.key[0]))
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
@@ -360,7 +360,7 @@ class RowInserter:
             parameters += self._list_changes(commit)
         for row in commit.rows:
             parameters += self._list_values(row)
-        notification, values = self._database.make_notification(self._owner[0])
+        notification, values = self._database.changes.make_notification(self._owner[0])
         parameters += values
         sql = self._statements.write_records(
             len(commit.rows),
@@ -399,7 +399,7 @@ class RowInserter:
                 raise StaleLogError
             ((history,),) = inserted
         else:
-            notify = self._database.notify_parameters(self.key[0])
+            notify = self._database.changes.notify_parameters(self.key[0])
             transaction.execute(statements.update_history_and_notify, (*self._list_changes(commit), *notify))
             if not transaction.row_count:
                 raise StaleLogError

@@ -57,7 +57,7 @@ class RowSource(LogSource):
         thread_id = None if config is None else config.thread
         self._only = None if thread_id is None else encode_text(thread_id)
         """The encoded id of the only thread to follow; None: all threads."""
-        self.signals = self._listener = store.database.open_listener(thread_id)
+        self.signals = self._listener = store.database.changes.open_listener(self._only)
 
     def close(self) -> None:
         self._listener.close()

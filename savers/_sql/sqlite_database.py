@@ -13,9 +13,7 @@ from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatErro
 from savers._mutex import is_mine
 from savers._options import Fsync
 from savers._periodic_flush import PeriodicFlush
-from savers._sql.changes import ChangeListener
 from savers._sql.database import SQLITE, Database, Parameters, Row, TableNames, Transaction
-from savers._sql.encoded_text import encode_text
 from savers._sql.schema import is_current, migrate, select_version
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import (
@@ -89,7 +87,7 @@ class SqliteDatabase(Database):
         """Finds the entry of the index behind a row, if it is not that of a row. It takes 4 us."""
         self.lock_timeout = lock_timeout
         self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
-        self._changes = SqliteChanges(self._connect_to_tables, self.names)
+        self.changes = SqliteChanges(self._connect_to_tables, self.names)
         self._fsync = fsync
         self._overwrites_deleted = overwrites_deleted
         self.writes_at_once = fsync == "never"
@@ -194,14 +192,11 @@ class SqliteDatabase(Database):
                     raise
         self._note_commit()
 
-    def open_listener(self, thread_id: str | None = None) -> ChangeListener:
-        return self._changes.open_listener(None if thread_id is None else encode_text(thread_id))
-
     # Connections
 
     def reset_after_fork(self) -> None:
         # The module of the connections closes those of the parent.
-        self._changes.reset_after_fork()
+        self.changes.reset_after_fork()
         self._reset()
 
     def _use_main(self) -> SqliteConnection:
@@ -292,7 +287,7 @@ class SqliteDatabase(Database):
             # Another process may have created them while this one waited for the lock.
             version = self._read_version(connection)
             if not is_current(version, self.path):
-                migrate(_SqliteTransaction(connection, self.names), version, self.names, self.dialect)
+                migrate(_SqliteTransaction(connection, self.names).execute, version, self.names, self.dialect)
             connection.run("COMMIT", (), "create tables in")
         finally:
             connection.roll_back_if_open()

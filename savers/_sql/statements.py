@@ -101,7 +101,7 @@ class Statements:
 
         # Appending to one history
 
-        notify = database.notify_clause
+        notify = database.changes.notify_clause
         # The last row that the writer knows must be there, with the same checkpoint: after a server
         # has lost what it had acknowledged, a row behind a gap would damage the history.
         known = "p.history = h.history AND p.position = ? AND p.checkpoint IS NOT DISTINCT FROM ?"

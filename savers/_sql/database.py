@@ -212,6 +212,38 @@ class Transaction(ABC):
         """Tell watchers at the commit that the status of a history of the thread has changed."""
 
 
+class Integrity:
+    """Checks whether damage hides something. PostgreSQL does that itself; only a file of SQLite does not."""
+
+    def check_absence(self, thread: str | None) -> None:
+        """Check that what no statement finds is not hidden by damage.
+
+        Args:
+            thread: the encoded id of a thread that seems not to be there; None: all threads have been
+                listed.
+
+        Raises:
+            DatabaseDamagedError: there may be more.
+        """
+
+    def check_end(self, history: int, position: int) -> None:
+        """Check that the row of a history which seems to be its last one is not followed by hidden ones.
+
+        Raises:
+            DatabaseDamagedError: it may be.
+        """
+
+    def check(self) -> Sequence[str]:
+        """Return what is wrong with the tables themselves, whatever the histories in them say.
+
+        PostgreSQL has other tools for that: checksums of its pages, and the extension amcheck.
+
+        Raises:
+            CheckpointerError: the database cannot be read.
+        """
+        return ()
+
+
 class Database(ABC):
     """Executes SQL for a saver, from any thread of execution.
 
@@ -228,6 +260,8 @@ class Database(ABC):
     """The run locks of the threads, which hold across processes."""
     changes: ChangeSource
     """Notifies watches of what other connections have committed."""
+    integrity: Integrity = Integrity()
+    """Checks whether damage hides something."""
     dialect: Dialect
 
     reads_at_once = False
@@ -310,34 +344,6 @@ class Database(ABC):
             OutcomeUnknownError: the connection was lost during the commit.
             CheckpointerError: another error. Nothing was changed.
         """
-
-    def check_absence(self, thread: str | None) -> None:  # noqa: B027 - only a damaged file of SQLite hides a thread
-        """Check that what no statement finds is not hidden by damage.
-
-        Args:
-            thread: the encoded id of a thread that seems not to be there; None: all threads have been
-                listed.
-
-        Raises:
-            DatabaseDamagedError: there may be more.
-        """
-
-    def check_end(self, history: int, position: int) -> None:  # noqa: B027 - as `check_absence`
-        """Check that the row of a history which seems to be its last one is not followed by hidden ones.
-
-        Raises:
-            DatabaseDamagedError: it may be.
-        """
-
-    def check(self) -> Sequence[str]:
-        """Return what is wrong with the tables themselves, whatever the histories in them say.
-
-        PostgreSQL has other tools for that: checksums of its pages, and the extension amcheck.
-
-        Raises:
-            CheckpointerError: the database cannot be read.
-        """
-        return ()
 
     def empty_log(self) -> bool:
         """Empty the log of the database, which still has what was replaced; return False if a reader keeps it.

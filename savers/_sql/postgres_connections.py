@@ -8,12 +8,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing, suppress
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from graphkit.errors import CheckpointStorageError
 from savers._sql.postgres_session import Pool, PoolError, PostgresSession
+from savers._sql.run_locks import Backoff
 
 if TYPE_CHECKING:
     import psycopg
@@ -82,7 +83,7 @@ class OwnConnections(Connections):
                 self._path, "use", f"all {_MOST} connections were in use for {timeout:g} s; start fewer threads at once"
             )
         try:
-            return self._find_usable() or self._connect_patiently(started + timeout)
+            return self._find_usable() or self._connect_patiently(started + timeout - monotonic())
         except BaseException:
             self._free.release()
             raise
@@ -96,20 +97,19 @@ class OwnConnections(Connections):
                 session.close()
         return None
 
-    def _connect_patiently(self, deadline: float) -> PostgresSession:
+    def _connect_patiently(self, timeout: float) -> PostgresSession:
         """Connect; wait for a server that was there before, because it may be restarting."""
-        pause = _FIRST_WAIT
+        backoff = Backoff(timeout, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
         while True:
             try:
                 session = self._connect()
             except CheckpointStorageError:
-                if not self._has_connected or monotonic() > deadline:
+                if not self._has_connected or backoff.is_over:
                     raise
             else:
                 self._has_connected = True
                 return session
-            sleep(pause)
-            pause = min(pause * 2, _LONGEST_WAIT)
+            backoff.wait()
 
     def give_back(self, session: PostgresSession) -> None:
         now = monotonic()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import getLogger
-from time import monotonic, sleep
+from time import monotonic
 from typing import Final
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
@@ -27,7 +27,7 @@ from savers._sql.database import Row
 from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_server import PostgresServer
 from savers._sql.postgres_session import BUSY, LostError, PostgresError, PostgresSession, get_state
-from savers._sql.run_locks import FIRST_WAIT, HeldLocks, RunLocks, next_wait
+from savers._sql.run_locks import Backoff, HeldLocks, RunLocks
 
 _LOGGER: Final = getLogger("graphkit")
 _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
@@ -132,10 +132,10 @@ class PostgresRunLocks(RunLocks):
 
     @contextmanager
     def hold(self, thread_id: str, timeout: float) -> Iterator[None]:
-        started = monotonic()
+        backoff = Backoff(timeout)
         held = self._held
         with held.hold(thread_id, thread_id, timeout) as holder:
-            token = self._acquire(thread_id, holder, started, timeout)
+            token = self._acquire(thread_id, holder, backoff)
             # The run that has lent one has ended.
             self._lent.pop(thread_id, None)
             try:
@@ -172,10 +172,9 @@ class PostgresRunLocks(RunLocks):
     def is_abandoned(self, thread_id: str, mark: object) -> bool:
         return bool(self._read(self._select_abandoned, (encode_text(thread_id), mark, self._key)))
 
-    def _acquire(self, thread_id: str, holder: str, started: float, timeout: float) -> int:
+    def _acquire(self, thread_id: str, holder: str, backoff: Backoff) -> int:
         # Creates the tables, and waits for a server that restarts.
         self._read(self._select_holder, (encode_text(thread_id),))
-        pause = FIRST_WAIT
         token: int | None = None
         locked_on: PostgresSession | None = None
         while True:
@@ -198,7 +197,7 @@ class PostgresRunLocks(RunLocks):
             except (LostError, CheckpointStorageError) as error:
                 # Whether the row has our token now does not matter: the advisory lock is lost.
                 token = None
-                if monotonic() - started >= timeout:
+                if backoff.is_over:
                     if isinstance(error, CheckpointStorageError):
                         raise
                     reason = f"the connection was lost ({error})"
@@ -206,12 +205,10 @@ class PostgresRunLocks(RunLocks):
             except PostgresError as error:
                 if get_state(error) not in BUSY:
                     raise self._server.translate(error, "lock") from error
-            waited = monotonic() - started
-            if waited >= timeout:
+            if backoff.is_over:
                 self._give_up(thread_id, token)
-                raise ThreadBusyError(thread_id, self.describe_holder(thread_id), round(waited, 1))
-            sleep(min(pause, timeout - waited))
-            pause = next_wait(pause)
+                raise ThreadBusyError(thread_id, self.describe_holder(thread_id), round(backoff.waited, 1))
+            backoff.wait()
 
     def describe_holder(self, thread_id: str) -> str:
         return str(self._read(self._select_holder, (encode_text(thread_id),))[0][0])

@@ -236,7 +236,7 @@ class RowLogBytes(LogBytes):
                 break
             # The statement has found another database in place of the one that is known.
         if not found:
-            self._database.check_absence(key[0])
+            self._database.integrity.check_absence(key[0])
             return False
         rows = [_Row(*row) for row in found]
         self.history = self._last_history = rows[0].history
@@ -244,7 +244,7 @@ class RowLogBytes(LogBytes):
             raise CheckpointCorruptionError(self.path, 0, "the first record is missing")
         for row in rows:
             self._take(row)
-        self._database.check_end(self.history, rows[-1].position)
+        self._database.integrity.check_end(self.history, rows[-1].position)
         return True
 
     def open_to(self, size: int) -> None:

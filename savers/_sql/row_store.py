@@ -163,14 +163,14 @@ class RowStore(LogCatalogue[RowLogBytes]):
 
     def _read_of_all(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
         rows = self.database.read(sql, parameters)
-        self.database.check_absence(None)
+        self.database.integrity.check_absence(None)
         return rows
 
     def _read_of_thread(self, sql: str, thread_id: str, *parameters: object) -> list[Row]:
         thread = encode_text(thread_id)
         rows = self.database.read(sql, (thread, *parameters))
         if not rows:
-            self.database.check_absence(thread)
+            self.database.integrity.check_absence(thread)
         return rows
 
 

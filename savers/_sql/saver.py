@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
 from graphkit.abc import ConfigLike, ThreadLike, Watch
@@ -18,7 +18,8 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.saver_kit import check_copy, resolve_thread_id
-from savers._cipher import Cipher, parse_cipher
+from savers._cipher import Cipher, check_cipher, parse_cipher
+from savers._compression import Compression, parse_compression
 from savers._log.frame import MARK
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver, select_all
@@ -33,7 +34,6 @@ from savers._waiting import InUseError, WouldWaitError, refuse_waiting
 if TYPE_CHECKING:
     from graphkit.abc import Progress, RotationReport, VerifyReport
     from savers._cipher import KeyRing
-    from savers._compression import Compression
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.database import Database, Transaction
 
@@ -70,18 +70,18 @@ class SqlSaver(LogSaver[RowLogBytes]):
         database: Database,
         *,
         types: Sequence[type],
-        compression: Compression | None,
+        compression: Literal["zlib", "zstd"] | Compression | None,
         lock_timeout: float,
         cipher: Cipher | None,
     ) -> None:
         self.lock_timeout = lock_timeout
         key_ring = parse_cipher(cipher)
         # As `opener` passes them on.
-        self._compression = compression
+        self._compression = parse_compression(compression)
         self._cipher: Cipher | None = None if key_ring is None else key_ring.cipher
         codec = Codec(types)
         self._database = database
-        self._store = RowStore(database, codec, compression, key_ring)
+        self._store = RowStore(database, codec, self._compression, key_ring)
         super().__init__(self._store, codec)
 
     def _describe_place(self) -> str:
@@ -90,6 +90,23 @@ class SqlSaver(LogSaver[RowLogBytes]):
     def _count_threads(self) -> int:
         # To list the threads would create the tables.
         return len(self.threads()) if self.exists() else 0
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
+
+    def _list_options(self) -> dict[str, Any]:
+        """Return the options that all savers of this kind have, for `opener`."""
+        return {
+            "lock_timeout": self.lock_timeout,
+            "types": tuple(self._codec.types.values()),
+            "compression": self._compression,
+            "cipher": self._cipher,
+        }
 
     @property
     def seals_records(self) -> bool:
@@ -306,7 +323,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
             transaction.execute(statements.delete_thread, (encoded,))
             had_content = transaction.row_count > 0
             if not had_content:
-                self._database.check_absence(encoded)
+                self._database.integrity.check_absence(encoded)
             transaction.notify(thread_id)
         self._store.logs.close_thread(thread_id)
         return had_content

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final
 
@@ -21,16 +21,13 @@ from savers._sql.sqlite_connection import (
     check_version,
     is_no_such_table,
     make_busy_error,
-    make_index_error,
+    quote_name,
     read_without_opening,
 )
+from savers._sql.sqlite_integrity import SqliteIntegrity
 from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._waiting import InUseError, check_may_wait
 
-_MOST_PROBLEMS: Final = 20
-"""The most problems that SQLite describes when it checks a file."""
-_TYPES: Final = {"INTEGER": "integer", "BIGINT": "integer", "BOOLEAN": "integer", "TEXT": "text", "BLOB": "blob"}
-"""What SQLite calls the values of a column, by the type that the table declares."""
 _MOST_IDLE: Final = 4
 """The most connections for reading that stay open while they are not used."""
 
@@ -70,29 +67,15 @@ class SqliteDatabase(Database):
         """
         check_version()
         self.path = self.identity = _check_path(db_file)
-        self.names = TableNames(*(_quote(prefix + name) for name in TableNames._fields))
-        self._select_neighbours = _make_neighbours_statement(self.names.histories)
-        self._count_threads = (
-            f"SELECT (SELECT count(*) FROM {self.names.histories} WHERE thread >= ''),"
-            f" (SELECT count(*) FROM {self.names.histories} NOT INDEXED)"
-        )
-        """Counts the entries of the index, and the rows of the table."""
-        records = self.names.records
-        self._select_wrong_end = (
-            f"SELECT 1 FROM (SELECT rowid AS number, history, position FROM {records}"
-            " WHERE (history, position) > (?, ?) ORDER BY history, position LIMIT 1) AS e WHERE NOT EXISTS"
-            f" (SELECT 1 FROM {records} AS t NOT INDEXED"
-            " WHERE t.rowid = e.number AND t.history = e.history AND t.position = e.position)"
-        )
-        """Finds the entry of the index behind a row, if it is not that of a row. It takes 4 us."""
+        self.names = TableNames(*(quote_name(prefix + name) for name in TableNames._fields))
         self.lock_timeout = lock_timeout
         self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
         self.changes = SqliteChanges(self._connect_to_tables, self.names)
+        self.integrity = SqliteIntegrity(self.path, self.names, self.read, self._connect_to_tables)
         self._fsync = fsync
         self._overwrites_deleted = overwrites_deleted
         self.writes_at_once = fsync == "never"
-        self._wal_is_suspect = False
-        """Whether a sync of the write-ahead log has failed, and its bytes are still there."""
+        self._wal = _LogSync(self.path, fsync, self.empty_log)
         self._last_inode: tuple[int, int] | None = None
         """What identified the file when it was opened last."""
         self._reset()
@@ -103,11 +86,7 @@ class SqliteDatabase(Database):
 
     def _reset(self) -> None:
         """Begin without connections."""
-        self._has_unsynced = False
-        """Whether something was committed since the last sync, where commits do not wait for one."""
-        self._flushing: PeriodicFlush | None = None
-        if self._fsync not in {"always", "never"}:
-            self._flushing = PeriodicFlush(float(self._fsync), self.flush, lambda: self._has_unsynced)
+        self._wal.reset()
         mutex = threading.RLock()
         self._main_lock = _MainLock(mutex, self.path, self.lock_timeout)
         """Held during a statement or a transaction on the main connection."""
@@ -135,9 +114,6 @@ class SqliteDatabase(Database):
     # Statements
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        return self._read(sql, parameters)
-
-    def _read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         # The main connection reads what it has written from its cache. While another thread of execution uses it, as a
         # put does that waits for the disk, a read takes a connection of its own. But while another one opens the main
         # connection, there may be no tables yet, so that the read waits.
@@ -163,15 +139,8 @@ class SqliteDatabase(Database):
     def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
         with self._main_lock:
             written = self._use_main().run(sql, parameters, "write")
-        self._note_commit()
+        self._wal.note_commit()
         return written
-
-    def _note_commit(self) -> None:
-        # The first test is what a put pays.
-        if self._flushing is None or (self._has_unsynced and self._flushing.is_running):
-            return
-        self._has_unsynced = True
-        self._flushing.start()
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -190,7 +159,7 @@ class SqliteDatabase(Database):
                     self._main = None
                     connection.close()
                     raise
-        self._note_commit()
+        self._wal.note_commit()
 
     # Connections
 
@@ -316,38 +285,53 @@ class SqliteDatabase(Database):
             self._main.close()
             self._main = None
 
-    # Damage
+    def empty_log(self) -> bool:
+        with self._main_lock:
+            ((is_busy, _, _),) = self._use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
+        return not is_busy
 
-    def check_absence(self, thread: str | None) -> None:
-        # Pages have no checksums. If one holds what belongs to another, what it had is missing without an error.
-        if thread is None:
-            ((found, in_table),) = self._read(self._count_threads)
-            is_right = found == in_table
-        else:
-            # Then the entries before and behind the thread are not those of the table, or no search finds them.
-            ((found, in_table, in_index, has_rows),) = self._read(self._select_neighbours, (thread, thread))
-            is_right = found == in_table == in_index and (found > 0 or not has_rows)
-        if not is_right:
-            raise make_index_error(self.path)
+    def flush(self) -> None:
+        self._wal.flush()
 
-    def check_end(self, history: int, position: int) -> None:
-        # A search for rows ends at the first entry of another history. A damaged entry may seem to be one.
-        if self._read(self._select_wrong_end, (history, position)):
-            raise make_index_error(self.path)
+    def close(self) -> None:
+        self._wal.stop()
+        try:
+            self.flush()
+        finally:
+            with self._main_lock:
+                self._close_connections()
+            self.run_locks.close()
 
-    def check(self) -> Sequence[str]:
-        # A connection of its own, because this takes its time.
-        with closing(self._connect_to_tables()) as connection:
-            rows = connection.run(f"PRAGMA integrity_check({_MOST_PROBLEMS})", (), "read")[0]
-            found = [" ".join(text.split()) for (text,) in rows if text != "ok"]
-            for table in self.names:
-                found += _check_types(connection, table)
-            # Swapped with its own index, the table has good pages. Records without a history are reported one by one.
-            if connection.run(f"PRAGMA foreign_key_check({self.names.terms})", (), "read")[0]:
-                found.append(f"rows of {self.names.terms} name histories that do not exist")
-        return found
 
-    # Durability
+class _LogSync:
+    """Brings what was committed to the disk, unless each commit waits for that: `fsync=seconds`.
+
+    After a failed sync, no later one of the same bytes can be trusted: the system has dropped its note of what
+    the disk lacks. So the write-ahead log is copied to the database, which SQLite syncs, and emptied.
+    """
+
+    def __init__(self, path: str, fsync: Fsync, empty_log: Callable[[], bool]) -> None:
+        self._path = path
+        self._fsync = fsync
+        self._empty_log = empty_log
+        self._is_suspect = False
+        """Whether a sync of the write-ahead log has failed, and its bytes are still there."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin without a thread."""
+        self._has_unsynced = False
+        """Whether something was committed since the last sync."""
+        self._flushing: PeriodicFlush | None = None
+        if self._fsync not in {"always", "never"}:
+            self._flushing = PeriodicFlush(float(self._fsync), self.flush, lambda: self._has_unsynced)
+
+    def note_commit(self) -> None:
+        # The first test is what a put pays.
+        if self._flushing is None or (self._has_unsynced and self._flushing.is_running):
+            return
+        self._has_unsynced = True
+        self._flushing.start()
 
     def flush(self) -> None:
         if not self._has_unsynced:
@@ -355,46 +339,32 @@ class SqliteDatabase(Database):
         # Before the sync: a commit during it sets it again.
         self._has_unsynced = False
         try:
-            self._sync_log()
+            self._sync()
         except BaseException:
             self._has_unsynced = True
             raise
 
-    def _sync_log(self) -> None:
-        """Bring the write-ahead log to the disk; SQLite syncs what it copies from there.
-
-        After a failed sync, no later one of the same bytes can be trusted: the system has dropped its note of what
-        the disk lacks. So the log is copied to the database, which SQLite syncs, and emptied.
-        """
-        if self._wal_is_suspect:
+    def _sync(self) -> None:
+        """Bring the write-ahead log to the disk; SQLite syncs what it copies from there."""
+        if self._is_suspect:
             self._replace_log()
             return
         try:
-            sync_file(f"{self.path}-wal")
+            sync_file(f"{self._path}-wal")
         except OSError as error:
-            self._wal_is_suspect = True
+            self._is_suspect = True
             self._replace_log()
-            raise CheckpointStorageError(self.path, "sync", error) from error
+            raise CheckpointStorageError(self._path, "sync", error) from error
 
     def _replace_log(self) -> None:
-        self._wal_is_suspect = not self.empty_log()
-        if self._wal_is_suspect:
-            raise CheckpointStorageError(self.path, "sync", "a reader keeps the write-ahead log in use")
+        self._is_suspect = not self._empty_log()
+        if self._is_suspect:
+            raise CheckpointStorageError(self._path, "sync", "a reader keeps the write-ahead log in use")
 
-    def empty_log(self) -> bool:
-        with self._main_lock:
-            ((is_busy, _, _),) = self._use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
-        return not is_busy
-
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Stop the thread that flushes."""
         if self._flushing is not None:
             self._flushing.stop()
-        try:
-            self.flush()
-        finally:
-            with self._main_lock:
-                self._close_connections()
-            self.run_locks.close()
 
 
 class _MainLock:
@@ -486,33 +456,6 @@ def sync_file(path: str) -> None:
         os.close(fd)
 
 
-def _make_neighbours_statement(histories: str) -> str:
-    """Return the statement that looks for the entries around a thread, which is given twice. It takes 7 us.
-
-    It returns how many there are in the index, how many of them are in the table, and how many a search
-    finds, and whether the table has rows.
-    """
-    return (
-        "WITH near AS ("
-        f"SELECT * FROM (SELECT thread, history FROM {histories} WHERE thread <= ? ORDER BY thread DESC LIMIT 1)"
-        f" UNION ALL SELECT * FROM (SELECT thread, history FROM {histories} WHERE thread > ? ORDER BY thread LIMIT 1))"
-        " SELECT count(*), count(*) FILTER (WHERE EXISTS"
-        f" (SELECT 1 FROM {histories} AS t NOT INDEXED WHERE t.history = near.history AND t.thread = near.thread)),"
-        f" count(*) FILTER (WHERE EXISTS (SELECT 1 FROM {histories} AS i WHERE i.thread = near.thread)),"
-        f" EXISTS (SELECT 1 FROM {histories} NOT INDEXED) FROM near"
-    )
-
-
-def _check_types(connection: SqliteConnection, table: str) -> Iterator[str]:
-    """Yield the columns of a table with values of a type that no writer puts there, which SQLite lets pass."""
-    for _, column, declared, _, _, _ in connection.run(f"PRAGMA table_info({table})", (), "read")[0]:
-        name = _quote(column)
-        sql = f"SELECT count(*) FROM {table} NOT INDEXED WHERE typeof({name}) NOT IN (?, 'null')"
-        ((count,),) = connection.run(sql, (_TYPES.get(declared, ""),), "read")[0]
-        if count:
-            yield f"{count} values of the column {column} of {table} are no {declared}"
-
-
 def _check_path(db_file: object) -> str:
     if not isinstance(db_file, (str, os.PathLike)) or not os.fspath(db_file):
         raise CheckpointerConfigurationError(f"db_file must be a path, not {db_file!r}")
@@ -529,8 +472,3 @@ def _check_path(db_file: object) -> str:
         )
     # SQLite names the files beside it after the real path, and so does the file of the run locks.
     return os.path.realpath(path)
-
-
-def _quote(name: str) -> str:
-    quoted = name.replace('"', '""')
-    return f'"{quoted}"'

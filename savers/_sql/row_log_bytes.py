@@ -326,17 +326,20 @@ class RowLogBytes(LogBytes):
         Raises:
             CheckpointCorruptionError: a row is missing.
         """
-        # A power of two: the others are ranges without bytes.
         count = 1 << (len(ranges) - 1).bit_length()
         parameters: list[int] = []
-        for start, end in [*ranges, *[(0, 0)] * (count - len(ranges))]:
+        for start, end in ranges:
             parameters += (self.history, self.history, start, end)
-        self._rows.keep(self._database.read(self._statements.select_ranges(count), parameters))
+        # A power of two: the others are ranges without bytes.
+        parameters += [self.history, self.history, 0, 0] * (count - len(ranges))
+        sql = self._statements.select_ranges(count)
+        self._rows.keep(self._database.read(sql, parameters))
         read: list[bytes] = []
         for start, end in ranges:
             data = self._rows.read_at(start, end - start)
             if data is None:
-                raise CheckpointCorruptionError(self.path, self._rows.find_missing(start), "a record is missing")
+                offset = self._rows.find_missing(start)
+                raise CheckpointCorruptionError(self.path, offset, "a record is missing")
             read.append(data)
         self._rows.forget_read()
         return read

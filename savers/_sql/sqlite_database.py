@@ -1,35 +1,27 @@
-"""A database in one SQLite file: connections, transactions, durability."""
+"""A database in one SQLite file: statements, transactions, durability."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, Final
+from contextlib import contextmanager
 
-from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
-from savers._mutex import is_mine
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._options import Fsync
 from savers._periodic_flush import PeriodicFlush
 from savers._sql.database import SQLITE, Database, Parameters, Row, TableNames, Transaction
-from savers._sql.schema import is_current, migrate, select_version
+from savers._sql.schema import is_current, select_version
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import (
     SqliteConnection,
     check_version,
-    is_no_such_table,
-    make_busy_error,
     quote_name,
     read_without_opening,
 )
+from savers._sql.sqlite_connections import SqliteConnections, sync_file
 from savers._sql.sqlite_integrity import SqliteIntegrity
 from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._waiting import InUseError, check_may_wait
-
-_MOST_IDLE: Final = 4
-"""The most connections for reading that stay open while they are not used."""
 
 
 class SqliteDatabase(Database):
@@ -69,31 +61,22 @@ class SqliteDatabase(Database):
         self.path = self.identity = _check_path(db_file)
         self.names = TableNames(*(quote_name(prefix + name) for name in TableNames._fields))
         self.lock_timeout = lock_timeout
-        self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
+        self._connections = SqliteConnections(
+            self.path, self.names, fsync=fsync, lock_timeout=lock_timeout, overwrites_deleted=overwrites_deleted
+        )
+        self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._connections.make_directories)
         self.changes = SqliteChanges(self._connect_to_tables, self.names)
         self.integrity = SqliteIntegrity(self.path, self.names, self.read, self._connect_to_tables)
-        self._fsync = fsync
-        self._overwrites_deleted = overwrites_deleted
         self.writes_at_once = fsync == "never"
-        self._wal = _LogSync(self.path, fsync, self.empty_log)
-        self._last_inode: tuple[int, int] | None = None
-        """What identified the file when it was opened last."""
-        self._reset()
+        self._log_sync = _LogSync(self.path, fsync, self.empty_log)
         super().__init__()
 
     def __repr__(self) -> str:
         return f"SqliteDatabase({self.path!r})"
 
-    def _reset(self) -> None:
-        """Begin without connections."""
-        self._wal.reset()
-        mutex = threading.RLock()
-        self._main_lock = _MainLock(mutex, self.path, self.lock_timeout)
-        """Held during a statement or a transaction on the main connection."""
-        self._main_lock_if_free = _MainLock(mutex, self.path, None)
-        """The same lock, which is not waited for."""
-        self._main: SqliteConnection | None = None
-        self._idle: list[SqliteConnection] = []
+    @property
+    def generation(self) -> int:  # type: ignore[override] # the connections count
+        return self._connections.generation
 
     def has_tables(self) -> bool:
         if not os.path.exists(self.path):
@@ -106,10 +89,11 @@ class SqliteDatabase(Database):
         return True
 
     def check_free(self) -> bool:
-        if self._main_lock.is_mine():
+        connections = self._connections
+        if connections.lock.is_mine():
             raise InUseError
-        with self._main_lock_if_free:
-            return self._main is not None
+        with connections.lock_if_free:
+            return connections.main is not None
 
     # Statements
 
@@ -117,17 +101,18 @@ class SqliteDatabase(Database):
         # The main connection reads what it has written from its cache. While another thread of execution uses it, as a
         # put does that waits for the disk, a read takes a connection of its own. But while another one opens the main
         # connection, there may be no tables yet, so that the read waits.
-        own = self._main
-        if self._main_lock.is_mine():
+        connections = self._connections
+        own = connections.main
+        if connections.lock.is_mine():
             # A rewrite reads rows that its transaction has inserted, which no other connection sees.
             assert own is not None
             return own.run(sql, parameters, "read")[0]
         try:
-            with self._main_lock if own is None else self._main_lock_if_free:
-                return self._use_main().run(sql, parameters, "read")[0]
+            with connections.lock if own is None else connections.lock_if_free:
+                return connections.use_main().run(sql, parameters, "read")[0]
         except InUseError:
             check_may_wait()
-        with self._borrow_reader() as connection:
+        with connections.borrow_reader() as connection:
             return connection.run(sql, parameters, "read")[0]
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
@@ -137,15 +122,15 @@ class SqliteDatabase(Database):
         return self._write(sql, parameters)[0]
 
     def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
-        with self._main_lock:
-            written = self._use_main().run(sql, parameters, "write")
-        self._wal.note_commit()
+        with self._connections.lock:
+            written = self._connections.use_main().run(sql, parameters, "write")
+        self._log_sync.note_commit()
         return written
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        with self._main_lock:
-            connection = self._use_main()
+        with self._connections.lock:
+            connection = self._connections.use_main()
             try:
                 # Inside, because Ctrl-C may come when it has been executed.
                 connection.run("BEGIN IMMEDIATE", (), "write")
@@ -155,151 +140,39 @@ class SqliteDatabase(Database):
                 try:
                     connection.roll_back_if_open()
                 except BaseException:
-                    # Later writes would become part of the transaction. Closing rolls it back, too.
-                    self._main = None
-                    connection.close()
+                    # Later writes would become part of the transaction.
+                    self._connections.drop_main()
                     raise
-        self._wal.note_commit()
+        self._log_sync.note_commit()
 
     # Connections
 
     def reset_after_fork(self) -> None:
         # The module of the connections closes those of the parent.
         self.changes.reset_after_fork()
-        self._reset()
-
-    def _use_main(self) -> SqliteConnection:
-        """Return the main connection, opened if necessary; the caller holds its lock."""
-        # SQLite keeps using a file that was removed or replaced, so that what it commits is lost without an error. A
-        # new file gets a new connection; histories that are open in memory see it by the generation. Without its log
-        # a database lacks what was committed last, so that going on would lose it: that is an error.
-        connection = self._main
-        if connection is not None and connection.has_files():
-            return connection
-        if connection is not None and connection.is_at_path():
-            # Closing copies what the removed log has to the database, unless another process uses it.
-            self._close_connections()
-            raise CheckpointStorageError(
-                f"{self.path}-wal",
-                "use",
-                "it was removed or replaced while the database was in use: end all processes that have the database "
-                "open, so that they store what they still have of it, and start them again",
-            )
-        # It is the first use, or the file was removed or replaced.
-        self._close_connections()
-        connection = self._open_connection()
-        if connection.inode != self._last_inode:
-            if self._last_inode is not None:
-                self.generation += 1
-            self._last_inode = connection.inode
-        try:
-            self._create_tables(connection)
-        except BaseException:
-            connection.close()
-            raise
-        connection.note_log()
-        self._main = connection
-        return connection
-
-    @contextmanager
-    def _borrow_reader(self) -> Iterator[SqliteConnection]:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._open_connection()
-        if not connection.is_at_path():
-            connection.close()
-            connection = self._open_connection()
-        try:
-            yield connection
-        finally:
-            if len(self._idle) < _MOST_IDLE:
-                self._idle.append(connection)
-            else:
-                connection.close()
-
-    def _open_connection(self) -> SqliteConnection:
-        self._make_directories()
-        synchronous = {"always": "FULL", "never": "OFF"}.get(str(self._fsync), "NORMAL")
-        connection = SqliteConnection(self.path, synchronous, self.lock_timeout)
-        if self._overwrites_deleted:
-            connection.run("PRAGMA secure_delete = ON", (), "open")
-        return connection
+        self._connections.forget()
+        self._log_sync.reset()
 
     def _connect_to_tables(self) -> SqliteConnection:
         """Open a connection that sees tables; the caller closes it."""
         self.read("SELECT 1")
-        return self._open_connection()
-
-    def _make_directories(self) -> None:
-        """Create the directories of the file, and bring their names to the disk."""
-        missing = []
-        directory = os.path.dirname(self.path)
-        while not os.path.isdir(directory):
-            missing.append(directory)
-            directory = os.path.dirname(directory)
-        if not missing:
-            return
-        try:
-            os.makedirs(missing[0], exist_ok=True)
-            if self._fsync != "never":
-                for created in missing:
-                    sync_file(os.path.dirname(created))
-        except OSError as error:
-            raise CheckpointStorageError(missing[0], "create", error) from error
-
-    def _create_tables(self, connection: SqliteConnection) -> None:
-        if is_current(self._read_version(connection), self.path):
-            return
-        connection.run("BEGIN IMMEDIATE", (), "create tables in")
-        try:
-            # Another process may have created them while this one waited for the lock.
-            version = self._read_version(connection)
-            if not is_current(version, self.path):
-                migrate(_SqliteTransaction(connection, self.names).execute, version, self.names, self.dialect)
-            connection.run("COMMIT", (), "create tables in")
-        finally:
-            connection.roll_back_if_open()
-        if self._fsync != "never":
-            try:
-                sync_file(os.path.dirname(self.path))
-            except OSError as error:
-                raise CheckpointStorageError(self.path, "create", error) from error
-
-    def _read_version(self, connection: SqliteConnection) -> int | None:
-        try:
-            rows = connection.run(select_version(self.names), (), "read")[0]
-        except CheckpointFormatError as error:
-            if is_no_such_table(error):
-                return None
-            raise
-        version: int | None = rows[0][0]
-        return version
-
-    def _close_connections(self) -> None:
-        """Close all connections that are not in use; the caller holds the lock of the main one."""
-        while self._idle:
-            with suppress(IndexError):
-                self._idle.pop().close()
-        if self._main is not None:
-            self._main.close()
-            self._main = None
+        return self._connections.open()
 
     def empty_log(self) -> bool:
-        with self._main_lock:
-            ((is_busy, _, _),) = self._use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
+        with self._connections.lock:
+            ((is_busy, _, _),) = self._connections.use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
         return not is_busy
 
     def flush(self) -> None:
-        self._wal.flush()
+        self._log_sync.flush()
 
     def close(self) -> None:
-        self._wal.stop()
+        self._log_sync.stop()
         try:
             self.flush()
         finally:
-            with self._main_lock:
-                self._close_connections()
+            with self._connections.lock:
+                self._connections.close_all()
             self.run_locks.close()
 
 
@@ -367,63 +240,6 @@ class _LogSync:
             self._flushing.stop()
 
 
-class _MainLock:
-    """The lock of the main connection, for `with`; not reentrant.
-
-    The mutex knows itself which thread of execution has acquired it. So an exception at any line, as
-    Ctrl-C raises it, leaves nothing locked.
-    """
-
-    def __init__(self, mutex: Any, path: str, timeout: float | None) -> None:
-        """Prepare the lock.
-
-        Args:
-            mutex: an RLock.
-            path: the database, for errors.
-            timeout: seconds to wait for another thread of execution; None to raise InUseError at once.
-        """
-        self._mutex = mutex
-        self._path = path
-        self._timeout = timeout
-
-    def is_mine(self) -> bool:
-        """Return whether the calling thread of execution holds the lock: it has a transaction open."""
-        return is_mine(self._mutex)
-
-    def __enter__(self) -> None:
-        if self.is_mine():
-            raise RuntimeError("a transaction of this thread of execution is open")
-        try:
-            if not self._mutex.acquire(blocking=False):
-                self._wait()
-        except BaseException:
-            self._free()
-            raise
-
-    def _wait(self) -> None:
-        if self._timeout is None:
-            raise InUseError
-        check_may_wait()
-        if not self._mutex.acquire(timeout=self._timeout):
-            raise make_busy_error(self._path, "write", self._timeout)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self._mutex.release()
-        except BaseException:
-            self._free()
-            raise
-
-    def _free(self) -> None:
-        if self.is_mine():
-            self._mutex.release()
-
-
 class _SqliteTransaction(Transaction):
     def __init__(self, connection: SqliteConnection, names: TableNames) -> None:
         self._connection = connection
@@ -438,22 +254,6 @@ class _SqliteTransaction(Transaction):
 
     def notify(self, thread_id: str) -> None:  # noqa: ARG002 - as in every database
         self.execute(self._count_rewrites)
-
-
-def sync_file(path: str) -> None:
-    """Bring the bytes of a file to the disk; a file that does not exist has none.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _check_path(db_file: object) -> str:

@@ -59,6 +59,7 @@ class Bucket:
         """Return the names of the objects and directories in a directory, with the sizes of the objects, sorted."""
         with suppress(FileNotFoundError), self._explain(directory, "list"):
             entries = self._fs.ls(self._path(directory), detail=True)
+            # A name with a dot is a local file that `create` has not linked yet.
             named = [(entry["name"].rstrip("/").rpartition("/")[2], entry["size"] or 0) for entry in entries]
             return sorted(entry for entry in named if not entry[0].startswith("."))
         return []

@@ -145,6 +145,7 @@ class SegmentBytes(BufferedLogBytes):
     def store(self, offset: int, data: bytes) -> None:
         log = self._log
         if self._is_sealed:
+            # What is pending is a part of all bytes: the next log begins with what the sealed one has.
             data = self._read_all()
             offset = 0
         if not offset:
@@ -152,6 +153,9 @@ class SegmentBytes(BufferedLogBytes):
             self._starts = []
             self._kept = {}
         self._create(log, offset, data)
+        # The names of a log that was replaced are free again, except the first. So that the object could be created
+        # proves nothing, until it is seen that no next log was there at that time. If one came later, its writer has
+        # found this object in the way, or a release has taken it along.
         if self._exists(_name_next(log), 0) and not self._is_released(offset, data):
             self._bucket.remove(name_segment(self._directory, log, offset))
             raise StaleLogError
@@ -190,6 +194,7 @@ class SegmentBytes(BufferedLogBytes):
         if self._version:
             self._bucket.remove(name_segment(self._directory, self._log))
             return
+        # Each step is refused to the slower of two writers, and the next one goes on where a dead one has stopped.
         if not self._is_sealed:
             self._create(self._log, self.size, b"")
         if version:

@@ -175,6 +175,8 @@ class RowInserter:
         self._statements = statements
         self._owner = owner
         self.key: Final = (encode_text(owner[0]), encode_text(owner[1]), version)
+        self._notify: Final = database.changes.notify_parameters(self.key[0])
+        """The parameters that notify the watches of the thread."""
         self._mark = mark
         self._begins_plain = mark.key_ring is None and version == 0
         """Whether a sealed store refuses a new history: a plain one that does not take the place of another one."""
@@ -340,7 +342,7 @@ class RowInserter:
         if commit.token is not None:
             sql = self._statements.insert_record_of_holder
             conditions += (commit.token,)
-        return sql, (*values, *conditions, *self._database.changes.notify_parameters(self.key[0]))
+        return sql, (*values, *conditions, *self._notify)
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
@@ -399,8 +401,8 @@ class RowInserter:
                 raise StaleLogError
             ((history,),) = inserted
         else:
-            notify = self._database.changes.notify_parameters(self.key[0])
-            transaction.execute(statements.update_history_and_notify, (*self._list_changes(commit), *notify))
+            parameters = (*self._list_changes(commit), *self._notify)
+            transaction.execute(statements.update_history_and_notify, parameters)
             if not transaction.row_count:
                 raise StaleLogError
         rows = [(*self._list_values(row), history) for row in commit.rows]

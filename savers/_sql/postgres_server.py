@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
+import select
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from hashlib import blake2b
+from time import monotonic
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._sql.database import POSTGRES, ConnectionLostError, TableNames
-from savers._sql.postgres_connections import lends_transactions
 from savers._sql.postgres_session import (
     UNDEFINED,
     LostError,
@@ -31,6 +33,8 @@ _LEAST_IDLE: Final = 10.0
 """Seconds after which the server may end a transaction that executes nothing, or later."""
 _LONGEST_NAME: Final = 63
 """Bytes of a name in PostgreSQL, which cuts longer ones without an error."""
+_LONGEST_DELIVERY: Final = 10.0
+"""Seconds after which a notification does not arrive any more. It takes 0.1 ms on an idle server."""
 
 
 class PostgresServer:
@@ -224,3 +228,53 @@ def check_schema(schema: object) -> None:
         )
     if schema.startswith("pg_"):
         raise CheckpointerConfigurationError(f"schema must not begin with pg_, as {schema!r} does")
+
+
+# Poolers
+#
+# A server tells its client the number of its process when the client connects. A pooler, which does not know yet on
+# which process its client will work, makes up a number. So a wrong number tells of a pooler, but not of its mode:
+# PgBouncer says `pool_mode` to its administrators only.
+#
+# What tells the mode is a notification. A client that is idle and listens is notified only if it has the process for
+# itself: a pooler of transactions has taken the process back, and drops what arrives there. That the same process
+# serves two clients tells it at once, but they may also happen to get different ones, as where several poolers have
+# one address.
+
+
+def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresSession]) -> bool:
+    """Return whether a pooler gives each transaction of a new connection any session of the server.
+
+    On a standby, which cannot notify, the answer may be False although a pooler does.
+
+    Args:
+        session: the connection.
+        connect: opens another one.
+
+    Raises:
+        LostError, psycopg.Error: a connection failed.
+    """
+    ((process, is_standby),) = session.run("SELECT pg_backend_pid(), pg_is_in_recovery()")[0]
+    if process == session.process:
+        return False
+    channel = f"graphkit_{os.urandom(8).hex()}"
+    if not is_standby:
+        session.run(f"LISTEN {channel}")
+    with closing(connect()) as other:
+        notify = "NULL" if is_standby else f"pg_notify('{channel}', '')"
+        ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")[0]
+    if other_process == process:
+        return True
+    return not is_standby and not _is_notified(session)
+
+
+def _is_notified(session: PostgresSession) -> bool:
+    deadline = monotonic() + _LONGEST_DELIVERY
+    poller = select.poll()
+    poller.register(session.fileno(), select.POLLIN)
+    while not session.take_notifications():
+        seconds = deadline - monotonic()
+        if seconds < 0:
+            return False
+        poller.poll(seconds * 1000)
+    return True

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from graphkit._wording import describe_error
 from graphkit.agents.mcp_settings import McpServer
 from graphkit.agents.messages import to_plain
-from graphkit.agents.secret import hide_secrets
+from graphkit.agents.settings import hide_secrets
 from graphkit.errors import McpServerError, McpToolError
 
 _CLOSE_TIMEOUT: Final = 10.0
@@ -35,16 +35,15 @@ _SESSION: Final = "mcp-session-id"
 _NOT_FOUND: Final = 404
 
 
-class ConnectionLostError(Exception):
-    """The connection broke in a call. The server may have executed the call."""
+class CallFailedError(Exception):
+    """A call brought no result. The message hides the secrets of the server."""
 
-
-class SessionForgottenError(Exception):
-    """The server does not know the session any more, as after its restart. It has not executed the call."""
-
-
-class RequestFailedError(Exception):
-    """The server refused a request, or its answer is malformed. The connection is usable."""
+    def __init__(self, reason: str, *, is_refused: bool = False, is_lost: bool = False) -> None:
+        super().__init__(reason)
+        self.is_refused = is_refused
+        """Whether the server has forgotten the session, as after its restart, and has executed nothing."""
+        self.is_lost = is_lost
+        """Whether the connection broke, so that the server may have executed the call."""
 
 
 @dataclass
@@ -160,9 +159,7 @@ class McpConnection:
         No error shows the token or a variable of the server.
 
         Raises:
-            ConnectionLostError: the connection broke. The server may have executed the operation.
-            SessionForgottenError: the server has forgotten the session, and executed nothing.
-            RequestFailedError: the server answered with an error, or with something malformed.
+            CallFailedError: the connection broke, the server refused the call, or its answer is malformed.
             McpToolError: the operation found that a tool had failed.
         """
         sent = _Call()
@@ -185,18 +182,18 @@ class McpConnection:
         # Four ends: the server refused the session, and executed nothing; the tool failed; the connection broke, and
         # the server may have executed the call; or the server answered with an error of its own.
         if sent.is_refused and error is not None:
-            raise SessionForgottenError(self._explain(error))
+            raise CallFailedError(self._explain(error), is_refused=True)
         if isinstance(error, McpToolError):
             raise McpToolError(error.tool, self._hide(error.reason))
         # The code of a connection that broke. Servers use it for errors of their own, too.
         is_lost = error is None or (isinstance(error, MCPError) and error.code == CONNECTION_CLOSED)
         reason = "" if error is None else self._explain(error)
-        if not is_lost:
-            raise RequestFailedError(reason)
-        if not self.is_open:
+        if is_lost and not self.is_open:
             await self.close()
             reason = self._explain_end(reason)
-        raise ConnectionLostError(reason)
+        if is_lost:
+            reason = f"{reason}; the server may have executed it"
+        raise CallFailedError(reason, is_lost=is_lost)
 
     def _explain(self, error: BaseException) -> str:
         """Return what an error of the client says; the error is not chained, because it may show a secret."""

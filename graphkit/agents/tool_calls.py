@@ -21,8 +21,7 @@ from graphkit._to_thread import finish_in_thread
 from graphkit._wording import describe_error
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import parse_tool_call, to_plain, tool_message
-from graphkit.agents.tool_schema import ToolArgumentsError
-from graphkit.agents.tools import Tool, ToolRegistry
+from graphkit.agents.tools import Tool, ToolArgumentsError, ToolRegistry
 from graphkit.errors import CheckpointerError, ToolError
 
 _NO_RESULT: Final = "No result: the conversation went on before this call was recorded as finished."

@@ -13,10 +13,10 @@ from pydantic import SecretStr, ValidationError
 
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
+from graphkit.agents.builder import AgentBuilderDirector, InvalidStepError
 from graphkit.agents.checkpointer_config import CheckpointerConfig
 from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, LlmStepSettings, Loading
 from graphkit.agents.default_state import DefaultState, find_declared_keys
-from graphkit.agents.director import AgentBuilderDirector, InvalidStepError
 from graphkit.agents.plain_data import Path
 from graphkit.agents.settings import KeyProblemError, find_problems
 from graphkit.agents.templates import INPUT, keys_of_template

@@ -261,7 +261,7 @@ def test_building_with_mcp_servers_in_a_running_loop_names_abuild():
 
     async def use():
         for config in (inner, outer):
-            with pytest.raises(RuntimeError, match=r"await abuild\(\) instead"):
+            with pytest.raises(RuntimeError, match=r"abuild\(\) instead"):
                 AgentBuilderDirector(config).build()
 
     asyncio.run(use())

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import RetryPolicy
 from graphkit.agents import AgentBuilder, AgentBuilderDirector, AgentConfig, CheckpointerConfig, tool
-from graphkit.agents.references import resolve_reference
+from graphkit.agents.plain_data import resolve_reference
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 from savers import MemorySaver
 from tests.agents import application

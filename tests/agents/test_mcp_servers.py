@@ -612,15 +612,13 @@ GOOD = {"command": "server"}
 @pytest.mark.parametrize(
     ("servers", "message"),
     [
-        ([], "mcp_servers must be a mapping"),
-        ({3: GOOD}, "the name of an MCP server must be a text"),
-        ({"s": None}, "'s': the configuration must be a mapping, not NoneType"),
-        ({"s": {}}, "'s': needs either command or url"),
-        ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "'s': needs either command or url"),
-        (
-            {"s": {**GOOD, "arg": []}},
-            "'s': arg: is unknown",
-        ),
+        ([], "mcp_servers: must be"),
+        ({3: GOOD}, "mcp_servers[3]: must be"),
+        ({"": GOOD}, "mcp_servers.: String should"),
+        ({"s": None}, "mcp_servers.s: must be a mapping"),
+        ({"s": {}}, "mcp_servers.s: needs either command or url"),
+        ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "mcp_servers.s: needs either command or url"),
+        ({"s": {**GOOD, "arg": []}}, "mcp_servers.s.arg: is unknown"),
         ({"s": {"url": "http://h/", "env": {}}}, "env does not go with url"),
         ({"s": {"command": 3}}, "command: must be a valid string"),
         ({"s": {"command": "a\0b"}}, "command: contains a null character"),

@@ -21,8 +21,7 @@ from graphkit.agents.messages import (
     with_id,
 )
 from graphkit.agents.model_settings import ModelSettings
-from graphkit.agents.secret import hide_secrets
-from graphkit.agents.settings import RetrySettings
+from graphkit.agents.settings import RetrySettings, hide_secrets
 from graphkit.errors import AgentConfigurationError, MissingDependencyError
 from tests.support.fresh_process import fresh_process
 

@@ -405,9 +405,7 @@ def _make_tools(entries: Iterable[Any]) -> list[Any]:
     return [entry.make_tool() if isinstance(entry, ToolSettings) else entry for entry in entries]
 
 
-def _make_generator(thread_id: ThreadIdSettings | str | None) -> Callable[..., str] | None:
-    if thread_id is None:
-        return None
-    if isinstance(thread_id, str):
-        return ThreadIDManager(thread_id).generate
-    return thread_id.make_manager().generate
+def _make_generator(thread_id: ThreadIdSettings | str | None) -> Callable[..., str]:
+    if isinstance(thread_id, ThreadIdSettings):
+        return thread_id.make_manager().generate
+    return ThreadIDManager(thread_id or "uuid").generate

@@ -99,6 +99,8 @@ def find_loaded(module_name: str, path: str) -> Any:
 
 _PLAIN: Final = (str, int, float, bool, type(None))
 _ANY_ERROR: Final = RetryPolicy().retry_on
+_IN_FILES: Final = frozenset({"name", "description", "requires_approval", "on_error", "timeout", "retry"})
+"""The fields of a tool that a file can set."""
 
 Path = tuple[str | int, ...]
 """Where in a configuration something is: keys of mappings and indexes of lists."""
@@ -155,17 +157,28 @@ def _dump_tool(given: Tool, path: Path) -> Any:
     reference, loaded = _find_loadable(given, path)
     if loaded is given:  # made by the decorator
         return reference
-    _check_signature(given, loaded, path)
+    changed = [field.name for field in dataclasses.fields(given) if _differs(given, loaded, field.name)]
+    if not _IN_FILES.issuperset(changed):
+        raise _no_plain_form(
+            (*path, "parameters"),
+            "a file cannot hold parameters that differ from those of the function; make the Tool in its module, "
+            "and name that",
+        )
     plain: dict[str, Any] = {"function": reference, "name": given.name}
-    if given.description != loaded.description:
-        plain["description"] = given.description
-    plain["requires_approval"] = given.requires_approval
-    plain["on_error"] = given.on_error
-    if given.timeout is not None:
-        plain["timeout"] = given.timeout
-    if given.retry is not None:
-        plain["retry"] = _dump_retry(given.retry, (*path, "retry"))
+    for name in changed:
+        value = getattr(given, name)
+        if value is not None:
+            plain[name] = dump_value(value, (*path, name))
     return plain
+
+
+def _differs(given: Tool, loaded: Tool, name: str) -> bool:
+    """Return whether a field of a tool has another value than in the tool that loading makes."""
+    if name == "function":
+        return False
+    if name == "signature":  # made from the function; without one, the arguments are not checked
+        return (given.signature is None) != (loaded.signature is None)
+    return bool(getattr(given, name) != getattr(loaded, name))
 
 
 def _find_loadable(given: Tool, path: Path) -> tuple[str, Tool]:
@@ -196,23 +209,6 @@ def _find_reference(given: Tool) -> str | None:
     if not isinstance(loaded, Tool) or loaded.function is not given.function:
         return None
     return f"{module_name}:{name}"
-
-
-def _check_signature(given: Tool, loaded: Tool, path: Path) -> None:
-    """Check that what is loaded from a file has the parameters of a tool.
-
-    Raises:
-        AgentConfigurationError: it would have others, or check the arguments in another way.
-    """
-    is_same_check = (given.signature is None) == (loaded.signature is None)
-    is_same_kind = given.is_async == loaded.is_async
-    if given.parameters == loaded.parameters and is_same_check and is_same_kind:
-        return
-    raise _no_plain_form(
-        (*path, "parameters"),
-        "a file cannot hold parameters that differ from those of the function; make the Tool in its module, "
-        "and name that",
-    )
 
 
 def name_object(thing: Any, path: Path) -> str:

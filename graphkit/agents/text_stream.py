@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, copy_context
 from copy import copy
 from queue import SimpleQueue
@@ -23,6 +23,16 @@ GRACE: Final = 1.0
 """Seconds for which a stream that is closed waits for its request to end."""
 _OVER: Final = object()
 """Comes after the last piece."""
+
+
+@contextmanager
+def text_unread() -> Iterator[None]:
+    """Run code whose caller does not read the text of models while it arrives."""
+    token = IS_TEXT_READ.set(False)
+    try:
+        yield
+    finally:
+        IS_TEXT_READ.reset(token)
 
 
 class _ClosedError(Exception):

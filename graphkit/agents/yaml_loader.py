@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from logging import getLogger
 from pathlib import Path as FilePath
 from typing import Any, Final, final
@@ -221,28 +220,23 @@ def _without_stores(config: AgentConfig) -> AgentConfig:
 
 def _check_checkpointers(config: AgentConfig) -> None:
     """Check the checkpointers of an agent and of the agents in it. An error names the option whose value is wrong."""
-    with _locate(config, config.checkpointer, ("checkpointer",)):
-        _check_checkpointer(config.checkpointer)
+    _check_checkpointer(config, config.checkpointer, ("checkpointer",))
     for index, step in enumerate(config.steps):
         if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-            with _locate(config, step.checkpointer, ("steps", index, "checkpointer")):
-                _check_checkpointer(step.checkpointer)
+            _check_checkpointer(config, step.checkpointer, ("steps", index, "checkpointer"))
             _check_checkpointers(step.agent)
 
 
-def _check_checkpointer(checkpointer: Any) -> None:
-    if isinstance(checkpointer, CheckpointerConfig):
-        checkpointer.check()
-
-
-@contextmanager
-def _locate(config: AgentConfig, checkpointer: Any, path: Path) -> Iterator[None]:
+def _check_checkpointer(config: AgentConfig, checkpointer: Any, path: Path) -> None:
+    if not isinstance(checkpointer, CheckpointerConfig):
+        return
     try:
-        yield
+        checkpointer.check()
     except CheckpointerConfigurationError as error:
-        option, _, reason = str(error).partition(" ")
-        if option not in (checkpointer.config or {}):
+        option = checkpointer.find_wrong_option(error)
+        if option is None:
             raise config.make_error(str(error), path) from error
+        reason = str(error).removeprefix(f"{option} ")
         raise config.make_error(reason, (*path, "config", option)) from error
 
 

@@ -380,7 +380,7 @@ def test_a_reply_that_the_step_cannot_use_is_an_error(run, reply):
 def test_a_malformed_call_of_a_model_is_an_error():
     model = Script({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]})
     agent = AgentBuilder().with_chat(model, name="chat").with_tools(look_up).build()
-    with pytest.raises(NodeExecutionError, match=r"'chat' answered with a malformed call: tool_calls\[0\] has no func"):
+    with pytest.raises(NodeExecutionError, match=r"'chat' failed: .*tool_calls\[0\]"):
         asyncio.run(agent.arun("hello"))
 
 
@@ -484,7 +484,7 @@ def test_p5_without_a_checkpointer_no_thread_id_is_needed(run):
     assert contents(run(agent, "hello"), "assistant") == ["1: hello"]
     assert contents(run(agent, "again", "t"), "assistant") == ["1: again"]
     assert agent.new_thread_id() != agent.new_thread_id()
-    with pytest.raises(ValueError, match="no option 'user_id'"):
+    with pytest.raises(ValueError, match="no option user_id"):
         agent.new_thread_id(user_id="ada")
 
 

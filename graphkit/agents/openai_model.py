@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from json import JSONDecodeError
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -163,7 +162,7 @@ class Clients:
         self._lock = threading.Lock()
         self._process = 0
         self._client: OpenAI | None = None
-        self._of_loops: dict[AbstractEventLoop, _LoopClient] = {}
+        self._of_loops: dict[AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None, None]]] = {}
 
     def sync_client(self) -> OpenAI:
         """Return the client of this process. A process that was forked makes its own connections."""
@@ -180,29 +179,20 @@ class Clients:
         from asyncio import get_running_loop
 
         loop = get_running_loop()
-        with self._lock:
-            found = self._of_loops.get(loop)
-            if found is None:
-                found = self._open_in(loop)
-        if found.is_new:
-            found.is_new = False
-            await anext(found.until_loop_closes)
-        return found.client
+        opened = self._of_loops.get(loop)
+        if opened is None:
+            from openai import AsyncOpenAI
 
-    def _open_in(self, loop: AbstractEventLoop) -> _LoopClient:
-        from openai import AsyncOpenAI
-
-        client = AsyncOpenAI(**self._options())  # takes about 30 ms, therefore not for each request
-        until_loop_closes = self._close_with(loop, client)
-        opened = _LoopClient(client, until_loop_closes)
-        self._forget_closed_loops()
-        self._of_loops[loop] = opened
-        return opened
-
-    def _forget_closed_loops(self) -> None:
-        for loop in list(self._of_loops):
-            if loop.is_closed():
-                del self._of_loops[loop]
+            client = AsyncOpenAI(**self._options())  # takes about 30 ms, therefore not for each request
+            opened = (client, self._close_with(loop, client))
+            # Nothing was awaited since the look-up, so no other task of this loop has made a client. Other loops
+            # run in other threads, and change only their own entries and those of loops that are closed.
+            for other in list(self._of_loops):
+                if other.is_closed():
+                    self._of_loops.pop(other, None)
+            self._of_loops[loop] = opened
+            await anext(opened[1])  # starts the generator, which the loop then finishes
+        return opened[0]
 
     async def _close_with(self, loop: AbstractEventLoop, client: AsyncOpenAI) -> AsyncGenerator[None, None]:
         """Close the client when the loop ends.
@@ -232,16 +222,6 @@ class Clients:
             "timeout": self._settings.seconds,
             "max_retries": 0,
         }
-
-
-@dataclass
-class _LoopClient:
-    """The client of an event loop."""
-
-    client: AsyncOpenAI
-    until_loop_closes: AsyncGenerator[None, None]
-    is_new: bool = True
-    """True until the generator has been started."""
 
 
 _ONLY_WITH_TOOLS: Final = frozenset({"parallel_tool_calls", "tool_choice"})

@@ -245,18 +245,21 @@ class CheckpointData:
         checked: object = mapping
         if not isinstance(checked, Mapping):
             raise CheckpointFormatError(_WHERE, f"must be a mapping, not {type(checked).__name__}")
-        version = checked.get("version", VERSION)
-        _check_version(version)
-        _check_names(checked)
+        given = {"metadata": {}, "version": VERSION, **checked}
+        # The version first: a newer record may have other fields.
+        _check_version(given["version"])
+        known = [one.name for one in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise CheckpointFormatError(_WHERE, f"{name!r} is unknown; the fields are {', '.join(known)}")
+        for name in known:
+            if name not in given:
+                raise CheckpointFormatError(_WHERE, f"{name} is missing")
         values = JsonValueCodec(types)
-        return cls(
-            thread_id=checked["thread_id"],
-            checkpoint_id=checked["checkpoint_id"],
-            state=_decode(values, checked, "state"),
-            metadata=_decode(values, checked, "metadata"),
-            timestamp=_parse_time(checked["timestamp"]),
-            version=version,
-        )
+        given["state"] = _decode(values, given["state"], "state")
+        given["metadata"] = _decode(values, given["metadata"], "metadata")
+        given["timestamp"] = _parse_time(given["timestamp"])
+        return cls(**given)
 
 
 _TYPES: Final[Mapping[str, type]] = {
@@ -279,19 +282,9 @@ def _check_version(version: object) -> None:
         raise CheckpointFormatError(_WHERE, f"version {version} is newer than {VERSION}; install a newer graphkit")
 
 
-def _check_names(mapping: Mapping[Any, Any]) -> None:
-    known = [one.name for one in fields(CheckpointData)]
-    for name in mapping:
-        if name not in known:
-            raise CheckpointFormatError(_WHERE, f"{name!r} is unknown; the fields are {', '.join(known)}")
-    for name in ("thread_id", "checkpoint_id", "state", "timestamp"):
-        if name not in mapping:
-            raise CheckpointFormatError(_WHERE, f"{name} is missing")
-
-
-def _decode(values: JsonValueCodec, mapping: Mapping[str, Any], name: str) -> Any:
+def _decode(values: JsonValueCodec, given: Any, name: str) -> Any:
     try:
-        return values.decode(mapping.get(name, {}))
+        return values.decode(given)
     except ValueError as error:
         raise CheckpointFormatError(_WHERE, f"{name} is damaged: {error}") from error
 

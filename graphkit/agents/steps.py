@@ -213,8 +213,6 @@ class AgentStep(Step):
     the thread, in its own saver if it was built with one. A StateGraph is inlined.
     """
 
-    needs_messages = False
-
     def __init__(
         self, name: str, agent_tools: Iterable[Tool] = (), *, graph: CompiledGraph | StateGraph, saver: Any = None
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from copy import copy
 from queue import SimpleQueue
@@ -112,11 +112,16 @@ class AsyncTextStream:
 
         is_streamed = False
         queue: asyncio.Queue[Any] = asyncio.Queue()
-        async with _running(self._work(queue)) as task:
+        task = asyncio.ensure_future(self._work(queue))
+        try:
             while (piece := await queue.get()) is not _OVER:
                 is_streamed = True
                 yield piece
             self.reply = await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
         if not is_streamed:
             for text in _whole_text(self.reply):
                 yield text
@@ -126,20 +131,6 @@ class AsyncTextStream:
             return await self.request(lambda text: queue.put_nowait(text) if text else None)
         finally:
             queue.put_nowait(_OVER)
-
-
-@asynccontextmanager
-async def _running(work: Any) -> AsyncIterator[asyncio.Task[Message]]:
-    """Run a coroutine as a task; cancel it if it has not ended."""
-    import asyncio
-
-    task = asyncio.ensure_future(work)
-    try:
-        yield task
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
 
 
 def _whole_text(reply: Any) -> list[str]:

@@ -69,7 +69,11 @@ class YamlFile:
         self._count = 0
         self.variables: dict[Path, str] = {}
         self.written: dict[str, str] = {}
-        self.data = self._read_mapping(self._parse())
+        root = self._parse()
+        try:
+            self.data: dict[str, Any] = self._read(root, (), ())
+        except RecursionError as error:
+            raise AgentFileSyntaxError("is nested too deeply", file=self.path) from error
 
     def find_line(self, path: Path) -> int | None:
         """Return the line of a key, or of the closest key around it, from 1."""
@@ -125,13 +129,6 @@ class YamlFile:
 
     # From nodes to plain data. `parents` are the nodes around a node.
 
-    def _read_mapping(self, root: Any) -> dict[str, Any]:
-        try:
-            data: dict[str, Any] = self._read(root, (), ())
-        except RecursionError as error:
-            raise AgentFileSyntaxError("is nested too deeply", file=self.path) from error
-        return data
-
     def _read(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
         self._count += 1
         if self._count > _MOST_VALUES:
@@ -181,17 +178,13 @@ class YamlFile:
                     merged.setdefault(entry.key, entry)
                 continue
             key = self._read_key(key_node, path)
-            entry = _Entry(key, key_node, value_node)
-            self._check_new(entry, own, path)
-            own[key] = entry
+            first = own.get(key)
+            if first is not None:
+                line = _line_of(first.node)
+                raise self._error_at(key_node, f"occurs twice; it is in line {line} already", (*path, key))
+            own[key] = _Entry(key, key_node, value_node)
         merged.update(own)
         yield from merged.values()
-
-    def _check_new(self, entry: _Entry, known: Mapping[str, _Entry], path: Path) -> None:
-        first = known.get(entry.key)
-        if first is not None:
-            line = _line_of(first.node)
-            raise self._error_at(entry.node, f"occurs twice; it is in line {line} already", (*path, entry.key))
 
     def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
         self._refuse_cycle(node, path, parents)

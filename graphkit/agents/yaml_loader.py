@@ -186,21 +186,18 @@ def _build(config: AgentConfig) -> Agent:
     """Build an agent; its errors name the file and the closest place in it that is known."""
     try:
         return AgentBuilderDirector(config).build()
-    except AgentConfigurationError as error:
-        if error.file is not None:
-            raise
-        raise config.make_error(str(error), ("steps",)) from error
     except InvalidStepError as error:
         *outer, number = error.numbers
         inner: Any = config
         for outer_number in outer:
             inner = inner.steps[outer_number].agent
         raise inner.make_error(error.reason, ("steps", number, *error.key)) from error
-    except CheckpointerConfigurationError as error:
-        key = "steps" if config.checkpointer is None else "checkpointer"
-        raise config.make_error(str(error), (key,)) from error
     except (TypeError, ValueError) as error:
-        raise config.make_error(str(error), ("steps",)) from error
+        if isinstance(error, AgentConfigurationError) and error.file is not None:
+            raise
+        is_of_checkpointer = isinstance(error, CheckpointerConfigurationError) and config.checkpointer is not None
+        key = "checkpointer" if is_of_checkpointer else "steps"
+        raise config.make_error(str(error), (key,)) from error
 
 
 def _without_stores(config: AgentConfig) -> AgentConfig:

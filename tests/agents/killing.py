@@ -16,7 +16,7 @@ from pathlib import Path
 from graphkit import RunnableConfig
 from graphkit._engine.update_codec import unpack
 from savers import FileSystemSaver
-from tests.agents.scripted import call, calling, transcript
+from tests.support.agents import call, calling, transcript
 
 ROOT = Path(__file__).resolve().parents[2]
 THREAD = RunnableConfig("t")
@@ -44,7 +44,7 @@ from graphkit import GraphResume, InterruptionMetadata
 from graphkit.agents import AgentBuilder, tool
 from savers import FileSystemSaver
 from tests.agents.killing import REPLIES
-from tests.agents.scripted import AsyncScript, Script
+from tests.support.agents import AsyncScript, Script
 
 how, base_url = sys.argv[1:]
 if base_url:

@@ -37,7 +37,7 @@ from graphkit.agents import (
 )
 from graphkit.agents.steps import STRATEGIES
 from savers import FileSystemSaver, MemorySaver
-from tests.agents.scripted import AsyncScript, Script, call, calling, contents, transcript
+from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
 
 
 def echo(messages):
@@ -52,18 +52,6 @@ def remembering(messages):
 @pytest.fixture(params=[AgentBuilder, AgentFactory])
 def builder(request):
     return request.param
-
-
-@pytest.fixture(params=["run", "arun"])
-def run(request):
-    """Runs an agent, in both ways."""
-
-    def call_it(agent, *arguments):
-        if request.param == "run":
-            return agent.run(*arguments)
-        return asyncio.run(agent.arun(*arguments))
-
-    return call_it
 
 
 # Building

@@ -9,7 +9,7 @@ import pytest
 from graphkit import GraphRunnerError
 from graphkit.agents import AgentBuilder, Tool, steps
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
-from tests.agents.scripted import Script, call, calling, contents
+from tests.support.agents import Script, call, calling, contents
 
 SERVER = Path(__file__).with_name("plain_mcp_server.py")
 

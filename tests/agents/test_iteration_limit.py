@@ -9,9 +9,8 @@ from graphkit.agents import AgentBuilder, AgentConfig, AgentFactory, load_agent
 from graphkit.errors import AgentConfigurationError
 from savers import FileSystemSaver, MemorySaver
 from tests.agents import application
-from tests.agents.scripted import call, calling
+from tests.support.agents import APP, call, calling
 
-APP = "tests.agents.application"
 THREAD = "customer"
 
 

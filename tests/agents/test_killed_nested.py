@@ -12,7 +12,7 @@ from graphkit._engine.update_codec import unpack
 from savers import FileSystemSaver
 from tests.agents.killing import ROOT, Program, logged
 from tests.agents.nested_program import CALLS, THREAD
-from tests.agents.scripted import transcript
+from tests.support.agents import transcript
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
 

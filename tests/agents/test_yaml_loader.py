@@ -22,10 +22,9 @@ from graphkit.errors import (
 )
 from savers import FileSystemSaver
 from tests.agents import application
+from tests.support.agents import APP, STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
-APP = "tests.agents.application"
-STEPS = f"steps: [{{type: llm, model: '{APP}:echo'}}]\n"
 
 
 @pytest.mark.parametrize(

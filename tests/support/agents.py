@@ -3,6 +3,7 @@
 import itertools
 import json
 import traceback
+from collections.abc import Mapping
 
 from graphkit import StreamingOutput
 
@@ -61,6 +62,17 @@ class AsyncScript(Script):
 def transcript(state):
     """The messages of a state without the ids that each run makes anew."""
     return [{key: value for key, value in message.items() if key != "id"} for message in state["messages"]]
+
+
+def messages_in(value):
+    """The messages anywhere in a state or in pending writes."""
+    if isinstance(value, Mapping):
+        if "role" in value:
+            return [value]
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [message for item in value for message in messages_in(item)]
 
 
 def contents(state, role="tool"):

@@ -217,6 +217,7 @@ class Agent:
     ) -> tuple[CompiledGraph[AgentState], Input[AgentState], RunnableConfig]:
         """Return the graph, its input and its config for a method that runs it."""
         graph = self._require_graph(method)
+        # Before the input is looked at, so that nothing is stored: in the middle of a run, the first steps would be.
         names = ", ".join(map(repr, graph.topology.asynchronous))
         if names and method in _ASYNC_METHODS:
             raise GraphRunnerError(

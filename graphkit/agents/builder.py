@@ -314,8 +314,11 @@ class _Assembly:
 
     def compile(self) -> tuple[CompiledGraph, list[Step]]:
         """Make the steps and compile them as a chain from START to END. The agents in it come first."""
+        # What is opened on the way is noted at once: if a later step is wrong, `build` closes it.
         config = self.config
-        graphs = {index: nested.compile()[0] for index, nested in self._nested.items()}
+        graphs: dict[int, CompiledGraph] = {}
+        for index, nested in self._nested.items():
+            graphs[index], _ = nested.compile()
         tools = ToolRegistry([*_make_tools(config.tools), *self.mcp_tools])
         steps: list[Step] = []
         for index, settings in enumerate(config.steps):

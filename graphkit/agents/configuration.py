@@ -285,9 +285,9 @@ class LlmStepSettings(_ChatSettings, _LlmStepHead):
     @model_validator(mode="after")
     def _check_places(self) -> Self:
         """Check that each key stands at one place, and that one place describes the model."""
-        in_config = (
-            [] if self.config is None else [name for name, value in self.config.set_fields() if value is not None]
-        )
+        in_config: list[str] = []
+        if self.config is not None:
+            in_config = [name for name, value in self.config.set_fields() if value is not None]
         model_keys = [name for name in in_config if name in ModelSettings.model_fields]
         for name in in_config:
             if name in self.model_fields_set:
@@ -370,6 +370,7 @@ class AgentStepSettings(Settings):
     def _check_agent(self) -> Self:
         if (self.agent is None) == (self.file is None):
             raise ValueError("needs either agent or file")
+        # Which of the two would count is not obvious, so neither does.
         inner = getattr(self.agent, "checkpointer", None)
         if self.checkpointer is not None and inner is not None:
             raise ValueError("has two checkpointers: one of the step and one of its agent; keep one")

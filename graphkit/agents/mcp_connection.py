@@ -79,6 +79,8 @@ class McpConnection:
         self._task = asyncio.create_task(self._hold(), name=f"mcp {server.name}", context=Context())
 
     async def _hold(self) -> None:
+        # The only place where the client is entered and left. If the connection breaks, the client cancels this
+        # task, and nothing that waits for it: `call` waits for the task beside its result.
         async with Client(self._watch(self._make_transport())) as client:
             self._ready.set_result(client)
             await self._stop.wait()
@@ -138,6 +140,8 @@ class McpConnection:
             McpServerError: it does not start, answer in time, or speak the protocol. Nothing is left
                 running.
         """
+        # A server that does not start ends the task; one that hangs ends neither. Both are waited for, and a
+        # cancelled caller leaves no process behind.
         either: set[asyncio.Future[Any]] = {self._ready, self._task}
         try:
             await asyncio.wait(either, timeout=self._settings.timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -162,6 +166,9 @@ class McpConnection:
             CallFailedError: the connection broke, the server refused the call, or its answer is malformed.
             McpToolError: the operation found that a tool had failed.
         """
+        # The operation is a task, because its end and the end of the connection are waited for together. It runs in
+        # a copy of the caller's context, where `_note_response` finds which call a 404 belongs to: the client sends
+        # each request in the context of the task that asks.
         sent = _Call()
         context = copy_context()
         context.run(_CALL.set, sent)
@@ -174,6 +181,7 @@ class McpConnection:
             if is_over and error is None:
                 return call.result()
         finally:
+            # Also if the caller was cancelled. The connection stays usable for the other calls.
             call.cancel()
             await asyncio.wait({call})
             _take_error(call)

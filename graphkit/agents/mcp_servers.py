@@ -124,7 +124,10 @@ class McpServers:
     async def _list_tools(self, server: McpServer) -> list[Tool]:
         settings = server.settings
         found = await self._call(server, "list its tools", _list_all_tools, may_repeat=True, within=settings.timeout)
-        by_name = {described.name: described for described in found}
+        by_name = {}
+        for described in found:
+            by_name[described.name] = described
+        # A misspelt name in requires_approval would let calls pass that a human has to see.
         for key in ("tools", "requires_approval"):
             names = getattr(settings, key)
             if not isinstance(names, bool | None):
@@ -171,6 +174,8 @@ class McpServers:
         """
         from graphkit.agents.mcp_connection import CallFailedError
 
+        # A call is sent once. It is sent again, once, if that cannot have a second effect: the server refused the
+        # session, or has declared the tool read-only or idempotent. Never because of the text of an error.
         is_repeated = False
         while True:
             connection = await self._connect(server)
@@ -207,6 +212,8 @@ class _LoopConnections:
         """Return the connection to a server; open one if there is none."""
         from graphkit.agents.mcp_connection import McpConnection
 
+        # The calls of a message arrive at once. The first opens the connection, and the others wait for it here
+        # instead of starting the server again.
         lock = self._locks.setdefault(server.name, asyncio.Lock())
         async with lock:
             found = self._open.get(server.name)

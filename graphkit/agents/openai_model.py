@@ -58,6 +58,8 @@ class AttemptError(Exception):
 @contextmanager
 def failures(client: OpenAI | AsyncOpenAI) -> Iterator[None]:
     """Raise AttemptError for each error of the client, without the error itself."""
+    # Raised after the handler, not in it: an error that is raised in a handler has the other one as its context, and
+    # a traceback would show the request with its headers.
     failure = None
     try:
         yield
@@ -166,6 +168,7 @@ class Clients:
 
     def sync_client(self) -> OpenAI:
         """Return the client of this process. A process that was forked makes its own connections."""
+        # A forked process has copies of the sockets of its parent: both would read the answers of one connection.
         with self._lock:
             if self._client is None or self._process != os.getpid():
                 from openai import OpenAI
@@ -348,6 +351,8 @@ class _Attempts:
         Raises:
             AttemptError: the text differs from what was passed, and that cannot be taken back.
         """
+        # After a stream that broke, the model is asked for the whole answer again. As long as the new text repeats
+        # what the reader has seen, nothing is passed on; then the rest is. `text` may span that border.
         end = self._position + len(text)
         expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
@@ -375,6 +380,8 @@ class _Attempts:
             self.is_usage_refused = True
             return 0.0
         policy = self._settings.policy
+        # A server that asks for more patience than the settings have would fail each further attempt as well, so the
+        # error comes at once, and says how long the server asks to wait.
         wait = failure.retry_after or 0.0
         delay = max(policy.delay_after(self._number), wait)
         reason = failure.reason

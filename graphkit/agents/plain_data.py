@@ -200,6 +200,8 @@ def _find_reference(given: Tool) -> str | None:
     module_name = getattr(given.function, "__module__", "")
     if module_name == "__main__":
         return None
+    # A decorated function is a Tool in its module. Its qualified name leads to the Tool, not to the function; but a
+    # tool made as `stop = tool(cancel)` has a name of its own, which only the module knows.
     module = sys.modules.get(module_name)
     for name, value in getattr(module, "__dict__", {}).items():
         if value is given:

@@ -60,9 +60,14 @@ def hide_secrets(text: str, secrets: Iterable[SecretStr]) -> str:
     forms: set[str] = set()
     for secret in secrets:
         value = secret.get_secret_value()
-        if len(value) >= _SHORTEST:
-            forms |= {value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, safe="")}
-    for form in sorted(forms, key=len, reverse=True):  # one may contain another
+        if len(value) < _SHORTEST:
+            continue
+        forms.add(value)
+        forms.add(repr(value)[1:-1])
+        forms.add(json.dumps(value)[1:-1])
+        forms.add(quote(value, safe=""))
+    # The longest first: where one secret contains another, the rest of the longer one would be shown.
+    for form in sorted(forms, key=len, reverse=True):
         text = text.replace(form, HIDDEN)
     return text
 
@@ -272,10 +277,10 @@ def find_problems(error: ValidationError) -> list[Problem]:
 
 def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
     for problem in error.errors():
+        # The path has three parts: that of the outer settings, what pydantic knows, and what our validator knows.
         keys = [part for part in problem["loc"] if not _is_tag(part)]
-        path = (*prefix, *keys)
         raised = problem.get("ctx", {}).get("error")
-        path = (*path, *getattr(raised, "path", ()))
+        path = (*prefix, *keys, *getattr(raised, "path", ()))
         # The constructor of nested settings raises one of our errors, whose cause has the details.
         cause = getattr(raised, "__cause__", None)
         if isinstance(cause, ValidationError):

@@ -81,6 +81,7 @@ class StateSerializer:
                 )
             return pickle.loads(body)  # noqa: S301 - the caller asked for it
         try:
+            # The checksum was right, so what the codec cannot read was written by another program, or damaged before.
             state = Codec(types).unpack(body)
         except MalformedDataError as error:
             raise CheckpointCorruptionError(_BYTES, _HEADER.size, str(error), "use another copy") from error

@@ -130,6 +130,8 @@ class ChatStep(Step):
 
     def _make_action(self) -> Callable[..., Any]:
         """Return the action: asynchronous if the model is, and else in two forms."""
+        # Only the driver knows whether a run is asynchronous, and it chooses the form when it starts the action. In
+        # an asynchronous run, a model that can be awaited then needs no thread for each conversation.
         if self.model.is_async:
             return self._arequest
         if isinstance(self.model, FunctionModel):

@@ -61,6 +61,8 @@ class TextStream:
         A caller that closes the generator ends the request at its next piece. If none arrives
         within GRACE seconds, the thread is abandoned, and records nothing more.
         """
+        # A context can be entered by one thread at a time, so the request gets a copy, and a node context of its
+        # own, which `_close` can cut off from the run without touching that of the node.
         is_streamed = False
         variables = copy_context()
         variables.run(CURRENT_NODE_CONTEXT.set, self.context)

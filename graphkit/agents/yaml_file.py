@@ -116,6 +116,7 @@ class YamlFile:
 
     def _compose(self, text: str) -> Any:
         """Return the node of the root; None if the text has none."""
+        # Nodes, not objects: they have the lines, and composing constructs nothing that a tag could name.
         yaml = _import_yaml()
         try:
             return yaml.compose(text, yaml.SafeLoader)
@@ -130,6 +131,7 @@ class YamlFile:
     # From nodes to plain data. `parents` are the nodes around a node.
 
     def _read(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
+        # An alias is the same node again, so ten lines can mean billions of values: each visit counts.
         self._count += 1
         if self._count > _MOST_VALUES:
             raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
@@ -170,6 +172,8 @@ class YamlFile:
 
     def _entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
         """Yield the entries of a mapping, those that it merges first; each key once."""
+        # As YAML defines `<<`: a key of the mapping itself wins, and then that of the first mapping in the list. The
+        # line of a merged key is where it is written.
         own: dict[str, _Entry] = {}
         merged: dict[str, _Entry] = {}
         for key_node, value_node in node.value:
@@ -218,6 +222,8 @@ class YamlFile:
                 return "${"
             return self._find_variable(match[2], node, path)
 
+        # One pass: a value that contains `${` is not searched again. `written` lets `to_dict` write the name of the
+        # variable instead of its value, which may be secret.
         text: str = node.value
         replaced = _VARIABLE.sub(replace, text)
         if replaced != text:

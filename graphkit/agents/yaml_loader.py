@@ -148,6 +148,8 @@ class _Loader:
     def _load_inner(self, path: FilePath) -> AgentConfig:
         if path.resolve() in self._outer:
             raise KeyProblemError(f"{path} contains itself", "file")
+        # This runs in a validator of the outer file. pydantic would turn the error into one about the key `file`, so
+        # it is kept, and `load` raises it as it is: it names the inner file and the line there.
         try:
             return self.load(path)
         except AgentConfigurationError as error:

@@ -49,18 +49,13 @@ def remembering(messages):
     return f"You are {names[-1]}." if names else "Who are you?"
 
 
-@pytest.fixture(params=[AgentBuilder, AgentFactory])
-def builder(request):
-    return request.param
-
-
 # Building
 
 
-def test_p12_steps_are_a_chain_and_checkpoints_have_their_names(builder):
+def test_p12_steps_are_a_chain_and_checkpoints_have_their_names():
     saver = MemorySaver()
     agent = (
-        builder()
+        AgentBuilder()
         .with_step("prepare", lambda state: {"topic": "tea"})
         .with_chat(echo, prompt_template="About {topic}")
         .with_chat(echo, name="answer")
@@ -83,9 +78,9 @@ def test_p8_factory_and_builder_make_the_same_history():
     assert histories[0] == histories[1]
 
 
-def test_p11_an_agent_is_built_in_both_ways(builder):
-    built = builder().with_chat(echo).build()
-    abuilt = asyncio.run(builder().with_chat(echo).abuild())
+def test_p11_an_agent_is_built_in_both_ways():
+    built = AgentBuilder().with_chat(echo).build()
+    abuilt = asyncio.run(AgentBuilder().with_chat(echo).abuild())
     assert transcript(built.run("hello")) == transcript(abuilt.run("hello"))
 
 
@@ -141,8 +136,8 @@ def test_a_chat_step_needs_a_model():
         AgentBuilder().with_chat()
 
 
-def test_p7_a_wrong_checkpointer_is_an_error_with_its_cause(builder):
-    building = builder()
+def test_p7_a_wrong_checkpointer_is_an_error_with_its_cause():
+    building = AgentBuilder()
     with pytest.raises(ValueError, match="Invalid checkpointer configuration: a checkpointer must be") as raised:
         building.with_checkpointer(7)
     assert isinstance(raised.value.__cause__, CheckpointerConfigurationError)
@@ -696,21 +691,11 @@ def test_synchronous_runs_call_the_model():
         ([{"role": "human", "content": "x"}], r"messages\[0\] must be .*, not the role 'human'; "),
     ],
 )
-@pytest.mark.parametrize("method", ["run", "stream", "arun", "astream"])
-def test_a_wrong_message_is_an_error_before_anything_is_stored(method, messages, problem):
+def test_a_wrong_message_is_an_error_before_anything_is_stored(messages, problem):
     agent = AgentBuilder().with_chat(Script("x")).with_checkpointer(MemorySaver()).build()
-
-    async def arun():
-        return await agent.arun({"messages": messages}, "t")
-
-    calls = {
-        "run": lambda: agent.run({"messages": messages}, "t"),
-        "stream": lambda: agent.stream({"messages": messages}, "t"),
-        "arun": lambda: asyncio.run(arun()),
-        "astream": lambda: agent.astream({"messages": messages}, "t"),
-    }
-    with pytest.raises(ValueError, match=problem):
-        calls[method]()
+    for start in (agent.run, agent.stream, agent.astream, lambda *given: asyncio.run(agent.arun(*given))):
+        with pytest.raises(ValueError, match=problem):
+            start({"messages": messages}, "t")
     assert agent.get_state_history("t") == []
 
 

@@ -141,8 +141,6 @@ class CheckpointerConfig(Settings):
         options = {name: _reveal(value) for name, value in (self.config or {}).items()}
         if "name" in options:
             raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
-        if self.type == "postgres" and not {"connection_string", "path", "pool"} & set(options):
-            raise CheckpointerConfigurationError("the checkpointer type 'postgres' needs config.connection_string")
         return options
 
     def to_dict(self) -> dict[str, Any]:

@@ -138,7 +138,10 @@ class McpServers:
     def _make_tool(self, server: McpServer, described: Any) -> Tool:
         name = described.name
         what = f"call {name}"
-        may_repeat = _may_repeat(described.annotations)
+        hints = described.annotations
+        may_repeat = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+        approval = server.settings.requires_approval
+        offered = re.sub(r"[^A-Za-z0-9_-]", "_", server.settings.prefix + name)  # what the protocol allows
 
         async def call(**arguments: Any) -> Any:
             sendable = to_plain(arguments)
@@ -150,12 +153,12 @@ class McpServers:
             return await self._call(server, what, call_tool, may_repeat=may_repeat)
 
         return Tool(
-            name=_tool_name(server.settings.prefix + name),
+            name=offered[:_LONGEST_NAME],
             description=described.description or "",
             parameters={"type": "object", "properties": {}, **described.input_schema},  # models insist on both
             function=call,
             is_async=True,
-            requires_approval=_needs_approval(server, name),
+            requires_approval=approval if isinstance(approval, bool) else name in approval,
             **server.settings.call_options(name),
         )
 
@@ -244,20 +247,6 @@ async def _list_all_tools(client: Client) -> list[Any]:
     return found
 
 
-def _needs_approval(server: McpServer, tool: str) -> bool:
-    approval = server.settings.requires_approval
-    if isinstance(approval, bool):
-        return approval
-    return tool in approval
-
-
-def _may_repeat(hints: Any) -> bool:
-    """Return whether a server declares that a tool may be called twice."""
-    if hints is None:
-        return False
-    return bool(hints.read_only_hint or hints.idempotent_hint)
-
-
 def _require_tools(server: str, key: str, names: Iterable[str], by_name: Mapping[str, Any]) -> None:
     """Check that a server has the tools that one of its settings names.
 
@@ -271,12 +260,6 @@ def _require_tools(server: str, key: str, names: Iterable[str], by_name: Mapping
         raise AgentConfigurationError(
             f"the MCP server {server!r}: {key} names {name!r}, which is not a tool of the server; it has {known}"
         )
-
-
-def _tool_name(name: str) -> str:
-    """Return a name that a model may be offered: with `_` for what the protocol does not allow."""
-    allowed = re.sub(r"[^A-Za-z0-9_-]", "_", name)
-    return allowed[:_LONGEST_NAME]
 
 
 def _read_result(tool: str, result: Any) -> Any:

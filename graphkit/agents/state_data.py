@@ -50,7 +50,8 @@ class StateSerializer:
             CheckpointSerializationError: a value cannot be stored; the message has its path.
         """
         try:
-            body = _make_codec(state).pack(_plain(state))
+            plain = _plain(state)
+            body = Codec(find_value_types(plain)).pack(plain)
         except CheckpointSerializationError:
             if not allow_pickle:
                 raise
@@ -132,10 +133,6 @@ def _plain(state: Any) -> Any:
     if isinstance(state, Mapping) and not isinstance(state, dict):
         state = dict(state)
     return freeze(state)
-
-
-def _make_codec(state: Any) -> Codec:
-    return Codec(find_value_types(_plain(state)))
 
 
 def _pickle(state: Any) -> bytes:

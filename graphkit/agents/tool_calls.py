@@ -65,17 +65,11 @@ def complete_results(messages: Sequence[Any]) -> list[Any]:
                 missing.remove(answered)
         else:
             completed += _explain_missing(missing)
-            missing = _call_ids_of(message)
+            ids = [call.get("id") for call in message.get("tool_calls") or ()]
+            missing = list(dict.fromkeys(ids))  # each once
         completed.append(message)
     completed += _explain_missing(missing)
     return completed
-
-
-def _call_ids_of(message: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the tool calls of a message, each once."""
-    calls = message.get("tool_calls") or ()
-    ids = [call.get("id") for call in calls]
-    return list(dict.fromkeys(ids))
 
 
 def _explain_missing(call_ids: Sequence[str]) -> list[dict[str, Any]]:

@@ -75,10 +75,12 @@ class ToolSignature:
             fields[field_name] = _make_field(parameter)
         try:
             self._model: type[BaseModel] = create_model(name, __config__=_CONFIG, **fields)
-            self.parameters: Mapping[str, Any] = _make_schema(self._model)
+            schema = self._model.model_json_schema(schema_generator=_SchemaWithoutTitles)
         except PydanticUserError as error:
             reason = error.message.splitlines()[0]
             raise TypeError(f"the parameters of tool {name!r} have no JSON schema: {reason}") from error
+        schema.pop("title", None)
+        self.parameters: Mapping[str, Any] = schema
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments converted to the types of the annotations.
@@ -98,12 +100,6 @@ class ToolSignature:
             if field_name in model.model_fields_set:
                 checked[name] = getattr(model, field_name)
         return checked
-
-
-def _make_schema(model: type[BaseModel]) -> dict[str, Any]:
-    schema = model.model_json_schema(schema_generator=_SchemaWithoutTitles)
-    schema.pop("title", None)
-    return schema
 
 
 def _parameters_of(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -186,9 +182,6 @@ class Tool:
         _check_name(self.name)
         if not callable(self.function):
             raise TypeError(f"the function of tool {self.name!r} cannot be called: {self.function!r}")
-        self._check_options()
-
-    def _check_options(self) -> None:
         what = f"tool {self.name!r}"
         if self.on_error not in ("model", "raise"):
             raise ValueError(f"on_error of {what} must be 'model' or 'raise', not {self.on_error!r}")

@@ -1,11 +1,17 @@
-"""A model whose replies depend only on the conversation, and shorthands for messages."""
+"""What tests of agents share: a model of which the conversation chooses the reply, and shorthands."""
 
 import itertools
 import json
+import traceback
+from collections.abc import Mapping
 
 from graphkit import StreamingOutput
 
 _IDS = itertools.count()
+APP = "tests.agents.application"
+"""The module that agent files of the tests name."""
+STEPS = f"steps: [{{type: llm, model: '{APP}:echo'}}]\n"
+"""The shortest agent file."""
 
 
 def call(tool, /, id=None, **arguments):
@@ -58,9 +64,31 @@ def transcript(state):
     return [{key: value for key, value in message.items() if key != "id"} for message in state["messages"]]
 
 
+def messages_in(value):
+    """The messages anywhere in a state or in pending writes."""
+    if isinstance(value, Mapping):
+        if "role" in value:
+            return [value]
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [message for item in value for message in messages_in(item)]
+
+
 def contents(state, role="tool"):
     return [message["content"] for message in state["messages"] if message["role"] == role]
 
 
 def texts(outputs):
     return [output.chunk for output in outputs if isinstance(output, StreamingOutput)]
+
+
+def everything_about(error):
+    """What a traceback shows of an error and all that led to it, shown or not."""
+    found, waiting = [], [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and one not in found:
+            found.append(one)
+            waiting += [one.__cause__, one.__context__]
+    return "".join("".join(traceback.format_exception(one)) + repr(one) + str(vars(one)) for one in found)

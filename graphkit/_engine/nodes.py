@@ -315,9 +315,16 @@ class NodeRunner:
         return executor or self.executor or self.history.program.options.executor
 
     def run_parallel(self, node_id: str, parts: list[Steps], limit: int | None = None) -> Steps:
-        """Run the branches of a fork or the items of a map, at most `limit` at the same time."""
+        """Run the branches of a fork or the items of a map.
+
+        Args:
+            node_id: the fork or the map node.
+            parts: the branches or items.
+            limit: how many of them run at the same time, at most; the config of the run may allow fewer.
+        """
+        limits = [number for number in (limit, self.history.config.max_concurrency) if number is not None]
         self.reporter.post_event("parallel.start", node_id, {"tasks": len(parts)})
-        yield from run_concurrently(parts, limit)
+        yield from run_concurrently(parts, min(limits, default=None))
         self.reporter.post_event("parallel.complete", node_id, {"tasks": len(parts)})
 
     def post_overwrites(self, node_id: str, updates: list[tuple[str, dict[str, Any]]]) -> None:

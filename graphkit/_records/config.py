@@ -40,10 +40,10 @@ class StreamMode(StrEnum):
 
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
-_LANGGRAPH_KEYS: Final = frozenset(
-    {"configurable", "metadata", "recursion_limit", "tags", "callbacks", "run_name", "run_id", "max_concurrency"}
-)
-"""The keys of LangGraph's own RunnableConfig; graphkit ignores those that it has no use for."""
+_USED_KEYS: Final = frozenset({"configurable", "metadata", "recursion_limit", "max_concurrency"})
+_TRACING_KEYS: Final = frozenset({"tags", "callbacks", "run_name", "run_id"})
+"""What LangGraph passes on to LangChain's tracers, which graphkit does not have: these keys have no
+effect. docs/langgraph.md says what to use instead of each."""
 
 _OWN_CONFIGURABLE: Final = frozenset({"thread_id", "checkpoint_id", "checkpoint_ns"})
 
@@ -74,6 +74,9 @@ class RunnableConfig(JavaNames):
     """Where the branches of forks and the items of maps run, for one run: any
     `concurrent.futures.Executor`, or a mapping from the id of the node that forks or maps to its
     executor. None: the executor of the graph, or threads. Not stored."""
+    max_concurrency: int | None = None
+    """How many branches of a fork, or items of a map, run at the same time, at most. A map node may
+    have a lower limit of its own. None: no limit."""
 
     def __post_init__(self) -> None:
         _require_str_or_none("thread_id", self.thread_id)
@@ -82,6 +85,8 @@ class RunnableConfig(JavaNames):
             raise _wrong_type("checkpoint_ns", "a str", self.checkpoint_ns)
         if self.max_iterations is not None:
             check_count("max_iterations", self.max_iterations)
+        if self.max_concurrency is not None:
+            check_count("max_concurrency", self.max_concurrency)
         if self.stream_mode.__class__ is not StreamMode:
             mode = StreamMode(self.stream_mode)
             object.__setattr__(self, "stream_mode", mode)
@@ -212,7 +217,7 @@ class RunnableConfig(JavaNames):
         require_node_context("dispatch").outputs.append(output)
 
     def __getitem__(self, key: str) -> Any:
-        """Return "configurable", "metadata" or "recursion_limit", as LangGraph's mapping does."""
+        """Return the value of a key of LangGraph's mapping that has an effect, such as "configurable"."""
         if key == "configurable":
             return {
                 **self.metadata,
@@ -224,6 +229,8 @@ class RunnableConfig(JavaNames):
             return dict(self.metadata)
         if key == "recursion_limit" and self.max_iterations is not None:
             return self.max_iterations
+        if key == "max_concurrency" and self.max_concurrency is not None:
+            return self.max_concurrency
         raise KeyError(key)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -315,6 +322,9 @@ class RunnableConfigBuilder:
 
     recursionLimit = maxIterations
 
+    def maxConcurrency(self, max_concurrency: int | None) -> Self:
+        return self._with(max_concurrency=max_concurrency)
+
     def executor(self, executor: Executor | Mapping[str, Executor] | None) -> Self:
         return self._with(executor=executor)
 
@@ -357,7 +367,7 @@ def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigur
 
 
 def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
-    unknown = [key for key in config if key not in _LANGGRAPH_KEYS]
+    unknown = [key for key in config if key not in _USED_KEYS and key not in _TRACING_KEYS]
     if unknown:
         raise CheckpointerConfigurationError(
             f"unknown config key {unknown[0]!r}; write {{'configurable': {{'thread_id': ...}}}} or a RunnableConfig"
@@ -369,13 +379,17 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
     if isinstance(thread_id, int):
         thread_id = str(thread_id)  # as LangGraph does, and its users rely on it
     metadata = {key: value for key, value in configurable.items() if key not in _OWN_CONFIGURABLE}
-    metadata.update(config.get("metadata") or {})
+    own_metadata = config.get("metadata") or {}
+    if not isinstance(own_metadata, Mapping):
+        raise _wrong_type("config['metadata']", "a mapping", own_metadata)
+    metadata.update(own_metadata)
     return RunnableConfig(
         thread_id=thread_id,
         checkpoint_id=configurable.get("checkpoint_id"),
         checkpoint_ns=configurable.get("checkpoint_ns") or "",
         metadata=metadata,
         max_iterations=config.get("recursion_limit"),
+        max_concurrency=config.get("max_concurrency") or None,  # LangGraph takes 0 as no limit
     )
 
 

@@ -290,19 +290,26 @@ class CompiledGraph(JavaNames):
         return await self.ainvoke(None, config)
 
     async def astate_of(self, config: ConfigLike = None) -> StateSnapshot | None:
-        """As `state_of`."""
+        """As `state_of`; the interrupts are read before it returns."""
         config = RunnableConfig.of(config)
         checkpoint = await self._find_history(config).saver.aget(config)
         if checkpoint is None:
             return None
-        return self._make_snapshot(config, checkpoint)
+        snapshot = self._make_snapshot(config, checkpoint)
+        # `get` has loaded the state. The interrupts would be read on first use, on the event loop.
+        await run_in_thread(getattr, snapshot, "interrupts")
+        return snapshot
 
     async def aget_state(self, config: ConfigLike = None) -> StateSnapshot:
         """As `get_state`."""
         return _require_snapshot(await self.astate_of(config), config)
 
     async def aget_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
-        """As `get_state_history`."""
+        """As `get_state_history`.
+
+        A snapshot reads its state and its interrupts on first use, which may block the event loop;
+        `await aget_state(snapshot.config)` reads them in a thread.
+        """
         config = RunnableConfig.of(config)
         checkpoints = await self._find_history(config).saver.alist(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]

@@ -29,7 +29,7 @@ from graphkit._records.output import (
     WaitingInterrupt as WaitingInterrupt,
 )
 from graphkit._saver.base import BaseCheckpointSaver as BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions as HasVersions
+from graphkit._saver.capabilities import HasVersions as HasVersions
 from graphkit._values.channels import (
     REMOVE as REMOVE,
     RESET as RESET,
@@ -79,7 +79,7 @@ from graphkit.errors import (
 if TYPE_CHECKING:
     from graphkit._build.state_graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
     from graphkit._compiled import CompiledGraph as CompiledGraph
-    from graphkit._diagram.render import GraphRepresentation as GraphRepresentation
+    from graphkit._diagram import GraphRepresentation as GraphRepresentation
     from graphkit._plan.compile_config import CompileConfig as CompileConfig
     from graphkit._plan.events import Event as Event, Observer as Observer
     from graphkit._plan.retry import RetryPolicy as RetryPolicy
@@ -160,7 +160,7 @@ _LAZY: Final = {
     "CompileConfig": "graphkit._plan.compile_config",
     "CompiledGraph": "graphkit._compiled",
     "Event": "graphkit._plan.events",
-    "GraphRepresentation": "graphkit._diagram.render",
+    "GraphRepresentation": "graphkit._diagram",
     "MessagesStateGraph": "graphkit._build.state_graph",
     "Observer": "graphkit._plan.events",
     "RetryPolicy": "graphkit._plan.retry",

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, cast, final
 from weakref import WeakValueDictionary
 
-from graphkit._diagram.render import GraphRepresentation, draw
+from graphkit._diagram import GraphRepresentation, draw
 from graphkit._engine.driver import Driver
 from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
@@ -21,9 +21,9 @@ from graphkit._engine.program import Program, find_programs
 from graphkit._engine.reporter import RunReporter
 from graphkit._engine.state import RunState, is_update
 from graphkit._engine.update import Update
-from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.topology import Topology
+from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt

@@ -11,19 +11,18 @@ from graphkit._public_names import (
 )
 from graphkit._records.config import (
     ConfigLike as ConfigLike,
+    ThreadLike as ThreadLike,
 )
 from graphkit._records.output import (
     InterruptableAction as InterruptableAction,
     InterruptibleAction as InterruptibleAction,
-)
-from graphkit._saver.arguments import (
-    ThreadLike as ThreadLike,
 )
 from graphkit._saver.base import (
     BaseCheckpointSaver as BaseCheckpointSaver,
 )
 from graphkit._saver.capabilities import (
     HasBaseDirectory as HasBaseDirectory,
+    HasVersions as HasVersions,
     Progress as Progress,
     SupportsClose as SupportsClose,
     SupportsCompact as SupportsCompact,
@@ -38,9 +37,6 @@ from graphkit._saver.capabilities import (
 )
 from graphkit._saver.retention import (
     RetentionOptions as RetentionOptions,
-)
-from graphkit._saver.versions import (
-    HasVersions as HasVersions,
 )
 from graphkit._saver.watch import (
     Change as Change,

@@ -14,13 +14,12 @@ from typing import Any, Final
 from graphkit._compiled import CompiledGraph
 from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import RunnableConfig
+from graphkit._records.config import RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.output import GraphResume
-from graphkit._saver.arguments import ThreadLike, resolve_thread_id
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsRepair
-from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.incomplete import StoredCheckpoint
+from graphkit._saver.status import public_metadata
 from graphkit._to_thread import run_in_thread
 from graphkit._values.state import AgentState
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointNotFoundError

@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from threading import Lock
 from typing import Any, Final
 
-from graphkit._named_registry import NamedRegistry
+from graphkit._options import NamedRegistry
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 

@@ -12,12 +12,9 @@ from graphkit._public_names import (
 from graphkit._records.checkpoint import (
     generate_id as generate_id,
 )
-from graphkit._saver.arguments import (
+from graphkit._records.config import (
     check_limit as check_limit,
     resolve_thread_id as resolve_thread_id,
-)
-from graphkit._saver.checkpoint_info import (
-    make_checkpoint_info as make_checkpoint_info,
 )
 from graphkit._saver.failed_threads import (
     FailedThreads as FailedThreads,
@@ -42,11 +39,13 @@ from graphkit._saver.run_lock import (
     get_held_run_locks as get_held_run_locks,
 )
 from graphkit._saver.status import (
+    make_checkpoint_info as make_checkpoint_info,
     with_status as with_status,
     with_status_when_stored as with_status_when_stored,
 )
 from graphkit._saver.watch import (
     is_namespace_inside as is_namespace_inside,
+    iter_changes as iter_changes,
 )
 from graphkit._saver.writes import (
     LatestCheckpoint as LatestCheckpoint,
@@ -57,7 +56,6 @@ from graphkit._saver.writes import (
     find_failure as find_failure,
     find_waiting_interrupts as find_waiting_interrupts,
     is_incomplete as is_incomplete,
-    iter_changes as iter_changes,
 )
 from graphkit._to_thread import (
     run_in_thread as run_in_thread,

@@ -13,8 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeGuard, TypeVar, final
 
-from graphkit._plan.definition import GraphDefinition, Hook
-from graphkit._plan.topology import Call, Condition, Node, Targets
+from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, Node, Targets
 from graphkit._records.config import END, START
 
 Hooked = TypeVar("Hooked", Node, Condition)

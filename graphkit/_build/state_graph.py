@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._build.schema_forms import parse_schema
 from graphkit._compiled import CompiledGraph
-from graphkit._diagram.render import GraphRepresentation, draw
-from graphkit._java_names import JavaNames
-from graphkit._option_checks import check_count, check_seconds
+from graphkit._diagram import GraphRepresentation, draw
+from graphkit._options import check_count, check_seconds
 from graphkit._plan.compile_config import CompileConfig
-from graphkit._plan.definition import GraphDefinition, Hook, HookKind
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.schema import StateSchema
-from graphkit._plan.topology import Call, Condition, Node, StateItems, parse_node_id
+from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, HookKind, Node, StateItems, parse_node_id
+from graphkit._public_names import JavaNames
 from graphkit._records.config import END, START
 from graphkit._values.channels import Channel
 from graphkit._values.state import AgentState, MessagesState, StateSerializer

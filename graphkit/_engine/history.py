@@ -30,8 +30,8 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import NodeContext
 from graphkit._records.output import ABSENT, GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.incomplete import check_complete
+from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import (
     ANSWER,
     FAILURE,

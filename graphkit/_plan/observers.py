@@ -16,9 +16,9 @@ from logging import DEBUG, ERROR, INFO, WARNING, Logger, getLogger
 from threading import Lock
 from typing import Final, final
 
-from graphkit._named_registry import NamedRegistry
+from graphkit._options import NamedRegistry
 from graphkit._plan.events import Event, Level, Observer, call_observer, get_level
-from graphkit._saver.arguments import ThreadLike
+from graphkit._records.config import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Self, final
 
-from graphkit._java_names import JavaNames
 from graphkit._plan.call_kinds import Attempts, run_again
+from graphkit._public_names import JavaNames
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._wording import message_of
 

@@ -11,7 +11,7 @@ from os import urandom
 from time import time_ns
 from typing import Any, Final, Self, final
 
-from graphkit._java_names import JavaNames
+from graphkit._public_names import JavaNames
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, Changes, merge

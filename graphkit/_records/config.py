@@ -7,14 +7,16 @@ mappings.
 from __future__ import annotations
 
 import dataclasses
+import operator
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, final
 
-from graphkit._java_names import JavaNames
-from graphkit._option_checks import check_count
+from graphkit._options import check_count
+from graphkit._public_names import JavaNames
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import CheckpointerConfigurationError
@@ -397,3 +399,29 @@ _DEFAULT: Final = RunnableConfig()
 
 ConfigLike = RunnableConfig | Mapping[str, Any] | None
 """What every method that takes a config accepts."""
+
+
+ThreadLike = str | RunnableConfig | Mapping[str, Any] | None
+"""A thread: its id, or a config that names it; None is the default thread."""
+
+
+def resolve_thread_id(thread: ThreadLike) -> str:
+    """Return the thread id of an id or a config; that of the default thread for None."""
+    if isinstance(thread, str):
+        return thread
+    return RunnableConfig.of(thread).thread
+
+
+def check_limit(limit: int, least: int = 0) -> int:
+    """Return the most results that a caller wants; no sequence has more than `sys.maxsize`.
+
+    Raises:
+        ValueError: it is not a whole number, or below the least.
+    """
+    try:
+        number = operator.index(limit)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise ValueError(f"limit must be a whole number, at least {least}, not {limit!r}")
+    return min(number, sys.maxsize)

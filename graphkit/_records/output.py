@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple, Self, final
 
-from graphkit._java_names import JavaNames
+from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._values.frozen import freeze

@@ -10,12 +10,17 @@ from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Unpack
 
-from graphkit._java_names import JavaNames
+from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
+from graphkit._records.config import (
+    THREAD_ID_DEFAULT,
+    ConfigLike,
+    RunnableConfig,
+    ThreadLike,
+    check_limit,
+    resolve_thread_id,
+)
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._saver.arguments import ThreadLike, check_limit, resolve_thread_id
-from graphkit._saver.checkpoint_info import TAGS_KEY, WRITES_KEY, make_checkpoint_info
 from graphkit._saver.incomplete import (
     IncomingThread,
     StoredCheckpoint,
@@ -24,7 +29,6 @@ from graphkit._saver.incomplete import (
     read_history,
 )
 from graphkit._saver.langgraph_writes import is_langgraph, waiting_interrupts as langgraph_interrupts
-from graphkit._saver.polling_watch import PollingWatch
 from graphkit._saver.retention import Retention, RetentionOptions
 from graphkit._saver.run_lock import (
     HeldRunLock,
@@ -35,8 +39,8 @@ from graphkit._saver.run_lock import (
     lock_for_rewrite,
     locks_held_by_runs,
 )
-from graphkit._saver.status import find_interrupt_ids, with_status
-from graphkit._saver.watch import Watch
+from graphkit._saver.status import TAGS_KEY, WRITES_KEY, find_interrupt_ids, make_checkpoint_info, with_status
+from graphkit._saver.watch import PollingWatch, Watch
 from graphkit._saver.writes import (
     LatestCheckpoint,
     check_tags,

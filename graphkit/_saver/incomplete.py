@@ -24,7 +24,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.capabilities import SupportsCompact, SupportsFlush
-from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import INCOMPLETE, is_incomplete, well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit.errors import CheckpointConflictError, CheckpointerError, CheckpointNotFoundError

@@ -11,7 +11,7 @@ import abc
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from graphkit._java_names import JavaNames
+from graphkit._public_names import JavaNames
 from graphkit._values.channels import REMOVE, RESET, Channel, MessagesChannel
 from graphkit._values.frozen import (
     CONTAINERS,

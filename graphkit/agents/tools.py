@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, final, overload
 
-from graphkit._option_checks import check_seconds
+from graphkit._options import check_seconds
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
 from graphkit.agents.tool_schema import ToolSignature

@@ -16,7 +16,7 @@ from uuid import UUID
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.status import public_metadata
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet
 from graphkit._values.state import Changes, merge

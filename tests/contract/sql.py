@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions
 from savers._sql.saver import SqlSaver
 
 KEYS = {"current": bytes(range(32)), "old": bytes(32)}

@@ -1,7 +1,7 @@
 """langgraph4j's drawings (behaviour 17), re-stated: the layout of both syntaxes."""
 
 from graphkit import END, START, StateGraph
-from graphkit._diagram.render import GraphRepresentation
+from graphkit._diagram import GraphRepresentation
 
 MERMAID, PLANTUML = GraphRepresentation.Type.MERMAID, GraphRepresentation.Type.PLANTUML
 

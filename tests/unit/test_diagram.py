@@ -5,7 +5,7 @@ import re
 import pytest
 
 from graphkit import END, START, StateGraph
-from graphkit._diagram.render import GraphRepresentation, draw
+from graphkit._diagram import GraphRepresentation, draw
 
 MERMAID, PLANTUML = GraphRepresentation.Type.MERMAID, GraphRepresentation.Type.PLANTUML
 FORK = "__PARALLEL__(A)"

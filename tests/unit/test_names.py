@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphkit._java_names import JavaNames, snake_to_camel
+from graphkit._public_names import JavaNames, snake_to_camel
 
 
 class Base(JavaNames):

@@ -4,6 +4,7 @@ from graphkit._values.codec.codec import (
     Codec as Codec,
     MalformedDataError as MalformedDataError,
     array_header as array_header,
+    find_value_types as find_value_types,
 )
 from graphkit._values.codec.type_registry import (
     ApplicationType as ApplicationType,
@@ -13,7 +14,6 @@ from graphkit._values.codec.type_registry import (
     is_renamed as is_renamed,
     type_name as type_name,
 )
-from graphkit._values.codec.value_types import find_value_types as find_value_types
 from graphkit._values.codec.writer import MAX_DEPTH as MAX_DEPTH
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from graphkit._diagram.render import GraphRepresentation
+from graphkit._diagram import GraphRepresentation
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit.cli import options

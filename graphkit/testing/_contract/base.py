@@ -12,8 +12,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import Quality
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions, Quality
 from graphkit.testing._values import (
     CONFIG,
     application_types,

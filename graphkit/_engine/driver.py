@@ -54,7 +54,6 @@ from graphkit._plan.events import Outbox
 from graphkit._records.checkpoint import make_id
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import NodeOutput
-from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.run_lock import find_held_lock, locks_held_by_runs
 from graphkit._to_thread import HeldCancellation
 from graphkit.errors import GraphRunnerError
@@ -103,7 +102,10 @@ class DriverLocks:
         lock = saver.run_lock(config)
         held = find_held_lock(key)
         if held is not None:
-            lock = _enter_both(lock, held.serialize_runs(config.thread, _lock_timeout(saver)))
+            timeout = getattr(saver, "lock_timeout", None)
+            if not isinstance(timeout, (int, float)):
+                timeout = _DEFAULT_TIMEOUT
+            lock = _enter_both(lock, held.serialize_runs(config.thread, float(timeout)))
         self._prepared = lock
         self._hold_keys({key, key_of_namespace})
 
@@ -159,11 +161,6 @@ def _enter_both(first: RunLock, second: RunLock) -> Iterator[None]:
         stack.enter_context(first)
         stack.enter_context(second)
         yield
-
-
-def _lock_timeout(saver: BaseCheckpointSaver) -> float:
-    timeout = getattr(saver, "lock_timeout", None)
-    return float(timeout) if isinstance(timeout, (int, float)) else _DEFAULT_TIMEOUT
 
 
 Steps = Generator[Request, Any, Any]

@@ -237,7 +237,12 @@ class Run:
                 output: NodeOutput
                 if emits_snapshots and history.is_saved:
                     assert history.base is not None
-                    output = StateSnapshot(history.base, history.config, self._visible_state, lambda _: ())
+                    output = StateSnapshot(
+                        history.base,
+                        history.config,
+                        lambda data: state_of(strip_subgraph_updates(data)),
+                        lambda _: (),
+                    )
                 else:
                     output = NodeOutput(node_id, state_of(state.data))
                 if step_updates is not None:
@@ -423,11 +428,6 @@ class Run:
         if history.outer_execution is None:
             yield Finish()
         yield Emit(interrupts[0])
-
-    # Outputs
-
-    def _visible_state(self, data: FrozenDict) -> Any:
-        return self.state.schema.state_factory(strip_subgraph_updates(data))
 
 
 def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str, Any]:

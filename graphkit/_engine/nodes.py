@@ -337,16 +337,13 @@ class NodeRunner:
         writers: dict[str, list[str]] = {}
         for name, update in updates:
             for key in update:
-                if not self._has_reducer(key):
+                channel = self.state.schema.channels.get(key)
+                combines = channel is not None and (channel.reducer is not None or type(channel) is not Channel)
+                if not combines:
                     writers.setdefault(key, []).append(name)
         for key, names in writers.items():
             if len(names) > 1:
                 self.reporter.post_event("parallel.overwrite", node_id, {"key": key, "branches": names})
-
-    def _has_reducer(self, key: str) -> bool:
-        """Return whether the channel of a key combines the old value and the new one."""
-        channel = self.state.schema.channels.get(key)
-        return channel is not None and (channel.reducer is not None or type(channel) is not Channel)
 
 
 def _update_of_generator(command: Command | None, returned: Any) -> Any:
@@ -380,7 +377,11 @@ def execute_fork(runner: NodeRunner, fork: Fork, key: str) -> Steps:
     # Before any branch begins, so that two branches which find nothing stored do not both store it.
     yield from runner.history.ensure_stored()
     prefix = f"{key}." if key else ""
-    branches = [_Branch(runner, fork, index, prefix + _escape_key(head)) for index, head in enumerate(fork.heads)]
+    branches: list[_Branch] = []
+    for index, head in enumerate(fork.heads):
+        # Dots and colons separate the parts of a key, and may be in the id of a node.
+        name = head.replace("~", "~0").replace(".", "~1").replace(":", "~2")
+        branches.append(_Branch(runner, fork, index, prefix + name))
     yield from runner.run_parallel(fork.id, [branch.steps() for branch in branches])
     if any(branch.is_halted for branch in branches):
         raise Halt
@@ -459,8 +460,12 @@ class _Branch:
         # The key is the position in the branch, and not the node: in a loop inside a branch, the same
         # node has a record for each time it was executed.
         task = history.writes.get(TASK + key)
-        if task is not None:
-            return self._repeat(task)
+        if task is not None:  # its node has finished: merge what it returned
+            node_id = task["node"]
+            runner.reporter.count_execution(node_id, self.state.data)
+            for update in task["updates"]:
+                self.state.merge(node_id, unpack(update))
+            return self._require_inside(node_id, task["next"])
         if runner.control.pause_requested:
             raise Halt
         fork = topology.forks.get(node_id)
@@ -484,14 +489,6 @@ class _Branch:
         if runner.dispatched_outputs:
             yield from runner.emit_all(runner.dispatched_outputs)
         return next_node_id
-
-    def _repeat(self, task: dict[str, Any]) -> str:
-        """Merge the recorded updates of a finished node; return what follows it."""
-        node_id = task["node"]
-        self.runner.reporter.count_execution(node_id, self.state.data)
-        for update in task["updates"]:
-            self.state.merge(node_id, unpack(update))
-        return self._require_inside(node_id, task["next"])
 
     def _find_next(self, node: Node, goto: str | None) -> Generator[Request, Any, str]:
         if goto is not None:
@@ -518,11 +515,6 @@ class _Branch:
                 source,
             )
         return target
-
-
-def _escape_key(head: str) -> str:
-    """Return a node's id as a part of a key; dots and colons separate the parts."""
-    return head.replace("~", "~0").replace(".", "~1").replace(":", "~2")
 
 
 # Maps
@@ -590,25 +582,17 @@ class _MapExecution:
         except (Exception, GraphInterrupt) as error:
             reason = f"{failure_message}: {describe_error(error)}"
             raise state.make_error(NodeExecutionError, reason, node.id) from error
-        # `defer` costs no sync; see the top of the module for which records may wait.
         yield from history.ensure_stored()
         writes = {ITEMS + self.key: items}
-        if self._may_find_again(items):
+        # `defer` costs no sync; see the top of the module. Only a single item may wait: of several,
+        # readers see how many there are before the first has finished. And only a plain one: another
+        # may be refused by the saver, which must happen before it runs.
+        is_in_state = isinstance(node.items.function, StateItems)
+        if is_in_state and len(items) <= 1 and kind_of(items) == PLAIN:
             history.defer(writes)
         else:
             yield from history.record_or_defer(writes)
         return items
-
-    def _may_find_again(self, items: Collection[Any]) -> bool:
-        """Return whether the items need no record before anything depends on them.
-
-        Several items are recorded even so: readers see how many there are before the first has
-        finished. Values that are not plain may be refused by the saver, which must happen before an
-        item runs.
-        """
-        assert self.node.items is not None
-        is_in_state = isinstance(self.node.items.function, StateItems)
-        return is_in_state and len(items) <= 1 and kind_of(items) == PLAIN
 
     def _run_item(self, index: int, item: Any) -> Steps:
         """Run the node for one item, unless its result is recorded."""
@@ -627,23 +611,19 @@ class _MapExecution:
                 return
             task = {"node": node.id, "update": self._pack_result(index, result)}
             self.unfinished -= 1
-            yield from self._record_result({TASK + key: task})
+            # The update of the last item waits if it will be stored with the node at once. Outputs are
+            # emitted before that checkpoint, and the caller may close the stream at any of them: with
+            # outputs, it has to be recorded too.
+            is_last = self.unfinished == 0 and not runner.dispatched_outputs
+            if is_last and self.history.stores_directly_after(node):
+                self.history.defer({TASK + key: task})
+            else:
+                yield from self.history.record_or_defer({TASK + key: task})
             if runner.dispatched_outputs:
                 yield from runner.emit_all(runner.dispatched_outputs)
         self.updates[index] = task["update"]
         data = {"branch": key, "nodes": 1, "index": index, "total": len(self.updates)}
         runner.reporter.post_event("parallel.branch", node.id, data)
-
-    def _record_result(self, writes: dict[str, Any]) -> Steps:
-        """Record the update of an item, unless it is the last one and will be stored with the node at once."""
-        history = self.history
-        # Outputs are emitted before the checkpoint, and the caller may close the stream at any of
-        # them. So with outputs, the last update has to be recorded too.
-        is_last = self.unfinished == 0 and not self.runner.dispatched_outputs
-        if is_last and history.stores_directly_after(self.node):
-            history.defer(writes)
-        else:
-            yield from history.record_or_defer(writes)
 
     def _pack_result(self, index: int, result: Any) -> FrozenDict:
         """Return the update of an item as it is recorded."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import ONCE, RunHistory
 from graphkit._engine.requests import Close, Collected, Ended, Next, RunNode, Start, Stop, Task, Wait, Withdraw
+from graphkit._plan.call_kinds import EXHAUSTED, next_chunk
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
@@ -285,7 +286,8 @@ class AsyncPool:
         """Run a task in this event loop if it is async, else on a thread."""
         if isinstance(task, Next):
             if isinstance(task.generator, AsyncGeneratorType):
-                return await _advance_async_generator(task)
+                with executing(task.context):
+                    return await anext(task.generator, Ended(None))
             return await self.cancellation.complete_in_thread(advance_generator, task)
         assert isinstance(task, RunNode)
         # `executing` in line: every step of an async run comes through here.
@@ -313,7 +315,8 @@ class AsyncPool:
 
         self.writer.share()
         ticket = next(self.tickets)
-        if task.executor is None and (is_async(task) or _has_async_form(task)):
+        has_async_form = isinstance(task, RunNode) and task.call.async_form is not None
+        if task.executor is None and (is_async(task) or has_async_form):
             coroutine = _capture_outcome(self._run_here(task))
         else:
             coroutine = self._await_future(ticket, task, self.futures.submit(ticket, task))
@@ -397,10 +400,6 @@ def is_async(task: Task) -> bool:
     return isinstance(task, Next) and inspect.isasyncgen(task.generator)
 
 
-def _has_async_form(task: Task) -> bool:
-    return isinstance(task, RunNode) and task.call.async_form is not None
-
-
 async def _capture_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
     import asyncio
 
@@ -410,14 +409,6 @@ async def _capture_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
         raise
     except BaseException as error:  # noqa: BLE001 - an outcome is a value
         return None, error
-
-
-async def _advance_async_generator(task: Next) -> Any:
-    with executing(task.context):
-        try:
-            return await anext(task.generator)
-        except StopAsyncIteration:
-            return Ended(None)
 
 
 async def _await_in_context(task: Task, awaitable: Awaitable[Any]) -> Any:
@@ -565,7 +556,10 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         with executing(context):
             result = remote_call.call.run(remote_call.argument, remote_call.config)
             if result.__class__ is GeneratorType:
-                result = _collect(result)
+                chunks: list[Any] = []
+                while (chunk := next_chunk(result))[0] is not EXHAUSTED:
+                    chunks.append(chunk[0])
+                result = Collected(chunks, chunk[1])
     except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
         raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")
         error = _make_picklable(raised)
@@ -577,15 +571,6 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         attempt=context.attempt,
         interrupt_calls=context.interrupt_calls,
     )
-
-
-def _collect(generator: Any) -> Collected:
-    chunks = []
-    while True:
-        try:
-            chunks.append(next(generator))
-        except StopIteration as end:
-            return Collected(chunks, end.value)
 
 
 def _make_picklable(error: BaseException) -> BaseException:

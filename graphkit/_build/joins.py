@@ -40,7 +40,12 @@ def find_forks(
         edges: by source. The forks have the order of their sources.
         nodes: by id; the destinations that they declare count as edges.
     """
-    successors = _find_successors(edges, nodes)
+    successors = {source: _targets_of(edge) for source, edge in edges.items()}
+    for node in nodes.values():
+        if node.destinations:
+            every = (*successors.get(node.id, ()), *node.destinations)
+            successors[node.id] = tuple(dict.fromkeys(every))
+
     forks: dict[str, Fork] = {}
     problems: list[str] = []
     for source, edge in edges.items():
@@ -57,15 +62,6 @@ def find_forks(
     for fork in forks.values():
         problems += _find_nesting_problems(fork, forks)
     return forks, problems
-
-
-def _find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> Successors:
-    successors = {source: _targets_of(edge) for source, edge in edges.items()}
-    for node in nodes.values():
-        if node.destinations:
-            every = (*successors.get(node.id, ()), *node.destinations)
-            successors[node.id] = tuple(dict.fromkeys(every))
-    return successors
 
 
 def _targets_of(edge: Targets) -> tuple[str, ...]:
@@ -166,13 +162,17 @@ class _JoinSearch:
 
     def _find_path(self) -> list[str] | None:
         """Return a shortest path from a head to the sink, without the sink; None without a path."""
+        # Node -> the node before it; the sink for a head.
         previous = dict.fromkeys(self.heads, _SINK)
         waiting = deque(self.heads)
         while waiting:
             node_id = waiting.popleft()
             for successor in self._next(node_id):
                 if successor == _SINK:
-                    return _trace_back(node_id, previous)
+                    path = [node_id]
+                    while previous[path[-1]] != _SINK:
+                        path.append(previous[path[-1]])
+                    return path[::-1]
                 if successor not in previous:
                     previous[successor] = node_id
                     waiting.append(successor)
@@ -320,19 +320,6 @@ class _JoinSearch:
 
 def _explain_edge_between(head: str, other: str) -> str:
     return f"the branch {head!r} leads to {other!r}, which is a branch itself; remove one of the two edges"
-
-
-def _trace_back(node_id: str, previous: Mapping[str, str]) -> list[str]:
-    """Return the path from a head to a node.
-
-    Args:
-        node_id: the node.
-        previous: node -> the node before it; the sink for a head.
-    """
-    path = [node_id]
-    while previous[path[-1]] != _SINK:
-        path.append(previous[path[-1]])
-    return path[::-1]
 
 
 def _find_reachable(

@@ -89,7 +89,11 @@ class CompileConfig:
             raise TypeError(f"checkpoint_when must be callable, not {self.checkpoint_when!r}; see graphkit.when")
 
         object.__setattr__(self, "migrations", tuple(self.migrations))
-        object.__setattr__(self, "observers", _parse_observers(self.observers))
+        if self.observers != ():
+            # It imports logging, and few graphs have observers.
+            from graphkit._plan.observers import observers_of
+
+            object.__setattr__(self, "observers", observers_of(self.observers))
 
         check_count("max_iterations", self.max_iterations)
         if self.checkpoint_interval < 0:
@@ -151,15 +155,6 @@ def _parse_node_ids(names: str | Iterable[Any]) -> tuple[Any, ...]:
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-
-
-def _parse_observers(observers: Any) -> tuple[Observer, ...]:
-    if isinstance(observers, tuple) and not observers:
-        return ()
-    # It imports logging, and few graphs have observers.
-    from graphkit._plan.observers import observers_of
-
-    return observers_of(observers)
 
 
 @final

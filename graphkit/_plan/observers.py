@@ -141,15 +141,11 @@ class Metrics:
             if event.type == "checkpoint.resume":
                 self._resuming.add(event.thread_id)
             elif event.type == "graph.start":
-                self._begin_run(event)
+                start = _RunStart(timestamp=event.timestamp, is_resumed=event.thread_id in self._resuming)
+                self._resuming.discard(event.thread_id)
+                self._running.setdefault(event.thread_id, []).append(start)
             elif event.type in _ENDS:
                 self._end_runs(event)
-
-    def _begin_run(self, event: Event) -> None:
-        is_resumed = event.thread_id in self._resuming
-        self._resuming.discard(event.thread_id)
-        running = self._running.setdefault(event.thread_id, [])
-        running.append(_RunStart(timestamp=event.timestamp, is_resumed=is_resumed))
 
     def _end_runs(self, event: Event) -> None:
         running = self._running.pop(event.thread_id, [])

@@ -174,7 +174,8 @@ class PydanticSchema(StateSchema):
         corrections: dict[str, Any] = {}
         for name in names:
             value = getattr(instance, name)
-            if name in values or not _has_value(merged, name, value):
+            # A value that was not given was validated before: if it is equal, so is its type.
+            if name in values or name not in merged or not merged[name] == value:  # noqa: SIM201 - its own ==
                 corrections[name] = value
         for name in merged:
             if name not in names:
@@ -253,11 +254,6 @@ def _read_field_channels(model: type[BaseModel]) -> dict[str, Channel]:
             channel.default = partial(field.get_default, call_default_factory=True)
         channels[name] = channel
     return channels
-
-
-def _has_value(data: FrozenDict, name: str, value: Any) -> bool:
-    # The old value was validated before, so if the values are equal, so are their types.
-    return name in data and bool(data[name] == value)
 
 
 def _combine_ops(first: dict[str, int], later: dict[str, int]) -> dict[str, int]:

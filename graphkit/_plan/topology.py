@@ -296,7 +296,11 @@ def find_problems(
         if source != START and source not in nodes:
             problems.append(f"an edge leaves {source!r}, which is not a node of the graph")
         if isinstance(edge, Condition):
-            problems += _find_mapping_problems(source, edge, nodes)
+            problems += [
+                f"the conditional edge of {source!r} maps {key!r} to {target!r}, which is not a node of the graph"
+                for key, target in (edge.mappings or {}).items()
+                if _is_unknown(target, nodes)
+            ]
         else:
             problems += _find_target_problems(source, edge, nodes)
 
@@ -311,14 +315,6 @@ def find_problems(
         if node_id not in nodes:
             problems.append(f"{option} names {node_id!r}, which is not a node of the graph")
     return problems
-
-
-def _find_mapping_problems(source: str, edge: Condition, nodes: Mapping[str, Node]) -> list[str]:
-    return [
-        f"the conditional edge of {source!r} maps {key!r} to {target!r}, which is not a node of the graph"
-        for key, target in (edge.mappings or {}).items()
-        if _is_unknown(target, nodes)
-    ]
 
 
 def _find_target_problems(source: str, targets: list[str], nodes: Mapping[str, Node]) -> list[str]:

@@ -327,16 +327,12 @@ def _freeze_mapping(values: Mapping[str, Any], path: str) -> FrozenDict:
         frozen: FrozenDict = freeze(dict(values))
     except ValueError:
         for key, value in values.items():
-            _check_freezable(f"{path}{key}", value)
+            try:
+                freeze(value)
+            except ValueError as error:
+                raise CheckpointSerializationError(f"{path}{key}", type(value).__name__, str(error)) from error
         raise
     return frozen
-
-
-def _check_freezable(path: str, value: object) -> None:
-    try:
-        freeze(value)
-    except ValueError as error:
-        raise CheckpointSerializationError(path, type(value).__name__, str(error)) from error
 
 
 def _to_microseconds(created_at: datetime) -> int:

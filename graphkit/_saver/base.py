@@ -215,14 +215,14 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         The first has the status of the thread.
         """
         config = RunnableConfig.of(config)
-        infos = [self._make_info(config, checkpoint) for checkpoint in self.list(config)]
+        infos: list[CheckpointInfo] = []
+        for checkpoint in self.list(config):
+            named = config.replace(checkpoint_id=checkpoint.id)
+            writes = self.get_writes(named)
+            infos.append(make_checkpoint_info(config, checkpoint, writes, self.tags_of(named)))
         if infos:
             infos[0] = with_status(self, infos[0])
         return infos
-
-    def _make_info(self, config: RunnableConfig, checkpoint: Checkpoint) -> CheckpointInfo:
-        named = config.replace(checkpoint_id=checkpoint.id)
-        return make_checkpoint_info(config, checkpoint, self.get_writes(named), self.tags_of(named))
 
     def recent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
         """Return the newest `limit` items of `history`. Costs at most as much as `history`.
@@ -334,16 +334,14 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         self, metadata: Mapping[str, Any], thread_id: ThreadLike, limit: int | None
     ) -> Sequence[CheckpointInfo]:
         """Return the results of `search`. For implementers: the limit is valid."""
-        matching = self._iter_matching(metadata, thread_id)
+        matching = (
+            info
+            for thread in self._select_threads(thread_id)
+            for namespace in self.namespaces(thread)
+            for info in self.history(RunnableConfig(thread, checkpoint_ns=namespace))
+            if metadata.items() <= info.metadata.items()
+        )
         return [*islice(matching, limit)]
-
-    def _iter_matching(self, metadata: Mapping[str, Any], thread_id: ThreadLike) -> Iterator[CheckpointInfo]:
-        for thread in self._select_threads(thread_id):
-            for namespace in self.namespaces(thread):
-                config = RunnableConfig(thread, checkpoint_ns=namespace)
-                for info in self.history(config):
-                    if metadata.items() <= info.metadata.items():
-                        yield info
 
     def size(self, thread: ThreadLike = None) -> int:  # noqa: ARG002 - for savers that can
         """Return the number of bytes that a thread, or the whole store (None), takes.

@@ -88,7 +88,14 @@ def with_status(
         latest: the checkpoint, with any status.
         writes: its pending writes, if the caller has them.
     """
-    return latest._replace(status=_decide_status(saver, latest, writes))
+    config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
+    stopped = latest.stopped
+    if stopped == "interrupted" and not is_langgraph(latest.metadata):
+        stopped = _look_into_nested_graphs(saver, config, writes)
+    status = stopped or _describe_progress(latest)
+    if not status:
+        status = "running" if saver.is_run_locked(config) else "stalled"
+    return latest._replace(status=status)
 
 
 def with_status_when_stored(info: CheckpointInfo) -> CheckpointInfo:
@@ -97,19 +104,6 @@ def with_status_when_stored(info: CheckpointInfo) -> CheckpointInfo:
     A run that has neither ended nor stopped at it was running then: it had just stored it.
     """
     return info._replace(status=info.stopped or _describe_progress(info) or "running")
-
-
-def _decide_status(saver: BaseCheckpointSaver, latest: CheckpointInfo, writes: Mapping[str, Any] | None) -> str:
-    config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
-    stopped = latest.stopped
-    if stopped == "interrupted" and not is_langgraph(latest.metadata):
-        stopped = _look_into_nested_graphs(saver, config, writes)
-    decided = stopped or _describe_progress(latest)
-    if decided:
-        return decided
-    if saver.is_run_locked(config):
-        return "running"
-    return "stalled"
 
 
 def _describe_progress(latest: CheckpointInfo) -> str:

@@ -326,22 +326,17 @@ class PollingWatch(Watch):
 
     def _set_first_bookmark(self, key: _HistoryKey, *, latest: bool) -> None:
         thread, namespace = key
-        start = self._find_start(namespace)
-        if start is not None:
+        config = self._config
+        if config is not None and config.checkpoint_ns == namespace and config.checkpoint_id is not None:
+            # The caller has named the checkpoint after which the history is reported.
             versions = self._read_versions(thread)
-            self._bookmarks[key] = _Bookmark(start, writes=frozenset(), versions=versions)
+            self._bookmarks[key] = _Bookmark(config.checkpoint_id, writes=frozenset(), versions=versions)
             return
         history = [info for info in self._saver.history(_make_config(key)) if not is_incomplete(info.metadata)]
         if latest:
             history = history[1:]
         if history:
             self._set_bookmark(key, history[0].id)
-
-    def _find_start(self, namespace: str) -> str | None:
-        """Return the checkpoint after which a history is reported; None if the caller named none."""
-        if self._config is None or self._config.checkpoint_ns != namespace:
-            return None
-        return self._config.checkpoint_id
 
     def _set_bookmark(self, key: _HistoryKey, checkpoint_id: str) -> Mapping[str, Any]:
         """Remember a checkpoint as reported; return its pending writes, which count as reported too."""

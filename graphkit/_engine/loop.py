@@ -236,12 +236,7 @@ class Run:
                 output: NodeOutput
                 if emits_snapshots and history.is_saved:
                     assert history.base is not None
-                    output = StateSnapshot(
-                        history.base,
-                        history.config,
-                        lambda data: state_of(strip_subgraph_updates(data)),
-                        lambda _: (),
-                    )
+                    output = StateSnapshot(history.base, history.config, self._visible_state, lambda _: ())
                 else:
                     output = NodeOutput(node_id, state_of(state.data))
                 if step_updates is not None:
@@ -427,6 +422,10 @@ class Run:
         if history.outer_execution is None:
             yield Finish()
         yield Emit(interrupts[0])
+
+    # Not a lambda in `_run_steps`: its local names would become slower, as those of a closure.
+    def _visible_state(self, data: FrozenDict) -> Any:
+        return self.state.schema.state_factory(strip_subgraph_updates(data))
 
 
 def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str, Any]:

@@ -253,10 +253,10 @@ class RunnableConfig(JavaNames):
         # A saver does this at every put; the generated __init__ would cost as much as the write.
         if checkpoint_id == self.checkpoint_id:
             return self
-        copy = object.__new__(RunnableConfig)
-        fields = copy.__dict__
-        fields.update(self.__dict__)
+        fields = self.__dict__.copy()
         fields["checkpoint_id"] = checkpoint_id
+        copy = object.__new__(RunnableConfig)
+        object.__setattr__(copy, "__dict__", fields)
         return copy
 
     def get_metadata(self, key: str) -> Any | None:

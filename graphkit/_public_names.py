@@ -75,17 +75,12 @@ class JavaNames:
         super().__init_subclass__(**kwargs)
         for base in cls.__mro__[1:]:
             for name in list(vars(base)):
-                if _is_public_snake_case(name) and snake_to_camel(name) in vars(base):
-                    _bind_together(cls, name, snake_to_camel(name))
-
-
-def _is_public_snake_case(name: str) -> bool:
-    return not name.startswith("_") and "_" in name.strip("_")
-
-
-def _bind_together(cls: type, snake: str, camel: str) -> None:
-    own = vars(cls)
-    if snake in own and camel not in own:
-        setattr(cls, camel, own[snake])
-    elif camel in own and snake not in own:
-        setattr(cls, snake, own[camel])
+                is_public = not name.startswith("_") and "_" in name.strip("_")
+                camel = snake_to_camel(name)
+                if not is_public or camel not in vars(base):
+                    continue
+                own = vars(cls)
+                if name in own and camel not in own:
+                    setattr(cls, camel, own[name])
+                elif camel in own and name not in own:
+                    setattr(cls, name, own[camel])

@@ -198,11 +198,9 @@ def _takes(signature: inspect.Signature, option: str) -> bool:
     return False
 
 
-def _load_entry_points() -> Mapping[str, Factory | EntryPoint]:
-    return {point.name: point for point in entry_points(group="graphkit.savers")}
-
-
-_SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry("saver", _load_entry_points)
+_SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry(
+    "saver", lambda: {point.name: point for point in entry_points(group="graphkit.savers")}
+)
 _STORES: Final[NamedRegistry[BaseCheckpointSaver | Factory | EntryPoint]] = NamedRegistry(
     "checkpoint store", _SAVERS.known
 )

@@ -46,14 +46,19 @@ class RunPath:
 
         number = 0
         for source, target in pairwise(path):
-            if not self._is_step(source, target):
+            # A history contains a node twice after an update of its state, and START before each input:
+            # the run did not go from one to the other.
+            if target == START or (source == target and not self._has_edge(source, target)):
                 continue
 
             number += 1
             if target in forks:
                 self._enter_fork(forks[target], number)
             elif source in forks:
-                self._leave_fork(forks[source], target, number)
+                for branch in forks[source].branches.values():
+                    for node_id in sorted(branch & self.nodes):
+                        if self._has_edge(node_id, target):
+                            self._record(number, node_id, target)
             else:
                 self._record(number, source, target)
 
@@ -65,15 +70,6 @@ class RunPath:
             if not self._has_edge(source, target) and source in outside and target in outside:
                 jumps.append((source, target))
         return jumps
-
-    def _is_step(self, source: str, target: str) -> bool:
-        """Return whether the run went from one to the other.
-
-        A history contains a node twice after an update of its state, and START before each input.
-        """
-        if target == START:
-            return False
-        return source != target or self._has_edge(source, target)
 
     def _has_edge(self, source: str, target: str) -> bool:
         edge = self._edges.get(source, [])
@@ -102,13 +98,6 @@ class RunPath:
                     waiting.append(target)
 
         self.nodes |= passed - {fork.join}
-
-    def _leave_fork(self, fork: Fork, target: str, number: int) -> None:
-        """Record the edges from the passed nodes of a fork to the node after it."""
-        for branch in fork.branches.values():
-            for node_id in sorted(branch & self.nodes):
-                if self._has_edge(node_id, target):
-                    self._record(number, node_id, target)
 
     def _record(self, number: int, source: str, target: str) -> None:
         self.steps.setdefault((source, target), []).append(number)
@@ -220,7 +209,11 @@ class DiagramModel:
             self.arrows.append(self._make_arrow(source, target, is_dotted=True))
 
     def _add_node(self, node_id: str, part: Node | GraphDefinition) -> None:
-        graph = _find_graph(part)
+        graph: Topology | GraphDefinition | None = None
+        if isinstance(part, GraphDefinition):
+            graph = part
+        elif part.graph is not None:
+            graph = part.graph.topology
         if graph is None:
             kind: ShapeKind = "map" if isinstance(part, Node) and part.items else "node"
             self._add_shape(node_id, node_id, kind)
@@ -248,7 +241,9 @@ class DiagramModel:
         for target in mappings.values():
             steps.update(self._path.steps.get((source, target), ()))
 
-        name = self._names.allocate(self._prefix + self._name_condition(source))
+        number = 1 + sum(shape.kind == "condition" for shape in self.shapes)
+        wanted = "startcondition" if source == START else f"condition{number}"
+        name = self._names.allocate(self._prefix + wanted)
         self.shapes.append(
             Shape(name=name, label="check state", kind="condition", is_passed=bool(steps)),
         )
@@ -272,12 +267,6 @@ class DiagramModel:
             )
             self.arrows.append(direct._replace(source=name, with_conditions=True))
             self.arrows.append(direct)
-
-    def _name_condition(self, source: str) -> str:
-        if source == START:
-            return "startcondition"
-        number = 1 + sum(shape.kind == "condition" for shape in self.shapes)
-        return f"condition{number}"
 
     def _make_arrow(
         self,
@@ -329,15 +318,6 @@ def _read_parts(graph: Topology | GraphDefinition) -> _Parts:
             edges[source] = [edge]
 
     return _Parts(nodes=graph.nodes, edges=edges, forks=forks)
-
-
-def _find_graph(part: Node | GraphDefinition) -> Topology | GraphDefinition | None:
-    """Return the subgraph that a node is; None if it is not one."""
-    if isinstance(part, GraphDefinition):
-        return part
-    if part.graph is None:
-        return None
-    return part.graph.topology
 
 
 _SAFE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

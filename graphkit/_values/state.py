@@ -175,11 +175,8 @@ class AgentState(JavaNames, Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         value = self._data[key]
-        if self._data.kind == PRIVATE and kind_of(value) == PRIVATE:
-            return self._copy_value(key, value)
-        return value
-
-    def _copy_value(self, key: str, value: Any) -> Any:
+        if self._data.kind != PRIVATE or kind_of(value) != PRIVATE:
+            return value
         # One copy per state object: a node sees its own changes, and no other reader does.
         copies = self.__dict__.setdefault("_copies", {})
         if key not in copies:

@@ -289,7 +289,7 @@ class CheckpointManager:
         history = self.saver.history(RunnableConfig(run_id))
         infos = [*reversed(history)]
         if kind is not None:
-            infos = [info for info in infos if _kind_of(info) == kind]
+            infos = [info for info in infos if info.metadata.get(_KIND) == kind]
         if clean is not None:
             infos = [info for info in infos if _is_clean(info) == clean]
         if node_id is not None:
@@ -355,10 +355,6 @@ class CheckpointManager:
 
 def _node_to_resume(checkpoint: Checkpoint) -> str:
     return checkpoint.next_node_id or checkpoint.node_id
-
-
-def _kind_of(info: CheckpointInfo) -> Any:
-    return info.metadata.get(_KIND)
 
 
 def _is_clean(info: CheckpointInfo) -> bool:

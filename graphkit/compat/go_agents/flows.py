@@ -403,7 +403,9 @@ class _Parallel:
                 yield
             except GraphInterrupt:
                 failed.append(index)
-                raise _make_interrupt_error(self.call) from None
+                name = _get_name(self.call.function)
+                reason = f"{name} called interrupt() inside process_parallel; use a map node"
+                raise GraphRunnerError(reason) from None
             except BaseException:
                 failed.append(index)
                 raise
@@ -473,10 +475,6 @@ class _AsyncParallel(_Parallel):
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
             return self._make_update(tasks)
-
-
-def _make_interrupt_error(call: Call) -> GraphRunnerError:
-    return GraphRunnerError(f"{_get_name(call.function)} called interrupt() inside process_parallel; use a map node")
 
 
 # Calls

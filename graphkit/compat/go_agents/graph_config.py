@@ -69,14 +69,10 @@ class _Config(BaseModel):
         """
         fields = {name: getattr(self, name) for name in self.model_fields_set}
         for name in other.model_fields_set:
-            fields[name] = _merge_values(getattr(self, name), getattr(other, name))
+            old = getattr(self, name)
+            new = getattr(other, name)
+            fields[name] = old.merge(new) if isinstance(old, _Config) and isinstance(new, _Config) else new
         return type(self)(**fields)
-
-
-def _merge_values(old: Any, new: Any) -> Any:
-    if isinstance(old, _Config) and isinstance(new, _Config):
-        return old.merge(new)
-    return new
 
 
 class CheckpointConfig(_Config):

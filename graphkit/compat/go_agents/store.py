@@ -71,7 +71,6 @@ class State:
             checkpoint_node="",
             timestamp=datetime.now(UTC),
             observer=observer,
-            secrets={},
         )
         _emit(self, "state.create")
 
@@ -82,8 +81,8 @@ class State:
         run_id: str,
         checkpoint_node: str,
         timestamp: datetime,
-        observer: Observer | None,
-        secrets: Mapping[str, Any],
+        observer: Observer | None = None,
+        secrets: Mapping[str, Any] = _EMPTY,
     ) -> None:
         set_field = object.__setattr__
         set_field(self, "_data", data)
@@ -94,26 +93,10 @@ class State:
         set_field(self, "_secrets", secrets)
 
     @classmethod
-    def _restore(
-        cls,
-        *,
-        data: FrozenDict,
-        run_id: str,
-        checkpoint_node: str,
-        timestamp: datetime,
-        observer: Observer | None = None,
-        secrets: Mapping[str, Any] = _EMPTY,
-    ) -> State:
-        """Make a State from fields that are known to be valid and frozen. Emits no event."""
+    def _restore(cls, **fields: Any) -> State:
+        """Make a State from the fields of `_fill`, which are known to be valid and frozen. Emits no event."""
         state = cls.__new__(cls)
-        state._fill(  # noqa: SLF001 - its own class
-            data=data,
-            run_id=run_id,
-            checkpoint_node=checkpoint_node,
-            timestamp=timestamp,
-            observer=observer,
-            secrets=secrets,
-        )
+        state._fill(**fields)  # noqa: SLF001 - its own class
         return state
 
     def _with(self, **changes: Any) -> State:

@@ -112,7 +112,11 @@ class CompiledGraph(JavaNames):
         everything stored. Before the run emits its last output, everything is stored and the run
         lock is released.
         """
-        self._refuse_async()
+        if self.topology.asynchronous:
+            names = ", ".join(map(repr, self.topology.asynchronous))
+            raise GraphRunnerError(
+                f"the graph has asynchronous nodes or edges ({names}): run it with astream or ainvoke"
+            )
         run = self._make_run(input, config)
         return Driver(run, active_runs=self._running).drive(run.steps())
 
@@ -417,13 +421,6 @@ class CompiledGraph(JavaNames):
             if latest is not None:
                 found += [interrupt for interrupt in latest.interrupts if interrupt.id in nested]
         return found
-
-    def _refuse_async(self) -> None:
-        if self.topology.asynchronous:
-            names = ", ".join(map(repr, self.topology.asynchronous))
-            raise GraphRunnerError(
-                f"the graph has asynchronous nodes or edges ({names}): run it with astream or ainvoke"
-            )
 
     # Java names
     invokeFinal = invoke_final

@@ -109,8 +109,19 @@ def _restore_last_good(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
         has_latest = saver.get(config) is not None
     except CheckpointCorruptionError:
         has_latest = False
-    if not has_latest:
-        _append_copy(saver, config, checkpoint)
+    if has_latest:
+        return
+    # A copy with the pending writes, appended after the damage. Nothing is removed.
+    copy = Checkpoint(
+        node_id=checkpoint.node_id,
+        next_node_id=checkpoint.next_node_id,
+        state=checkpoint.state,
+        parent_id=checkpoint.id,
+        metadata=public_metadata(checkpoint.metadata),
+    )
+    writes = saver.get_writes(config.with_check_point_id(checkpoint.id))
+    with saver.run_lock(config):
+        StoredCheckpoint(copy, writes=writes).put(saver, config)
 
 
 def _read(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint | None:
@@ -144,20 +155,6 @@ def _find_before_damage(
             )
             return checkpoint
     raise damage
-
-
-def _append_copy(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> None:
-    """Append a copy of a checkpoint, with its pending writes, after the damage. Removes nothing."""
-    copy = Checkpoint(
-        node_id=checkpoint.node_id,
-        next_node_id=checkpoint.next_node_id,
-        state=checkpoint.state,
-        parent_id=checkpoint.id,
-        metadata=public_metadata(checkpoint.metadata),
-    )
-    writes = saver.get_writes(config.with_check_point_id(checkpoint.id))
-    with saver.run_lock(config):
-        StoredCheckpoint(copy, writes=writes).put(saver, config)
 
 
 set_public_module(globals(), __name__)

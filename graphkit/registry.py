@@ -175,8 +175,12 @@ def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: 
     except ValueError:  # a builtin without a signature
         return
     known = ", ".join(signature.parameters) or "none"
+    parameters = signature.parameters.values()
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    options = {parameter.name for parameter in parameters if parameter.kind in kinds}
     for option in keywords:
-        if not _takes(signature, option):
+        if not takes_any and option not in options:
             raise CheckpointerConfigurationError(
                 f"{option} is not an option of the saver {name!r}; its options are {known} (path= is the first of them)"
             )
@@ -186,16 +190,6 @@ def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: 
         raise CheckpointerConfigurationError(
             f"the saver {name!r} cannot be made: {error}; its options are {known} (path= is the first of them)"
         ) from error
-
-
-def _takes(signature: inspect.Signature, option: str) -> bool:
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            return True
-        has_keyword = parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
-        if has_keyword and parameter.name == option:
-            return True
-    return False
 
 
 _SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry(

@@ -147,7 +147,9 @@ class Worker:
                 elif once:
                     break
                 else:
-                    has_more = self._read_changes(self._changes, self._seconds_until_due())
+                    soonest = min((candidate.due for candidate in self._candidates.values()), default=_NEVER)
+                    timeout = None if soonest == _NEVER else max(0.0, soonest - now)
+                    has_more = self._read_changes(self._changes, timeout)
         return count
 
     def stop(self) -> None:
@@ -162,13 +164,6 @@ class Worker:
             self._changes.wake()
 
     # Which threads there are to serve
-
-    def _seconds_until_due(self) -> float | None:
-        """Return how many seconds remain until a candidate is due; None if there is none."""
-        soonest = min((candidate.due for candidate in self._candidates.values()), default=_NEVER)
-        if soonest == _NEVER:
-            return None
-        return max(0.0, soonest - monotonic())
 
     def _read_changes(self, changes: Watch, timeout: float | None) -> bool:
         """Wait for a change, then handle all that are there, at most one batch.

@@ -94,20 +94,18 @@ class FlattenedGraph:
 
         An inlined subgraph may have several last nodes, so a run cannot stop after it.
         """
-        return [
-            f"interrupt_after names {name!r}, an inlined subgraph without a single last node; "
-            f"{self._suggest_stop(name)}"
-            for name in names
-            if name in self.aliases
-        ]
-
-    def _suggest_stop(self, name: str) -> str:
-        target = self.exits[name]
-        if target == END:
-            return "name its nodes that lead to END"
-        if target == _end_bridge(name):
-            return f"use interrupt_after {target!r}"
-        return f"use interrupt_before {target!r}"
+        problems: list[str] = []
+        for name in names:
+            if name not in self.aliases:
+                continue
+            target = self.exits[name]
+            advice = f"use interrupt_before {target!r}"
+            if target == END:
+                advice = "name its nodes that lead to END"
+            elif target == _end_bridge(name):
+                advice = f"use interrupt_after {target!r}"
+            problems.append(f"interrupt_after names {name!r}, an inlined subgraph without a single last node; {advice}")
+        return problems
 
     def _inline(self, graph_id: str, entry: str, child: FlattenedGraph) -> None:
         """Make the nodes and edges of a subgraph part of this graph."""

@@ -313,24 +313,18 @@ class Run:
             return step_before // interval != self.reporter.step // interval
         seconds = history.clock.measure() - started
         node_id = history.position.node_id
+        # Both count from the latest checkpoint.
+        earlier_ops = {} if earlier_changes is None else earlier_changes.ops
+        ops = {} if self.state.changes is None else self.state.changes.ops
+        changed = tuple(key for key, op in ops.items() if key not in earlier_ops or op != earlier_ops[key])
         step = Step(
             self.next_node_id,
             seconds,
-            self._keys_changed_since(earlier_changes),
+            changed,
             branches=self._nodes_in_fork(node_id),
             next_branches=self._nodes_in_fork(self.next_node_id),
         )
         return when(node_id, self.state.view(), step)
-
-    def _keys_changed_since(self, earlier: Changes | None) -> tuple[str, ...]:
-        """Return the keys that changed after `earlier`; both count from the latest checkpoint."""
-        changes = self.state.changes
-        if changes is None:
-            return ()
-        if earlier is None:
-            return tuple(changes.ops)
-        before = earlier.ops
-        return tuple(key for key, op in changes.ops.items() if key not in before or op != before[key])
 
     def _nodes_in_fork(self, fork_id: str | None) -> frozenset[str]:
         """Return the nodes of the branches of a fork; none if the id is that of a node."""
@@ -357,7 +351,17 @@ class Run:
             self.nested_interrupts += interrupts
             yield from history.record({SUBGRAPH_INTERRUPT + interrupt.id: namespace for interrupt in interrupts})
             raise Halt
-        _merge_nested(runner.state, nested.state, node.id)
+        state = runner.state
+        inner = nested.state
+        assert inner.subgraph_updates is not None
+        # One by one, as the nested nodes returned them: merging the final state instead would apply the
+        # reducers of shared keys a second time to what the nested graph started with. With a reducer
+        # that adds, a nested graph that begins with {"n": 5} and returns {"n": 1} has {"n": 6}; merged
+        # into the outer 5, that would be 11.
+        for update in inner.subgraph_updates.for_outer_graph(inner.data):
+            # Keys of its own stay in the nested graph, if the outer one has a closed schema.
+            state.merge(node.id, state.schema.select_known(update))
+        state.set_private({key: value for key, value in inner.private.items() if key in state.transient})
 
     # A failure
 
@@ -540,14 +544,3 @@ def _clear_answered(
     if answered:
         yield from outer.record({SUBGRAPH_INTERRUPT + interrupt_id: None for interrupt_id in answered})
     return [interrupt_id for interrupt_id in recorded if interrupt_id in waiting]
-
-
-def _merge_nested(state: RunState, nested: RunState, node_id: str) -> None:
-    """Merge the updates of a nested graph that has ended into the outer graph's state."""
-    assert nested.subgraph_updates is not None
-    # One by one, as the nested nodes returned them: merging the final state instead would apply the
-    # reducers of shared keys a second time to what the nested graph started with.
-    for update in nested.subgraph_updates.for_outer_graph(nested.data):
-        # Keys of its own stay in the nested graph, if the outer one has a closed schema.
-        state.merge(node_id, state.schema.select_known(update))
-    state.set_private({key: value for key, value in nested.private.items() if key in state.transient})

@@ -149,7 +149,9 @@ class TaskFutures:
             executor = self.threads
         if isinstance(executor, ThreadPoolExecutor):
             # A copy for each task: two threads cannot enter the same context.
-            future: Future[Any] = executor.submit(copy_context().run, self._run_on_thread, task)
+            # The outcome is a value, because an executor may handle a BaseException in its own way.
+            run: Callable[[Any], Any] = self.call if isinstance(task, RunNode) else advance_generator
+            future: Future[Any] = executor.submit(copy_context().run, capture_outcome, partial(run, task))
         else:
             assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
             self.flush()  # the other process records at the base, which must be stored by then
@@ -158,11 +160,6 @@ class TaskFutures:
             future = executor.submit(perform, make_remote_call(history, task))
         self.by_ticket[ticket] = future
         return future
-
-    def _run_on_thread(self, task: Task) -> Outcome:
-        # The outcome is a value, because an executor may handle a BaseException in its own way.
-        run: Callable[[Any], Any] = self.call if isinstance(task, RunNode) else advance_generator
-        return capture_outcome(partial(run, task))
 
     def collect_outcome(self, ticket: int, task: Task) -> Outcome:
         """Return the result or error of a task whose future is done."""

@@ -282,23 +282,23 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         Raises:
             CheckpointerConfigurationError: all threads are meant, and the saver cannot list them.
         """
-        return [found for thread in self._select_threads(thread_id) for found in self._find_interrupts(thread)]
-
-    def _find_interrupts(self, thread_id: str) -> Sequence[WaitingInterrupt]:
-        latest: dict[str, LatestCheckpoint] = {}
-        for namespace in self.namespaces(thread_id):
-            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
-            checkpoint = self.get(config)
-            if checkpoint is None:
-                continue
-            named = config.replace(checkpoint_id=checkpoint.id)
-            latest[namespace] = LatestCheckpoint(
-                config=named,
-                metadata=checkpoint.metadata,
-                writes=self.get_writes(named),
-                created_at=checkpoint.created_at,
-            )
-        return find_waiting_interrupts(latest)
+        found: list[WaitingInterrupt] = []
+        for thread in self._select_threads(thread_id):
+            latest: dict[str, LatestCheckpoint] = {}
+            for namespace in self.namespaces(thread):
+                config = RunnableConfig(thread, checkpoint_ns=namespace)
+                checkpoint = self.get(config)
+                if checkpoint is None:
+                    continue
+                named = config.replace(checkpoint_id=checkpoint.id)
+                latest[namespace] = LatestCheckpoint(
+                    config=named,
+                    metadata=checkpoint.metadata,
+                    writes=self.get_writes(named),
+                    created_at=checkpoint.created_at,
+                )
+            found += find_waiting_interrupts(latest)
+        return found
 
     def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for savers with versions
         """Return the ids of the threads that hold checkpoints.

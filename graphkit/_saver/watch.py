@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import threading
 from _thread import start_new_thread
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -376,7 +376,13 @@ class PollingWatch(Watch):
         if bookmark is None:
             bookmark = _Bookmark(checkpoint_id="", writes=frozenset(), versions=None)
         reported = bookmark.writes
-        for info in self._read_from(key, bookmark.checkpoint_id):
+        # From the bookmark on, oldest first; all of them if the checkpoint of the bookmark is gone.
+        history = self._saver.history(_make_config(key))
+        ids = [info.id for info in history]
+        if bookmark.checkpoint_id in ids:
+            history = history[: ids.index(bookmark.checkpoint_id) + 1]
+        for stored in reversed(history):
+            info = stored if stored.status else with_status_when_stored(stored)
             if is_incomplete(info.metadata):
                 return  # It will be replaced: by another checkpoint, or by itself without the mark.
             if info.id != bookmark.checkpoint_id:
@@ -387,14 +393,6 @@ class PollingWatch(Watch):
             names = {name for name, _ in new}
             new_writes = {name: value for name, value in writes.items() if name in names}
             yield from iter_changes(key, info, new_writes)
-
-    def _read_from(self, key: _HistoryKey, checkpoint_id: str) -> Sequence[CheckpointInfo]:
-        """Return a checkpoint and those after it, oldest first; all of them if it is gone."""
-        history = self._saver.history(_make_config(key))
-        ids = [info.id for info in history]
-        if checkpoint_id in ids:
-            history = history[: ids.index(checkpoint_id) + 1]
-        return [info if info.status else with_status_when_stored(info) for info in reversed(history)]
 
 
 def _make_config(key: _HistoryKey, checkpoint_id: str | None = None) -> RunnableConfig:

@@ -198,17 +198,15 @@ class CheckpointManager:
                 metadata=metadata,
             )
             self.saver.put(config, checkpoint)
-            self._apply_retention(run_id)  # after the put: the old checkpoint is removed when the new one is stored
+            # After the put: the old checkpoint is removed when the new one is stored.
+            policy = self.policy
+            if policy.retention_strategy == "latest_only":
+                self.saver.prune(run_id, keep_last=1)
+            elif policy.retention_strategy == "prune_old":
+                self.saver.prune(run_id, keep_last=policy.max_checkpoints_per_run)
+            if policy.max_age is not None:
+                self.saver.prune(run_id, older_than=self._clock() - policy.max_age)
         return checkpoint.id
-
-    def _apply_retention(self, run_id: str) -> None:
-        policy = self.policy
-        if policy.retention_strategy == "latest_only":
-            self.saver.prune(run_id, keep_last=1)
-        elif policy.retention_strategy == "prune_old":
-            self.saver.prune(run_id, keep_last=policy.max_checkpoints_per_run)
-        if policy.max_age is not None:
-            self.saver.prune(run_id, older_than=self._clock() - policy.max_age)
 
     @_warn_on_error(lambda: (None, None))
     def restore_from_checkpoint(

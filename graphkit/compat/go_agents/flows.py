@@ -416,7 +416,12 @@ class _Parallel:
         Args:
             futures: futures or tasks that are done or were cancelled, in the order of the items.
         """
-        failures = _find_failures(futures)
+        # The errors of those that failed, by index; cancelled ones did not fail.
+        failures: dict[int, BaseException] = {}
+        for index, future in enumerate(futures):
+            error = None if future.cancelled() else future.exception()
+            if error is not None:
+                failures[index] = error
         if failures and self.errors is None:
             errors = [*failures.values()]
             if self.fail_fast:
@@ -435,16 +440,6 @@ class _Parallel:
         for index, error in failures.items():
             texts[str(index)] = f"{type(error).__name__}: {error}"
         return {**update, self.errors: texts}
-
-
-def _find_failures(futures: Sequence[Any]) -> dict[int, BaseException]:
-    """Return index -> error of the futures or tasks that failed; cancelled ones did not fail."""
-    failures: dict[int, BaseException] = {}
-    for index, future in enumerate(futures):
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            failures[index] = error
-    return failures
 
 
 @final

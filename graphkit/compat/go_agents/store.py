@@ -195,7 +195,13 @@ class State:
                 key.
         """
         for key, value in self._data.items():
-            _check_json(key, value)
+            try:
+                is_preserved = isinstance(key, str) and json.loads(json.dumps(value, allow_nan=False)) == value
+            except (TypeError, ValueError, RecursionError):
+                is_preserved = False
+            if not is_preserved:
+                reason = "JSON has no form for it; a saver may"
+                raise CheckpointSerializationError(str(key), type(value).__name__, reason)
         fields = {
             "data": self._data,
             "run_id": self.run_id,
@@ -416,12 +422,3 @@ def _emit(state: State, type_: str, **data: Any) -> None:
         data=FrozenDict({"run_id": state.run_id, **data}),
     )
     call_observer(state.observer, event)
-
-
-def _check_json(key: Any, value: Any) -> None:
-    try:
-        is_preserved = isinstance(key, str) and json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError, RecursionError):
-        is_preserved = False
-    if not is_preserved:
-        raise CheckpointSerializationError(str(key), type(value).__name__, "JSON has no form for it; a saver may")

@@ -236,6 +236,9 @@ class DiagramModel:
 
     def _add_condition(self, source: str, edge: Condition) -> None:
         """Add a condition in both forms: as a shape of its own, and as arrows from its source."""
+        # With {"yes": "b", "no": "c"} out of `a`, the first form has the arrows a -> condition1,
+        # condition1 -yes-> b and condition1 -no-> c, the second a -yes-> b and a -no-> c. A writer shows
+        # one form, and the other as comments.
         mappings = edge.mappings or {}
         steps: set[int] = set()
         for target in mappings.values():
@@ -338,6 +341,8 @@ class NameAllocator:
 
     def allocate(self, wanted: str) -> str:
         """Return the name itself if it is safe and free; otherwise a similar or a numbered one."""
+        # "my node" becomes n3, say: a label shows the id. The number makes it unique without a search for
+        # the next free one, and a second `a`, in another subgraph, becomes a_7.
         base = wanted
         if not _SAFE.fullmatch(wanted) or _RESERVED.match(wanted):
             base = f"n{len(self._taken)}"

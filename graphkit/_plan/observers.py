@@ -148,6 +148,9 @@ class Metrics:
                 self._end_runs(event)
 
     def _end_runs(self, event: Event) -> None:
+        # A nested graph is a run of the same thread, and begins after its outer run: [outer, nested]. The
+        # events do not name a run, so an end is that of the innermost one: first `graph.complete` of the
+        # nested run, then that of the outer.
         running = self._running.pop(event.thread_id, [])
         if event.type == "interrupt.raised":
             ended = running  # a stop ends the outer runs as well

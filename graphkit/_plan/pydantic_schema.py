@@ -237,6 +237,9 @@ class PydanticSchema(StateSchema):
 
     def _validate_assignment(self, data: FrozenDict, name: str, value: Any) -> Any:
         """Return a value as the field stores it. Runs the validators of this field only."""
+        # pydantic validates a single field only where it is assigned to an instance. This one is made
+        # without validation, because its values were validated when they entered the state, and is
+        # dropped. A validator of the field sees the other fields in it, as `info.data`.
         instance = self.model.model_construct(**data)
         self.model.__pydantic_validator__.validate_assignment(instance, name, value)
         return getattr(instance, name)
@@ -283,6 +286,7 @@ def make_state_class(model: type[BaseModel]) -> type[AgentState]:
         def __reduce__(self) -> tuple[Any, ...]:
             return _rebuild_state, (model, dict(self._data))
 
+    # A field may be called as a method of Mapping is: `state.items` is then the field, as in the model.
     for field in model.model_fields:
         if field != "keys":  # dict() calls keys() of a mapping
             setattr(ModelState, field, property(itemgetter(field), _make_setter(field)))

@@ -83,6 +83,8 @@ class RetryPolicy(JavaNames):
             chance: returns a number from 0 to 1, the part of the delay that jitter adds;
                 `random.random` by default.
         """
+        # With 1 s and a factor of 2: 1, 2, 4, 8, ... up to max_delay. Jitter adds up to the same again, so
+        # that many runs that failed at one moment do not come back at one moment.
         try:
             delay = self.initial_delay * float(self.backoff) ** (attempt - 1)
         except OverflowError:  # after a thousand attempts

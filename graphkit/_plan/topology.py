@@ -229,6 +229,9 @@ class Topology:
         Returns:
             The node, the fork or END to go to; None if nothing has this name.
         """
+        # A graph S with a node `check` was inlined, so that node is `S-check` here. A Command(goto="check")
+        # of another node of S means `S-check`; the same of a node outside S means a node `check` of this
+        # graph. END within S is where the edge out of S leads.
         node = None if source is None else self.nodes.get(source)
         if node is not None and name in node.local_names:
             target = node.local_names[name]

@@ -260,7 +260,7 @@ class StateSnapshot(NodeOutput):
 
     def __getattr__(self, name: str) -> Any:
         # Read on first use, so that a caller lists a history of thousands without decoding any
-        # state.
+        # state. Python asks here only while the slot is empty, so the second use costs nothing.
         if name == "state":
             self.state = self._state_factory(self._checkpoint.state)
         elif name == "interrupts":

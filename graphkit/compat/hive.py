@@ -108,6 +108,9 @@ def _shorten(value: Any) -> str:
 def _warn_on_error(make_default: Callable[[], Any]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """With on_error="warn", log an error of the store as a warning and return a default result."""
 
+    # Around whole methods, so that a loop which calls one goes on with a result of the right type: None, an
+    # empty list, or 0. An error of the caller, such as a memory that is no mapping, is a CheckpointerError
+    # too, and is logged as well.
     def decorate(method: Callable[_P, _T]) -> Callable[_P, _T]:
         @wraps(method)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -235,6 +238,7 @@ class CheckpointManager:
         checkpoint = self._restore(run_id, checkpoint_id)
         if checkpoint is None:
             return None
+        # What `save_checkpoint` has added to the context of the caller.
         own_keys = {"run_id", _KIND, _CLEAN}
         return {
             "paused_at": checkpoint.node_id,
@@ -347,6 +351,7 @@ class CheckpointManager:
     def compare(self, run_id: str, first_id: str, second_id: str) -> Comparison:
         """Return what changed between two checkpoints of a run, and the nodes that finished between."""
         comparison = compare(self._require(run_id, first_id), self._require(run_id, second_id))
+        # Both paths begin at the start of the run, so what the second has more is what came after.
         finished_before = len(self._path_to(run_id, first_id))
         return comparison._replace(new_nodes=self._path_to(run_id, second_id)[finished_before:])
 

@@ -367,6 +367,8 @@ class _Parallel:
             with ThreadPoolExecutor(workers, "graphkit-parallel") as pool:
                 # Each item sees the context of the node, and so its observers and `once`.
                 futures = [pool.submit(copy_context().run, run_item, index, item) for index, item in enumerate(items)]
+                # A thread cannot be cancelled: items that run already are waited for, at the end of the
+                # `with`. Only those that have not started are dropped.
                 try:
                     wait(futures, return_when=FIRST_EXCEPTION if self.fail_fast else ALL_COMPLETED)
                 finally:
@@ -396,6 +398,7 @@ class _Parallel:
             index: of the item.
             failed: the indices of the items that failed; shared by all items.
         """
+        # Also seen by items whose thread or task was about to start when the first one failed.
         if failed and self.fail_fast:
             raise CancelledError
         with _notify_start_and_end("worker", index=index):
@@ -452,6 +455,8 @@ class _AsyncParallel(_Parallel):
         items = self._read_items(state)
         workers = self._count_workers(items)
         failed: list[int] = []
+        # A task for each item, of which `workers` run at the same time, in the order of the items. One that
+        # gets its turn after another has failed ends with a CancelledError in `_run_item`.
         free_workers = asyncio.Semaphore(workers)
 
         async def run_item(index: int, item: Any) -> Any:
@@ -466,6 +471,7 @@ class _AsyncParallel(_Parallel):
                 if tasks:
                     await asyncio.wait(tasks, return_when=until)
             finally:
+                # After FIRST_EXCEPTION, or if the node itself is cancelled. A task that is done ignores it.
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)

@@ -159,6 +159,7 @@ class State:
 
     def set_checkpoint_node(self, node_id: str) -> State:
         """Record that a node has finished: its id, and a timestamp later than the one before."""
+        # Later also if the clock was set back: callers sort by it.
         now = max(datetime.now(UTC), self.timestamp + timedelta(microseconds=1))
         return self._with(checkpoint_node=node_id, timestamp=now)
 
@@ -316,6 +317,8 @@ class CheckpointStore:
             created_at=state.timestamp,
             metadata={"run_id": state.run_id, "source": _SOURCE},
         )
+        # A store has one State for each run, so a State replaces the one before. A checkpoint of a graph is
+        # not replaced: its history would lose the state that a fork or a rollback needs.
         with self.saver.run_lock(config):
             latest = self.saver.get(config)
             if latest is not None and latest.metadata.get("source") == _SOURCE:
@@ -379,6 +382,8 @@ class CheckpointStore:
 
     def _find_run(self, run_id: str) -> RunnableConfig | None:
         """Return the address of the latest checkpoint of a run, or None."""
+        # States are stored in a thread of the run's name. A graph's run has an id of its own, and its
+        # thread may hold many runs: those are found by their metadata.
         config = RunnableConfig(run_id)
         if self.saver.get(config) is not None:
             return config

@@ -548,6 +548,14 @@ class _MapExecution:
         Raises:
             Halt: an item waits for a human, or the run was asked to pause.
         """
+        # A map `m` of three items on the main line has the executions "0", "1" and "2". The process dies
+        # after the second item, with these pending writes at the checkpoint before `m`:
+        #
+        #   items: -> [a, b, c]     task:1 -> {node: m, update: {...}}
+        #
+        # The resume finds the items there and not in the state, runs 0 and 2, and merges all three updates
+        # in the order of the items. If item 0 asks a human, its interrupt has the key "0", and its answer
+        # reaches the same item again.
         runner = self.runner
         items = yield from self._resolve_items()
         self.updates = [None] * len(items)

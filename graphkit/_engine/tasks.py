@@ -236,7 +236,9 @@ class ThreadPool:
         Done tasks that are not among them are forgotten.
         """
         # The loop asks again for every ticket that it has not seen the outcome of. What it leaves out
-        # has arrived.
+        # has arrived. Three items run with the tickets 0, 1 and 2: the loop waits for (0, 1, 2) and gets
+        # 1, records it, and waits for (0, 2). Only then is the outcome of 1 dropped: had a Ctrl-C hit the
+        # return of the first wait, the second would have asked for (0, 1, 2) again and got it.
         tickets = request.tickets
         for ticket in self.done.keys() - tickets:
             del self.done[ticket]

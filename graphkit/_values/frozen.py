@@ -228,6 +228,9 @@ def extend_frozen(old: FrozenList, items: Iterable[Any]) -> FrozenList:
     Raises:
         ValueError: an item contains itself, or is nested too deeply.
     """
+    # `base` tells the merge what has changed: a node returns state["messages"] + [reply], the merge sees
+    # that the base of the new list is the value of the key, and notes the length of the old list as the
+    # change. A saver then writes the reply, and not a thousand messages.
     appended = freeze(list(items))
     assert type(appended) is FrozenList
     new = FrozenList(old)

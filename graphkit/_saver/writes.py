@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from logging import getLogger
+from types import NoneType
 from typing import Any, Final, NamedTuple, get_args
 
 from graphkit._records.checkpoint import Checkpoint
@@ -119,53 +120,37 @@ def problem_with_interrupt(interrupt: Any) -> str | None:
     return None
 
 
-def _problem_with_task(task: Any) -> str | None:
-    if not isinstance(task, Mapping):
-        return "a finished task is a mapping"
-    if not isinstance(task.get("branches", 0), int):
-        return "the 'branches' of a finished task are a number"
-    return None
-
-
-def _problem_with_subgraph_interrupt(namespace: Any) -> str | None:
-    if namespace is None or isinstance(namespace, str):
-        return None
-    return "an interrupt in a nested graph is recorded as its namespace, a string, or as None"
-
-
-def _problem_with_update(update: Any) -> str | None:
-    if isinstance(update, Mapping):
-        return None
-    return "an update is a mapping of keys to values"
-
-
-def _problem_with_items(items: Any) -> str | None:
-    if isinstance(items, (list, tuple)):
-        return None
-    return "the items of a map are a list"
-
-
 _WHENS: Final = get_args(When)
 _INTERRUPT_FIELDS: Final = ("node_id", "when", "payload", "created_at")
 _INTERRUPT_SHAPE: Final = f"an interrupt is a mapping with {', '.join(_INTERRUPT_FIELDS)}"
-_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
-    INTERRUPT: problem_with_interrupt,
-    SUBGRAPH_INTERRUPT: _problem_with_subgraph_interrupt,
-    UPDATE: _problem_with_update,
-    TASK: _problem_with_task,
-    ITEMS: _problem_with_items,
+_SHAPES: Final[Mapping[str, tuple[Any, str]]] = {
+    SUBGRAPH_INTERRUPT: (
+        (str, NoneType),
+        "an interrupt in a nested graph is recorded as its namespace, a string, or as None",
+    ),
+    UPDATE: (Mapping, "an update is a mapping of keys to values"),
+    TASK: (Mapping, "a finished task is a mapping"),
+    ITEMS: ((list, tuple), "the items of a map are a list"),
 }
-"""By prefix. Values under other keys may be anything: answers and results of `once` belong to the
-user, and a failure is only shown to people, so its readers accept every value."""
+"""By prefix: the types of a value, and what is wrong with any other. Values under other keys may be
+anything: answers and results of `once` belong to the user, and a failure is only shown to people, so
+its readers accept every value."""
 
 
 def _find_problem(key: str, value: Any) -> str | None:
     """Return why a reader cannot use a pending write; None if it can."""
     head, colon, _ = key.partition(":")
-    check = _CHECKS.get(head + colon)
-    if check is None:
+    prefix = head + colon
+    if prefix == INTERRUPT:
+        return problem_with_interrupt(value)
+    if prefix not in _SHAPES:
         return None
-    return check(value)
+    types, problem = _SHAPES[prefix]
+    if not isinstance(value, types):
+        return problem
+    if prefix == TASK and not isinstance(value.get("branches", 0), int):
+        return "the 'branches' of a finished task are a number"
+    return None
 
 
 def _warn_of(key: str, thread_id: str, problem: str) -> None:

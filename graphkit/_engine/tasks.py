@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -388,7 +388,8 @@ class AsyncPool:
                 await done.wait()
         result, error = self.futures.collect_outcome(ticket, task)
         if error is None and inspect.isawaitable(result):  # a sync function may return an awaitable
-            return await _capture_outcome(_await_in_context(task, result))
+            with executing(task.context):
+                return await _capture_outcome(result)
         return result, error
 
 
@@ -399,20 +400,15 @@ def is_async(task: Task) -> bool:
     return isinstance(task, Next) and inspect.isasyncgen(task.generator)
 
 
-async def _capture_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
+async def _capture_outcome(awaitable: Awaitable[Any]) -> Outcome:
     import asyncio
 
     try:
-        return await coroutine, None
+        return await awaitable, None
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - an outcome is a value
         return None, error
-
-
-async def _await_in_context(task: Task, awaitable: Awaitable[Any]) -> Any:
-    with executing(task.context):
-        return await awaitable
 
 
 def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:

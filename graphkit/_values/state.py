@@ -175,13 +175,13 @@ class AgentState(JavaNames, Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         value = self._data[key]
-        if self._data.kind != PRIVATE or kind_of(value) != PRIVATE:
-            return value
-        # One copy per state object: a node sees its own changes, and no other reader does.
-        copies = self.__dict__.setdefault("_copies", {})
-        if key not in copies:
-            copies[key] = private_copy(value)
-        return copies[key]
+        if self._data.kind == PRIVATE and kind_of(value) == PRIVATE:
+            # One copy per state object: a node sees its own changes, and no other reader does.
+            copies = self.__dict__.setdefault("_copies", {})
+            if key not in copies:
+                copies[key] = private_copy(value)
+            return copies[key]
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)

@@ -9,15 +9,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import END, START, RunnableConfig, StreamMode
-from graphkit._records.context import GraphInterrupt, interrupt
+from graphkit._records.config import (
+    END,
+    START,
+    RunnableConfig,
+    StreamMode,
+)
+from graphkit._records.context import (
+    GraphInterrupt,
+    GraphInterruptException,
+    interrupt,
+)
 from graphkit._records.output import (
     CheckpointInfo,
     Command,
+    GraphInput,
     GraphResume,
     HistorySummary,
     InterruptableAction,
     InterruptionMetadata,
+    MapProgress,
     NodeOutput,
     StateSnapshot,
     StreamingOutput,
@@ -36,7 +47,12 @@ from graphkit._values.channels import (
     RemoveIdentifier,
     ReplaceAllWith,
 )
-from graphkit._values.state import AgentState, MessagesState, StateSerializer
+from graphkit._values.state import (
+    AgentState,
+    MapFailure,
+    MessagesState,
+    StateSerializer,
+)
 from graphkit.errors import (
     AccessDeniedError,
     AgentConfigurationError,
@@ -107,7 +123,9 @@ __all__ = [
     "CompiledGraph",
     "DefaultThreadWarning",
     "Event",
+    "GraphInput",
     "GraphInterrupt",
+    "GraphInterruptException",
     "GraphKitError",
     "GraphRepresentation",
     "GraphResume",
@@ -119,6 +137,8 @@ __all__ = [
     "HistorySummary",
     "InterruptableAction",
     "InterruptionMetadata",
+    "MapFailure",
+    "MapProgress",
     "MaxIterationsError",
     "McpServerError",
     "McpToolError",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import launcher as launching, postgres_server
-from tests.sweeps import FULL_EXAMPLES, Sweep, sampled_items
+from tests.support import launcher as launching, postgres_server
+from tests.support.sweeps import FULL_EXAMPLES, Sweep, sampled_items
 
 COLLECT_INSIDE_TEST = 100_000
 """Objects that a test may make until the collector runs inside it after all, so that memory stays bounded."""

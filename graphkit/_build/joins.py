@@ -21,6 +21,7 @@ from typing import Final, final
 
 from graphkit._plan.topology import Condition, Fork, Node, Targets, fork_id
 from graphkit._records.config import END
+from graphkit.errors import GraphStateError
 
 Successors = Mapping[str, Sequence[str]]
 """Node -> the nodes to which it may lead."""
@@ -40,12 +41,7 @@ def find_forks(
         edges: by source. The forks have the order of their sources.
         nodes: by id; the destinations that they declare count as edges.
     """
-    successors = {source: _targets_of(edge) for source, edge in edges.items()}
-    for node in nodes.values():
-        if node.destinations:
-            every = (*successors.get(node.id, ()), *node.destinations)
-            successors[node.id] = tuple(dict.fromkeys(every))
-
+    successors = _find_successors(edges, nodes)
     forks: dict[str, Fork] = {}
     problems: list[str] = []
     for source, edge in edges.items():
@@ -62,6 +58,30 @@ def find_forks(
     for fork in forks.values():
         problems += _find_nesting_problems(fork, forks)
     return forks, problems
+
+
+def find_chosen_fork(
+    edges: Mapping[str, Targets], nodes: Mapping[str, Node], source: str, heads: Sequence[str]
+) -> Fork:
+    """Return the fork of several targets of a condition.
+
+    Raises:
+        GraphStateError: the branches do not meet.
+    """
+    chosen = {**edges, source: list(heads)}
+    try:
+        return _JoinSearch(source, chosen, _find_successors(chosen, nodes)).find_fork()
+    except _NoJoinError as error:
+        raise GraphStateError(f"the branches out of {source!r} cannot be joined: {error}") from error
+
+
+def _find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> Successors:
+    successors = {source: _targets_of(edge) for source, edge in edges.items()}
+    for node in nodes.values():
+        if node.destinations:
+            every = (*successors.get(node.id, ()), *node.destinations)
+            successors[node.id] = tuple(dict.fromkeys(every))
+    return successors
 
 
 def _targets_of(edge: Targets) -> tuple[str, ...]:

@@ -211,6 +211,15 @@ class HasBaseDirectory(Protocol):
         ...
 
 
+@runtime_checkable
+class HasThreadDirectories(Protocol):
+    """A saver that stores each thread as a directory with logs, in the layout of docs/format.md."""
+
+    def thread_directory(self, thread: ThreadLike = None) -> str:
+        """Return the directory of a thread, whether it exists or not."""
+        ...
+
+
 class HasVersions(JavaNames, abc.ABC):
     """A saver that keeps every released history as a version. Versions count from 1 in each thread."""
 
@@ -229,6 +238,12 @@ class HasVersions(JavaNames, abc.ABC):
         Raises:
             CheckpointNotFoundError: there is no such version.
         """
+
+    def last_tag(self, config: ConfigLike = None) -> Tag | None:
+        """Return the history that was released last; None if there is none."""
+        if self.last_version_by_thread_id(config) is None:
+            return None
+        return self.tag(config)
 
     def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
         """Return the newest version of a thread, or None."""
@@ -274,3 +289,4 @@ class HasVersions(JavaNames, abc.ABC):
     lastVersionByThreadId = last_version_by_thread_id
     getVersion = get_version
     versionNamespaces = version_namespaces
+    lastTag = last_tag

@@ -8,8 +8,8 @@ import pytest
 from savers._sql.encoded_text import encode_text
 from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.sqlite_changes import _Commits
-from tests.forked import run_in_child
 from tests.sql.rows import add_history, put
+from tests.support.forked import run_in_child
 
 LONG = 60
 ANY = None

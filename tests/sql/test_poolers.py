@@ -13,7 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 from savers import PostgresSaver
 from savers._sql import postgres_connections
-from tests import postgres_server
+from tests.support import postgres_server
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0

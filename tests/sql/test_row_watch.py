@@ -16,8 +16,8 @@ from graphkit.testing._values import made, make_interrupt
 from savers._sql import postgres_changes, postgres_session
 from savers._sql.postgres_saver import PostgresSaver
 from savers._sql.sqlite_saver import SqliteSaver
-from tests import postgres_server
-from tests.forked import run_in_child
+from tests.support import postgres_server
+from tests.support.forked import run_in_child
 
 LONG = 60.0
 """No change may wait for the next read of all histories."""

@@ -26,7 +26,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from savers import MemorySaver, SaverWrapper
-from tests.sweeps import ALL
+from tests.support.sweeps import ALL
 from tests.unit.graphs import CONFIG, LOG, chain, stored
 
 pytestmark = pytest.mark.sweep(ALL)

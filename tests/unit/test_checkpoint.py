@@ -10,7 +10,7 @@ import pytest
 
 from graphkit import AgentState, Channels, Checkpoint, CheckpointSerializationError, Tag
 from graphkit.saver_kit import generate_id
-from tests.forked import run_in_child
+from tests.support.forked import run_in_child
 
 
 def made(**fields):

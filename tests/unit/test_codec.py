@@ -26,7 +26,7 @@ from graphkit import WaitingInterrupt
 from graphkit._values.codec import Codec, MalformedDataError, array_header
 from graphkit._values.frozen import PLAIN, PRIVATE, VALUE, FrozenDict, FrozenList, FrozenSet, freeze
 from graphkit.errors import CheckpointerConfigurationError, CheckpointSerializationError
-from tests.sweeps import examples
+from tests.support.sweeps import examples
 
 
 class Colour(enum.Enum):

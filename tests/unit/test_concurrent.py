@@ -21,7 +21,7 @@ from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.sweeps import examples
+from tests.support.sweeps import examples
 from tests.unit.conftest import ListSaver
 
 CONFIG = RunnableConfig("t")

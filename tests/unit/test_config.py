@@ -71,7 +71,6 @@ def test_a_config_is_taken_as_it_is():
 @pytest.mark.parametrize(
     "wrong",
     [
-        "t",
         3,
         ["t"],
         {"thread_id": "t"},

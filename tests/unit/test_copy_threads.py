@@ -27,10 +27,10 @@ from graphkit.testing import ScriptedSaver
 from graphkit.transfer import copy_threads
 from graphkit.values import FrozenDict
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
-from tests.cli.terminal import checkpoint
 from tests.contract.test_minimal import FourMethods, Lists
-from tests.sweeps import examples
-from tests.threads import TYPES, assert_same, everything, exact
+from tests.support.sweeps import examples
+from tests.support.terminal import checkpoint
+from tests.support.threads import TYPES, assert_same, everything, exact
 
 T = RunnableConfig("t")
 SUB = RunnableConfig("t", checkpoint_ns="sub")

@@ -15,7 +15,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
-from tests.sweeps import ALL
+from tests.support.sweeps import ALL
 from tests.unit.graphs import CONFIG, chain, says
 
 pytestmark = pytest.mark.sweep(ALL)

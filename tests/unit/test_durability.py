@@ -25,7 +25,7 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
-from tests.sweeps import ALL
+from tests.support.sweeps import ALL
 from tests.unit import graphs
 from tests.unit.graphs import CONFIG, COUNTED as LOG, Killed, both, outputs as run, stored
 

@@ -19,7 +19,7 @@ from graphkit.transfer import copy_threads, export_threads, import_threads
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.contract.test_minimal import Lists
-from tests.threads import TYPES, assert_same, everything
+from tests.support.threads import TYPES, assert_same, everything
 
 T = RunnableConfig("t")
 NEW = RunnableConfig("new")

@@ -14,8 +14,8 @@ from graphkit.errors import CheckpointSerializationError
 from graphkit.recovery import recover
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver
-from tests.cli.terminal import graphkit as command
-from tests.sweeps import ALL
+from tests.support.sweeps import ALL
+from tests.support.terminal import graphkit as command
 
 pytestmark = pytest.mark.sweep(ALL)
 

@@ -13,7 +13,7 @@ from graphkit._plan.topology import StateItems
 from graphkit.agents.testing import RecordingSaver
 from graphkit.errors import CheckpointSerializationError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.sweeps import ALL
+from tests.support.sweeps import ALL
 from tests.unit.graphs import CONFIG
 
 pytestmark = pytest.mark.sweep(ALL)

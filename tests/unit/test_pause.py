@@ -11,7 +11,7 @@ import pytest
 
 from graphkit import END, START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
-from tests.sweeps import ALL
+from tests.support.sweeps import ALL
 from tests.unit.graphs import CONFIG, LOG, both, chain, says
 
 pytestmark = pytest.mark.sweep(ALL)

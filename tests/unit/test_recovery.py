@@ -22,7 +22,7 @@ from graphkit.errors import (
 )
 from graphkit.recovery import arecover, last_good, recover
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.sweeps import ALL
+from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
 

@@ -8,7 +8,7 @@ import pytest
 from graphkit import END, START, RunnableConfig, StateGraph
 from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
-from tests.forked import run_in_child
+from tests.support.forked import run_in_child
 
 CONFIG = RunnableConfig("t")
 

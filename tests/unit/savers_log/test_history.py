@@ -13,7 +13,7 @@ from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, RELEASE, TOMBSTONE, pack_frame
 from savers._log.log_bytes import MemoryLogBytes
 from savers._log.stored_checkpoint import StoredCheckpoint
-from tests.interruptions import find_places, interrupt
+from tests.support.interruptions import find_places, interrupt
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
-from graphkit._option_checks import check_seconds
+from graphkit._options import check_seconds
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig

@@ -10,7 +10,7 @@ from functools import cache, partial
 from hypothesis import settings
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions
 
 KEYS = {"current": bytes(range(32)), "old": bytes(32)}
 """The keys of sealed savers."""

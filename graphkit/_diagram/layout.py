@@ -1,4 +1,4 @@
-"""DiagramModel: the shapes and arrows of a diagram, in no particular syntax.
+"""DiagramModel: the shapes and arrows of a diagram, in no particular syntax; RunPath: the path of a run in it.
 
 Every shape has a name that all syntaxes accept; the id of the node is its label.
 """
@@ -6,13 +6,102 @@ Every shape has a name that all syntaxes accept; the id of the node is its label
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, Literal, NamedTuple, final
 
-from graphkit._diagram.run_path import RunPath
-from graphkit._plan.definition import GraphDefinition
-from graphkit._plan.topology import Condition, Fork, Node, Targets, Topology
+from graphkit._plan.topology import Condition, Fork, GraphDefinition, Node, Targets, Topology
 from graphkit._records.config import END, START
+
+
+@final
+class RunPath:
+    """The path of a run.
+
+    Attributes:
+        nodes: the nodes that the run passed. Within a fork: those that every run passes, and those
+            that the caller named.
+        steps: by edge, the numbers of the steps that took it.
+    """
+
+    def __init__(
+        self,
+        edges: Mapping[str, Targets],
+        forks: Mapping[str, Fork],
+        path: Sequence[str],
+    ) -> None:
+        """Follow a run.
+
+        Args:
+            edges: by source, as the user wrote them.
+            forks: by id.
+            path: the nodes and forks that the run passed, in order.
+        """
+        self.nodes = set(path)
+        self.steps: dict[tuple[str, str], list[int]] = {}
+        self._edges = edges
+        self._in_branches: set[str] = set()
+        for fork in forks.values():
+            self._in_branches.update(*fork.branches.values())
+
+        number = 0
+        for source, target in pairwise(path):
+            # A history contains a node twice after an update of its state, and START before each input:
+            # the run did not go from one to the other.
+            if target == START or (source == target and not self._has_edge(source, target)):
+                continue
+
+            number += 1
+            if target in forks:
+                self._enter_fork(forks[target], number)
+            elif source in forks:
+                for branch in forks[source].branches.values():
+                    for node_id in sorted(branch & self.nodes):
+                        if self._has_edge(node_id, target):
+                            self._record(number, node_id, target)
+            else:
+                self._record(number, source, target)
+
+    def find_jumps(self, known: Iterable[str]) -> list[tuple[str, str]]:
+        """Return the steps between known nodes outside forks that follow no edge."""
+        outside = set(known) - self._in_branches
+        jumps: list[tuple[str, str]] = []
+        for source, target in self.steps:
+            if not self._has_edge(source, target) and source in outside and target in outside:
+                jumps.append((source, target))
+        return jumps
+
+    def _has_edge(self, source: str, target: str) -> bool:
+        edge = self._edges.get(source, [])
+        if isinstance(edge, Condition):
+            return edge.mappings is not None and target in edge.mappings.values()
+        return target in edge
+
+    def _enter_fork(self, fork: Fork, number: int) -> None:
+        """Record the plain edges from the source of a fork through its branches."""
+        # A history has one checkpoint for the whole fork: which nodes ran in the branches is known only
+        # where an edge leaves no choice. Nodes after a condition are passed only if the caller named them.
+        for head in fork.heads:
+            self._record(number, fork.source, head)
+
+        passed = {fork.join, *fork.heads}
+        waiting = list(fork.heads)
+        while waiting:
+            node_id = waiting.pop()
+            edge = self._edges.get(node_id)
+            if not isinstance(edge, list):
+                continue
+            for target in edge:
+                if target not in passed:
+                    self._record(number, node_id, target)
+                    passed.add(target)
+                    waiting.append(target)
+
+        self.nodes |= passed - {fork.join}
+
+    def _record(self, number: int, source: str, target: str) -> None:
+        self.steps.setdefault((source, target), []).append(number)
+
 
 PASSED_FILL: Final = "#C8E6C9"
 PASSED_LINE: Final = "#2E7D32"
@@ -120,7 +209,11 @@ class DiagramModel:
             self.arrows.append(self._make_arrow(source, target, is_dotted=True))
 
     def _add_node(self, node_id: str, part: Node | GraphDefinition) -> None:
-        graph = _find_graph(part)
+        graph: Topology | GraphDefinition | None = None
+        if isinstance(part, GraphDefinition):
+            graph = part
+        elif part.graph is not None:
+            graph = part.graph.topology
         if graph is None:
             kind: ShapeKind = "map" if isinstance(part, Node) and part.items else "node"
             self._add_shape(node_id, node_id, kind)
@@ -143,12 +236,17 @@ class DiagramModel:
 
     def _add_condition(self, source: str, edge: Condition) -> None:
         """Add a condition in both forms: as a shape of its own, and as arrows from its source."""
+        # With {"yes": "b", "no": "c"} out of `a`, the first form has the arrows a -> condition1,
+        # condition1 -yes-> b and condition1 -no-> c, the second a -yes-> b and a -no-> c. A writer shows
+        # one form, and the other as comments.
         mappings = edge.mappings or {}
         steps: set[int] = set()
         for target in mappings.values():
             steps.update(self._path.steps.get((source, target), ()))
 
-        name = self._names.allocate(self._prefix + self._name_condition(source))
+        number = 1 + sum(shape.kind == "condition" for shape in self.shapes)
+        wanted = "startcondition" if source == START else f"condition{number}"
+        name = self._names.allocate(self._prefix + wanted)
         self.shapes.append(
             Shape(name=name, label="check state", kind="condition", is_passed=bool(steps)),
         )
@@ -172,12 +270,6 @@ class DiagramModel:
             )
             self.arrows.append(direct._replace(source=name, with_conditions=True))
             self.arrows.append(direct)
-
-    def _name_condition(self, source: str) -> str:
-        if source == START:
-            return "startcondition"
-        number = 1 + sum(shape.kind == "condition" for shape in self.shapes)
-        return f"condition{number}"
 
     def _make_arrow(
         self,
@@ -231,15 +323,6 @@ def _read_parts(graph: Topology | GraphDefinition) -> _Parts:
     return _Parts(nodes=graph.nodes, edges=edges, forks=forks)
 
 
-def _find_graph(part: Node | GraphDefinition) -> Topology | GraphDefinition | None:
-    """Return the subgraph that a node is; None if it is not one."""
-    if isinstance(part, GraphDefinition):
-        return part
-    if part.graph is None:
-        return None
-    return part.graph.topology
-
-
 _SAFE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED: Final = re.compile(
     r"call|class|click|default|direction|end|flowchart|graph|href|interpolate|linkstyle|style|subgraph|"
@@ -258,6 +341,8 @@ class NameAllocator:
 
     def allocate(self, wanted: str) -> str:
         """Return the name itself if it is safe and free; otherwise a similar or a numbered one."""
+        # "my node" becomes n3, say: a label shows the id. The number makes it unique without a search for
+        # the next free one, and a second `a`, in another subgraph, becomes a_7.
         base = wanted
         if not _SAFE.fullmatch(wanted) or _RESERVED.match(wanted):
             base = f"n{len(self._taken)}"

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointConflictError, CheckpointerError
 from savers._filesystem import catalog, layout, rewrite
-from savers._filesystem.leftovers import remove_tree
-from savers._filesystem.store import WAS_REMOVED
+from savers._filesystem.store import WAS_REMOVED, remove_tree
 from savers._log.frame import RELEASE, TOMBSTONE
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from savers._filesystem import layout
 from savers._filesystem.catalog import list_namespaces
 from savers._filesystem.io import boot_number, write_whole
-from savers._filesystem.leftovers import remove_temporary_logs
+from savers._filesystem.store import remove_temporary_logs
 from savers._log.frame import HEADER_SIZE, META, META_RECORDS, SEALED, Frame, Header, pack_frame, repack_frame
 from savers._log.frame_log import new_header, pack_meta_frames
 from savers._log.records import Records

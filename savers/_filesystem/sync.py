@@ -17,7 +17,7 @@ from savers._options import Fsync
 from savers._periodic_flush import PeriodicFlush
 
 if TYPE_CHECKING:
-    from savers._filesystem.log_file import LogFile
+    from savers._filesystem.log_bytes import LogFile
     from savers._filesystem.rewrite import SyncedLog
 
 _LOGGER: Final = getLogger("graphkit")

@@ -15,12 +15,10 @@ from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import PRIVATE
 from savers._log import payloads
-from savers._log.chains import Chains
 from savers._log.frame_log import FrameLog, Medium, ThreadIdentity
-from savers._log.history import History
+from savers._log.history import Chains, History
 from savers._log.log_bytes import Change
-from savers._log.packed_history import GrowingValue, PackedHistory, StateDecoder
-from savers._log.tables import TableReader
+from savers._log.packed_history import GrowingValue, PackedHistory, StateDecoder, TableReader
 from savers._log.writer import LogWriter
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError
 from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, DATA, EARLY, MARK, RELEASE, TOMBSTONE, WRITE, Frame
+from savers._log.packed_history import TableReplay
 from savers._log.records import Records
 from savers._log.stored_checkpoint import EarlyWrites
-from savers._log.tables import TableReplay
 
 if TYPE_CHECKING:
     from savers._log.log import AnyLog

@@ -11,10 +11,10 @@ from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY, MARK, SEALED, WRITE, Frame
 from savers._log.log_bytes import MemoryLogBytes
+from savers._log.packed_history import TableReplay
 from savers._log.records import Records
 from savers._log.sealing import read_key_id
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers._log.tables import TableReplay
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing

@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from graphkit.values import Changes
     from savers._compression import Compression
-    from savers._log.chains import Chains
     from savers._log.frame_log import AnyFrameLog
-    from savers._log.history import History
-    from savers._log.tables import TableReader
+    from savers._log.history import Chains, History
+    from savers._log.packed_history import TableReader
 
 USUAL_DEPTH: Final = 16
 """After so many changes, a keyframe follows that costs little. A reader decodes no more of them, and

@@ -14,7 +14,7 @@ from graphkit.errors import CheckpointerError
 from savers._filesystem import rewrite
 from savers._filesystem.log_bytes import FileId
 from savers._options import Fsync
-from savers._periodic_flush import PeriodicFlush
+from savers._threads import PeriodicFlush
 
 if TYPE_CHECKING:
     from savers._filesystem.log_bytes import LogFile

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from savers._log.frame import digest_thread
 from savers._log.frame_log import Medium, ThreadIdentity
 from savers._log.log import Log
-from savers._mutex import hold_if_free
+from savers._threads import hold_if_free
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,12 +23,11 @@ from savers._log.frame import MARK
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver, select_all
 from savers._log.rewriter import Rewriter, replay_states
-from savers._mutex import hold_if_free
 from savers._sql.database import DatabaseDamagedError, PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
 from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
-from savers._waiting import InUseError, WouldWaitError, refuse_waiting
+from savers._threads import InUseError, WouldWaitError, hold_if_free, refuse_waiting
 
 if TYPE_CHECKING:
     from graphkit.abc import Progress, RotationReport, VerifyReport

@@ -10,9 +10,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
-from savers._mutex import is_mine
 from savers._options import Fsync
-from savers._periodic_flush import PeriodicFlush
 from savers._sql.changes import ChangeListener
 from savers._sql.database import SQLITE, Database, Parameters, Row, TableNames, Transaction
 from savers._sql.encoded_text import encode_text
@@ -27,7 +25,7 @@ from savers._sql.sqlite_connection import (
     read_without_opening,
 )
 from savers._sql.sqlite_run_locks import SqliteRunLocks
-from savers._waiting import InUseError, check_may_wait
+from savers._threads import InUseError, PeriodicFlush, check_may_wait, is_mine
 
 _MOST_PROBLEMS: Final = 20
 """The most problems that SQLite describes when it checks a file."""

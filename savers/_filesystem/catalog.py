@@ -190,7 +190,7 @@ def find_begun_end(store: Store, thread: ThreadDirectory) -> int | None:
             return None
         if root.history.closed_by.type == TOMBSTONE:
             return DELETED
-        return root.history.read_closing_version()
+        return root.history.scan.read_closing_version()
     return None
 
 
@@ -368,7 +368,7 @@ def sum_up(log: FileLog) -> LogSummary | None:
         frames.note_read(frame)
     if not count:
         return None
-    last = log.chains.read(keyframe, frames.end).scan.last
+    last = log.history.chains.read(keyframe, frames.end).scan.last
     assert last is not None
     if last.is_replacement:
         return None

@@ -89,7 +89,7 @@ def finish_begun(store: Store, log: FileLog) -> int | None:
     thread = store.locate(log.thread_id)
     version = None
     if log.history.closed_by.type == RELEASE:
-        version = log.history.read_closing_version()
+        version = log.history.scan.read_closing_version()
         finish_release(store, thread, version)
     else:
         delete(store, thread, keep_lock=True)

@@ -278,7 +278,7 @@ def keep(
         for stored, table in replay_states(log, checkpoints, lost_offset):
             rewriter.write(stored, table)
         for waiting in early:
-            new.writer.put_early(waiting.id, log.history.read_packed_writes(waiting))
+            new.writer.put_early(waiting.id, log.history.chains.read_writes(waiting))
         if ending is not None:
             new.end(*ending)
         medium = new.frames.bytes
@@ -299,4 +299,4 @@ def keep_all(store: Store, log: FileLog, ending: tuple[int, int] | None = None) 
     See `keep` for the arguments and the errors.
     """
     checkpoints = log.history.load_index().checkpoints
-    keep(store, log, checkpoints, early=log.history.load_early(), ending=ending)
+    keep(store, log, checkpoints, early=log.history.scan.load_early(), ending=ending)

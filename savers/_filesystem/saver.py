@@ -203,7 +203,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             if kept is None:
                 return 0
             size = log.frames.end
-            early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
+            early = log.history.scan.load_early().select_recent(log.history.load_index().checkpoints)
             rewrite.keep(store, log, kept, early=early)
             if log.refresh():
                 return size - log.frames.end

@@ -65,7 +65,10 @@ class NoChainsError(Exception):
 
 
 class Scan:
-    """Takes in records in their order: checkpoints, and what later records add to them."""
+    """Takes in records in their order: checkpoints, and what later records add to them.
+
+    It knows what the next record needs: the last checkpoint, its keyframe, the early writes.
+    """
 
     def __init__(self, frames: AnyFrameLog, unpack: Unpack, start: int) -> None:
         """Begin before the record at an offset.
@@ -80,8 +83,16 @@ class Scan:
         self.start = start
         self.last: StoredCheckpoint | None = None
         """The checkpoint of the last CHECKPOINT record: the base of the next one."""
+        self.depth = 0
+        """How many changes stand between the last keyframe and the last checkpoint."""
+        self.keyframe_end = 0
+        """Where the last keyframe ends."""
+        self.has_whole_keyframe = False
+        """Whether that keyframe has the whole state; else it names bytes in earlier records."""
         self.early = EarlyWrites()
-        """The early writes that wait for their checkpoint."""
+        """The early writes that wait for their checkpoint, as far as they were read; see `load_early`."""
+        self.early_start = start
+        """Where the early writes begin that were not read yet; `start` or later if there are none."""
         self.written: dict[int, Mapping[str, bytes]] | None = None
         """The packed values of the WRITE records, by their offsets, if they are wanted."""
         self.closed_by: Frame | None = None
@@ -140,7 +151,50 @@ class Scan:
             early.give_to(checkpoint)
             self.early.drop(checkpoint.id)
         self.last = checkpoint
+        self._note_record(decoded if frame.flags & KEY else None)
         return decoded
+
+    def note_appended(self, stored: StoredCheckpoint, keyframe: DecodedRecord | None) -> None:
+        """Note that a checkpoint was appended; `keyframe` is its record, if that is a keyframe."""
+        self.early.give_to(stored)
+        self.last = stored
+        self._note_record(keyframe)
+
+    def _note_record(self, keyframe: DecodedRecord | None) -> None:
+        if keyframe is None:
+            self.depth += 1
+            return
+        self.depth = 0
+        self.keyframe_end = keyframe.checkpoint.end
+        self.has_whole_keyframe = not any(keyframe.entries)
+
+    def load_early(self) -> EarlyWrites:
+        """Return the early writes that wait for their checkpoint.
+
+        Reads the part of the log in which they stand, if it was not read yet.
+        """
+        if self.early_start < self.start:
+            self.early = scan_early(self._frames, self.early_start, self._frames.end)
+            self.start = self.early_start
+        return self.early
+
+    def read_closing_version(self) -> int:
+        """Return the version that the RELEASE record at the end names; 0 for a TOMBSTONE."""
+        assert self.closed_by is not None
+        return payloads.decode_ending(self._frames.path, self.closed_by)
+
+    def copy_end(self, early_start: int) -> Scan:
+        """Return the same end of the log, which does not change with this one.
+
+        Args:
+            early_start: where the early writes begin that this one has not read.
+        """
+        copied = copy(self)
+        copied.last = copy(self.last)
+        copied.early = self.early.copy()
+        copied.written = None
+        copied.early_start = early_start
+        return copied
 
 
 def scan_early(frames: AnyFrameLog, start: int, end: int) -> EarlyWrites:
@@ -278,11 +332,25 @@ class Chains:
             self._take(chain, [frame])
         return chain
 
-    def find_writes(self, offset: int) -> Mapping[str, bytes] | None:
-        """Return the packed values of a WRITE record of the chain that is kept; None if it is not in it."""
-        if self._kept is None or self._kept.scan.written is None:
-            return None
-        return self._kept.scan.written.get(offset)
+    def read_writes(self, stored: StoredCheckpoint) -> dict[str, bytes]:
+        """Return the pending writes of a checkpoint, packed, in the order of their first recording.
+
+        Raises:
+            CheckpointCorruptionError: they are damaged.
+        """
+        frames = self._frames
+        known: Mapping[int, Mapping[str, bytes]] = {}
+        if self._kept is not None and self._kept.scan.written is not None:
+            known = self._kept.scan.written
+        read: dict[int, Mapping[str, bytes]] = {}
+        packed: dict[str, bytes] = {}
+        for key, offset in stored.writes.items():
+            values = read.get(offset) or known.get(offset)
+            if values is None:
+                _, values = payloads.decode_writes(frames.path, frames.records.read(offset, frames.end))
+            read[offset] = values
+            packed[key] = values[key]
+        return packed
 
     # Several chains
 
@@ -365,27 +433,25 @@ def read_newest_id(medium: LogBytes) -> str | None:
 
 
 class History:
-    """The checkpoints of one log; its caller holds the log's mutex."""
+    """The checkpoints of one log; its caller holds the log's mutex.
 
-    def __init__(self, frames: AnyFrameLog, chains: Chains, unpack: Unpack) -> None:
+    Attributes:
+        chains: reads the records around a checkpoint.
+        scan: has taken in the last records.
+    """
+
+    def __init__(self, frames: AnyFrameLog, unpack: Unpack) -> None:
         self._frames = frames
-        self._chains = chains
         self._unpack = unpack
+        self.chains = Chains(frames, unpack)
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: the log was closed."""
-        self._scan = Scan(self._frames, self._unpack, 0)
+        self.chains.forget()
+        self.scan = Scan(self._frames, self._unpack, 0)
         self.index: Index | None = None
         """All checkpoints, if a caller has needed them."""
-        self.depth = 0
-        """How many changes stand between the last keyframe and the last checkpoint."""
-        self.keyframe_end = 0
-        """Where the last keyframe ends."""
-        self.has_whole_keyframe = False
-        """Whether that keyframe has the whole state; else it names bytes in earlier records."""
-        self._early_start = 0
-        """Where the early writes begin that were not read yet; `_scan.start` or later if there are none."""
         self._searched = 0
         """How many bytes were searched for ids."""
 
@@ -396,17 +462,12 @@ class History:
     @property
     def last(self) -> StoredCheckpoint | None:
         """The checkpoint of the last CHECKPOINT record: the base of the next one."""
-        return self._scan.last
+        return self.scan.last
 
     @property
     def closed_by(self) -> Frame | None:
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        return self._scan.closed_by
-
-    def read_closing_version(self) -> int:
-        """Return the version that the RELEASE record at the end names; 0 for a TOMBSTONE."""
-        assert self.closed_by is not None
-        return payloads.decode_ending(self._frames.path, self.closed_by)
+        return self.scan.closed_by
 
     # Reading the log
 
@@ -420,7 +481,7 @@ class History:
         if not self._load_end(size):
             self.load_all(size)
 
-    def _load_end(self, size: int) -> bool:
+    def _load_end(self, size: int) -> bool:  # noqa: C901, PLR0911 - one story, which may end at each of its steps
         # From the end back: zeros, if writers extend the log ahead; records about the last checkpoint; its own record,
         # which says where its keyframe is; from there on forward, the last chain. Each step may find no good record.
         # Whether that is a write that never finished, or damage, only reading from the beginning tells.
@@ -428,12 +489,25 @@ class History:
         back = BackwardReader(frames.records, size)
         back.skip_zeros()
         end = back.offset
-        tail = self._read_tail(back)
-        if not tail or end < frames.end:
+        tail: list[Frame] = []
+        """The last records, newest first."""
+        for frame in back:
+            check_known(frames.path, frame)
+            tail.append(frame)
+            if frame.type in {CHECKPOINT, META}:
+                break
+        if end < frames.end or not tail or tail[-1].type not in {CHECKPOINT, META}:
             return False
-        if tail[-1].type == META:
-            return self._load_tail(tail, back)
         last = tail[-1]
+        if last.type == META:
+            # A log without checkpoints.
+            if not frames.bytes.durability.has_whole_end(chain(tail, back)):
+                return False
+            frames.note_read(tail[0])
+            self.scan = Scan(frames, self._unpack, last.end)
+            for frame in reversed(tail[:-1]):
+                self._take(frames.records.open(frame))
+            return True
         try:
             # Forward, each record takes a third of the time.
             run = frames.records.read_run(last.offset - last.key, end)
@@ -443,59 +517,20 @@ class History:
         if not frames.bytes.durability.has_whole_end(chain(reversed(run), back)):
             return False
         frames.note_read(tail[0])
-        return self._load_last_chain(run, last)
-
-    def _read_tail(self, back: BackwardReader) -> list[Frame]:
-        """Return the last records back to the last CHECKPOINT or META, newest first; none if neither is there."""
-        tail: list[Frame] = []
-        for frame in back:
-            check_known(self._frames.path, frame)
-            tail.append(frame)
-            if frame.type in {CHECKPOINT, META}:
-                return tail
-        return []
-
-    def _load_tail(self, tail: list[Frame], back: BackwardReader) -> bool:
-        """Read a log without checkpoints."""
-        frames = self._frames
-        if not frames.bytes.durability.has_whole_end(chain(tail, back)):
-            return False
-        frames.note_read(tail[0])
-        self._early_start = tail[-1].end
-        self._scan = Scan(frames, self._unpack, self._early_start)
-        for frame in reversed(tail[:-1]):
-            self._take(frames.records.open(frame))
-        return True
-
-    def _load_last_chain(self, run: list[Frame], last: Frame) -> bool:
-        """Read the records from the last keyframe on; return False if one of them is malformed."""
         try:
-            last_chain = self._chains.begin(run)
+            last_chain = self.chains.begin(run)
         except CheckpointCorruptionError:
             return False
         stored = last_chain.scan.last
         if stored is None or stored.offset != last.offset:
             reason = "its keyframe does not lead to it"
-            raise CheckpointCorruptionError(self._frames.path, last.offset, reason)
-        self._adopt(last_chain)
+            raise CheckpointCorruptionError(frames.path, last.offset, reason)
+        # The chain has all of its checkpoints, but nothing of the log before it: neither an index, nor the early
+        # writes that wait since earlier. Its keyframe says how far back these begin; `load_early` reads them. What goes
+        # on from here is a copy, because the chain takes in later records by itself, when a reader needs them.
+        _, early_distance = last_chain.records[0].early
+        self.scan = last_chain.scan.copy_end(last_chain.start - early_distance)
         return True
-
-    def _adopt(self, chain: Chain) -> None:
-        """Go on behind the last chain of the log.
-
-        The chain has all of its checkpoints, but nothing of the log before it: neither an index, nor the early
-        writes that wait since earlier. Its keyframe says how far back these begin; `load_early` reads them.
-        """
-        scan = chain.scan
-        self._scan = Scan(self._frames, self._unpack, chain.start)
-        # Copies: the chain takes in later records by itself, when a reader needs them.
-        self._scan.last = copy(scan.last)
-        self._scan.closed_by = scan.closed_by
-        self._scan.early = scan.early.copy()
-        keyframe = chain.records[0]
-        self._early_start = chain.start - keyframe.early[1]
-        self.depth = len(chain.records) - 1
-        self._note_keyframe(keyframe)
 
     def load_all(self, size: int) -> Index:
         """Read the log forward from its beginning, as far as it is good; return its checkpoints."""
@@ -503,18 +538,17 @@ class History:
         frames.seq = 1
         first = frames.records.read(HEADER_SIZE, HEADER_SIZE + 2 * MAX_PAYLOAD)
         frames.end = first.end
-        self._scan = Scan(frames, self._unpack, first.end)
-        self._early_start = first.end
+        self.scan = Scan(frames, self._unpack, first.end)
         self.index = index = Index()
         self.read_on(size)
         return index
 
     def read_on(self, size: int) -> bool:
         """Take in the records behind the known end; return whether a CHECKPOINT is among them."""
-        before = self._scan.last
+        before = self.scan.last
         for _ in self.iter_on(size):
             pass
-        return self._scan.last is not before
+        return self.scan.last is not before
 
     def iter_on(self, size: int) -> Iterator[Frame]:
         """Take in the records behind the known end, and yield each afterwards."""
@@ -528,19 +562,9 @@ class History:
 
     def _take(self, frame: Frame) -> None:
         """Take in the record behind the known end."""
-        decoded = self._scan.take(frame, self._find_loaded)
-        if decoded is None:
-            return
-        if frame.flags & KEY:
-            self.depth = 0
-            self._note_keyframe(decoded)
-        else:
-            self.depth += 1
-        self._add_to_index(decoded.checkpoint, decoded.target)
-
-    def _note_keyframe(self, keyframe: DecodedRecord) -> None:
-        self.keyframe_end = keyframe.checkpoint.end
-        self.has_whole_keyframe = not any(keyframe.entries)
+        decoded = self.scan.take(frame, self._find_loaded)
+        if decoded is not None:
+            self._add_to_index(decoded.checkpoint, decoded.target)
 
     def _add_to_index(self, checkpoint: StoredCheckpoint, target: str | None) -> None:
         if self.index is not None and not self.index.add(checkpoint, target):
@@ -551,39 +575,22 @@ class History:
         """Return the checkpoint with an id, if it is in the index or the last one."""
         if self.index is not None:
             return self.index.find(id)
-        last = self._scan.last
+        last = self.scan.last
         if last is None or last.id != id:
             return None
         return last
 
     def note_appended(self, stored: StoredCheckpoint, target: str | None, keyframe: DecodedRecord | None) -> None:
         """Note that a checkpoint was appended; `keyframe` is its record, if that is a keyframe."""
-        self._scan.early.give_to(stored)
-        self._scan.last = stored
-        if keyframe is None:
-            self.depth += 1
-        else:
-            self.depth = 0
-            self._note_keyframe(keyframe)
-        self._add_to_index(stored, target)
-
-    # Early writes
-
-    def load_early(self) -> EarlyWrites:
-        """Return the early writes that wait for their checkpoint.
-
-        Reads the part of the log in which they stand, if it was not read yet.
-        """
-        if self._early_start < self._scan.start:
-            self._scan.early = scan_early(self._frames, self._early_start, self._frames.end)
-            self._scan.start = self._early_start
-        return self._scan.early
+        self.scan.note_appended(stored, keyframe)
+        if self.index is not None:
+            self._add_to_index(stored, target)
 
     # Finding checkpoints
 
     def find_latest(self) -> StoredCheckpoint | None:
         """Return the latest checkpoint of the history; None if it is empty."""
-        last = self._scan.last
+        last = self.scan.last
         if self.index is None and (last is None or not last.is_replacement):
             return last
         checkpoints = self.load_index().checkpoints
@@ -593,7 +600,7 @@ class History:
         """Return the checkpoint with an id, or the latest; None if there is none."""
         if id is None:
             return self.find_latest()
-        last = self._scan.last
+        last = self.scan.last
         if last is not None and last.id == id and not last.is_replacement:
             return last
         if self.can_search():
@@ -614,7 +621,7 @@ class History:
         If the bytes can refuse it at the commit, they are not searched for it.
         """
         frames = self._frames
-        last = self._scan.last
+        last = self.scan.last
         if not frames.bytes.is_open or last is None:
             return True
         if last.id == id:
@@ -646,7 +653,7 @@ class History:
         """
         try:
             for offset in offsets:
-                stored = self._chains.find_checkpoint(offset)
+                stored = self.chains.find_checkpoint(offset)
                 if stored is not None and stored.id == id:
                     return stored
         except CheckpointCorruptionError:
@@ -694,10 +701,10 @@ class History:
 
     def _walk_chains(self) -> Iterator[StoredCheckpoint]:
         """Yield the checkpoints, newest first, as `Chains.walk_back` does. Raises the same errors."""
-        last = self._scan.last
+        last = self.scan.last
         if last is None:
             return
-        for stored in self._chains.walk_back(last):
+        for stored in self.chains.walk_back(last):
             # The one object of it that later writes and tags change.
             yield last if stored.offset == last.offset else stored
 
@@ -724,42 +731,16 @@ class History:
             checkpoints = list(self._walk_chains())
         except (NoChainsError, CheckpointCorruptionError):
             # Of a damaged log, the scan finds out where the damage begins.
-            return self._scan_index()
+            frames.in_doubt = True
+            end = frames.end
+            index = self.load_all(end)
+            if frames.end != end:
+                # The scan has stopped early, as at the end of a log.
+                raise CheckpointCorruptionError(frames.path, frames.end, "a record is missing") from None
+            frames.in_doubt = False
+            return index
         index = Index()
         for stored in reversed(checkpoints):
             index.add(stored, None)
         self.index = index
         return index
-
-    def _scan_index(self) -> Index:
-        frames = self._frames
-        frames.in_doubt = True
-        end = frames.end
-        index = self.load_all(end)
-        if frames.end != end:
-            # The scan has stopped early, as at the end of a log.
-            raise CheckpointCorruptionError(frames.path, frames.end, "a record is missing")
-        frames.in_doubt = False
-        return index
-
-    # What belongs to a checkpoint
-
-    def read_packed_writes(self, stored: StoredCheckpoint) -> dict[str, bytes]:
-        """Return the pending writes of a checkpoint, packed, in the order of their first recording.
-
-        Raises:
-            CheckpointCorruptionError: they are damaged.
-        """
-        frames = self._frames
-        read: dict[int, Mapping[str, bytes]] = {}
-        packed: dict[str, bytes] = {}
-        for key, offset in stored.writes.items():
-            values = read.get(offset)
-            if values is None:
-                values = self._chains.find_writes(offset)
-            if values is None:
-                frame = frames.records.read(offset, frames.end)
-                _, values = payloads.decode_writes(frames.path, frame)
-            read[offset] = values
-            packed[key] = values[key]
-        return packed

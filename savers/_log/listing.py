@@ -167,7 +167,7 @@ def read_forward(log: AnyLog) -> Iterator[Checkpoint]:
         CheckpointCorruptionError: the log is damaged.
         CheckpointSerializationError: a state holds a type that is not registered.
     """
-    decoder = log.new_decoder()
+    decoder = log.decoder.make_empty()
     for stored in log.history.load_index().checkpoints:
         before = decoder.last
         ops = decoder.decode_next(log.packed.read(stored), stored.offset)

@@ -16,9 +16,9 @@ from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import PRIVATE
 from savers._log import payloads
 from savers._log.frame_log import FrameLog, Medium, ThreadIdentity
-from savers._log.history import Chains, History
+from savers._log.history import History
 from savers._log.log_bytes import Change
-from savers._log.packed_history import GrowingValue, PackedHistory, StateDecoder, TableReader
+from savers._log.packed_history import GrowingValue, PackedHistory, StateDecoder
 from savers._log.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class Log(Generic[Medium]):
         mutex: held by its user.
         frames: the records, and the bytes below them.
         history: the checkpoints.
+        packed: their states.
+        decoder: unpacks the states; it knows the values of the last one.
+        codec: packs and unpacks values.
         writer: what appends; it knows the newest state.
         expects_release: whether it is a released log, which ends in RELEASE.
         was_removed: whether the last refresh found that something other than a delete or a release
@@ -70,17 +73,13 @@ class Log(Generic[Medium]):
         self.thread_id, self.namespace = identity.owner
         self.mutex = threading.RLock()
         self.frames: FrameLog[Medium, ThreadIdentity] = FrameLog(bytes, identity)
+        self.codec = codec
         # One object for all parts: a listing keeps thousands of logs, and the garbage collector visits each object.
-        self.unpack = unpack = codec.unpack
-        self.pack = codec.pack
-        self.tables = TableReader(self.frames, unpack)
-        self.chains = Chains(self.frames, unpack)
-        self.history = History(self.frames, self.chains, unpack)
-        self.packed = PackedHistory(self.chains, self.tables)
-        self._codec = codec
-        self._serializer = serializer
-        self._decoder = self.new_decoder()
-        self.writer = LogWriter(self.thread_id, self.frames, self.history, self.chains, self.tables, codec, serializer)
+        unpack = codec.unpack
+        self.history = History(self.frames, unpack)
+        self.packed = PackedHistory(self.history.chains, self.frames, unpack)
+        self.decoder = StateDecoder(self.path, codec, serializer)
+        self.writer = LogWriter(self.frames, self.history, self.packed.tables, codec, serializer)
         self.writer.compression = compression
         self.expects_release = expects_release
         self.was_removed = False
@@ -91,7 +90,7 @@ class Log(Generic[Medium]):
 
     def make_copy(self, bytes: Medium) -> Log[Medium]:
         """Return a log of the same history over other bytes, to which this one is rewritten."""
-        return Log(bytes, self.frames.identity, self._codec, self._serializer, self.writer.compression)
+        return Log(bytes, self.frames.identity, self.codec, self.decoder.serializer, self.writer.compression)
 
     @property
     def path(self) -> str:
@@ -200,9 +199,8 @@ class Log(Generic[Medium]):
         self.is_known_absent = False
         self.frames.close()
         self.history.reset()
-        self.chains.forget()
         self.writer.reset()
-        self._decoder.forget()
+        self.decoder.forget()
 
     def end(self, type: int, version: int) -> None:
         """Append the record that ends this log: RELEASE or TOMBSTONE. The caller closes it."""
@@ -230,16 +228,15 @@ class Log(Generic[Medium]):
         size = 0 if index is None else _ENTRY_COST * len(index.checkpoints)
         if self.writer.state is not None:
             size += self.writer.state_length
-        return (
-            size + self.chains.size + self._decoder.size + self.frames.records.kept_size + self.frames.bytes.kept_size
-        )
+        size += self.history.chains.size + self.decoder.size
+        return size + self.frames.records.kept_size + self.frames.bytes.kept_size
 
     def drop_caches(self) -> None:
         """Drop what is only kept to save work; it is read again when a caller needs it."""
         self.history.drop_index()
-        self.chains.forget()
+        self.history.chains.forget()
         self.writer.reset()
-        self._decoder.forget()
+        self.decoder.forget()
         self.frames.records.forget()
         self.frames.bytes.drop_caches()
 
@@ -262,7 +259,7 @@ class Log(Generic[Medium]):
         if is_last and writer.state is not None and writer.state.kind != PRIVATE:
             return writer.state
         packed = self.packed.read(stored)
-        state = self._decoder.decode(packed, stored.offset)
+        state = self.decoder.decode(packed, stored.offset)
         if is_last:
             writer.state = state
             writer.state_length = sum(map(_measure, packed.values()))
@@ -275,16 +272,12 @@ class Log(Generic[Medium]):
             CheckpointCorruptionError: they are damaged.
             CheckpointSerializationError: they hold a type that is not registered.
         """
-        packed = self.history.read_packed_writes(stored)
+        packed = self.history.chains.read_writes(stored)
         try:
-            return {key: self.unpack(value, key) for key, value in packed.items()}
+            return {key: self.codec.unpack(value, key) for key, value in packed.items()}
         except MalformedDataError as error:
             reason = f"a pending write is malformed: {error}"
             raise CheckpointCorruptionError(self.path, stored.offset, reason) from error
-
-    def new_decoder(self) -> StateDecoder:
-        """Return a decoder for a caller that reads the states one after another."""
-        return StateDecoder(self.path, self._codec, self._serializer)
 
     def find(self, id: str | None) -> StoredCheckpoint | None:
         """Return the checkpoint with an id, or the latest; None if there is none."""

@@ -34,7 +34,7 @@ class LogChecker:
         self.checkpoint_ids: set[str] = set()
         self.closed_by: Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        self._replay = TableReplay(checked_log.tables, skips_metadata=True)
+        self._replay = TableReplay(checked_log.packed.tables, skips_metadata=True)
         self._early = EarlyWrites()
         """The early writes that wait for their checkpoint. It may never come."""
         self._data_start: int | None = None
@@ -90,7 +90,7 @@ class LogChecker:
             reason = "its values name the same bytes twice"
             raise CheckpointCorruptionError(self._log.path, checkpoint.offset, reason) from error
         for value in table.values.values():
-            self._log.tables.read_bodies([value], checkpoint.offset)
+            self._log.packed.tables.read_bodies([value], checkpoint.offset)
 
     def is_followed_by_zeros(self, size: int) -> bool:
         """Return whether only zeros follow the good records; writers may extend a log with zeros."""
@@ -170,7 +170,7 @@ class LogChecker:
         value = table.values[name]
         if min(value.pieces[::2], default=0) < self._data_start:
             return False
-        self._log.tables.read_bodies([value], checkpoint.offset)
+        self._log.packed.tables.read_bodies([value], checkpoint.offset)
         return True
 
 

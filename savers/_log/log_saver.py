@@ -525,7 +525,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             history = log.history
             writer = log.writer
             if early and id is not None and history.lacks(id):
-                waiting = history.load_early().find(id)
+                waiting = history.scan.load_early().find(id)
                 new = packed if waiting is None else _choose_new(packed, keep, waiting.writes)
                 if new:
                     writer.put_early(id, new)
@@ -863,7 +863,7 @@ def select_all(log: Log[Any]) -> Sequence[StoredCheckpoint]:
 def _select_if_unreachable(log: Log[Any]) -> Sequence[StoredCheckpoint] | None:
     """Return all checkpoints of a history that has records which no reader can reach; otherwise None."""
     checkpoints = log.history.load_index().checkpoints
-    early = log.history.load_early().select_recent(checkpoints)
+    early = log.history.scan.load_early().select_recent(checkpoints)
     return checkpoints if has_unreachable_records(log, [*checkpoints, *early]) else None
 
 

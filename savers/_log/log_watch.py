@@ -160,7 +160,7 @@ class ChangeReader:
             yield from self._writes_changes(checkpoint, about)
 
     def _writes_changes(self, checkpoint: StoredCheckpoint, about: CheckpointInfo) -> Iterator[Change]:
-        packed = self.log.history.read_packed_writes(checkpoint)
+        packed = self.log.history.chains.read_writes(checkpoint)
         yield from self._iter_writes(about, packed)
 
     def _iter_writes(self, about: CheckpointInfo | None, packed: Mapping[str, bytes]) -> Iterator[Change]:
@@ -174,7 +174,7 @@ class ChangeReader:
 
     def _unpack_write(self, key: str, packed: bytes) -> Any:
         try:
-            return self.log.unpack(packed, key)
+            return self.log.codec.unpack(packed, key)
         except CheckpointSerializationError as error:
             return error.raw  # A follower need not know the application's types.
         except MalformedDataError as error:

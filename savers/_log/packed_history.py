@@ -384,11 +384,15 @@ def read_body(value: bytes | GrowingValue) -> tuple[int, int, bytes]:
 
 
 class PackedHistory:
-    """The packed states of one log."""
+    """The packed states of one log.
 
-    def __init__(self, chains: Chains, tables: TableReader) -> None:
+    Attributes:
+        tables: reads where the bytes of their values lie.
+    """
+
+    def __init__(self, chains: Chains, frames: AnyFrameLog, unpack: payloads.Unpack) -> None:
         self._chains = chains
-        self._tables = tables
+        self.tables = TableReader(frames, unpack)
 
     def read(self, stored: StoredCheckpoint) -> PackedState:
         """Return the packed state of a checkpoint; the caller must not change it.
@@ -400,7 +404,7 @@ class PackedHistory:
             CheckpointCorruptionError: its bytes are damaged.
             CheckpointStorageError: the machine has too little memory for the state.
         """
-        path = self._tables.frames.path
+        path = self.tables.frames.path
         # The chain keeps its replay, so that the next state of the same chain costs only the records between
         # the two. An exception may leave a state half made: then the next caller begins again.
         chain = self._chains.read(stored.keyframe_offset, stored.end)
@@ -409,7 +413,7 @@ class PackedHistory:
             raise CheckpointCorruptionError(path, stored.offset, "its keyframe does not lead to it")
         try:
             if chain.replay is None or not chain.replay.reaches(number):
-                chain.replay = Replay(self._tables, chain)
+                chain.replay = Replay(self.tables, chain)
             return chain.replay.advance_to(number)
         except BaseException as error:
             chain.replay = None
@@ -572,7 +576,7 @@ class StateDecoder:
     def __init__(self, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
         self._path = path
         self._codec = codec
-        self._serializer = serializer
+        self.serializer = serializer
         self._known: dict[str, _DecodedValue] = {}
         self._names: list[str] = []
         """The keys of the state that was decoded last."""
@@ -580,6 +584,10 @@ class StateDecoder:
         """The state that was decoded last."""
         self.size = 0
         """About how many bytes of memory its lists take."""
+
+    def make_empty(self) -> StateDecoder:
+        """Return a decoder for a caller that reads the states one after another."""
+        return StateDecoder(self._path, self._codec, self.serializer)
 
     def forget(self) -> None:
         """Drop the values that are kept."""
@@ -611,10 +619,10 @@ class StateDecoder:
         return self.last
 
     def _decode(self, packed: PackedState) -> FrozenDict:
-        if self._serializer is not None:
+        if self.serializer is not None:
             (value,) = packed.values()
             _, _, body = read_body(value)
-            return FrozenDict(freeze(dict(self._serializer.loads(body))))
+            return FrozenDict(freeze(dict(self.serializer.loads(body))))
         state = FrozenDict()
         known: dict[str, _DecodedValue] = {}
         size = 0
@@ -690,7 +698,7 @@ class StateDecoder:
         names = self._names
         is_first = self.last is None
         self.decode(packed, offset)
-        if self._serializer is not None:
+        if self.serializer is not None:
             return None
         if is_first:
             return {}

@@ -187,7 +187,7 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
         while log.is_open and (medium.is_sealed or log.history.closed_by is not None):
             # A process that was about to replace the log has died, or is slower.
             if log.history.closed_by is not None:
-                self._finish_release(log, log.history.read_closing_version())
+                self._finish_release(log, log.history.scan.read_closing_version())
             else:
                 with suppress(StaleLogError):
                     medium.replace(None)

@@ -152,7 +152,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
                 if kept is None:
                     return 0
                 self._lock_token(transaction, thread_id)
-                early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
+                early = log.history.scan.load_early().select_recent(log.history.load_index().checkpoints)
                 # Both are there until the end: what is kept is read from the old one while the new one grows, in the
                 # same transaction. Until then the new one has a version that no reader asks for.
                 new = self._store.new_log(thread_id, namespace, REWRITTEN)
@@ -504,7 +504,7 @@ def _rewrite(
         if medium.pending_size >= _PART_SIZE:
             target.commit()
     for waiting in early:
-        target.writer.put_early(waiting.id, source.history.read_packed_writes(waiting))
+        target.writer.put_early(waiting.id, source.history.chains.read_writes(waiting))
     target.commit()
 
 

@@ -94,7 +94,7 @@ def _take(log: AnyLog, stored: StoredCheckpoint | None, take: Take[Result]) -> R
         return None
     writes = {}
     if stored.writes:
-        writes = log.history.read_packed_writes(stored)
+        writes = log.history.chains.read_writes(stored)
     return take(FoundCheckpoint(stored, log.packed.read(stored), writes, is_packed=True, path=log.path))
 
 
@@ -107,7 +107,7 @@ class _GrowingLog:
         self.find = log.find
         self.load_state = log.load_state
         self.walk_back = log.history.walk_back
-        self.pack = log.pack
+        self.pack = log.codec.pack
 
     def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:
         log = self._log

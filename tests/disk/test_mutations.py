@@ -316,8 +316,8 @@ def without_the_size_of_the_keyframe():
     """Keyframes come as often however long they are."""
 
     def needs_keyframe(self, _):
-        distance = self._frames.end - self._history.keyframe_end
-        return distance + self._history.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
+        distance = self._frames.end - self._history.scan.keyframe_end
+        return distance + self._history.scan.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
 
     return mock.patch.object(LogWriter, "_needs_keyframe", needs_keyframe)
 

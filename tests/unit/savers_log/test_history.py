@@ -116,7 +116,7 @@ def test_a_reader_takes_in_what_other_writers_append(log, knows_all):
         assert reader.refresh()
         assert outline([reader.find(None)]) == outline([log.find(None)])
         assert (reader.frames.end, reader.frames.seq) == (log.frames.end, log.frames.seq)
-        assert reader.history.depth == log.history.depth
+        assert reader.history.scan.depth == log.history.scan.depth
     assert outline(reader.history.load_index().checkpoints) == outline(log.history.load_index().checkpoints)
 
 
@@ -125,7 +125,7 @@ def test_a_writer_goes_on_with_what_another_has_written(log):
     for number in range(60):
         put(other, n=number, items=[*range(number)])
         other = open_again(other)
-        assert other.history.depth == number % (writer.USUAL_DEPTH + 1)
+        assert other.history.scan.depth == number % (writer.USUAL_DEPTH + 1)
     assert len(other.history.load_index().checkpoints) == 60
 
 
@@ -160,19 +160,19 @@ def test_early_writes_wait_for_their_checkpoint_wherever_it_comes(log, between):
         put(log, n=number)
     log.writer.put_early("late", {"a": b"\x02", "b": b"\x03"})
     for each in (log, open_again(log)):
-        assert [waiting.id for waiting in each.history.load_early()] == ["late"]
+        assert [waiting.id for waiting in each.history.scan.load_early()] == ["late"]
     reader = open_again(log)
     put(reader, id="late")
     for each in (reader, open_again(reader)):
-        assert each.history.read_packed_writes(each.find("late")) == {"a": b"\x02", "b": b"\x03"}
-        assert not each.history.load_early()
+        assert each.history.chains.read_writes(each.find("late")) == {"a": b"\x02", "b": b"\x03"}
+        assert not each.history.scan.load_early()
 
 
 def test_early_writes_before_the_first_checkpoint(log):
     log.writer.put_early("first", {"a": b"\x01"})
     reader = open_again(log)
     assert reader.find(None) is None
-    assert [waiting.id for waiting in reader.history.load_early()] == ["first"]
+    assert [waiting.id for waiting in reader.history.scan.load_early()] == ["first"]
     put(reader, id="first")
     assert open_again(reader).find(None).writes.keys() == {"a"}
 
@@ -191,7 +191,7 @@ def test_a_chain_that_is_read_later_does_not_change_what_is_known(log, knows_all
     for _ in range(2):
         for letter in "abc":
             reader.load_state(reader.find(letter))
-        assert reader.history.read_packed_writes(reader.find("b")) == {"w": b"\x03"}
+        assert reader.history.chains.read_writes(reader.find("b")) == {"w": b"\x03"}
 
 
 def read_all(log):
@@ -199,7 +199,7 @@ def read_all(log):
     assert log.refresh()
     found = log.history.load_index().checkpoints
     states = [log.load_state(stored) for stored in found]
-    return outline(found), states, [log.history.read_packed_writes(stored) for stored in found]
+    return outline(found), states, [log.history.chains.read_writes(stored) for stored in found]
 
 
 READS = {
@@ -243,7 +243,7 @@ def test_a_history_that_has_ended_is_not_live(log, type, version):
     log.end(type, version)
     assert not other.refresh()
     assert other.history.closed_by.type == type
-    assert other.history.read_closing_version() == version
+    assert other.history.scan.read_closing_version() == version
     reader = log.make_copy(MemoryLogBytes(data=log.frames.bytes.data))
     assert not reader.refresh()
 

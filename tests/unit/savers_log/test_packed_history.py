@@ -95,7 +95,7 @@ def test_a_state_that_was_returned_does_not_change_when_others_are_read(filled):
 
 def test_states_are_decoded_forward_with_what_changed(filled):
     log, states = filled
-    decoder = log.new_decoder()
+    decoder = log.decoder.make_empty()
     before = None
     for stored, state in zip(log.history.load_index().checkpoints, states, strict=True):
         ops = decoder.decode_next(log.packed.read(stored), stored.offset)

@@ -12,14 +12,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphkit.abc import FileReport, FileState, Progress, ThreadReport, Unfinished, VerifyReport
-from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError
+from graphkit.errors import CheckpointFormatError
 from savers._filesystem import layout
 from savers._filesystem.catalog import find_id, find_namespace
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._log.frame import HEADER_SIZE, RELEASE, IncompleteLog, is_newer
 from savers._log.frame_log import ThreadIdentity, check_owner
 from savers._log.log import Log
-from savers._log.log_checker import LogChecker, explain_missing_key
+from savers._log.log_checker import FINDINGS, LogChecker
 
 if TYPE_CHECKING:
     from savers._filesystem.store import FileLog, Store
@@ -248,34 +248,16 @@ def check_file(store: Store, path: str, thread_id: str | None) -> tuple[FileRepo
     except IncompleteLog:
         state = "damaged" if is_released else "torn"
         reason = "the creation of the log did not finish"
-    except CheckpointCorruptionError as error:
-        state = "damaged"
-        offset = error.offset
-        reason = error.reason
-    except CheckpointKeyError as error:
-        state = "sealed"
-        offset = checker.good_end
-        reason = explain_missing_key(error)
-    except CheckpointFormatError as error:
-        # A record of unknown type is of a newer format, too.
-        is_of_newer = bool(checker.records) or is_newer(examined.frames.bytes.read_at(0, HEADER_SIZE))
-        state = "newer" if is_of_newer else "foreign"
-        offset = checker.good_end
-        reason = error.reason
+    except FINDINGS as error:
+        state, offset, reason = checker.explain(error)
+        if state == "foreign" and is_newer(examined.frames.bytes.read_at(0, HEADER_SIZE)):
+            state = "newer"
     except OSError as error:
         state = "damaged" if _is_file(store, path) else "foreign"
         reason = f"it cannot be read: {error.strerror or error}"
     finally:
         examined.close()
-    report = FileReport(
-        path=os.path.relpath(path, store.root),
-        state=state,
-        offset=offset,
-        reason=reason,
-        size=size,
-        records=checker.records,
-        checkpoints=len(checker.checkpoint_ids),
-    )
+    report = checker.make_report(os.path.relpath(path, store.root), size, state, offset, reason)
     return report, _find_unfinished(report, checker)
 
 

@@ -9,9 +9,10 @@ and a log that it reports as ok can be read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError
+from graphkit.abc import FileReport, FileState
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError, CheckpointKeyError
 from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, DATA, EARLY, MARK, RELEASE, TOMBSTONE, WRITE, Frame
@@ -21,6 +22,10 @@ from savers._log.stored_checkpoint import EarlyWrites
 
 if TYPE_CHECKING:
     from savers._log.log import AnyLog
+
+
+FINDINGS: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError)
+"""What a check raises because of what the log holds."""
 
 
 class LogChecker:
@@ -65,6 +70,29 @@ class LogChecker:
             self._check_checksums(start, size)
             raise
         self._check_last_state()
+
+    def explain(self, error: CheckpointerError) -> tuple[FileState, int, str]:
+        """Return the state of a log whose check has raised one of `FINDINGS`, the offset, and the reason."""
+        if isinstance(error, CheckpointCorruptionError):
+            return "damaged", error.offset, error.reason
+        if isinstance(error, CheckpointKeyError):
+            problem = error.reason if error.has_keys else "no keys were given"
+            return "sealed", self.good_end, f"key {error.key_id!r}: {problem}"
+        assert isinstance(error, CheckpointFormatError)
+        # A record of unknown type is of a newer format, too.
+        return "newer" if self.records else "foreign", self.good_end, error.reason
+
+    def make_report(self, path: str, size: int, state: FileState, offset: int, reason: str) -> FileReport:
+        """Return the report on a log, with what was counted."""
+        return FileReport(
+            path=path,
+            state=state,
+            offset=offset,
+            reason=reason,
+            size=size,
+            records=self.records,
+            checkpoints=len(self.checkpoint_ids),
+        )
 
     def _check_checksums(self, start: int, size: int) -> None:
         """Check the records of a sealed log without opening them."""
@@ -172,12 +200,6 @@ class LogChecker:
             return False
         self._log.packed.tables.read_bodies([value], checkpoint.offset)
         return True
-
-
-def explain_missing_key(error: CheckpointKeyError) -> str:
-    """Return why what is sealed could not be checked."""
-    problem = error.reason if error.has_keys else "no keys were given"
-    return f"key {error.key_id!r}: {problem}"
 
 
 def _describes(entry: list[int], value: delta.Value | None) -> bool:

@@ -78,13 +78,11 @@ class FileDurability(Durability):
         """Return whether the bytes before an offset are on the disk, and the names that lead to them."""
         return self._synced >= end and self.is_name_synced
 
-    def note_synced(self, end: int) -> None:
-        """Note that the bytes before an offset are on the disk."""
+    def note_synced(self, end: int, *, with_names: bool = False) -> None:
+        """Note that the bytes before an offset are on the disk, and perhaps the names that lead to the file."""
         self._synced = max(self._synced, end)
-
-    def note_names_synced(self) -> None:
-        """Note that the names that lead to the file are on the disk."""
-        self.is_name_synced = True
+        if with_names:
+            self.is_name_synced = True
 
     def count_unsynced(self, offset: int) -> int:
         if self._is_synced_before_use:
@@ -530,11 +528,6 @@ class FileLogBytes(LogBytes):
         assert self.file is not None
         return self.file.fd
 
-    @property
-    def read_only_error(self) -> OSError | None:
-        """Why the open file can only be read, if that is so."""
-        return None if self.file is None else self.file.read_only_error
-
     def close(self) -> None:
         """Close the file, now or after the last sync."""
         file, self.file = self.file, None
@@ -580,22 +573,13 @@ class FileLogBytes(LogBytes):
         self._beginning = beginning
 
     def append(self, offset: int, data: bytes, flags: int, checkpoint: StoredCheckpoint | None) -> None:  # noqa: ARG002 - a file keeps bytes
-        if self.file is None:
-            self._create(self._beginning + data)
-        else:
+        if self.file is not None:
             self.file.write(offset, data)
-
-    def write_beginning(self) -> None:
-        """Create the file of a log that has been begun and has no record yet."""
-        if self._beginning:
-            self._create(self._beginning)
-
-    def _create(self, data: bytes) -> None:
-        """Create the file, with the first bytes of a log; remove it if that fails."""
+            return
         try:
             file = self._take_file(self.io.open(self.path, write=True, create=True))
             file.make_empty()
-            file.write(0, data)
+            file.write(0, self._beginning + data)
             self._beginning = b""
         except BaseException:
             self.close()
@@ -628,26 +612,6 @@ class FileLogBytes(LogBytes):
         self.close()
         with suppress(OSError):
             self.io.unlink(self.path)
-
-    def take_back(self, end: int) -> None:
-        """Cut off the records that no put has acknowledged, if rewriting the log has failed, too.
-
-        The disk may still hold them, so the bytes stay suspect, unless there are none now. The caller
-        closes them.
-        """
-        durability = self.durability
-        start = durability.find_acknowledged_end(end)
-        if self.file is None or start == end:
-            return
-        try:
-            is_empty = self.file.truncate_or_overwrite(start, end) and not start
-        except OSError:
-            _LOGGER.exception("%s: a put that failed could not be undone; the next writer will", self.path)
-            return
-        if is_empty:
-            durability.note_replaced()
-        else:
-            durability.note_taken_back()
 
     # The end of the file
 
@@ -698,6 +662,16 @@ class ReleasedFileBytes(FileLogBytes):
         return False
 
     def check_release(self, end: int, *, is_found: bool, has_ended: bool) -> None:
+        """Check a released log, after it was read.
+
+        Args:
+            end: where its last record ends.
+            is_found: whether there is one.
+            has_ended: whether it ends in RELEASE.
+
+        Raises:
+            CheckpointCorruptionError: a part of it is missing.
+        """
         if self.is_ending:
             return
         if is_found and not has_ended:

@@ -282,7 +282,9 @@ def keep(
         if ending is not None:
             new.end(*ending)
         medium = new.frames.bytes
-        medium.write_beginning()
+        if medium.file is None:
+            # No record was kept: the file has only the beginning of the log.
+            medium.append(0, b"", 0, None)
         _install(store.io, medium.fd, path, log.path)
     except BaseException:
         with suppress(OSError):

@@ -173,7 +173,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         sync_mode = self._sync_mode
         # Without `wrap_os_errors`: a call less for each step of a run.
         try:
-            log = store.shared_log(config.thread, config.checkpoint_ns)
+            thread, namespace = config.thread, config.checkpoint_ns
+            log = store.logs.find((thread, namespace, 0)) or store.shared_log(thread, namespace)
             write_lock = log.frames.bytes.write_lock
             assert write_lock is not None
             with log.mutex:

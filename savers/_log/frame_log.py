@@ -257,7 +257,7 @@ class FrameLog(Generic[Medium, Owner]):
             reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
             raise CheckpointSerializationError("", "record", reason)
         self.in_doubt = True
-        if not medium.is_open:
+        if self.header is None:
             self.begin(new_header(self.identity.digest, 1))
         offset = self.end
         seq = self.seq

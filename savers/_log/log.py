@@ -150,7 +150,7 @@ class Log(Generic[Medium]):
         if change in {Change.REPLACED, Change.REMOVED}:
             return False
         frames = self.frames
-        if self.history.closed_by is not None:
+        if self.history.scan.closed_by is not None:
             # A live log that has ended is read no more: another one may have taken its place.
             return self.expects_release and change is Change.NONE
         if change is Change.GREW:
@@ -159,7 +159,7 @@ class Log(Generic[Medium]):
                 self.writer.reset()
             frames.bytes.note_end(frames.end, self.history.last)
             frames.in_doubt = False
-        return self.history.closed_by is None
+        return self.history.scan.closed_by is None
 
     def _has_no_end(self) -> bool:
         """Return whether bytes that lost their name did so otherwise than by a delete or a release."""
@@ -167,7 +167,7 @@ class Log(Generic[Medium]):
             self.history.read_on(self.frames.bytes.size)
         except CheckpointCorruptionError:
             return True
-        return self.history.closed_by is None
+        return self.history.scan.closed_by is None
 
     def _open(self) -> bool:
         frames = self.frames
@@ -175,11 +175,7 @@ class Log(Generic[Medium]):
         if is_found:
             self.history.load_end()
             frames.bytes.note_end(frames.end, self.history.last)
-        has_ended = self.history.closed_by is not None
-        if self.expects_release:
-            frames.bytes.check_release(frames.end, is_found=is_found, has_ended=has_ended)
-            return is_found
-        return is_found and not has_ended
+        return is_found and (self.expects_release or self.history.scan.closed_by is None)
 
     def commit(self) -> None:
         """Let the medium store what was appended; see `LogBytes.commit`. If that fails, the log is closed."""

@@ -253,8 +253,7 @@ def acknowledging_writes_that_wait_for_a_put():
 
     def wait_for_put(_, ticket):
         durability = ticket.log.frames.bytes.durability
-        durability.note_synced(ticket.end)
-        durability.note_names_synced()
+        durability.note_synced(ticket.end, with_names=True)
 
     return mock.patch.object(sync.SyncAlways, "_wait_for_put", wait_for_put)
 

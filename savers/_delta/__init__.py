@@ -33,8 +33,11 @@ from savers._delta.operations import (
     Append as Append,
     Draft as Draft,
     Drop as Drop,
+    GrowingValue as GrowingValue,
     Interpreter as Interpreter,
     Operation as Operation,
+    PackedState as PackedState,
+    PackedTable as PackedTable,
     Splice as Splice,
     Table as Table,
     compare_bytes as compare_bytes,
@@ -43,6 +46,7 @@ from savers._delta.operations import (
     encode_draft as encode_draft,
     get_data as get_data,
     is_set as is_set,
+    read_body as read_body,
 )
 from savers._delta.values import (
     BIN as BIN,

@@ -3,7 +3,8 @@
 docs/format.md has the table of ops. A record has one flat array for all its ops: op, key,
 arguments, op, key, ... The bytes that an op adds are not in the array but in the data of the
 record; the last argument is their length. The compare functions find the op that turns a value into
-its successor, and an `Interpreter` applies the ops of a record.
+its successor, and an `Interpreter` applies the ops of a record: to a `Table`, which says where the
+bytes of each value lie, or to a `PackedTable`, which has the bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 from zlib import crc32
 
+from savers._compression import expand
 from savers._delta.values import (
     BIN,
     BLOCK_BASE,
+    INLINE_LENGTH,
     LIST,
     OPAQUE,
+    Mismatch,
     Value,
     check_size,
     cut,
@@ -574,3 +578,138 @@ class Table(Interpreter[Value]):
         value = Value(kind, count, size, crc, [position - BLOCK_BASE, size])
         value.block = position, len(packed), size, method
         return value
+
+
+class GrowingValue:
+    """A packed value whose bytes are the first ones of a longer value.
+
+    A list that grows at each step has its bytes once for all states of a chain: the values share one
+    `_GrowingBytes`, and each knows how many of them are its own. Only the longest of them may grow.
+    """
+
+    __slots__ = ("_bytes", "count", "crc", "kind", "length")
+
+    def __init__(self, kind: int, count: int, length: int, crc: int, all_bytes: _GrowingBytes) -> None:
+        self.kind = kind
+        self.count = count
+        self.length = length
+        """The bytes without the header."""
+        self.crc = crc
+        """The checksum of these bytes."""
+        self._bytes = all_bytes
+
+    def grow(self, count: int, added: bytes, crc: int) -> GrowingValue:
+        """Return the value with bytes added at the end. No other value may have grown from this one."""
+        self._bytes.add(added)
+        return GrowingValue(self.kind, count, self.length + len(added), crc, self._bytes)
+
+    def join_behind(self, header: bytes) -> bytes:
+        """Return the bytes of the value behind a header."""
+        joined = self._bytes.join()
+        if not header and self.length == len(joined):
+            return joined
+        return b"".join((header, memoryview(joined)[: self.length]))
+
+
+class _GrowingBytes:
+    """Bytes to which others are added, joined when they are first wanted."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, first: bytes) -> None:
+        self._parts = [first]
+
+    def add(self, part: bytes) -> None:
+        self._parts.append(part)
+
+    def join(self) -> bytes:
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0]
+
+
+PackedState = dict[str, "bytes | GrowingValue"]
+"""The values of a state by key: packed, with their headers."""
+
+
+def read_body(value: bytes | GrowingValue) -> tuple[int, int, bytes]:
+    """Return the kind, the count and the bytes of a packed value, without its header.
+
+    Raises:
+        IndexError, struct.error: its header is malformed.
+    """
+    if isinstance(value, GrowingValue):
+        return value.kind, value.count, value.join_behind(b"")
+    kind, count, skip = find_header(value, opaque=False)
+    return kind, count, value[skip:]
+
+
+class PackedTable(Interpreter["bytes | GrowingValue"]):
+    """The packed state of one checkpoint as the bytes of its values."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, *, opaque: bool) -> None:
+        super().__init__(opaque=opaque)
+        self.size = 0
+        """About how many bytes of memory the values have taken in addition to those of the records."""
+
+    def set_body(self, name: str, value: Value, body: bytes) -> None:
+        """Set a key to a value whose bytes were read from its pieces."""
+        # A short value gets the form that a SET gives it, which takes less memory. An opaque one has no header to be
+        # put before it.
+        if value.kind != OPAQUE and value.length <= INLINE_LENGTH:
+            self.values[name] = pack_header(value.kind, value.count) + body
+            return
+        self.values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, _GrowingBytes(body))
+        self.size += value.length
+
+    def _set(self, data: bytes, begin: int, end: int, position: int) -> bytes | GrowingValue:  # noqa: ARG002 - for tables of pieces
+        if self.opaque:
+            return _start_growing(OPAQUE, 0, data[begin:end])
+        return data[begin:end]
+
+    def _append(self, old: bytes | GrowingValue, count: int, added: bytes, position: int) -> GrowingValue:  # noqa: ARG002
+        growing = _as_growing(old)
+        return growing.grow(growing.count + count, added, crc32(added, growing.crc))
+
+    def _replace(
+        self,
+        op: int,
+        old: bytes | GrowingValue,
+        arguments: Sequence[int],
+        added: bytes,
+        position: int,  # noqa: ARG002
+    ) -> GrowingValue:
+        count, prefix, gone, crc = arguments
+        if op == SPLICE and not gone:
+            growing = _as_growing(old)
+            if growing.length == prefix:
+                if crc32(added, growing.crc) != crc:
+                    raise Mismatch
+                return growing.grow(count, added, crc)
+        kind, _, body = read_body(old)
+        rest = body[prefix + gone :]
+        parts = (body[:prefix], added, rest) if op == SPLICE else (body[:prefix], rest, added)
+        return self._check(kind, count, crc, b"".join(parts))
+
+    def _expand(self, arguments: Sequence[int], packed: bytes, position: int) -> GrowingValue:  # noqa: ARG002
+        kind, count, size, crc, method = arguments
+        check_size(size)
+        return self._check(kind, count, crc, expand(method, packed, size))
+
+    def _check(self, kind: int, count: int, crc: int, body: bytes) -> GrowingValue:
+        if crc32(body) != crc:
+            raise Mismatch
+        self.size += len(body)
+        return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
+
+
+def _start_growing(kind: int, count: int, body: bytes) -> GrowingValue:
+    return GrowingValue(kind, count, len(body), crc32(body), _GrowingBytes(body))
+
+
+def _as_growing(value: bytes | GrowingValue) -> GrowingValue:
+    if isinstance(value, GrowingValue):
+        return value
+    return _start_growing(*read_body(value))

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import PRIVATE
+from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame_log import FrameLog, Medium, ThreadIdentity
 from savers._log.history import History
 from savers._log.log_bytes import Change
-from savers._log.packed_history import GrowingValue, PackedHistory, StateDecoder
+from savers._log.packed_history import PackedHistory, StateDecoder
 from savers._log.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -283,5 +284,5 @@ class Log(Generic[Medium]):
 AnyLog = Log[Any]
 
 
-def _measure(value: bytes | GrowingValue) -> int:
-    return value.length if isinstance(value, GrowingValue) else len(value)
+def _measure(value: bytes | delta.GrowingValue) -> int:
+    return value.length if isinstance(value, delta.GrowingValue) else len(value)

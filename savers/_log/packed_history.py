@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from zlib import crc32
 
 from msgpack import ExtType, unpackb
 
@@ -23,7 +22,6 @@ from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from graphkit.values import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, FrozenList, freeze, kind_of
 from savers import _delta as delta
-from savers._compression import expand
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, KEY
 
@@ -319,70 +317,6 @@ _MAX_KEPT: Final = 8 << 20
 """The most bytes of values that the states of one chain keep in memory."""
 
 
-class GrowingValue:
-    """A packed value whose bytes are the first ones of a longer value.
-
-    A list that grows at each step has its bytes once for all states of a chain: the values share one
-    `_GrowingBytes`, and each knows how many of them are its own. Only the longest of them may grow.
-    """
-
-    __slots__ = ("_bytes", "count", "crc", "kind", "length")
-
-    def __init__(self, kind: int, count: int, length: int, crc: int, all_bytes: _GrowingBytes) -> None:
-        self.kind = kind
-        self.count = count
-        self.length = length
-        """The bytes without the header."""
-        self.crc = crc
-        """The checksum of these bytes."""
-        self._bytes = all_bytes
-
-    def grow(self, count: int, added: bytes, crc: int) -> GrowingValue:
-        """Return the value with bytes added at the end. No other value may have grown from this one."""
-        self._bytes.add(added)
-        return GrowingValue(self.kind, count, self.length + len(added), crc, self._bytes)
-
-    def join_behind(self, header: bytes) -> bytes:
-        """Return the bytes of the value behind a header."""
-        joined = self._bytes.join()
-        if not header and self.length == len(joined):
-            return joined
-        return b"".join((header, memoryview(joined)[: self.length]))
-
-
-class _GrowingBytes:
-    """Bytes to which others are added, joined when they are first wanted."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, first: bytes) -> None:
-        self._parts = [first]
-
-    def add(self, part: bytes) -> None:
-        self._parts.append(part)
-
-    def join(self) -> bytes:
-        if len(self._parts) > 1:
-            self._parts = [b"".join(self._parts)]
-        return self._parts[0]
-
-
-PackedState = dict[str, "bytes | GrowingValue"]
-"""The values of a state by key: packed, with their headers."""
-
-
-def read_body(value: bytes | GrowingValue) -> tuple[int, int, bytes]:
-    """Return the kind, the count and the bytes of a packed value, without its header.
-
-    Raises:
-        IndexError, struct.error: its header is malformed.
-    """
-    if isinstance(value, GrowingValue):
-        return value.kind, value.count, value.join_behind(b"")
-    kind, count, skip = delta.find_header(value, opaque=False)
-    return kind, count, value[skip:]
-
-
 class PackedHistory:
     """The packed states of one log.
 
@@ -394,7 +328,7 @@ class PackedHistory:
         self._chains = chains
         self.tables = TableReader(frames, unpack)
 
-    def read(self, stored: StoredCheckpoint) -> PackedState:
+    def read(self, stored: StoredCheckpoint) -> delta.PackedState:
         """Return the packed state of a checkpoint; the caller must not change it.
 
         The cost is that of the records from its keyframe on, once for all states of a chain if they
@@ -422,67 +356,6 @@ class PackedHistory:
             raise
 
 
-class PackedTable(delta.Interpreter["bytes | GrowingValue"]):
-    """The packed state of one checkpoint as the bytes of its values."""
-
-    __slots__ = ("size",)
-
-    def __init__(self, *, opaque: bool) -> None:
-        super().__init__(opaque=opaque)
-        self.size = 0
-        """About how many bytes of memory the values have taken in addition to those of the records."""
-
-    def _set(self, data: bytes, begin: int, end: int, position: int) -> bytes | GrowingValue:  # noqa: ARG002 - for tables of pieces
-        if self.opaque:
-            return _start_growing(delta.OPAQUE, 0, data[begin:end])
-        return data[begin:end]
-
-    def _append(self, old: bytes | GrowingValue, count: int, added: bytes, position: int) -> GrowingValue:  # noqa: ARG002
-        growing = _as_growing(old)
-        return growing.grow(growing.count + count, added, crc32(added, growing.crc))
-
-    def _replace(
-        self,
-        op: int,
-        old: bytes | GrowingValue,
-        arguments: Sequence[int],
-        added: bytes,
-        position: int,  # noqa: ARG002
-    ) -> GrowingValue:
-        count, prefix, gone, crc = arguments
-        if op == delta.SPLICE and not gone:
-            growing = _as_growing(old)
-            if growing.length == prefix:
-                if crc32(added, growing.crc) != crc:
-                    raise delta.Mismatch
-                return growing.grow(count, added, crc)
-        kind, _, body = read_body(old)
-        rest = body[prefix + gone :]
-        parts = (body[:prefix], added, rest) if op == delta.SPLICE else (body[:prefix], rest, added)
-        return self._check(kind, count, crc, b"".join(parts))
-
-    def _expand(self, arguments: Sequence[int], packed: bytes, position: int) -> GrowingValue:  # noqa: ARG002
-        kind, count, size, crc, method = arguments
-        delta.check_size(size)
-        return self._check(kind, count, crc, expand(method, packed, size))
-
-    def _check(self, kind: int, count: int, crc: int, body: bytes) -> GrowingValue:
-        if crc32(body) != crc:
-            raise delta.Mismatch
-        self.size += len(body)
-        return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
-
-
-def _start_growing(kind: int, count: int, body: bytes) -> GrowingValue:
-    return GrowingValue(kind, count, len(body), crc32(body), _GrowingBytes(body))
-
-
-def _as_growing(value: bytes | GrowingValue) -> GrowingValue:
-    if isinstance(value, GrowingValue):
-        return value
-    return _start_growing(*read_body(value))
-
-
 class Replay:
     """The packed states of a chain, made one after the other."""
 
@@ -491,9 +364,9 @@ class Replay:
         self._chain = chain
         self._number = -1
         """The number of the record that was applied last."""
-        self._table = PackedTable(opaque=tables.is_opaque)
+        self._table = delta.PackedTable(opaque=tables.is_opaque)
         """The state there."""
-        self._states: list[PackedState] | None = []
+        self._states: list[delta.PackedState] | None = []
         """All states until then; None once they would take too much memory."""
 
     @property
@@ -505,7 +378,7 @@ class Replay:
         """Return whether the state at a record can be had without beginning again."""
         return self._states is not None or number >= self._number
 
-    def advance_to(self, number: int) -> PackedState:
+    def advance_to(self, number: int) -> delta.PackedState:
         """Return the state at a record.
 
         Raises:
@@ -530,16 +403,11 @@ class Replay:
             table.values = dict.fromkeys(table.names, b"")
             self._step(keyframe)
             return
-        # The bytes of long values are read once, here. A change in the chain adds to them in memory. A short value gets
-        # the form that a SET gives it, which takes less memory; an opaque one has no header to be put before it.
+        # The bytes of long values are read once, here. A change in the chain adds to them in memory.
         named = self._tables.build(keyframe)
         bodies = self._tables.read_bodies(named.values.values(), keyframe.checkpoint.offset)
         for (name, value), body in zip(named.values.items(), bodies, strict=True):
-            if value.kind != delta.OPAQUE and value.length <= delta.INLINE_LENGTH:
-                table.values[name] = delta.pack_header(value.kind, value.count) + body
-            else:
-                table.values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, _GrowingBytes(body))
-                table.size += value.length
+            table.set_body(name, value, body)
         table.names = named.names
         self._note_step()
 
@@ -560,7 +428,7 @@ class Replay:
 class _DecodedValue(NamedTuple):
     """A value of the state that was decoded last."""
 
-    packed: bytes | GrowingValue
+    packed: bytes | delta.GrowingValue
     body: bytes
     """The bytes of a list; of another value, nothing."""
     decoded: Any
@@ -596,7 +464,7 @@ class StateDecoder:
         self.last = None
         self.size = 0
 
-    def decode(self, packed: PackedState, offset: int) -> FrozenDict:
+    def decode(self, packed: delta.PackedState, offset: int) -> FrozenDict:
         """Return a state.
 
         Args:
@@ -618,10 +486,10 @@ class StateDecoder:
             raise CheckpointCorruptionError(self._path, offset, reason) from error
         return self.last
 
-    def _decode(self, packed: PackedState) -> FrozenDict:
+    def _decode(self, packed: delta.PackedState) -> FrozenDict:
         if self.serializer is not None:
             (value,) = packed.values()
-            _, _, body = read_body(value)
+            _, _, body = delta.read_body(value)
             return FrozenDict(freeze(dict(self.serializer.loads(body))))
         state = FrozenDict()
         known: dict[str, _DecodedValue] = {}
@@ -641,13 +509,13 @@ class StateDecoder:
         self.size = size
         return state
 
-    def _decode_value(self, name: str, value: bytes | GrowingValue, known: _DecodedValue | None) -> _DecodedValue:
+    def _decode_value(self, name: str, value: bytes | delta.GrowingValue, known: _DecodedValue | None) -> _DecodedValue:
         unpack = self._codec.unpack
-        if not isinstance(value, GrowingValue):
+        if not isinstance(value, delta.GrowingValue):
             decoded = unpack(value, name)
             if type(decoded) is not FrozenList:
                 return _DecodedValue(value, b"", decoded)
-            _, _, body = read_body(value)
+            _, _, body = delta.read_body(value)
             return _DecodedValue(value, body, decoded)
         if value.kind == delta.BIN and value.count == value.length:
             # Nothing is copied: LangGraph's states consist of bytes.
@@ -689,7 +557,7 @@ class StateDecoder:
         grown.base = None  # It enters a state, and must not keep the list before it alive.
         return grown
 
-    def decode_next(self, packed: PackedState, offset: int) -> dict[str, int] | None:
+    def decode_next(self, packed: delta.PackedState, offset: int) -> dict[str, int] | None:
         """Decode the state that follows the last one; return what changed, as in `Changes.ops`.
 
         None if that is not known. The state is `last`. Raises the same errors as `decode`.

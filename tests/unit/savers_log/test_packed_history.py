@@ -62,7 +62,7 @@ def unpack(packed):
     """A state from the bytes of its values, without a StateDecoder."""
     state = {}
     for name, value in packed.items():
-        kind, count, body = packed_history.read_body(value)
+        kind, count, body = delta.read_body(value)
         state[name] = Codec().unpack(delta.pack_header(kind, count) + body, name)
     return state
 

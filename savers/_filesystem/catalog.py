@@ -384,13 +384,11 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
         self.logs = store.logs
 
     def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
-        if not version:
-            return self._store.shared_log(thread_id, namespace)
         log = super().shared_log(thread_id, namespace, version)
         medium = log.frames.bytes
-        assert isinstance(medium, ReleasedFileBytes)
-        # The release may have been finished since the log was opened.
-        medium.is_ending = self._is_ending(thread_id, version)
+        if isinstance(medium, ReleasedFileBytes):
+            # The release may have been finished since the log was opened.
+            medium.is_ending = self._is_ending(thread_id, version)
         return log
 
     def new_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:

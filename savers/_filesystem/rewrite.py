@@ -22,7 +22,7 @@ from savers._filesystem.store import remove_temporary_logs
 from savers._log.frame import HEADER_SIZE, META, META_RECORDS, SEALED, Frame, Header, pack_frame, repack_frame
 from savers._log.frame_log import new_header, pack_meta_frames
 from savers._log.records import Records
-from savers._log.rewriter import Rewriter, replay_states
+from savers._log.rewriter import write_all
 from savers._log.sealing import pack_place
 
 if TYPE_CHECKING:
@@ -274,11 +274,8 @@ def keep(
     new = store.new_copy(log, path)
     try:
         new.frames.begin(next_header)
-        rewriter = Rewriter(log, new)
-        for stored, table in replay_states(log, checkpoints, lost_offset):
-            rewriter.write(stored, table)
-        for waiting in early:
-            new.writer.put_early(waiting.id, log.history.chains.read_writes(waiting))
+        for _ in write_all(log, new, checkpoints, early, lost_offset=lost_offset):
+            pass
         if ending is not None:
             new.end(*ending)
         medium = new.frames.bytes

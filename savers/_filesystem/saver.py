@@ -204,8 +204,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             if kept is None:
                 return 0
             size = log.frames.end
-            early = log.history.scan.load_early().select_recent(log.history.load_index().checkpoints)
-            rewrite.keep(store, log, kept, early=early)
+            rewrite.keep(store, log, kept, early=log.history.select_early())
             if log.refresh():
                 return size - log.frames.end
             return size

@@ -253,26 +253,18 @@ def check_file(store: Store, path: str, thread_id: str | None) -> tuple[FileRepo
         if state == "foreign" and is_newer(examined.frames.bytes.read_at(0, HEADER_SIZE)):
             state = "newer"
     except OSError as error:
-        state = "damaged" if _is_file(store, path) else "foreign"
+        status = store.io.stat(path)
+        is_file = status is None or stat.S_ISREG(status.st_mode)
+        state = "damaged" if is_file else "foreign"
         reason = f"it cannot be read: {error.strerror or error}"
     finally:
         examined.close()
     report = checker.make_report(os.path.relpath(path, store.root), size, state, offset, reason)
-    return report, _find_unfinished(report, checker)
-
-
-def _is_file(store: Store, path: str) -> bool:
-    """Return whether a regular file, or nothing, is at a path."""
-    status = store.io.stat(path)
-    return status is None or stat.S_ISREG(status.st_mode)
-
-
-def _find_unfinished(report: FileReport, checker: LogChecker) -> Unfinished:
-    """Return the operation that the last record of a live log shows as begun."""
-    is_live = os.path.basename(report.path) == layout.LOG
-    if not is_live or report.state != "ok" or checker.closed_by is None:
-        return ""
-    return name_ending(checker.closed_by.type)
+    is_live = os.path.basename(path) == layout.LOG
+    unfinished: Unfinished = ""
+    if is_live and state == "ok" and checker.closed_by is not None:
+        unfinished = name_ending(checker.closed_by.type)
+    return report, unfinished
 
 
 def name_ending(type: int) -> Unfinished:

@@ -586,6 +586,10 @@ class History:
         if self.index is not None:
             self._add_to_index(stored, target)
 
+    def select_early(self) -> list[StoredCheckpoint]:
+        """Return the early writes that a rewrite keeps: those whose checkpoint may still come."""
+        return self.scan.load_early().select_recent(self.load_index().checkpoints)
+
     # Finding checkpoints
 
     def find_latest(self) -> StoredCheckpoint | None:

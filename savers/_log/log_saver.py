@@ -863,8 +863,8 @@ def select_all(log: Log[Any]) -> Sequence[StoredCheckpoint]:
 def _select_if_unreachable(log: Log[Any]) -> Sequence[StoredCheckpoint] | None:
     """Return all checkpoints of a history that has records which no reader can reach; otherwise None."""
     checkpoints = log.history.load_index().checkpoints
-    early = log.history.scan.load_early().select_recent(checkpoints)
-    return checkpoints if has_unreachable_records(log, [*checkpoints, *early]) else None
+    reachable = [*checkpoints, *log.history.select_early()]
+    return checkpoints if has_unreachable_records(log, reachable) else None
 
 
 def _choose_new(packed: Mapping[str, bytes], keep: Collection[str], recorded: Mapping[str, int]) -> Mapping[str, bytes]:

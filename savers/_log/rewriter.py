@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -187,15 +187,39 @@ class Rewriter:
                 self._written[name] = values[name].copy()
 
 
+def write_all(
+    source: AnyLog,
+    target: AnyLog,
+    checkpoints: Sequence[StoredCheckpoint],
+    early: Iterable[StoredCheckpoint],
+    *,
+    lost_offset: int | None = None,
+) -> Iterator[None]:
+    """Write checkpoints of one log to another, then early writes; yield after each checkpoint.
+
+    Args:
+        source: the log, open.
+        target: the other one.
+        checkpoints: the checkpoints, in the order of the history.
+        early: what waits for its checkpoint.
+        lost_offset: an offset inside the damaged region, if there is one; see TableReplay.
+
+    Raises:
+        CheckpointCorruptionError: a checkpoint cannot be read.
+    """
+    rewriter = Rewriter(source, target)
+    for stored, table in replay_states(source, checkpoints, lost_offset):
+        rewriter.write(stored, table)
+        yield
+    for waiting in early:
+        target.writer.put_early(waiting.id, source.history.chains.read_writes(waiting))
+
+
 def copy_to_memory(log: AnyLog, checkpoints: Sequence[StoredCheckpoint]) -> bytes:
     """Return the bytes of a log with some of the checkpoints of another one, and its recent early writes."""
     medium = MemoryLogBytes(log.path)
-    new = log.make_copy(medium)
-    rewriter = Rewriter(log, new)
-    for stored, table in replay_states(log, checkpoints, None):
-        rewriter.write(stored, table)
-    for waiting in log.history.scan.load_early().select_recent(log.history.load_index().checkpoints):
-        new.writer.put_early(waiting.id, log.history.chains.read_writes(waiting))
+    for _ in write_all(log, log.make_copy(medium), checkpoints, log.history.select_early()):
+        pass
     return bytes(medium.data)
 
 

@@ -22,7 +22,7 @@ from savers._cipher import Cipher, parse_cipher
 from savers._log.frame import MARK
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver, select_all
-from savers._log.rewriter import Rewriter, replay_states
+from savers._log.rewriter import write_all
 from savers._sql.database import DatabaseDamagedError, PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
@@ -152,7 +152,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
                 if kept is None:
                     return 0
                 self._lock_token(transaction, thread_id)
-                early = log.history.scan.load_early().select_recent(log.history.load_index().checkpoints)
+                early = log.history.select_early()
                 # Both are there until the end: what is kept is read from the old one while the new one grows, in the
                 # same transaction. Until then the new one has a version that no reader asks for.
                 new = self._store.new_log(thread_id, namespace, REWRITTEN)
@@ -498,13 +498,9 @@ def _rewrite(
     """Insert checkpoints of one history as another one."""
     medium = target.frames.bytes
     medium.transaction = transaction
-    rewriter = Rewriter(source, target)
-    for stored, table in replay_states(source, checkpoints, None):
-        rewriter.write(stored, table)
+    for _ in write_all(source, target, checkpoints, early):
         if medium.pending_size >= _PART_SIZE:
             target.commit()
-    for waiting in early:
-        target.writer.put_early(waiting.id, source.history.chains.read_writes(waiting))
     target.commit()
 
 

@@ -126,7 +126,8 @@ class Log(Generic[Medium]):
                 if self._take_in(change):
                     return True
                 was_removed = change is Change.REMOVED and self._has_no_end()
-            self.close()
+            if self.frames.header is not None:
+                self.close()
             is_live = self._open()
             self.is_known_absent = not self.is_open
         except BaseException as error:
@@ -275,10 +276,6 @@ class Log(Generic[Medium]):
         except MalformedDataError as error:
             reason = f"a pending write is malformed: {error}"
             raise CheckpointCorruptionError(self.path, stored.offset, reason) from error
-
-    def find(self, id: str | None) -> StoredCheckpoint | None:
-        """Return the checkpoint with an id, or the latest; None if there is none."""
-        return self.history.find(id) if self.is_open else None
 
 
 AnyLog = Log[Any]

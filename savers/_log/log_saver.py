@@ -95,7 +95,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         config = RunnableConfig.of(config)
 
         def find(log: Log[Medium]) -> _Result:
-            stored = log.find(config.checkpoint_id)
+            stored = log.history.find(config.checkpoint_id)
             return default if stored is None else read(log, stored)
 
         return self._use(self.catalogue.shared_log(config.thread, config.checkpoint_ns), find, default)
@@ -225,7 +225,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         config = RunnableConfig.of(config)
 
         def read(log: Log[Medium]) -> Checkpoint | None:
-            stored = log.find(config.checkpoint_id)
+            stored = log.history.find(config.checkpoint_id)
             if stored is None:
                 return None
             return stored.make_checkpoint(log.load_state(stored))
@@ -428,7 +428,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         def read(log: Log[Medium]) -> FrozenDict | None:
             # In the log from which it was listed, it is still at the same offset.
-            present = stored if log.frames.fid == fid else log.find(stored.id)
+            present = stored if log.frames.fid == fid else log.history.find(stored.id)
             if present is None:
                 return None
             return log.load_state(present)
@@ -881,7 +881,7 @@ def _require(log: Log[Any], id: str | None) -> StoredCheckpoint:
     Raises:
         CheckpointNotFoundError: there is none.
     """
-    stored = log.find(id)
+    stored = log.history.find(id)
     if stored is None:
         raise CheckpointNotFoundError(log.thread_id, f"checkpoint {id or 'at all'}")
     return stored

@@ -388,7 +388,7 @@ class LogWatch(Watch):
         start = _find_start(config, mark.owner)
         reader = None if start is None else self._open(found, None)
         if reader is not None:
-            checkpoint = reader.log.find(start)
+            checkpoint = reader.log.history.find(start)
             self._close_reader(found.place)
             if checkpoint is not None:
                 mark = mark._replace(end=checkpoint.end, last=checkpoint.id, wants_latest=False)
@@ -625,4 +625,4 @@ def _is_rewritten(log: AnyLog, mark: Bookmark) -> bool:
     """Return whether a log has come from a rewrite of the bookmarked one."""
     header = log.frames.header
     assert header is not None
-    return header.generation > 1 or (mark.last is not None and log.find(mark.last) is not None)
+    return header.generation > 1 or (mark.last is not None and log.history.find(mark.last) is not None)

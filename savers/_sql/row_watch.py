@@ -100,7 +100,7 @@ class RowSource(LogSource):
         for version in (0, *reversed(self._store.list_versions(mark.owner[0]))):
             log = self._store.new_log(*mark.owner, version)
             with suppress(*DAMAGE):
-                if log.refresh() and log.find(mark.last) is not None:
+                if log.refresh() and log.history.find(mark.last) is not None:
                     return self._find(self.identify(log)) if version else None
         return None
 

@@ -19,7 +19,7 @@ from graphkit import END, START, Channels, Checkpoint, RunnableConfig, StateGrap
 from graphkit.abc import BaseCheckpointSaver
 from graphkit.worker import Worker
 from savers import FileSystemSaver, PostgresSaver, SqliteSaver
-from tests import postgres_server
+from tests.support import postgres_server
 
 PROCESSES = (1, 2, 4, 8)
 PUTS = 200

@@ -13,7 +13,7 @@ from graphkit import Checkpoint, RunnableConfig, registry
 from graphkit.agents import CheckpointerConfig, CheckpointerYAMLHandler
 from graphkit.errors import CheckpointerConfigurationError, GraphKitError
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, VersionedMemorySaver
-from tests.fresh_process import unmeasured_environment
+from tests.support.fresh_process import unmeasured_environment
 
 
 def test_the_defaults():

@@ -10,7 +10,7 @@ from graphkit import GraphResume
 from graphkit.agents import AgentBuilder, tool
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from tests.agents.scripted import call, calling, transcript
-from tests.sweeps import examples
+from tests.support.sweeps import examples
 
 THREADS = ["ada", "bob-456", "charlie-789"]
 INPUTS = st.sampled_from(["hello", "add 2", "sell tea", "sell rum", "yes", "no", "resume"])

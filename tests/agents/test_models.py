@@ -24,7 +24,7 @@ from graphkit.agents.model_settings import ModelSettings
 from graphkit.agents.secret import hide_secrets
 from graphkit.agents.settings import RetrySettings
 from graphkit.errors import AgentConfigurationError, MissingDependencyError
-from tests.fresh_process import fresh_process
+from tests.support.fresh_process import fresh_process
 
 QUESTION = [{"role": "user", "content": "Hello?"}]
 OPENAI = {"provider": "openai", "model": "gpt-4o"}

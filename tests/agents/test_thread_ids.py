@@ -13,7 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.agents import ThreadIDGenerator, ThreadIDManager, check_thread_id
 from graphkit.agents.thread_ids import MAX_LENGTH
 from savers import FileSystemSaver
-from tests.forked import run_in_child
+from tests.support.forked import run_in_child
 
 HOSTILE = [
     "../",

@@ -17,7 +17,7 @@ import pytest
 
 import graphkit
 import savers
-from tests.fresh_process import fresh_process
+from tests.support.fresh_process import fresh_process
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = [graphkit, savers]

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.fresh_process import fresh_process
+from tests.support.fresh_process import fresh_process
 
 IMPORT = "import sys, graphkit, savers"
 USE = """

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.sweeps import ALL, Sweep, sampled_items, spread
+from tests.support.sweeps import ALL, Sweep, sampled_items, spread
 
 
 @pytest.mark.parametrize(

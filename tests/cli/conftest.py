@@ -6,7 +6,7 @@ import pytest
 
 from graphkit import END, START, RunnableConfig
 from savers import FileSystemSaver
-from tests.cli.terminal import SHOP, STOP, checkpoint, minutes_ago
+from tests.support.terminal import SHOP, STOP, checkpoint, minutes_ago
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from graphkit import ModelError
 from tests.agents import chat_server
 from tests.agents.chat_server import calls as tool_calls, text
-from tests.cli.terminal import graphkit
+from tests.support.terminal import graphkit
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOP = '''
@@ -117,7 +117,7 @@ def test_the_help_of_the_group_lists_its_commands(words):
 
 def test_an_unknown_command_of_the_group_is_a_usage_error():
     done = graphkit("agents", "rn")
-    assert (done.code, done.err) == (2, "graphkit: there is no command rn; did you mean run?\n")
+    assert (done.code, "'run'" in done.err) == (2, True)
 
 
 def test_the_schema_is_json():

@@ -11,7 +11,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, SqliteSaver
-from tests.cli.terminal import damage, graphkit
+from tests.support.terminal import damage, graphkit
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from graphkit import CheckpointerConfigurationError, RunnableConfig
 from graphkit.compat.go_agents import CheckpointConfig
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver, PostgresSaver, SqliteSaver
-from tests.cli.terminal import checkpoint, graphkit
+from tests.support.terminal import checkpoint, graphkit
 
 SECRET = "lamp for Anna"
 OLD, NEW = bytes(range(32)), bytes(32)

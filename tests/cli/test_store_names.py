@@ -8,7 +8,7 @@ from graphkit.cli.stores import StoreName, find_passwords, hide_passwords, parse
 from graphkit.errors import CheckpointStorageError
 from graphkit.registry import _SAVERS, register_saver
 from savers import FileSystemSaver, MemorySaver
-from tests.cli.terminal import checkpoint, graphkit
+from tests.support.terminal import checkpoint, graphkit
 
 KINDS = ["file", "sqlite", "postgres"]
 SECRET = "s3cret-word"

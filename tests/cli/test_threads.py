@@ -9,7 +9,7 @@ from graphkit import END, START, BaseCheckpointSaver, Checkpoint, GraphResume, R
 from graphkit.cli.apps import load_app
 from graphkit.cli.values import UsageError, parse_age
 from savers import FileSystemSaver, SqliteSaver
-from tests.cli.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
+from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minutes_ago
 
 
 def test_threads_in_a_pipe(store):
@@ -41,15 +41,6 @@ def test_threads_as_json(store):
         "updated": "2026-11-20T11:02:00+00:00", "id": "00000000-0000-7000-8000-000000000002", "tags": [],
         "metadata": {"run_id": "run-1", "source": "loop", "user": "anna", "step": 1},
     }  # fmt: skip
-
-
-def test_only_the_page_of_a_terminal_ends_with_a_note(tmp_path):
-    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-        for number in range(101):
-            saver.put(RunnableConfig(f"t-{number:03d}"), checkpoint(number, START, "read", {}))
-    assert "--all or --limit shows more" in graphkit("threads", tmp_path / "runs", terminal=True).err
-    assert graphkit("threads", tmp_path / "runs", "--limit", 100, terminal=True).err == ""
-    assert graphkit("threads", tmp_path / "runs", "--limit", 100).err == ""
 
 
 def test_characters_that_take_two_columns_of_a_terminal_are_aligned(store, saver):
@@ -99,6 +90,8 @@ def test_a_terminal_gets_a_page_and_a_pipe_all(tmp_path):
     assert len(graphkit("threads", tmp_path / "many").lines) == 102
     by_age = graphkit("threads", tmp_path / "many", "--sort", "age", terminal=True)
     assert (len(by_age.lines), by_age.err) == (101, paged.err)
+    limited = graphkit("threads", tmp_path / "many", "--limit", 100, terminal=True)
+    assert (len(limited.lines), limited.err) == (101, "")
 
 
 def test_a_damaged_thread_is_listed_among_the_good_ones(store):

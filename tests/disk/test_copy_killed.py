@@ -9,8 +9,8 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver
-from tests.cli.terminal import checkpoint
-from tests.threads import TYPES, assert_same, everything, exact
+from tests.support.terminal import checkpoint
+from tests.support.threads import TYPES, assert_same, everything, exact
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
 
@@ -23,7 +23,7 @@ import os, signal, sys
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver
 sys.path.insert(0, sys.argv[4])
-from tests.threads import TYPES
+from tests.support.threads import TYPES
 
 when, left = sys.argv[2], int(sys.argv[3])
 

@@ -28,7 +28,7 @@ from savers._log.frame import CHECKPOINT, DATA, KEY, MARK, SEALED, WRITE, pack_f
 from savers._log.sealing import read_key_id
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
-from tests.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, states, view, write
+from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, states, view, write
 
 SEALED_TYPES = {CHECKPOINT, WRITE, MARK, DATA}
 

@@ -23,7 +23,7 @@ from savers._log.frame import (
     WRITE,
     pack_frame,
 )
-from tests.odd import odd
+from tests.support.odd import odd
 
 CONFIG = RunnableConfig("t")
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.fresh_process import fresh_process
+from tests.support.fresh_process import fresh_process
 
 if not hasattr(os, "fork"):
     pytest.skip("forks", allow_module_level=True)

@@ -13,9 +13,9 @@ from graphkit.abc import StateSerializer
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.values import REMOVED, SET
 from savers import Compression, FileSystemSaver
-from tests.cli.terminal import damage
-from tests.sweeps import examples
-from tests.threads import TYPES, everything, exact
+from tests.support.sweeps import examples
+from tests.support.terminal import damage
+from tests.support.threads import TYPES, everything, exact
 
 T = RunnableConfig("t")
 OPTIONS = {

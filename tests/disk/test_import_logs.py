@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from graphkit import CheckpointFormatError, RunnableConfig, ThreadBusyError
-from graphkit._transfer.logs import _directory_name
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver
 from savers._filesystem import layout
-from tests.disk.test_layout import HOSTILE
 
 X, INNER = RunnableConfig("x"), RunnableConfig("x", checkpoint_ns="sub")
 
@@ -95,11 +93,6 @@ def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
         os.close(fd)
     assert import_threads(target, lines, format="logs").threads == ["x"]
     target.close()
-
-
-def test_the_name_of_a_directory_is_the_one_that_the_store_uses():
-    for thread in HOSTILE:
-        assert _directory_name(thread) == layout.locate_thread(thread).name
 
 
 def test_a_log_that_is_no_file_is_not_exported(lines, opener, tmp_path):

@@ -9,7 +9,7 @@ from graphkit import Checkpoint, HasVersions, RunnableConfig
 from graphkit._values.state import Changes, merge
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
-from tests.interruptions import find_places, interrupt
+from tests.support.interruptions import find_places, interrupt
 
 ROOT = RunnableConfig("t")
 CHILD = RunnableConfig("t", checkpoint_ns="child")

@@ -20,7 +20,7 @@ from savers import FileSystemSaver, VersionedMemorySaver
 from savers._filesystem import layout
 from tests.disk.crashes import PLACE, config_of, expect_each, fixed, grown, made, view
 from tests.disk.simfs import Disk, SimFS
-from tests.fresh_process import unmeasured_environment
+from tests.support.fresh_process import unmeasured_environment
 
 KINDS = (
     "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename",

@@ -9,8 +9,8 @@ from hypothesis import given, settings, strategies as st
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointerError
 from savers import FileSystemSaver
-from tests.odd import ODD
-from tests.sweeps import examples
+from tests.support.odd import ODD
+from tests.support.sweeps import examples
 
 CONFIG = RunnableConfig("t")
 

@@ -10,7 +10,7 @@ from graphkit import Checkpoint, RunnableConfig
 from savers import Compression, FileSystemSaver, _delta as delta
 from savers._log.frame import CHECKPOINT, KEY
 from tests.disk.conftest import frames_of, log_of
-from tests.sweeps import examples
+from tests.support.sweeps import examples
 
 CONFIG = RunnableConfig("t")
 PLAIN = {"compression": None}

@@ -30,11 +30,11 @@ from savers.langgraph import (
     export_langgraph_sqlite,
     import_langgraph_sqlite,
 )
-from tests.cli.terminal import graphkit
 from tests.integrations import langgraph_graphs as graphs
 from tests.integrations.test_langgraph_graphs import Note, notes
 from tests.integrations.test_langgraph_import import fill, seen, thread
 from tests.integrations.test_langgraph_store import Rot
+from tests.support.terminal import graphkit
 
 PERMISSIVE = JsonPlusSerializer(allowed_msgpack_modules=[(Note.__module__, "Note")])
 

@@ -11,7 +11,7 @@ from savers import FileSystemSaver
 from savers._log.frame import MAJOR, Header
 from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
 from savers.langgraph._entries.log import repair_entries, verify_entries
-from tests.cli.terminal import graphkit
+from tests.support.terminal import graphkit
 
 KINDS = {"langgraph-store": "item", "langgraph-cache": "cached value"}
 COUNT = 4

@@ -8,7 +8,7 @@ import pytest
 from graphkit.errors import CheckpointStorageError
 from savers._filesystem.io import FileIO
 from savers.langgraph import FileSystemCache, FileSystemStore
-from tests.interruptions import find_places, interrupt
+from tests.support.interruptions import find_places, interrupt
 
 USERS = ("users",)
 

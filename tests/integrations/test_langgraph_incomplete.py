@@ -13,7 +13,7 @@ from graphkit import CheckpointConflictError, RunnableConfig
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from savers.langgraph import CheckpointSaver
-from tests.threads import assert_same
+from tests.support.threads import assert_same
 
 T = {"configurable": {"thread_id": "t"}}
 OTHER = {"configurable": {"thread_id": "other"}}

@@ -19,7 +19,7 @@ from savers.langgraph._entries import log as entry_log
 from savers.langgraph._entries.examine import EntriesIdentity, EntriesReport
 from tests.disk.simfs import SimFS
 from tests.integrations import test_langgraph_files_commands as commands, test_langgraph_files_faults as faults
-from tests.sweeps import Sweep
+from tests.support.sweeps import Sweep
 
 
 def nothing(*_, **__):

@@ -31,8 +31,8 @@ from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from savers.langgraph.opening import PeriodicSweep
 from savers.langgraph.pruning import start_sweeper
-from tests.cli.terminal import graphkit
 from tests.integrations import langgraph_graphs as graphs
+from tests.support.terminal import graphkit
 
 THREAD = {"configurable": {"thread_id": "t"}}
 

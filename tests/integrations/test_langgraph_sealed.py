@@ -20,7 +20,7 @@ from savers.langgraph import (
     export_langgraph_sqlite,
     import_langgraph_sqlite,
 )
-from tests.cli.terminal import graphkit
+from tests.support.terminal import graphkit
 
 KEYS = {"2026": bytes(range(32))}
 SECRET = "my number is 4000 0012"

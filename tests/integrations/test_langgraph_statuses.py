@@ -17,8 +17,8 @@ from graphkit import RunnableConfig, operations
 from graphkit.errors import CheckpointConflictError
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
 from savers.langgraph import CheckpointSaver, FileSystemCheckpointSaver, import_langgraph_sqlite
-from tests.cli.terminal import graphkit
 from tests.integrations.test_langgraph_store import Rot
+from tests.support.terminal import graphkit
 
 T = RunnableConfig("t")
 CONFIG = {"configurable": {"thread_id": "t"}}

@@ -14,8 +14,8 @@ from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.postgres_session import PostgresSession
 from savers._sql.schema import SCHEMA_VERSION
 from savers._sql.sqlite_connection import SqliteConnection
-from tests.forked import run_in_child
 from tests.sql.rows import add_history, positions, put
+from tests.support.forked import run_in_child
 
 
 class Stopped(Exception):

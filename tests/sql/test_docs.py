@@ -10,7 +10,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver, PostgresSaver
-from tests import postgres_server
+from tests.support import postgres_server
 
 POSTGRES = postgres_server.PROGRAMS[-1] if postgres_server.PROGRAMS else Path()
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -18,7 +18,7 @@ from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import get_saver
 from graphkit.transfer import copy_threads
 from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver
-from tests.threads import TYPES, assert_same, everything
+from tests.support.threads import TYPES, assert_same, everything
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "disk" / "golden"

@@ -17,8 +17,8 @@ from graphkit import (
 )
 from savers import PostgresSaver, SqliteSaver
 from savers._log.frame import pack_frame, parse_frame
-from tests.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, view, write
 from tests.sql.savers import run_sql
+from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, view, write
 
 OTHER = RunnableConfig("u")
 IN_COLUMNS = {"interrupts", "namespaces"}

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from savers import _delta as delta
 from savers._delta.values import cut
-from tests.sweeps import examples
+from tests.support.sweeps import examples
 
 
 class Tape:

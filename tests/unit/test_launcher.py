@@ -1,4 +1,4 @@
-"""The processes that tests/launcher.py forks behave as new interpreters do."""
+"""The processes that tests/support/launcher.py forks behave as new interpreters do."""
 
 import os
 import select

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from savers import _delta as delta
 from savers._delta.values import ListedValue
-from tests.sweeps import examples
+from tests.support.sweeps import examples
 
 FAR = 5_000_000
 """The position of the keyframe."""

@@ -10,7 +10,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.registry import get_checkpoint_store, get_saver, register_checkpoint_store, register_saver, saver_names
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
-from tests.fresh_process import fresh_process
+from tests.support.fresh_process import fresh_process
 
 
 def test_the_installed_savers_are_found_by_name(tmp_path):

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from graphkit import END, START, RunnableConfig
 from graphkit._saver.checkpoint_info import public_metadata
-from tests.cli.terminal import NOW, checkpoint
+from tests.support.terminal import NOW, checkpoint
 
 
 @dataclasses.dataclass

@@ -2,7 +2,7 @@
 
 The fixture `launcher` of `tests/conftest.py` starts a process that imports graphkit, its savers and the packages of
 others once, and forks for each script. What an import itself does is tested with new interpreters: those of
-tests/api/test_examples.py and tests/fresh_process.py.
+tests/api/test_examples.py and tests/support/fresh_process.py.
 """
 
 import json
@@ -16,7 +16,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import atexit, gc, importlib, json, os, runpy, select, signal, socket, sys, threading, traceback
 

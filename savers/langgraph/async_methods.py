@@ -24,7 +24,7 @@ from langgraph.checkpoint.base import (
 
 from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
 from graphkit.saver_kit import run_in_thread
-from savers._waiting import InUseError
+from savers._threads import InUseError
 from savers.langgraph.histories import Histories
 from savers.langgraph.metadata import get_checkpoint_id, parse_config
 

@@ -11,7 +11,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import layout, log_bytes, log_file
+from savers._filesystem import layout, log_bytes
 from savers._filesystem.io import FileIO
 from savers._log import frame, history, records, writer
 from savers._log.frame import HEADER_SIZE
@@ -20,7 +20,7 @@ from savers._log.frame import HEADER_SIZE
 @pytest.fixture(autouse=True)
 def short_logs_are_extended(monkeypatch):
     """The logs of these tests are short, and are extended ahead as if they were long."""
-    monkeypatch.setattr(log_file, "_SHORT", 0)
+    monkeypatch.setattr(log_bytes, "_SHORT", 0)
 
 
 def step(n, **state):

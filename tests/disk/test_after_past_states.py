@@ -116,8 +116,8 @@ def damage_last_chain(directory, saver, ids):
     log = saver._store.shared_log("t", "")
     with log.mutex:
         log.refresh()
-        last = log.find(None)
-        chain = [stored for stored in map(log.find, ids) if stored.keyframe_offset == last.keyframe_offset]
+        last = log.history.find(None)
+        chain = [stored for stored in map(log.history.find, ids) if stored.keyframe_offset == last.keyframe_offset]
         victim = chain[1]
         # The last 8 KiB are always checked.
         assert victim.offset + 10_000 < last.offset

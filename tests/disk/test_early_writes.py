@@ -10,7 +10,7 @@ from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError,
 from savers import FileSystemSaver
 from savers._log import frame, stored_checkpoint
 from savers._log.frame import CHECKPOINT, EARLY, WRITE, pack_frame
-from savers._log.history import History
+from savers._log.history import Chains
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.simfs import Disk, SimFS
@@ -239,16 +239,16 @@ def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
 
 def test_a_watch_reports_them_again_if_they_could_not_be_read(saver, opener, monkeypatch):
     saver.put(ROOT, made("a"))
-    read = History.read_packed_writes
+    read = Chains.read_writes
 
-    def fail_once(history, stored):
-        monkeypatch.setattr(History, "read_packed_writes", read)
+    def fail_once(chains, stored):
+        monkeypatch.setattr(Chains, "read_writes", read)
         raise OSError(errno.EIO, "input/output error")
 
     with opener().watch("t") as watch:
         saver.put_writes(at("b"), {"failure": {"node_id": "n", "type": "E", "message": "m", "at": 1}}, early=True)
         saver.put(ROOT, made("b"))
-        monkeypatch.setattr(History, "read_packed_writes", fail_once)
+        monkeypatch.setattr(Chains, "read_writes", fail_once)
         assert watch.get(60).kind == "checkpoint"
         with pytest.raises(CheckpointStorageError):
             watch.get(60)

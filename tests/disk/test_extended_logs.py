@@ -9,9 +9,9 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import log_file
+from savers._filesystem import log_bytes
 from savers._filesystem.io import FileIO
-from savers._filesystem.log_file import LogFile
+from savers._filesystem.log_bytes import LogFile
 from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import WHEN
 
@@ -76,7 +76,7 @@ def test_a_saver_that_never_syncs_does_not_extend_but_writes_over_the_zeros_of_o
 
 
 def test_a_log_that_is_closed_to_make_room_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("savers._log.open_logs._max_open_logs", lambda: 16)
+    monkeypatch.setattr("savers._log.catalogue._max_open_logs", lambda: 16)
     saver = FileSystemSaver(tmp_path)
     for number in range(40):
         saver.put(RunnableConfig(f"thread-{number}"), made(number))
@@ -344,7 +344,7 @@ def test_an_extension_is_never_part_of_another_log(tmp_path):
 
 
 def test_a_short_log_is_not_extended(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_file, "_SHORT", 2000)
+    monkeypatch.setattr(log_bytes, "_SHORT", 2000)
     saver = FileSystemSaver(tmp_path)
     saver.put(CONFIG, made(0))
     assert log_of(tmp_path).stat().st_size == frames_of(log_of(tmp_path))[-1].end

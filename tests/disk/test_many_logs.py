@@ -9,7 +9,7 @@ import pytest
 from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from savers._filesystem import store as store_module
-from savers._log import open_logs
+from savers._log import catalogue
 
 THREADS = 60
 TURNS = 3
@@ -17,8 +17,8 @@ TURNS = 3
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 80)
-    assert open_logs._max_open_logs() <= 20
+    monkeypatch.setattr(catalogue, "_max_descriptors", lambda: 80)
+    assert catalogue._max_open_logs() <= 20
 
 
 def put_in_turns(saver, disk, namespace=""):
@@ -117,7 +117,7 @@ def test_only_so_many_names_are_remembered(disk, tmp_path, monkeypatch):
 def test_the_number_of_open_logs_follows_the_limit_of_descriptors(soft, logs, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert open_logs._max_open_logs() == logs
+    assert catalogue._max_open_logs() == logs
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_the_number_of_open_logs_follows_the_limit_of_descriptors(soft, logs, mo
     ],
 )
 def test_savers_that_use_little_leave_their_share_to_others(others, share):
-    assert open_logs.find_share(100, others) == share
+    assert catalogue.find_share(100, others) == share
 
 
 def count_open(saver):
@@ -141,8 +141,8 @@ def count_open(saver):
 
 
 def test_savers_that_are_idle_do_not_make_another_close_its_logs(disk, tmp_path, monkeypatch):
-    monkeypatch.setattr(open_logs, "_ALL_OPEN_LOGS", WeakValueDictionary())
-    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 400)
+    monkeypatch.setattr(catalogue, "_ALL_OPEN_LOGS", WeakValueDictionary())
+    monkeypatch.setattr(catalogue, "_max_descriptors", lambda: 400)
     savers = [FileSystemSaver(tmp_path / f"{number}") for number in range(12)]
     for saver in savers[2:]:
         saver.put(RunnableConfig("t"), disk.step(0))

@@ -14,10 +14,9 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import lifecycle, log_file, rewrite, store, sync
-from savers._filesystem.durability import FileDurability
-from savers._filesystem.log_file import LogFile
-from savers._filesystem.salvaged_files import FileRange
+from savers._filesystem import lifecycle, log_bytes, rewrite, store, sync
+from savers._filesystem.io import FileRange
+from savers._filesystem.log_bytes import FileDurability, LogFile
 from savers._log import frame, frame_log, sealing, writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
 from savers._log.history import History
@@ -134,7 +133,7 @@ def without_cutting_the_tail():
 
 def cutting_without_keeping_the_rest():
     """Anything behind a bad record is taken for a tail: damage becomes a shorter history."""
-    return mock.patch("savers._log.damage.judge", nothing)
+    return mock.patch("savers._log.records.judge", nothing)
 
 
 def without_finishing():
@@ -254,8 +253,7 @@ def acknowledging_writes_that_wait_for_a_put():
 
     def wait_for_put(_, ticket):
         durability = ticket.log.frames.bytes.durability
-        durability.note_synced(ticket.end)
-        durability.note_names_synced()
+        durability.note_synced(ticket.end, with_names=True)
 
     return mock.patch.object(sync.SyncAlways, "_wait_for_put", wait_for_put)
 
@@ -276,7 +274,7 @@ def believing_that_a_sync_covers_what_was_appended_meanwhile():
 def extending_with_other_bytes_than_zeros():
     def _write_and_extend(self, start, data):
         end = start + len(data)
-        return self._io.write_at(self.fd, start, data + b"\xff" * (log_file._choose_size(end) - end))
+        return self._io.write_at(self.fd, start, data + b"\xff" * (log_bytes._choose_size(end) - end))
 
     return mock.patch.object(LogFile, "_write_and_extend", _write_and_extend)
 
@@ -317,8 +315,8 @@ def without_the_size_of_the_keyframe():
     """Keyframes come as often however long they are."""
 
     def needs_keyframe(self, _):
-        distance = self._frames.end - self._history.keyframe_end
-        return distance + self._history.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
+        distance = self._frames.end - self._history.scan.keyframe_end
+        return distance + self._history.scan.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
 
     return mock.patch.object(LogWriter, "_needs_keyframe", needs_keyframe)
 

@@ -9,12 +9,13 @@ import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver
-from savers._log import open_logs
+from savers._log import catalogue
 
 PRELUDE = """
 import os, sys
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
+from savers._log import catalogue
 saver = FileSystemSaver(sys.argv[1], fsync=sys.argv[2])
 config = RunnableConfig(thread_id="t")
 def step(n, **state):
@@ -279,7 +280,7 @@ def test_a_holder_may_release_and_delete_its_own_thread(opener, disk, config):
 
 
 def test_descriptors_are_bounded(opener, disk, monkeypatch):
-    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 1024)
+    monkeypatch.setattr(catalogue, "_max_descriptors", lambda: 1024)
     saver = opener()
     before = disk.open_files()
     for number in range(400):

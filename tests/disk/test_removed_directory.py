@@ -10,7 +10,7 @@ import pytest
 
 from graphkit import END, START, CheckpointConflictError, RunnableConfig, StateGraph
 from savers import FileSystemSaver
-from savers._log import open_logs as open_logs_module
+from savers._log import catalogue
 
 T, INNER = RunnableConfig("t"), RunnableConfig("t", checkpoint_ns="inner")
 
@@ -143,7 +143,7 @@ def test_a_log_that_was_written_anew_by_another_process_is_no_loss(opener, disk)
 
 
 def test_states_are_cached_up_to_a_number_of_bytes(opener, disk, monkeypatch):
-    monkeypatch.setattr(open_logs_module, "CACHED_BYTES", 1 << 20)
+    monkeypatch.setattr(catalogue, "CACHED_BYTES", 1 << 20)
     saver = opener(compression=None)
     for number in range(30):
         saver.put(RunnableConfig(f"u{number}"), disk.step(number, blob=os.urandom(100_000)))
@@ -164,7 +164,7 @@ def test_states_are_cached_up_to_a_number_of_bytes(opener, disk, monkeypatch):
 
 
 def test_one_state_may_be_larger_than_the_cache(opener, disk, monkeypatch):
-    monkeypatch.setattr(open_logs_module, "CACHED_BYTES", 1000)
+    monkeypatch.setattr(catalogue, "CACHED_BYTES", 1000)
     saver = opener()
     for number in range(4):
         saver.put(T, disk.step(number, text="x" * 5000 + str(number)))
@@ -176,7 +176,7 @@ def test_one_state_may_be_larger_than_the_cache(opener, disk, monkeypatch):
 
 
 def test_an_index_counts_as_well(opener, disk, monkeypatch):
-    monkeypatch.setattr(open_logs_module, "CACHED_BYTES", 50 << 10)
+    monkeypatch.setattr(catalogue, "CACHED_BYTES", 50 << 10)
     saver = opener()
     for thread in range(5):
         for number in range(20):
@@ -232,6 +232,6 @@ def test_the_logs_of_all_savers_share_what_a_process_may_open(opener, disk, tmp_
         for saver in savers:
             saver.put(RunnableConfig(f"u{number}"), disk.step(0))
     logs = [sum(log.is_open for log in saver._store.logs._logs.values()) for saver in savers]
-    assert max(logs) <= open_logs_module.OPEN_LOGS // 4
-    assert disk.open_files() - before <= open_logs_module.OPEN_LOGS + 4 * 64
+    assert max(logs) <= catalogue.OPEN_LOGS // 4
+    assert disk.open_files() - before <= catalogue.OPEN_LOGS + 4 * 64
     assert isinstance(savers[0], FileSystemSaver)

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import durability, rewrite
+from savers._filesystem import log_bytes, rewrite
 from savers._filesystem.io import FileIO
 from tests.disk import crashes
 from tests.disk.conftest import frames_of, log_of
@@ -22,7 +22,7 @@ CONFIG = RunnableConfig("t")
 def boot(monkeypatch):
     """The start of the system, which a test may change."""
     now = [1]
-    for module in (durability, rewrite):
+    for module in (log_bytes, rewrite):
         monkeypatch.setattr(module, "boot_number", lambda: now[0])
     return now
 

@@ -17,7 +17,7 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import file_events
+from savers._filesystem import watch as file_watch
 from savers._log import log_watch
 
 PATIENCE = 60.0
@@ -85,14 +85,14 @@ def test_all_that_other_processes_write_is_told_in_order(saver):
 def test_nothing_is_read_while_nothing_happens(opener, disk, config, monkeypatch):
     io = disk.CountingIO()
     saver = opener(io=io)
-    dispatch, is_settled = file_events.FileEvents.dispatch, threading.Event()
+    dispatch, is_settled = file_watch.FileEvents.dispatch, threading.Event()
 
     def dispatch_and_see(events, event):
         dispatch(events, event)
         if event.src_path.endswith("settled"):
             is_settled.set()
 
-    monkeypatch.setattr(file_events.FileEvents, "dispatch", dispatch_and_see)
+    monkeypatch.setattr(file_watch.FileEvents, "dispatch", dispatch_and_see)
     saver.put(config, disk.step(1))
     with saver.watch(interval=0.01) as watch:
         # The watch may hear of what was done before. Events come in order.
@@ -401,9 +401,9 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk
     if reason == "refused":
         monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
     elif reason == "remote":
-        monkeypatch.setattr(file_events, "find_network_file_system", lambda _: "nfs4")
+        monkeypatch.setattr(file_watch, "find_network_file_system", lambda _: "nfs4")
     else:
-        monkeypatch.setattr(file_events.FileEvents, "process", os.getpid() + 1)
+        monkeypatch.setattr(file_watch.FileEvents, "process", os.getpid() + 1)
     saver.put(config, disk.step(1))
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
         (record,) = caplog.records
@@ -416,7 +416,7 @@ def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk
 
 
 def test_looks_that_take_longer_than_the_interval_leave_time_for_the_rest(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(file_events, "find_network_file_system", lambda _: "nfs4")
+    monkeypatch.setattr(file_watch, "find_network_file_system", lambda _: "nfs4")
     saver.put(config, disk.step(1))
     with ThreadPoolExecutor(1) as pool, saver.watch(latest=True, interval=1e-9) as watch:
         assert pool.submit(watch.get, 0.0).result(PATIENCE).kind == "checkpoint"
@@ -488,14 +488,14 @@ def test_an_observer_that_ends_is_replaced_by_looking(saver, config, disk, caplo
 
 def test_what_an_event_was_lost_of_is_found_later(saver, config, disk, monkeypatch):
     monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
-    monkeypatch.setattr(file_events.FileEvents, "dispatch", lambda *_: None)
+    monkeypatch.setattr(file_watch.FileEvents, "dispatch", lambda *_: None)
     with saver.watch(interval=NEVER) as watch:
         until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
 
 
 def test_the_file_systems_of_this_machine():
-    assert file_events.find_network_file_system("/proc") is None
-    assert file_events.find_network_file_system(__file__) is None
+    assert file_watch.find_network_file_system("/proc") is None
+    assert file_watch.find_network_file_system(__file__) is None
 
 
 # What it takes

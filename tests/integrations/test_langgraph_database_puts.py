@@ -124,7 +124,7 @@ def test_writes_of_an_old_checkpoint_are_not_taken_for_early_ones(opener):
     saver.put_writes(configs[3], [("n", "second")], "task")
     saver.put_writes(configs[3], [("n", "other")], "other task")
     assert saver.get_tuple(configs[3]).pending_writes == [("other task", "n", "other"), ("task", "n", "first")]
-    waiting = saver.store.catalogue.shared_log("t", "").history.load_early()
+    waiting = saver.store.catalogue.shared_log("t", "").history.scan.load_early()
     assert id_of(configs[3]) not in [early.id for early in waiting]
 
 

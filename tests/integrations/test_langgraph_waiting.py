@@ -12,7 +12,7 @@ pytest.importorskip("langgraph")
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from savers._waiting import InUseError
+from savers._threads import InUseError
 from savers.langgraph import SqliteCheckpointSaver, async_methods
 from savers.langgraph.async_methods import ThreadCalls
 

@@ -21,15 +21,15 @@ def describe(opened):
     frames, history = opened.frames, opened.history
     medium = frames.bytes
     latest = history.find_latest()
-    early = history.load_early()
+    early = history.scan.load_early()
     known = {
         "history": medium.history,
         "file": frames.fid,
         "end": frames.end,
         "seq": frames.seq,
         "is_scattered": frames.is_scattered,
-        "depth": history.depth,
-        "keyframe_end": history.keyframe_end,
+        "depth": history.scan.depth,
+        "keyframe_end": history.scan.keyframe_end,
         "last": outline(history.last),
         "latest": outline(latest),
         "early": {waiting.id: outline(waiting) for waiting in early},

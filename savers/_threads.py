@@ -1,13 +1,77 @@
-"""Flushes every few seconds, in a thread of its own."""
+"""Threads of execution: locks that are taken only if they are free, calls that must not wait, the flush thread."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import getLogger
-from typing import Final, final
+from typing import Any, Final, final
 
 from graphkit.errors import CheckpointerError
+
+RLock = Any
+"""What `threading.RLock` makes: until Python 3.13, that is a function."""
+
+
+def is_mine(mutex: RLock) -> bool:
+    """Return whether the calling thread of execution holds a lock."""
+    return bool(mutex._is_owned())  # noqa: SLF001 - as Condition does
+
+
+@contextmanager
+def hold_if_free(mutex: RLock) -> Iterator[bool]:
+    """Hold a lock during the block, unless a thread of execution holds it, the calling one included.
+
+    The lock knows its owner. So an exception at any line, as Ctrl-C raises it, leaves it free.
+
+    Yields:
+        Whether the lock is held.
+    """
+    if is_mine(mutex):
+        yield False
+        return
+    try:
+        yield mutex.acquire(blocking=False)
+    finally:
+        if is_mine(mutex):
+            mutex.release()
+
+
+class WouldWaitError(Exception):
+    """A lock is in use, and the caller must not wait. Nothing was changed."""
+
+
+class InUseError(Exception):
+    """Another thread of execution uses a log or the connection, for some microseconds as a rule. Nothing was done."""
+
+
+class _State(threading.local):
+    may_wait = True
+
+
+_STATE = _State()
+
+
+@contextmanager
+def refuse_waiting() -> Iterator[None]:
+    """Raise WouldWaitError in the block where this thread of execution would wait for a lock."""
+    _STATE.may_wait = False
+    try:
+        yield
+    finally:
+        _STATE.may_wait = True
+
+
+def check_may_wait() -> None:
+    """Check that this thread of execution may wait.
+
+    Raises:
+        WouldWaitError: it must not.
+    """
+    if not _STATE.may_wait:
+        raise WouldWaitError
+
 
 _LOGGER: Final = getLogger("graphkit")
 

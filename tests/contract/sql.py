@@ -8,9 +8,9 @@ import sys
 from contextlib import contextmanager
 from functools import partial
 
-from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions
-from savers._sql.saver import SqlSaver
+from graphkit import HasVersions
+from graphkit.abc import BaseCheckpointSaver
+from savers import SqliteSaver
 
 KEYS = {"current": bytes(range(32)), "old": bytes(32)}
 """The keys of sealed savers."""
@@ -74,7 +74,7 @@ def reopened(name):
         with self.opened() as saver:
             return await getattr(saver, name)(*args, **kwargs)
 
-    return async_call if inspect.iscoroutinefunction(getattr(SqlSaver, name)) else call
+    return async_call if inspect.iscoroutinefunction(getattr(SqliteSaver, name)) else call
 
 
 class Reopening(BaseCheckpointSaver, HasVersions):
@@ -110,7 +110,7 @@ class Reopening(BaseCheckpointSaver, HasVersions):
             yield
 
 
-for base in (BaseCheckpointSaver, HasVersions, SqlSaver):
+for base in (BaseCheckpointSaver, HasVersions, SqliteSaver):
     for name, _ in inspect.getmembers(base, inspect.isfunction):
         if not name.startswith("_") and name not in vars(Reopening) and name != "close":
             setattr(Reopening, name, reopened(name))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions
+from graphkit import HasVersions
+from graphkit.abc import BaseCheckpointSaver
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import FileSystemSaver

@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
-from savers._sql.postgres_saver import PostgresSaver
+from savers import PostgresSaver
 from tests.contract.sql import KEYS, Elsewhere, Reopening, close_used, note_used
 from tests.support import postgres_server
 from tests.support.sweeps import examples

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
-from savers._sql.sqlite_saver import SqliteSaver
+from savers import SqliteSaver
 from tests.contract.sql import KEYS, Elsewhere, Reopening, close_used
 from tests.support.sweeps import examples
 

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._log.frame import FRAME_SIZE
+from tests.support.logs import FRAME_SIZE
 
 THREAD = RunnableConfig("t")
 OTHER_ID = "01a20482-9c2f-7cff-8d43-936a1ab1d30f"

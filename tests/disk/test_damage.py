@@ -10,9 +10,8 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointFormatError
 from savers import Compression, FileSystemSaver
-from savers._filesystem import layout
-from savers._filesystem.io import FileIO
-from savers._log.frame import CHECKPOINT, RELEASE, SYNC, pack_frame
+from tests.support.disks import FileIO
+from tests.support.logs import CHECKPOINT, RELEASE, SYNC, locate_log, locate_thread, pack_frame, read_records
 
 
 def step(n, state):
@@ -20,14 +19,14 @@ def step(n, state):
 
 
 @pytest.fixture(params=[None, 50], ids=["plain", "compressed"])
-def damaged(request, opener, disk, config):
+def damaged(request, opener, config):
     """A small thread of every kind of record, and the tools to damage it."""
     compression = request.param and Compression(threshold=request.param)
-    return Damaged(opener, disk, config, compression)
+    return Damaged(opener, config, compression)
 
 
 class Damaged:
-    def __init__(self, opener, disk, config, compression=None):
+    def __init__(self, opener, config, compression=None):
         self.opener, self.config = opener, config
         saver = opener(compression=compression)
         self.states, items = {}, []
@@ -41,9 +40,9 @@ class Damaged:
                 saver.add_tags(config, "good")
         saver.put(config.replace(thread_id="other"), step(0, {"n": 0}))
         saver.close()
-        self.path = disk.log_of(saver.base_directory)
+        self.path = locate_log(saver.base_directory)
         self.whole = self.path.read_bytes()
-        self.frames = disk.frames_of(self.path)
+        self.frames = read_records(self.path)
         self.order = list(self.states)
 
     def write(self, data):
@@ -191,9 +190,9 @@ def test_h53_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_f
         assert bad in damaged.aside() or bad.startswith(whole) or damaged.aside() == bad[frames[-1].offset :], number
 
 
-def test_a_record_of_another_log_is_no_record(damaged, disk):
+def test_a_record_of_another_log_is_no_record(damaged):
     other = damaged.opener()
-    foreign = disk.log_of(other.base_directory, "other").read_bytes()
+    foreign = locate_log(other.base_directory, "other").read_bytes()
     for bad in (damaged.whole + foreign[64:], damaged.whole[: damaged.frames[2].offset] + foreign[64:]):
         damaged.write(bad)
         assert not damaged.opener().verify("t").ok
@@ -238,14 +237,14 @@ def test_what_was_recorded_beside_a_checkpoint_survives_repair(damaged):
 
 
 @pytest.mark.parametrize("thread", ["t", "Not Plain! " * 8])
-def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_named(opener, disk, config, thread):
+def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_named(opener, config, thread):
     config = config.replace(thread_id=thread)
     saver = opener()
     for n in range(3):
         saver.put(config, step(n, {"n": n}))
-    path = disk.log_of(saver.base_directory, thread)
+    path = locate_log(saver.base_directory, thread)
     whole = path.read_bytes()
-    beginning = disk.frames_of(path)[1].end
+    beginning = read_records(path)[1].end
     saver.close()
     path.write_bytes(b"?" * beginning + whole[beginning:])
     saver = opener()
@@ -262,15 +261,15 @@ def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_nam
     assert saver.verify().ok
 
 
-def test_a_released_history_is_never_shorter_in_silence(opener, disk, config):
+def test_a_released_history_is_never_shorter_in_silence(opener, config):
     saver = opener()
     for n in range(3):
         saver.put(config, step(n, {"n": n}))
     saver.release(config)
     saver.close()
-    path = disk.log_of(saver.base_directory).with_name("v000001.log")
+    path = locate_log(saver.base_directory).with_name("v000001.log")
     whole = path.read_bytes()
-    frames = disk.frames_of(path)
+    frames = read_records(path)
     for cut in (0, 10, 64, frames[1].offset, frames[2].offset, frames[-1].offset, len(whole) - 1):
         for file in path.parent.glob("*.bin"):
             file.unlink()
@@ -312,11 +311,11 @@ class Windows(FileIO):
         return data
 
 
-def test_memory_stays_bounded_however_much_is_damaged(opener, disk, config):
+def test_memory_stays_bounded_however_much_is_damaged(opener, config):
     saver = opener()
     saver.put(config, step(0, {"n": 0}))
     saver.close()
-    path = disk.log_of(saver.base_directory)
+    path = locate_log(saver.base_directory)
     small = 48 << 20
     with path.open("ab") as file:
         # The first sector of the last write never reached the disk, and most of the others did not either.
@@ -353,16 +352,16 @@ def test_progress_is_told_in_bytes_and_ends_at_all_of_them(opener, config):
     assert told[-1][:2] == (report.size, report.size)
 
 
-def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, disk, config):
+def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, config):
     saver = opener()
     saver.put(config, step(0, {"n": 0}))
-    path = disk.log_of(saver.base_directory)
+    path = locate_log(saver.base_directory)
     root = path.parent.parent
-    dead = root / (layout.TEMPORARY + layout.locate_thread("dead").name)
+    dead = root / f"tmp-{locate_thread('dead').name}"
     dead.mkdir()
     (dead / "log").write_text("private")
     (path.parent / "tmp-00000001").write_text("half")
-    last = disk.frames_of(path)[-1]
+    last = read_records(path)[-1]
     with path.open("ab") as file:
         file.write(pack_frame(last.end, last.fid, last.seq + 1, RELEASE, b"\x92\x01\x00"))
     report = saver.verify()
@@ -383,12 +382,12 @@ def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, disk, c
     assert not saver.repair().changed
 
 
-def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(opener, disk, config):
+def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(opener, config):
     saver = opener()
     for n in range(3):
         saver.put(config, step(n, {"n": n, f"text{n}": "x" * 500}))
-    path = disk.log_of(saver.base_directory)
-    frames = disk.frames_of(path)
+    path = locate_log(saver.base_directory)
+    frames = read_records(path)
     data = bytearray(path.read_bytes())
     data[frames[2].offset + 40] ^= 1
     data += pack_frame(frames[-1].end, frames[-1].fid, frames[-1].seq + 1, RELEASE, b"\x92\x01\x00")

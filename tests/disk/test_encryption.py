@@ -23,11 +23,20 @@ from graphkit import (
 )
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
-from savers._filesystem.io import FileIO
-from savers._log.frame import CHECKPOINT, DATA, KEY, MARK, SEALED, WRITE, pack_frame
-from savers._log.sealing import read_key_id
 from tests.disk import crashes
-from tests.disk.conftest import frames_of, log_of
+from tests.support.disks import FileIO
+from tests.support.logs import (
+    CHECKPOINT,
+    DATA,
+    KEY,
+    MARK,
+    SEALED,
+    WRITE,
+    locate_log,
+    pack_frame,
+    read_key_id,
+    read_records,
+)
 from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, states, view, write
 
 SEALED_TYPES = {CHECKPOINT, WRITE, MARK, DATA}
@@ -57,7 +66,7 @@ def key_ids(root):
     found = set()
     for path in files_of(root):
         if path.name == "log" or path.name.startswith("v0"):
-            for one in frames_of(path):
+            for one in read_records(path):
                 if one.type in SEALED_TYPES:
                     found.add(read_key_id(one.payload) if one.flags & SEALED else None)
     return found
@@ -103,13 +112,13 @@ def test_no_file_ever_has_plaintext(tmp_path):
         saver.release(CONFIG)
         write(saver)
         assert_no_plaintext(root)
-        log_of(root).write_bytes(log_of(root).read_bytes().rstrip(b"\0")[:-40])  # a torn write
+        locate_log(root).write_bytes(locate_log(root).read_bytes().rstrip(b"\0")[:-40])  # a torn write
         saver.put(CONFIG, made(50))
         assert [path.name for path in files_of(root) if path.name.startswith("torn-")]
-        data = bytearray(log_of(root).read_bytes())
-        data[frames_of(log_of(root))[4].offset + 100] ^= 255
-        data[frames_of(log_of(root))[4].offset + 200] ^= 255
-        log_of(root).write_bytes(data)
+        data = bytearray(locate_log(root).read_bytes())
+        data[read_records(locate_log(root))[4].offset + 100] ^= 255
+        data[read_records(locate_log(root))[4].offset + 200] ^= 255
+        locate_log(root).write_bytes(data)
         assert saver.repair().ok
         assert [path.name for path in files_of(root) if path.name.startswith("damaged-")]
         assert saver.verify().ok
@@ -157,7 +166,7 @@ def test_values_beyond_a_record_are_sealed_too(tmp_path):
     with open_saver(root, compression=None, io=WatchingIO()) as saver:
         for number in range(4):
             saver.put(CONFIG, made(number, a="plain" + noise[number % 3], b=noise[: number % 3], plain_n=number))
-        assert {one.type for one in frames_of(log_of(root))} >= {DATA, CHECKPOINT}
+        assert {one.type for one in read_records(locate_log(root))} >= {DATA, CHECKPOINT}
         before = view(saver)
         assert saver.verify().ok
     assert_no_plaintext(root)
@@ -336,17 +345,17 @@ def test_without_the_key_verify_says_so_and_repair_refuses(store, tmp_path, wron
 
 def test_without_the_key_damage_is_still_found_and_not_repaired(store, tmp_path):
     root = shutil.copytree(store, tmp_path / "store")
-    data = bytearray(log_of(root).read_bytes())
-    damaged = frames_of(log_of(root))[-4]
+    data = bytearray(locate_log(root).read_bytes())
+    damaged = read_records(locate_log(root))[-4]
     for position in range(damaged.offset + 60, damaged.offset + 90):
         data[position] ^= 0x55
-    log_of(root).write_bytes(data)
+    locate_log(root).write_bytes(data)
     with open_saver(root, None) as saver:
         problem = next(file for file in saver.verify().problems if file.state == "damaged")
         assert problem.offset == damaged.offset
         refused = [file for file in saver.repair().files if file.before.state == "damaged"]
         assert ["'current'" in file.refused for file in refused] == [True]
-    assert log_of(root).read_bytes() == bytes(data)
+    assert locate_log(root).read_bytes() == bytes(data)
     with open_saver(root) as saver, quiet():
         report = saver.repair()
         assert report.ok
@@ -407,8 +416,8 @@ def same_steps(tmp_path):
 
 
 def test_a_changed_record_with_right_checksums_is_damage_that_repair_leaves_out(same_steps):
-    path = log_of(same_steps)
-    record = frames_of(path)[5]
+    path = locate_log(same_steps)
+    record = read_records(path)[5]
     payload = bytearray(record.payload)
     payload[-3] ^= 1
     with_crc(path, record, bytes(payload))
@@ -422,8 +431,8 @@ def test_a_changed_record_with_right_checksums_is_damage_that_repair_leaves_out(
 
 
 def test_records_that_change_places_are_refused(same_steps):
-    path = log_of(same_steps)
-    one, two = (at for at in frames_of(path)[3:5])
+    path = locate_log(same_steps)
+    one, two = (at for at in read_records(path)[3:5])
     assert len(one.payload) == len(two.payload)
     with_crc(path, one, two.payload)
     with_crc(path, two, one.payload)
@@ -432,9 +441,9 @@ def test_records_that_change_places_are_refused(same_steps):
 
 
 def test_a_record_of_another_history_is_refused(same_steps):
-    path = log_of(same_steps)
-    for other in (log_of(same_steps, "u"), log_of(same_steps, "t", "inner")):
-        at, foreign = frames_of(path)[3], frames_of(other)[3]
+    path = locate_log(same_steps)
+    for other in (locate_log(same_steps, "u"), locate_log(same_steps, "t", "inner")):
+        at, foreign = read_records(path)[3], read_records(other)[3]
         before = at.payload
         assert len(foreign.payload) == len(before)
         with_crc(path, at, foreign.payload)
@@ -448,16 +457,16 @@ def test_a_record_of_another_history_is_refused(same_steps):
 @pytest.mark.parametrize("forged_meta", [False, True])
 def test_a_log_in_the_place_of_another_is_refused(same_steps, forged_meta):
     for thread, namespace in (("u", ""), ("t", "inner")):
-        foreign = log_of(same_steps, thread, namespace).read_bytes()
+        foreign = locate_log(same_steps, thread, namespace).read_bytes()
         if forged_meta:
             foreign = forge_meta(foreign, thread="t", ns="")
-        before = log_of(same_steps).read_bytes()
-        log_of(same_steps).write_bytes(foreign)
+        before = locate_log(same_steps).read_bytes()
+        locate_log(same_steps).write_bytes(foreign)
         with open_saver(same_steps) as saver:
             with pytest.raises(CheckpointKeyError if forged_meta else CheckpointFormatError):
                 saver.get(CONFIG)
             assert {file.state for file in saver.verify("t").problems} == {"sealed" if forged_meta else "foreign"}
-        log_of(same_steps).write_bytes(before)
+        locate_log(same_steps).write_bytes(before)
 
 
 def forge_meta(data, **changes):
@@ -484,7 +493,7 @@ def forge_meta(data, **changes):
 
 def append_frame(path, type_, payload, flags=0):
     """Append a forged record."""
-    last = frames_of(path)[-1]
+    last = read_records(path)[-1]
     forged = pack_frame(last.end, last.fid, last.seq + 1, type_, payload, flags, unsynced=9999)
     path.write_bytes(path.read_bytes()[: last.end] + forged)
 
@@ -494,11 +503,11 @@ def test_a_plain_record_in_a_sealed_log_and_a_sealed_one_in_a_plain_log_are_refu
     for root, cipher in ((sealed, NEW), (plain, None)):
         with open_saver(root, cipher) as saver:
             saver.put(CONFIG, made(0))
-    path = log_of(sealed)
+    path = locate_log(sealed)
     append_frame(path, MARK, b"\x93\xa1c\x91\xa1x\x90")
     with open_saver(sealed) as saver, pytest.raises(CheckpointCorruptionError, match="it is not sealed"):
         saver.get(CONFIG)
-    path = log_of(plain)
+    path = locate_log(plain)
     append_frame(path, MARK, b"x" * 80, SEALED)
     for cipher in (None, NEW):
         with open_saver(plain, cipher) as saver, pytest.raises(CheckpointCorruptionError, match="it is sealed"):
@@ -634,13 +643,13 @@ def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
 
 def test_one_thread_is_rotated_alone(rotatable):
     with open_saver(rotatable, BOTH) as saver:
-        assert {path.partition("/")[0] for path in saver.rotate("t").rewritten} == {log_of(rotatable).parent.name}
+        assert {path.partition("/")[0] for path in saver.rotate("t").rewritten} == {locate_log(rotatable).parent.name}
         assert key_ids(rotatable) == {"current", "2025", None}
 
 
 def test_rotation_names_the_files_that_keep_old_bytes(rotatable):
-    end = frames_of(log_of(rotatable))[-1].end
-    log_of(rotatable).write_bytes(log_of(rotatable).read_bytes()[:end] + b"torn")
+    end = read_records(locate_log(rotatable))[-1].end
+    locate_log(rotatable).write_bytes(locate_log(rotatable).read_bytes()[:end] + b"torn")
     with open_saver(rotatable, BOTH) as saver, quiet():
         saver.put(CONFIG, made(71))
         (path,) = saver.rotate().set_aside
@@ -771,7 +780,7 @@ def test_every_flipped_bit_of_a_sealed_log_is_noticed_and_corrected(tmp_path, sw
             saver.put(CONFIG, made(number, text="plain" * 20))
         saver.put_writes(CONFIG, {"a": 1})
         before = view(saver)
-    path = log_of(root)
+    path = locate_log(root)
     whole = path.read_bytes()
     for bit in sweep.some(range(64 * 8, len(whole) * 8), 80):
         data = bytearray(whole)
@@ -793,8 +802,8 @@ def test_a_log_whose_beginning_is_lost_is_repaired_with_the_key(tmp_path):
     with open_saver(root) as saver:
         write(saver)
         before = view(saver)
-    path = log_of(root)
-    first = frames_of(path)[2].offset
+    path = locate_log(root)
+    first = read_records(path)[2].offset
     path.write_bytes(random.Random(1).randbytes(first) + path.read_bytes()[first:])
     with open_saver(root) as saver, quiet():
         assert saver.repair("t").ok
@@ -812,13 +821,13 @@ def test_damage_between_the_pieces_of_a_value_costs_only_the_changes_up_to_the_n
                 items = [*items, f"plain item {number}" * 8]
             saver.put(CONFIG, made(number, items=items))
         before = view(saver)[::-1]
-        frames = frames_of(log_of(tmp_path / "store"))[2:]
+        frames = read_records(locate_log(tmp_path / "store"))[2:]
         damaged = next(number for number in range(19, 200, 3) if not frames[number].flags & KEY)
         keyframe = next(number for number in range(damaged, 200) if frames[number].flags & KEY)
-        data = bytearray(log_of(tmp_path / "store").read_bytes())
+        data = bytearray(locate_log(tmp_path / "store").read_bytes())
         start, end = frames[damaged].offset + 30, frames[damaged].end - 30
         data[start:end] = b"?" * (end - start)
-        log_of(tmp_path / "store").write_bytes(data)
+        locate_log(tmp_path / "store").write_bytes(data)
         assert saver.repair().ok
         assert [one[0] for one in view(saver)[::-1]] == [one[0] for one in before[:damaged] + before[keyframe:]]
         assert view(saver)[::-1] == before[:damaged] + before[keyframe:]
@@ -840,13 +849,13 @@ def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
         write(saver, count=4)
     with open_saver(root, BOTH, fsync="always", io=io) as saver:
         saver.put(CONFIG, made(70))
-        before, old = view(saver), {one.payload for one in frames_of(log_of(root))[2:]}
+        before, old = view(saver), {one.payload for one in read_records(locate_log(root))[2:]}
         io.failures = 1
         with pytest.raises(CheckpointStorageError):
             saver.put(CONFIG, made(71))
         saver.put(CONFIG, made(72))
         assert view(saver)[1:] == before
-    assert not old & {one.payload for one in frames_of(log_of(root))[2:]}
+    assert not old & {one.payload for one in read_records(locate_log(root))[2:]}
     assert key_ids(root) == {"2025", "current"}
     with open_saver(root, BOTH) as saver:
         assert view(saver)[1:] == before
@@ -859,7 +868,7 @@ def test_no_nonce_is_used_twice_under_one_salt(tmp_path):
     def collect():
         for path in files_of(tmp_path):
             if path.name == "log" or path.name.startswith("v0"):
-                for one in frames_of(path):
+                for one in read_records(path):
                     if one.flags & SEALED:
                         size = one.payload[0]
                         at = one.payload[: 1 + size + 20], one.payload[21 + size : 33 + size]
@@ -869,10 +878,10 @@ def test_no_nonce_is_used_twice_under_one_salt(tmp_path):
     with open_saver(root) as saver, quiet():
         write(saver)
         collect()
-        whole = log_of(root).read_bytes()
-        last = frames_of(log_of(root))[-1].offset
+        whole = locate_log(root).read_bytes()
+        last = read_records(locate_log(root))[-1].offset
         for number in range(20):
-            log_of(root).write_bytes(whole[: last + 50])
+            locate_log(root).write_bytes(whole[: last + 50])
             with open_saver(root) as other:
                 other.put(CONFIG, made(80 + number))
             collect()

@@ -9,10 +9,9 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import Compression, FileSystemSaver
-from savers._log.frame import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE
-from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import quiet
 from tests.disk.simfs import SimFS
+from tests.support.logs import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE, locate_log, read_records
 
 ODD = "Not Plain!"
 PLACES = [("plain", ""), ("plain", "inner"), (ODD, ""), (ODD, "Sub graph!"), ("released", "")]
@@ -114,7 +113,9 @@ def expect_noticed_and_corrected(tree, file, place, bit, whole):
 
 
 def owner_of(file):
-    return next((thread for thread in ("plain", ODD, "released") if file.parts[0] == log_of("", thread).parts[0]), None)
+    return next(
+        (thread for thread in ("plain", ODD, "released") if file.parts[0] == locate_log("", thread).parts[0]), None
+    )
 
 
 def flip(store, choose):
@@ -135,7 +136,7 @@ def sampled(path, many=2):
     if path.name == "graphkit.store":
         return dice.sample(bits, 15 * many)
     chosen = dice.sample(bits[: 64 * 8], 6 * many)
-    for frame in frames_of(path):
+    for frame in read_records(path):
         parts = (frame.offset, frame.offset + FRAME_SIZE, frame.end - TRAILER_SIZE, frame.end)
         for start, end in itertools.pairwise(parts):
             chosen += dice.sample(bits[start * 8 : end * 8], many)
@@ -168,7 +169,7 @@ def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path, sweep
         whole = seen(saver)["plain"]
     root = tmp_path / "copy"
     shutil.copytree(store, root)
-    file = log_of("", "plain")
+    file = locate_log("", "plain")
     data = (store / file).read_bytes()
     dice = random.Random(5)
     refused = 0
@@ -194,7 +195,9 @@ def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path, sweep
 
 def flags_of(root, thread="t"):
     return [
-        (frame.type, bool(frame.flags & SCATTERED)) for frame in frames_of(log_of(root, thread)) if frame.type != META
+        (frame.type, bool(frame.flags & SCATTERED))
+        for frame in read_records(locate_log(root, thread))
+        if frame.type != META
     ]
 
 

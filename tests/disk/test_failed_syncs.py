@@ -8,13 +8,13 @@ from contextlib import suppress
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
-from graphkit._values.state import Changes, merge
 from graphkit.values import freeze
 from savers import FileSystemSaver
-from savers._filesystem.io import FileIO
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, config_of, made, view
 from tests.disk.simfs import Disk, SimFS
+from tests.support.checkpoints import apply_update
+from tests.support.disks import FileIO
 
 CONFIG = RunnableConfig("t")
 SYNCS = ("fdatasync", "fsync", "fsync_dir")
@@ -262,10 +262,10 @@ def test_a_put_whose_writing_could_not_be_started_is_refused_though_the_sync_suc
         state = saver.get(config_of()).state
         kept = [0]
         for number in range(1, 7):
-            new, ops = merge(state, {"n": number}, {})
+            new, changes = apply_update(state, {"n": number})
             checkpoint = Checkpoint.from_stored(
                 id=f"c{number}", node_id="a", next_node_id="b", parent_id=f"c{number - 1}", created_us=number,
-                metadata=freeze({}), state=new, changes=Changes(state, ops),
+                metadata=freeze({}), state=new, changes=changes,
             )  # fmt: skip
             plan[:] = [number == failing]
             if number == failing:

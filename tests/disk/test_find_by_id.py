@@ -9,6 +9,7 @@ from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
 from savers._log import history, log_bytes
 from savers._log.stored_checkpoint import Index
+from tests.support.logs import locate_log
 
 THREAD = RunnableConfig("t")
 
@@ -144,7 +145,7 @@ def test_a_replaced_checkpoint_is_gone(tmp_path):
         assert each.get(name(new)).state["n"] == 77
 
 
-def test_damage_never_changes_what_is_found(tmp_path, disk, sweep):
+def test_damage_never_changes_what_is_found(tmp_path, sweep):
     saver = FileSystemSaver(tmp_path, fsync="never")
     text = []
     ids = []
@@ -152,7 +153,7 @@ def test_damage_never_changes_what_is_found(tmp_path, disk, sweep):
         text.append(f"{number:050}")
         ids.append(put(saver, number, text=list(text)))
         saver.put_writes(name(ids[-1]), {"w": number})
-    path = disk.log_of(tmp_path)
+    path = locate_log(tmp_path)
     good = path.read_bytes()
     refused = 0
     offsets = sweep.some(range(64, len(good)), 400)

@@ -10,7 +10,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import Compression, FileSystemSaver
-from savers._log.frame import (
+from tests.support.logs import (
     CHECKPOINT,
     COMPRESSED,
     HEADER_SIZE,
@@ -21,7 +21,9 @@ from savers._log.frame import (
     REPLACE,
     TOMBSTONE,
     WRITE,
+    locate_log,
     pack_frame,
+    read_records,
 )
 from tests.support.odd import odd
 
@@ -121,11 +123,11 @@ def is_damage(error):
 
 @pytest.mark.sweep(30, of="seed")
 @pytest.mark.parametrize("seed", [*range(100), 6327])
-def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_path, disk, seed):
+def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_path, seed):
     dice = random.Random(seed)
     shutil.copytree(written, tmp_path / "store")
-    path = disk.log_of(tmp_path / "store")
-    path.write_bytes(path.read_bytes()[:HEADER_SIZE] + forged(dice, disk.frames_of(path)))
+    path = locate_log(tmp_path / "store")
+    path.write_bytes(path.read_bytes()[:HEADER_SIZE] + forged(dice, read_records(path)))
     found = []
     for number in range(10):
         with FileSystemSaver(tmp_path / "store", fsync="never") as saver:

@@ -8,8 +8,20 @@ from zlib import crc32
 import pytest
 
 from graphkit import CheckpointFormatError, RunnableConfig
-from savers._log.frame import CHECKPOINT, COMPRESSED, DATA, KEY, MARK, META, RELEASE, REPLACE, SCATTERED, WRITE
-from tests.disk.conftest import frames_of, log_of
+from tests.support.logs import (
+    CHECKPOINT,
+    COMPRESSED,
+    DATA,
+    KEY,
+    MARK,
+    META,
+    RELEASE,
+    REPLACE,
+    SCATTERED,
+    WRITE,
+    locate_log,
+    read_records,
+)
 
 GOLDEN = Path(__file__).with_name("golden")
 SPEC = importlib.util.spec_from_file_location("golden_make", GOLDEN / "make.py")
@@ -83,20 +95,20 @@ def version_2(tmp_path):
 
 
 def test_version_2_has_every_kind_of_record_and_flag(version_2):
-    frames = [frame for path in version_2.rglob("log") if "extended" not in str(path) for frame in frames_of(path)]
+    frames = [frame for path in version_2.rglob("log") if "extended" not in str(path) for frame in read_records(path)]
     assert {frame.type for frame in frames} >= {META, CHECKPOINT, WRITE, MARK, DATA}
-    released = [frame for path in version_2.rglob("v*.log") for frame in frames_of(path)]
+    released = [frame for path in version_2.rglob("v*.log") for frame in read_records(path)]
     assert {frame.type for frame in released} >= {RELEASE}
     flags = 0
     for frame in frames:
         flags |= frame.flags
     assert flags & (KEY | REPLACE | COMPRESSED | SCATTERED) == (KEY | REPLACE | COMPRESSED | SCATTERED)
-    assert log_of(version_2, "extended").read_bytes().endswith(bytes(100))
-    assert log_of(version_2, "extended").stat().st_size % 4096 == 0
+    assert locate_log(version_2, "extended").read_bytes().endswith(bytes(100))
+    assert locate_log(version_2, "extended").stat().st_size % 4096 == 0
 
 
 def test_version_2_stores_a_window_by_what_enters_it(version_2):
-    changes = [frame for frame in frames_of(log_of(version_2, "window")) if frame.type == CHECKPOINT]
+    changes = [frame for frame in read_records(locate_log(version_2, "window")) if frame.type == CHECKPOINT]
     assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.flags & KEY)
 
 
@@ -111,7 +123,7 @@ def test_version_2_tells_what_was_recorded_late(version_2):
 def test_a_log_of_version_1_is_refused_and_stays(tmp_path):
     with make.saver_on(tmp_path) as saver:
         saver.put(RunnableConfig("t"), make.checkpoint(0, {"n": 0}))
-    path = log_of(tmp_path, "t")
+    path = locate_log(tmp_path, "t")
     data = bytearray(path.read_bytes())
     data[8:10] = (1).to_bytes(2, "little")
     data[60:64] = crc32(data[:60]).to_bytes(4, "little")

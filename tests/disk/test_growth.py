@@ -8,12 +8,13 @@ from time import time_ns
 import pytest
 
 from graphkit import Checkpoint
-from graphkit._records.checkpoint import generate_id
-from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
-from graphkit._values.state import Changes
+from graphkit._values.frozen import extend_frozen
+from graphkit.saver_kit import generate_id
+from graphkit.values import Changes, FrozenDict, freeze
 from savers import FileSystemSaver
-from savers._log.frame import CHECKPOINT, KEY
-from savers._log.writer import SMALL_LOG, USUAL_DEPTH
+from tests.support.checkpoints import make_checkpoint
+from tests.support.disks import CountingIO
+from tests.support.logs import CHECKPOINT, KEY, SMALL_LOG, USUAL_DEPTH, locate_log, read_records
 
 
 class Engine:
@@ -90,24 +91,24 @@ def test_a_big_value_that_stays_is_stored_once(opener, config):
     assert opener().get(config).state == engine.state
 
 
-def test_a_small_change_deep_inside_is_a_small_record(opener, disk, config):
+def test_a_small_change_deep_inside_is_a_small_record(opener, config):
     saver = opener()
     nested = {f"key {k}": {"values": [*range(10)], "name": f"name {k}"} for k in range(200)}
     for n in range(20):
         nested = {**nested, "key 77": {"values": [n], "name": "changed"}}
         saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"nested": nested, "n": 1}))
-    last = disk.frames_of(disk.log_of(saver.base_directory))[-1]
+    last = read_records(locate_log(saver.base_directory))[-1]
     assert last.end - last.offset < 200
     assert opener().get(config).state["nested"] == nested
     assert list(opener().get(config).state["nested"]) == list(nested)
 
 
-def test_the_size_of_a_record_does_not_grow_with_the_history(opener, disk, engine, config):
+def test_the_size_of_a_record_does_not_grow_with_the_history(opener, engine, config):
     saver = opener()
     for n in range(1200):
         saver.put(config, engine.grow(f"{n:0200}"))
     changes = [
-        frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == 2 and not frame.flags & 1
+        frame for frame in read_records(locate_log(saver.base_directory)) if frame.type == 2 and not frame.flags & 1
     ]
     assert len(changes) > 1100
     assert max(frame.end - frame.offset for frame in changes) <= min(frame.end - frame.offset for frame in changes) + 24
@@ -119,9 +120,9 @@ def test_the_size_of_a_record_does_not_grow_with_the_history(opener, disk, engin
     [("always", ["measure", "read", "write", "fdatasync"], 64), ("never", ["fstat", "write"], 0)],
 )
 def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(
-    fsync, calls, length, disk, engine, config, tmp_path
+    fsync, calls, length, engine, config, tmp_path
 ):
-    io = disk.CountingIO()
+    io = CountingIO()
     saver = FileSystemSaver(tmp_path, fsync=fsync, io=io)
     costs = []
     for n in range(1500):
@@ -138,17 +139,17 @@ def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(
     saver.close()
 
 
-def test_a_cold_put_reads_the_end_of_the_log_only(disk, config, tmp_path):
+def test_a_cold_put_reads_the_end_of_the_log_only(config, tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     for n in range(3000):
-        saver.put(config, disk.step(n, text=noise(n)))
+        saver.put(config, make_checkpoint(n, text=noise(n)))
     size = saver.size("t")
     assert size > 1_000_000
     saver.close()
-    io = disk.CountingIO()
+    io = CountingIO()
     fresh = FileSystemSaver(tmp_path, fsync="never", io=io)
     io.reset()
-    fresh.put(config, disk.step(3000, text="x"))
+    fresh.put(config, make_checkpoint(3000, text="x"))
     assert io.read < 200_000
     io.reset()
     assert fresh.get(config).state["n"] == 3000
@@ -156,15 +157,15 @@ def test_a_cold_put_reads_the_end_of_the_log_only(disk, config, tmp_path):
     fresh.close()
 
 
-def test_the_writes_after_the_last_checkpoint_are_seen_without_reading_the_rest(disk, config, tmp_path):
+def test_the_writes_after_the_last_checkpoint_are_seen_without_reading_the_rest(config, tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     for n in range(3000):
-        saver.put(config, disk.step(n, text=noise(n)))
+        saver.put(config, make_checkpoint(n, text=noise(n)))
     saver.put_writes(config, {"a": 1})
     saver.add_tags(config, "tag")
     saver.put_writes(config, {"b": [2]})
     saver.close()
-    io = disk.CountingIO()
+    io = CountingIO()
     fresh = FileSystemSaver(tmp_path, io=io)
     assert fresh.get_writes(config) == {"a": 1, "b": [2]}
     assert fresh.tags_of(config) == ("tag",)
@@ -172,28 +173,28 @@ def test_the_writes_after_the_last_checkpoint_are_seen_without_reading_the_rest(
     fresh.close()
 
 
-def test_a_scan_is_made_once_and_kept_up_to_date(disk, config, tmp_path):
-    io = disk.CountingIO()
+def test_a_scan_is_made_once_and_kept_up_to_date(config, tmp_path):
+    io = CountingIO()
     saver, other = FileSystemSaver(tmp_path, fsync="never", io=io), FileSystemSaver(tmp_path, fsync="never")
     for n in range(500):
-        saver.put(config, disk.step(n))
+        saver.put(config, make_checkpoint(n))
     assert len(saver.history(config)) == 500
     io.reset()
-    other.put(config, disk.step(500))
-    saver.put(config, disk.step(501))
+    other.put(config, make_checkpoint(500))
+    saver.put(config, make_checkpoint(501))
     assert [info.metadata["step"] for info in saver.history(config)] == [*range(501, -1, -1)]
     assert io.read < 5000
     saver.close()
     other.close()
 
 
-def test_always_waits_for_the_disk_at_each_put_and_never_does_not(disk, config, tmp_path):
+def test_always_waits_for_the_disk_at_each_put_and_never_does_not(config, tmp_path):
     for policy, expected in (("always", 1), ("never", 0), (3600, 0)):
-        io = disk.CountingIO()
+        io = CountingIO()
         saver = FileSystemSaver(tmp_path / str(policy), fsync=policy, io=io)
-        saver.put(config, disk.step(0))
+        saver.put(config, make_checkpoint(0))
         io.reset()
-        placed = saver.put(config, disk.step(1))
+        placed = saver.put(config, make_checkpoint(1))
         assert io.calls.count("fdatasync") == expected
         saver.put_writes(placed, {"a": 1})
         saver.add_tags(placed, "t")
@@ -203,19 +204,19 @@ def test_always_waits_for_the_disk_at_each_put_and_never_does_not(disk, config, 
         saver.close()
 
 
-def test_a_second_process_makes_the_names_durable_too(disk, config, tmp_path):
-    FileSystemSaver(tmp_path, fsync="never").put(config, disk.step(0))
-    io = disk.CountingIO()
+def test_a_second_process_makes_the_names_durable_too(config, tmp_path):
+    FileSystemSaver(tmp_path, fsync="never").put(config, make_checkpoint(0))
+    io = CountingIO()
     saver = FileSystemSaver(tmp_path, fsync="always", io=io)
-    saver.put(config, disk.step(1))
+    saver.put(config, make_checkpoint(1))
     assert io.calls.count("fsync_dir") == 2
-    saver.put(config, disk.step(2))
+    saver.put(config, make_checkpoint(2))
     assert io.calls.count("fsync_dir") == 2
     saver.close()
 
 
-def test_one_sync_serves_all_who_wait_for_it(disk, config, tmp_path):
-    class SlowDisk(disk.CountingIO):
+def test_one_sync_serves_all_who_wait_for_it(config, tmp_path):
+    class SlowDisk(CountingIO):
         def fdatasync(self, fd):
             entered.set()
             go_on.wait()
@@ -225,11 +226,11 @@ def test_one_sync_serves_all_who_wait_for_it(disk, config, tmp_path):
     go_on.set()
     io = SlowDisk()
     saver = FileSystemSaver(tmp_path, io=io)
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     entered.clear()
     go_on.clear()
     io.reset()
-    workers = [threading.Thread(target=saver.put, args=(config, disk.step(n))) for n in range(1, 9)]
+    workers = [threading.Thread(target=saver.put, args=(config, make_checkpoint(n))) for n in range(1, 9)]
     workers[0].start()
     entered.wait()
     for worker in workers[1:]:
@@ -245,39 +246,39 @@ def test_one_sync_serves_all_who_wait_for_it(disk, config, tmp_path):
     saver.close()
 
 
-def test_intervals_sync_behind_the_callers_back(disk, config, tmp_path):
+def test_intervals_sync_behind_the_callers_back(config, tmp_path):
     synced, before = threading.Event(), set(threading.enumerate())
 
-    class TellingIO(disk.CountingIO):
+    class TellingIO(CountingIO):
         def fdatasync(self, fd):
             super().fdatasync(fd)
             synced.set()
 
     saver = FileSystemSaver(tmp_path, fsync=0.01, io=TellingIO())
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     assert synced.wait(60)
     saver.close()
     assert not set(threading.enumerate()) - before, "the thread that syncs has ended"
 
 
-def test_long_keyframes_stay_rare(opener, disk, config, sweep):
+def test_long_keyframes_stay_rare(opener, config, sweep):
     saver = opener()
     state = {f"key {number}": f"value {number}" for number in range(20_000)}
     for number in range(sweep.count(300, 80)):
         state["key 7"] = str(number)
-        saver.put(config, disk.step(number, **state))
-    records = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == CHECKPOINT]
+        saver.put(config, make_checkpoint(number, **state))
+    records = [frame for frame in read_records(locate_log(saver.base_directory)) if frame.type == CHECKPOINT]
     keys = [frame for frame in records if frame.flags & KEY]
     assert len(keys) == 1, "a keyframe of 700 KB is worth more than 300 changes"
 
 
-def test_a_short_state_is_never_more_than_a_few_records_behind_a_keyframe(opener, disk, config):
+def test_a_short_state_is_never_more_than_a_few_records_behind_a_keyframe(opener, config):
     for _ in range(2):
         # What a second saver finds is what the first one knew.
         saver = opener()
         for number in range(100):
-            saver.put(config, disk.step(number, text=f"{number:0100}"))
-    records = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == CHECKPOINT]
+            saver.put(config, make_checkpoint(number, text=f"{number:0100}"))
+    records = [frame for frame in read_records(locate_log(saver.base_directory)) if frame.type == CHECKPOINT]
     keys = [number for number, frame in enumerate(records) if frame.flags & KEY]
     gaps = [after - before for before, after in itertools.pairwise([*keys, len(records)])]
     assert len(keys) >= 8
@@ -286,11 +287,11 @@ def test_a_short_state_is_never_more_than_a_few_records_behind_a_keyframe(opener
     assert sum(records[number].end - records[number].offset for number in keys) < size / 6
 
 
-def test_keyframes_come_by_cost_and_name_what_is_there_already(opener, disk, engine, config):
+def test_keyframes_come_by_cost_and_name_what_is_there_already(opener, engine, config):
     saver = opener()
     for n in range(2000):
         saver.put(config, engine.grow(f"{n:0200}"))
-    records = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == CHECKPOINT]
+    records = [frame for frame in read_records(locate_log(saver.base_directory)) if frame.type == CHECKPOINT]
     keys = [number for number, frame in enumerate(records) if frame.flags & KEY]
     # The first one has the whole state; the others name bytes that are there already.
     early = [number for number in keys if records[number].offset < SMALL_LOG]

@@ -6,57 +6,67 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, RunnableConfig, StateSerializer
 from savers import FileSystemSaver
-from savers._log import records
-from savers._log.frame import CHECKPOINT, RELEASE, REPLACE, pack_frame
+from savers.log import Log
+from tests.support.checkpoints import make_checkpoint
+from tests.support.logs import (
+    CHECKPOINT,
+    RELEASE,
+    RELEASE_PAYLOAD,
+    REPLACE,
+    append_record,
+    limit_window,
+    locate_log,
+    read_records,
+)
 
 
 def numbers(saver, config):
     return [one.state["n"] for one in saver.list(config)]
 
 
-def test_replacing_is_a_record_that_names_its_target(opener, disk, config):
+def test_replacing_is_a_record_that_names_its_target(opener, config):
     saver, reader = opener(), opener()
-    placed = [saver.put(config, disk.step(n, items=[n] * 5)) for n in range(4)]
+    placed = [saver.put(config, make_checkpoint(n, items=[n] * 5)) for n in range(4)]
     assert numbers(reader, config) == [3, 2, 1, 0]
-    before = disk.log_of(saver.base_directory).read_bytes()
-    new = disk.step(77)
+    before = locate_log(saver.base_directory).read_bytes()
+    new = make_checkpoint(77)
     assert saver.put(placed[1], new) == placed[1]
-    assert disk.log_of(saver.base_directory).read_bytes().startswith(before), "nothing older is touched"
-    last = disk.frames_of(disk.log_of(saver.base_directory))[-1]
+    assert locate_log(saver.base_directory).read_bytes().startswith(before), "nothing older is touched"
+    last = read_records(locate_log(saver.base_directory))[-1]
     assert last.flags & REPLACE
     for other in (saver, reader, opener()):
         assert numbers(other, config) == [3, 2, 77, 0]
         assert other.get(config).state["n"] == 3, "the latest is the last one of the history, not of the log"
         assert other.get(config.replace(checkpoint_id=new.id)).state["n"] == 77
         assert other.get(placed[1]) is None
-    saver.put(config, disk.step(5))
+    saver.put(config, make_checkpoint(5))
     assert numbers(reader, config) == numbers(opener(), config) == [5, 3, 2, 77, 0]
 
 
-def test_replacing_what_is_not_there_writes_nothing(opener, disk, config):
+def test_replacing_what_is_not_there_writes_nothing(opener, config):
     saver = opener()
     with pytest.raises(CheckpointNotFoundError):
-        saver.put(config.replace(checkpoint_id="nothing"), disk.step(0))
+        saver.put(config.replace(checkpoint_id="nothing"), make_checkpoint(0))
     assert saver.threads() == []
-    saver.put(config, disk.step(0))
-    before = disk.log_of(saver.base_directory).read_bytes()
+    saver.put(config, make_checkpoint(0))
+    before = locate_log(saver.base_directory).read_bytes()
     for beside in (saver.put, lambda at, _: saver.put_writes(at, {"a": 1}), lambda at, _: saver.add_tags(at, "x")):
         with pytest.raises(CheckpointNotFoundError):
-            beside(config.replace(checkpoint_id="nothing"), disk.step(1))
-    assert disk.log_of(saver.base_directory).read_bytes() == before
+            beside(config.replace(checkpoint_id="nothing"), make_checkpoint(1))
+    assert locate_log(saver.base_directory).read_bytes() == before
 
 
-def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, disk, config):
+def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config):
     saver = opener()
     for n in range(6):
-        saver.put(config, disk.step(n, items=[*range(n)]))
+        saver.put(config, make_checkpoint(n, items=[*range(n)]))
     listed = saver.list(config)
     assert listed[0].state["n"] == 5
     opener().prune(config, keep_last=4)
     assert listed[1].state == {"n": 4, "items": [0, 1, 2, 3]}
     released = opener().release(config)
     assert listed[2].state["n"] == 3
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     assert listed[3].state["n"] == 2
     with pytest.raises(CheckpointNotFoundError):
         _ = listed[4].state
@@ -68,13 +78,13 @@ def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, disk, 
     assert listed[0].state["n"] == 5, "decoded before"
 
 
-def test_versions_count_up_and_stay_as_they_were(opener, disk, config):
+def test_versions_count_up_and_stay_as_they_were(opener, config):
     saver, other = opener(), opener()
     inner = config.replace(checkpoint_ns="inner")
     for version in range(1, 4):
         for n in range(version):
-            (saver if n % 2 else other).put(config, disk.step(n))
-            saver.put(inner, disk.step(n))
+            (saver if n % 2 else other).put(config, make_checkpoint(n))
+            saver.put(inner, make_checkpoint(n))
         tag = (other if version % 2 else saver).release(config)
         assert tag.version == version
         assert [one.state["n"] for one in tag.checkpoints] == [*range(version - 1, -1, -1)]
@@ -94,31 +104,23 @@ def test_versions_count_up_and_stay_as_they_were(opener, disk, config):
 
 
 @pytest.mark.parametrize("stage", ["root ended", "all ended", "inner renamed"])
-def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, disk, config):
+def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, config):
     saver = opener()
     inner = config.replace(checkpoint_ns="inner")
     for n in range(2):
-        saver.put(config, disk.step(n))
-        saver.put(inner, disk.step(n))
+        saver.put(config, make_checkpoint(n))
+        saver.put(inner, make_checkpoint(n))
     saver.close()
-    from savers._filesystem import layout
-    from savers._log import payloads
-
-    def end(path):
-        last = disk.frames_of(path)[-1]
-        with path.open("ab") as file:
-            file.write(pack_frame(last.end, last.fid, last.seq + 1, RELEASE, payloads.packb([1, 0])))
-
     watching = opener()
     assert numbers(watching, config) == [1, 0]
-    end(disk.log_of(saver.base_directory))
+    append_record(locate_log(saver.base_directory), RELEASE, RELEASE_PAYLOAD)
     if stage != "root ended":
-        end(disk.log_of(saver.base_directory, "t", "inner"))
+        append_record(locate_log(saver.base_directory, "t", "inner"), RELEASE, RELEASE_PAYLOAD)
     if stage == "inner renamed":
-        path = disk.log_of(saver.base_directory, "t", "inner")
-        path.rename(path.with_name(layout.version_name(1)))
+        path = locate_log(saver.base_directory, "t", "inner")
+        path.rename(path.with_name("v000001.log"))
     assert numbers(watching, config) == [], "released is released, whoever finishes it"
-    watching.put(config, disk.step(5))
+    watching.put(config, make_checkpoint(5))
     reader = opener()
     assert numbers(reader, config) == [5]
     assert numbers(reader, inner) == []
@@ -127,17 +129,17 @@ def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, disk,
     assert [one.state["n"] for one in reader.tag(inner).checkpoints] == [1, 0]
 
 
-def test_deleting_frees_the_disk_and_shows_to_all_who_have_it_open(opener, disk, config):
+def test_deleting_frees_the_disk_and_shows_to_all_who_have_it_open(opener, config):
     saver, other = opener(), opener()
     inner = config.replace(checkpoint_ns="inner")
     for round_ in range(2):
         for n in range(3):
-            saver.put(config, disk.step(n))
-            saver.put(inner, disk.step(n))
+            saver.put(config, make_checkpoint(n))
+            saver.put(inner, make_checkpoint(n))
         if not round_:
             saver.release(config)
     assert numbers(other, config) == numbers(other, inner) == [2, 1, 0]
-    directory = disk.log_of(saver.base_directory).parent
+    directory = locate_log(saver.base_directory).parent
     assert saver.size("t") == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) > 0
     assert saver.delete("t")
     assert not directory.exists()
@@ -145,35 +147,35 @@ def test_deleting_frees_the_disk_and_shows_to_all_who_have_it_open(opener, disk,
     assert numbers(other, config) == numbers(other, inner) == []
     assert other.versions_by_thread_id("t") == []
     assert not other.delete("t")
-    other.put(config, disk.step(9))
+    other.put(config, make_checkpoint(9))
     assert numbers(saver, config) == [9]
     assert sorted(path.name for path in directory.parent.iterdir()) == ["graphkit.store", "locks", directory.name]
 
 
-def test_a_delete_that_died_half_way_left_nothing_that_shows(opener, disk, config):
+def test_a_delete_that_died_half_way_left_nothing_that_shows(opener, config):
     saver = opener()
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     saver.close()
-    directory = disk.log_of(saver.base_directory).parent
+    directory = locate_log(saver.base_directory).parent
     away = directory.with_name("tmp-" + directory.name)
     directory.rename(away)
     reader = opener()
     assert reader.threads() == []
     assert reader.get(config) is None
-    reader.put(config, disk.step(1))
+    reader.put(config, make_checkpoint(1))
     assert numbers(opener(), config) == [1]
     assert not away.exists()
 
 
-def test_pruning_takes_the_bytes_away(opener, disk, config):
+def test_pruning_takes_the_bytes_away(opener, config):
     saver, other = opener(), opener()
     placed = []
     for n in range(30):
-        state = disk.step(n, secret=f"secret {n:03}", items=["x" * 100] * n)
+        state = make_checkpoint(n, secret=f"secret {n:03}", items=["x" * 100] * n)
         placed.append(saver.put(config, state))
     other.add_tags(placed[3], "keep")
     other.put_writes(placed[29], {"k": [1, (2,)]})
-    saver.put(placed[28], disk.step(28, items=["y"]))
+    saver.put(placed[28], make_checkpoint(28, items=["y"]))
     size = saver.size("t")
     assert other.prune("t", keep_last=3, keep_tags=("keep",)) == 26
     for reader in (saver, other, opener()):
@@ -184,20 +186,20 @@ def test_pruning_takes_the_bytes_away(opener, disk, config):
         assert reader.get_writes(placed[29]) == {"k": [1, (2,)]}
         assert reader.get(config).metadata == {"step": 29}
     assert saver.size("t") < size
-    path = disk.log_of(saver.base_directory)
+    path = locate_log(saver.base_directory)
     assert b"secret 010" not in path.read_bytes()
     assert path.read_bytes()[24] == 2
-    saver.put(config, disk.step(30))
+    saver.put(config, make_checkpoint(30))
     assert numbers(other, config) == [30, 29, 28, 27, 3]
     assert other.prune("t", keep_last=9) == 0
 
 
-def test_a_copy_has_everything_and_is_on_its_own(opener, disk, config):
+def test_a_copy_has_everything_and_is_on_its_own(opener, config):
     saver = opener()
     inner = config.replace(checkpoint_ns="inner")
-    placed = [saver.put(config, disk.step(n, items=["x" * 300] * n)) for n in range(40)]
-    saver.put(inner, disk.step(0))
-    saver.put(placed[2], disk.step(99))
+    placed = [saver.put(config, make_checkpoint(n, items=["x" * 300] * n)) for n in range(40)]
+    saver.put(inner, make_checkpoint(0))
+    saver.put(placed[2], make_checkpoint(99))
     saver.put_writes(placed[5], {"w": 1})
     saver.add_tags(placed[7], "tagged")
     saver.release(config.replace(thread_id="other"))
@@ -210,15 +212,15 @@ def test_a_copy_has_everything_and_is_on_its_own(opener, disk, config):
         assert numbers(reader, copied.replace(checkpoint_ns="inner")) == [0]
         assert reader.get_writes(copied.replace(checkpoint_id=placed[5].checkpoint_id)) == {"w": 1}
         assert reader.tags_of(copied.replace(checkpoint_id=placed[7].checkpoint_id)) == ("tagged",)
-    saver.put(copied, disk.step(41))
+    saver.put(copied, make_checkpoint(41))
     saver.delete("t")
     assert len(opener().list(copied)) == 41
 
 
-def test_a_thread_that_grows_only_in_a_namespace_can_be_released(opener, disk, config):
+def test_a_thread_that_grows_only_in_a_namespace_can_be_released(opener, config):
     saver = opener()
     inner = config.replace(checkpoint_ns="inner")
-    saver.put(inner, disk.step(0))
+    saver.put(inner, make_checkpoint(0))
     assert saver.namespaces("t") == ["inner"]
     assert saver.threads() == ["t"]
     tag = saver.release(config)
@@ -235,7 +237,7 @@ class Lines(StateSerializer):
         return dict(line.split("=", 1) for line in data.decode().split("\n") if line)
 
 
-def test_a_state_serializer_of_the_users_own(tmp_path, disk, config):
+def test_a_state_serializer_of_the_users_own(tmp_path, config):
     saver = FileSystemSaver(tmp_path, Lines(), fsync="never")
     states = [{"text": "word " * 50 * n, "n": str(n)} for n in range(60)] + [{}, {"text": ""}]
     for state in states:
@@ -254,22 +256,21 @@ def test_a_state_serializer_of_the_users_own(tmp_path, disk, config):
             return "text"
 
     with pytest.raises(CheckpointSerializationError):
-        FileSystemSaver(tmp_path, Wrong()).put(config, disk.step(0))
+        FileSystemSaver(tmp_path, Wrong()).put(config, make_checkpoint(0))
     saver.close()
 
 
-def test_interrupts_and_listings_decode_no_state(opener, disk, config, monkeypatch):
+def test_interrupts_and_listings_decode_no_state(opener, config, monkeypatch):
     saver = opener()
-    placed = saver.put(config, disk.step(0))
+    placed = saver.put(config, make_checkpoint(0))
     stop = {"node_id": "n0", "when": "inside", "payload": {"ask": 1}, "metadata": {}, "created_at": None}
     saver.put_writes(placed, {"interrupt:a": stop})
-    from savers._log.log import Log
 
     monkeypatch.setattr(Log, "load_state", None)
     reader = opener()
     assert [waiting.payload for waiting in reader.interrupts()] == [{"ask": 1}]
     assert [info.status for info in reader.history(config)] == ["interrupted"]
-    frame = next(one for one in disk.frames_of(disk.log_of(saver.base_directory)) if one.type == CHECKPOINT)
+    frame = next(one for one in read_records(locate_log(saver.base_directory)) if one.type == CHECKPOINT)
     assert [info.size for info in reader.history(config)] == [frame.end - frame.offset]
     assert [one.id for one in reader.list(config)] == [placed.checkpoint_id]
 
@@ -331,11 +332,10 @@ def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
 
 
 def test_a_summary_of_a_history_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "FIRST_WINDOW", 1 << 12)
-    monkeypatch.setattr(records, "WINDOW", 1 << 12)
+    limit_window(monkeypatch, 1 << 12)
     saver, config = FileSystemSaver(tmp_path, fsync="never"), RunnableConfig("t")
     for n in range(300):
         saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"text": "x" * n, "n": n}))
-    assert (tmp_path / "t-t-nb5wwnkgi2qmli75bnfqs4aj" / "log").stat().st_size > 4 << 12
+    assert locate_log(tmp_path).stat().st_size > 4 << 12
     found = FileSystemSaver(tmp_path).summary(config)
     assert (found.latest, found.checkpoints) == (saver.history(config)[0], 300)

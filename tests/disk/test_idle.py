@@ -11,9 +11,10 @@ import pytest
 
 from graphkit import CheckpointerError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem.io import FileIO
-from tests.disk.conftest import log_of, step
 from tests.disk.simfs import Fault, SimFS
+from tests.support.checkpoints import make_checkpoint
+from tests.support.disks import FileIO
+from tests.support.logs import locate_log
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 DAY_NS = 86_400 * 10**9
@@ -28,13 +29,13 @@ def in_ns(time):
 
 
 def put(saver, thread, namespace="", n=1):
-    return saver.put(RunnableConfig(thread, checkpoint_ns=namespace), step(n))
+    return saver.put(RunnableConfig(thread, checkpoint_ns=namespace), make_checkpoint(n))
 
 
 def age(saver, thread, days):
     """Set the time at which every file of a thread was last written."""
     time = in_ns(days_ago(days))
-    for path in log_of(saver.base_directory, thread).parent.rglob("*"):
+    for path in locate_log(saver.base_directory, thread).parent.rglob("*"):
         os.utime(path, ns=(time, time))
 
 
@@ -52,7 +53,7 @@ def test_it_deletes_the_threads_that_were_not_written_to_since_then(saver, opene
     for reader in (saver, opener()):
         assert reader.threads() == ["day", "now"]
     assert saver.delete_idle(idle_since=days_ago(0.5)) == ["day"]
-    assert not log_of(saver.base_directory, "day").parent.exists()
+    assert not locate_log(saver.base_directory, "day").parent.exists()
     assert saver.verify().ok
     assert saver.delete_idle(idle_since=days_ago(9)) == []
 
@@ -67,7 +68,7 @@ def test_it_looks_at_one_thread_only(saver):
     assert saver.delete_idle("unknown", idle_since=days_ago(0.5)) == []
     assert saver.delete_idle(RunnableConfig("days"), idle_since=days_ago(0.5)) == ["days"]
     assert saver.threads() == ["day", "now"]
-    assert not log_of(saver.base_directory, "unknown").parent.exists()
+    assert not locate_log(saver.base_directory, "unknown").parent.exists()
 
 
 def test_progress_is_reported_for_each_thread(saver):
@@ -83,7 +84,7 @@ def test_each_kind_of_write_counts(saver, write):
     named = config.with_check_point_id(info.id)
     {
         "put": lambda: put(saver, "days", n=2),
-        "replace": lambda: saver.put(named, step(3)),
+        "replace": lambda: saver.put(named, make_checkpoint(3)),
         "namespace": lambda: put(saver, "days", "inner"),
         "write": lambda: saver.put_writes(named, {"key": 1}),
         "tag": lambda: saver.add_tags(named, "tag"),

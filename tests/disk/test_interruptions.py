@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 
 from graphkit import Checkpoint, HasVersions, RunnableConfig
-from graphkit._values.state import Changes, merge
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
+from tests.support.checkpoints import apply_update
 from tests.support.interruptions import find_places, interrupt
 
 ROOT = RunnableConfig("t")
@@ -50,8 +50,8 @@ class Thread:
 
     @staticmethod
     def follow(state, number, update):
-        new, ops = merge(state, update, {})
-        return new, make(number, new, Changes(state, ops))
+        new, changes = apply_update(state, update)
+        return new, make(number, new, changes)
 
     def next(self, update):
         return self.follow(self.state, 3, update)[1]

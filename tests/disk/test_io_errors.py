@@ -17,10 +17,10 @@ import pytest
 
 from graphkit import CheckpointStorageError
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import layout
 from tests.disk.crashes import PLACE, config_of, expect_each, fixed, grown, made, view
 from tests.disk.simfs import Disk, SimFS
 from tests.support.fresh_process import unmeasured_environment
+from tests.support.logs import locate_thread
 
 KINDS = (
     "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename",
@@ -174,7 +174,7 @@ def test_a_failed_sync_is_never_counted_as_durable():
                 there = FileSystemSaver(PLACE, io=SimFS(durable(fs))).list(config_of())
                 assert [one.state["n"] for one in there] == stored
             assert len(stored) == 13
-            generation = fs.tree()["store"][layout.locate_thread("t").name]["log"][24]
+            generation = fs.tree()["store"][locate_thread("t").name]["log"][24]
             assert generation == 2 if number else generation in {1, 2}
 
 
@@ -252,7 +252,7 @@ print("there", *[one.state["n"] for one in saver.list(config)], flush=True)
 def test_faults_in_a_process_that_knows_nothing_of_them(fault, tmp_path):
     """The kernel's answers are changed on their way into an unmodified process."""
     root = tmp_path / "store"
-    home = root / layout.locate_thread("t").name
+    home = root / locate_thread("t").name
     FileSystemSaver(root).put(config_of(), made(100))
     command = ["strace", "-f", "-o", tmp_path / "trace", "-P", home / "log", "-P", home, "-e", f"inject={fault}"]
     run = subprocess.run(

@@ -13,8 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from graphkit.recovery import last_good
 from savers import FileSystemSaver
-from savers._log.frame import CHECKPOINT, KEY, MARK, RELEASE, WRITE, pack_frame
-from tests.disk.conftest import frames_of, log_of
+from tests.support.logs import CHECKPOINT, KEY, MARK, RELEASE, WRITE, locate_log, pack_frame, read_records
 
 CONFIG = RunnableConfig("t")
 LATE = 1 << 62
@@ -57,8 +56,8 @@ def write_log(root, type_, parts, flags=0):
     """Write a log of a good record and a malformed one."""
     with FileSystemSaver(root, fsync="never", compression=None) as saver:
         saver.put(CONFIG, Checkpoint(id="good", node_id="a", next_node_id="b", state={"k": "v"}))
-    path = log_of(root)
-    *_, last = frames_of(path)
+    path = locate_log(root)
+    *_, last = read_records(path)
     with path.open("ab") as file:
         file.write(pack_frame(last.end, last.fid, last.seq + 1, type_, msgpack.packb(parts), flags))
     return path

@@ -5,10 +5,10 @@ import random
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit._values.frozen import FrozenDict, freeze
-from graphkit._values.state import Changes, merge
 from graphkit.testing import same
-from savers._log import writer
+from graphkit.values import FrozenDict, freeze
+from tests.support.checkpoints import apply_update
+from tests.support.logs import MIN_KEYFRAME_DISTANCE, limit_keyframe_distance
 
 CONFIG = RunnableConfig("t")
 
@@ -41,8 +41,9 @@ class Life:
         if parent and dice.random() < 0.5:
             state = self.saver.get(CONFIG.replace(checkpoint_id=parent.id)).state
         keys = dice.sample("abcdefgh", dice.randrange(4))
-        new, ops = merge(state, {key: self.value(state.get(key)) for key in keys}, {})
-        changes = Changes(state, ops) if dice.random() < 0.7 else None
+        new, changes = apply_update(state, {key: self.value(state.get(key)) for key in keys})
+        if dice.random() < 0.3:
+            changes = None
         if dice.random() < 0.1:
             order = dice.sample(list(new), dice.randrange(len(new) + 1))
             new, changes = FrozenDict({key: new[key] for key in order}), None
@@ -127,9 +128,8 @@ class Life:
 
 
 # Keyframes from very often to as the saver has it.
-@pytest.mark.parametrize("floor", [64, 400, 3000, writer.MIN_KEYFRAME_DISTANCE])
+@pytest.mark.parametrize("floor", [64, 400, 3000, MIN_KEYFRAME_DISTANCE])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_life_goes_as_the_model_says(seed, floor, opener, monkeypatch):
-    monkeypatch.setattr(writer, "MIN_KEYFRAME_DISTANCE", floor)
-    monkeypatch.setattr(writer, "RECORD_COST", floor // 16)
+    limit_keyframe_distance(monkeypatch, floor)
     Life(random.Random(seed * 10_000 + floor), opener).live(120)

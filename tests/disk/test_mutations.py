@@ -19,14 +19,13 @@ from savers._filesystem.durability import FileDurability
 from savers._filesystem.log_file import LogFile
 from savers._filesystem.salvaged_files import FileRange
 from savers._log import frame, frame_log, sealing, writer
-from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
 from savers._log.history import History
 from savers._log.stored_checkpoint import EarlyWrites
 from savers._log.writer import LogWriter
 from tests.disk import crashes
-from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
 from tests.disk.simfs import SimFS
+from tests.support.logs import CHECKPOINT, HEADER_SIZE, KEY, locate_log, read_records
 
 BOUND = 2500
 
@@ -494,9 +493,12 @@ def moved_records():
                 saver.put(config_of(), made(number, text=f"text {number}"))
                 saver.put(config_of("u"), made(number, text=f"text {number}"))
             saver.close()
-            one, two = frames_of(log_of(root))[3], frames_of(log_of(root, thread))[4 if thread == "t" else 3]
+            one, two = (
+                read_records(locate_log(root))[3],
+                read_records(locate_log(root, thread))[4 if thread == "t" else 3],
+            )
             assert len(one.payload) == len(two.payload)
-            with_crc(log_of(root), one, two.payload)
+            with_crc(locate_log(root), one, two.payload)
             with pytest.raises(CheckpointerError):
                 FileSystemSaver(root, cipher=NEW).list(config_of())
 
@@ -510,7 +512,7 @@ def replaced_log():
         for thread in ("t", "u"):
             saver.put(config_of(thread), made(1, text="text"))
         saver.close()
-        log_of(root).write_bytes(forge_meta(log_of(root, "u").read_bytes(), thread="t", ns=""))
+        locate_log(root).write_bytes(forge_meta(locate_log(root, "u").read_bytes(), thread="t", ns=""))
         with pytest.raises(CheckpointerError):
             FileSystemSaver(root, cipher=NEW).get(config_of())
 
@@ -522,7 +524,7 @@ def keyframes():
             saver = FileSystemSaver(root, fsync="never", compression=None)
             for number in range(300):
                 saver.put(config_of(), made(number, text="x" * length))
-            found = [one for one in frames_of(log_of(root)) if one.type == CHECKPOINT and one.flags & KEY]
+            found = [one for one in read_records(locate_log(root)) if one.type == CHECKPOINT and one.flags & KEY]
             assert least <= len(found) <= most
 
 

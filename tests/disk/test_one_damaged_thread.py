@@ -13,12 +13,12 @@ from graphkit import (
     RunnableConfig,
     ThreadBusyError,
 )
-from graphkit._saver.writes import INTERRUPT
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
-from savers._filesystem import layout
-from savers._filesystem.io import FileIO
 from tests.disk.test_errors import as_an_ordinary_user
+from tests.support.checkpoints import make_checkpoint
+from tests.support.disks import FileIO
+from tests.support.logs import locate_log, locate_thread
 
 STOP = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}
 
@@ -52,19 +52,19 @@ DAMAGES = {
 
 
 @pytest.fixture(params=DAMAGES)
-def damaged(request, opener, disk, tmp_path):
+def damaged(request, opener, tmp_path):
     """A saver on a store whose second and fourth threads of five cannot be read; and the error that says so."""
     saver = opener()
     for thread in "abcde":
         config = RunnableConfig(thread)
         for number in range(4):
-            saver.put(config, disk.step(number, text=thread * 50))
-        saver.put_writes(config, {f"{INTERRUPT}1": STOP})
-        saver.put_writes(config, {f"{INTERRUPT}1": STOP})
+            saver.put(config, make_checkpoint(number, text=thread * 50))
+        saver.put_writes(config, {"interrupt:1": STOP})
+        saver.put_writes(config, {"interrupt:1": STOP})
     saver.close()
     damage, error = DAMAGES[request.param]
     for thread in "bd":
-        damage(disk.log_of(tmp_path / "store", thread))
+        damage(locate_log(tmp_path / "store", thread))
     return opener(), error
 
 
@@ -111,11 +111,11 @@ def test_verify_and_repair_handle_all(damaged):
     assert report.ok is all(repaired.values()) is saver.verify().ok
 
 
-def test_other_threads_are_listed_read_and_written(damaged, disk):
+def test_other_threads_are_listed_read_and_written(damaged):
     saver, _ = damaged
     assert saver.threads() == ["a", "b", "c", "d", "e"]
     for thread in "ace":
-        saver.put(RunnableConfig(thread), disk.step(9))
+        saver.put(RunnableConfig(thread), make_checkpoint(9))
         assert saver.get(RunnableConfig(thread)).state["n"] == 9
 
 
@@ -140,11 +140,11 @@ class Refusing(FileIO):
 
 
 @pytest.mark.parametrize("number", [5, 13], ids=["EIO", "EACCES"])
-def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(number, opener, disk):
+def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(number, opener):
     saver = opener()
     for thread in "abc":
-        saver.put(RunnableConfig(thread), disk.step(0))
-    refused = opener(io=Refusing(layout.locate_thread("b").name, number))
+        saver.put(RunnableConfig(thread), make_checkpoint(0))
+    refused = opener(io=Refusing(locate_thread("b").name, number))
     assert [one.thread_id for one in refused.search({})] == ["a", "c"]
     assert refused.interrupts() == []
     with pytest.raises(CheckpointStorageError, match="cannot prune b; all others are done") as caught:
@@ -152,9 +152,9 @@ def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(num
     assert caught.value.errno == number
 
 
-def test_a_process_without_descriptors_is_not_told_that_nothing_waits(opener, disk):
+def test_a_process_without_descriptors_is_not_told_that_nothing_waits(opener):
     saver = opener()
-    saver.put(RunnableConfig("a"), disk.step(0))
+    saver.put(RunnableConfig("a"), make_checkpoint(0))
     for operation in ("interrupts", "compact"):
         with pytest.raises(CheckpointStorageError) as caught:
             getattr(opener(io=Refusing("t-a-", 24)), operation)()
@@ -162,16 +162,16 @@ def test_a_process_without_descriptors_is_not_told_that_nothing_waits(opener, di
         assert "passed over" not in str(caught.value)
 
 
-def test_repair_goes_on_behind_a_busy_thread_and_tells_of_it_at_the_end(opener, disk, tmp_path):
+def test_repair_goes_on_behind_a_busy_thread_and_tells_of_it_at_the_end(opener, tmp_path):
     saver = opener()
     for thread in "abc":
-        saver.put(RunnableConfig(thread), disk.step(0))
-        saver.put(RunnableConfig(thread), disk.step(1))
+        saver.put(RunnableConfig(thread), make_checkpoint(0))
+        saver.put(RunnableConfig(thread), make_checkpoint(1))
     saver.close()
-    flip(disk.log_of(tmp_path / "store", "c"))
+    flip(locate_log(tmp_path / "store", "c"))
     with saver.run_lock(RunnableConfig("b")):
         pass
-    fd = os.open(disk.log_of(tmp_path / "store", "b").with_name("run.lock"), os.O_RDWR)
+    fd = os.open(locate_log(tmp_path / "store", "b").with_name("run.lock"), os.O_RDWR)
     other = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
     try:
         assert other._store.io.lock(fd)
@@ -185,10 +185,10 @@ def test_repair_goes_on_behind_a_busy_thread_and_tells_of_it_at_the_end(opener, 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(opener, disk, tmp_path):
+def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(opener, tmp_path):
     saver = opener()
     for thread in ("a", "b b", "b", "c"):
-        saver.put(RunnableConfig(thread), disk.step(0))
+        saver.put(RunnableConfig(thread), make_checkpoint(0))
     saver.close()
     root = tmp_path / "store"
     closed = [*root.glob("t-b-*")]
@@ -246,12 +246,12 @@ class Full(FileIO):
 @pytest.mark.parametrize("thread", ["a b", "plain", "x" * 100])
 @pytest.mark.parametrize("namespace", ["", "in ner"])
 def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(
-    namespace, thread, also, opener, disk, tmp_path
+    namespace, thread, also, opener, tmp_path
 ):
-    opener().put(RunnableConfig("ok"), disk.step(0))
+    opener().put(RunnableConfig("ok"), make_checkpoint(0))
     config = RunnableConfig(thread, checkpoint_ns=namespace)
     with pytest.raises(CheckpointStorageError):
-        opener(io=Full(*also)).put(config, disk.step(0))
+        opener(io=Full(*also)).put(config, make_checkpoint(0))
     saver = opener()
     assert saver.threads() == ["ok"]
     if "unlink" not in also:
@@ -260,7 +260,7 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(
         assert saver.repair().ok
         assert saver.verify().ok
         assert not saver.repair().changed
-    saver.put(config, disk.step(1))
+    saver.put(config, make_checkpoint(1))
     assert [one.state["n"] for one in opener().list(config)] == [1]
     assert opener().verify().ok
 
@@ -281,7 +281,7 @@ class Dying(FileIO):
 
 
 @pytest.fixture
-def half_copied(opener, disk):
+def half_copied(opener):
     """A thread `a` with three namespaces, and `b`, into which a copy has died."""
 
     def copied(at):
@@ -289,7 +289,7 @@ def half_copied(opener, disk):
         saver = opener(io=io)
         for namespace in ("", "one", "two"):
             for number in range(3):
-                saver.put(RunnableConfig("a", checkpoint_ns=namespace), disk.step(number, ns=namespace))
+                saver.put(RunnableConfig("a", checkpoint_ns=namespace), make_checkpoint(number, ns=namespace))
             saver.put_writes(RunnableConfig("a", checkpoint_ns=namespace), {"key": namespace})
         io.left = at
         with pytest.raises(KeyboardInterrupt):
@@ -309,11 +309,11 @@ def contents(saver, thread):
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize("grown", [False, True])
-def test_a_copy_that_died_is_completed_when_it_is_done_again(at, grown, half_copied, disk):
+def test_a_copy_that_died_is_completed_when_it_is_done_again(at, grown, half_copied):
     saver = half_copied(at)
     assert saver.history(RunnableConfig("b"))[0].status == "incomplete"
     if grown:
-        saver.put(RunnableConfig("a", checkpoint_ns="two"), disk.step(3))
+        saver.put(RunnableConfig("a", checkpoint_ns="two"), make_checkpoint(3))
     saver.copy("a", "b")
     assert contents(saver, "b") == contents(saver, "a")
     assert saver.verify().ok
@@ -321,9 +321,9 @@ def test_a_copy_that_died_is_completed_when_it_is_done_again(at, grown, half_cop
         saver.copy("a", "b")
 
 
-def test_what_is_no_half_copy_is_not_copied_over(half_copied, disk):
+def test_what_is_no_half_copy_is_not_copied_over(half_copied):
     saver = half_copied(3)
-    saver.put(RunnableConfig("b"), disk.step(7, own="b"))
+    saver.put(RunnableConfig("b"), make_checkpoint(7, own="b"))
     with pytest.raises(CheckpointConflictError):
         saver.copy("a", "b")
     assert saver.get(RunnableConfig("b")).state["own"] == "b"

@@ -6,7 +6,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from tests.disk.conftest import step
+from tests.support.checkpoints import make_checkpoint
 
 CONTEXT = get_context("spawn")
 
@@ -101,7 +101,7 @@ def test_all_of_a_history_can_be_removed_and_it_goes_on(saver, opener):
     assert opener().get(at()) is None
     assert list(opener().namespaces("t")) == []
     assert saver.remove(RunnableConfig("nobody"), ["c0"]) == 0
-    saver.put(at(), step(9))
+    saver.put(at(), make_checkpoint(9))
     assert opener().get(at()).state == {"n": 9}
     assert opener().verify().ok
 

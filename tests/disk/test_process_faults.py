@@ -15,9 +15,9 @@ import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem.io import FileIO
-from savers._log import open_logs
 from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
+from tests.support.disks import FileIO
+from tests.support.logs import limit_descriptors
 
 if not hasattr(os, "fork"):
     pytest.skip("forks", allow_module_level=True)
@@ -215,7 +215,6 @@ PROGRAM = """
 import sys
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import open_logs
 saver = FileSystemSaver(sys.argv[1], fsync=sys.argv[2])
 who = int(sys.argv[3])
 config, count = RunnableConfig(sys.argv[4]), int(sys.argv[5])
@@ -327,7 +326,7 @@ def test_a_second_run_on_a_busy_thread_is_told_whose_it_is_until_that_one_is_dea
 
 def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
     """P86: nothing is lost or mixed, descriptors stay bounded, and nothing grows with the number of threads."""
-    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 1024)
+    limit_descriptors(monkeypatch, 1024)
     threads = sweep.count(2000, 1000)
     quarter = threads // 4
     io = CountingCalls()

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
-from graphkit._saver.writes import INTERRUPT
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver
 from tests.disk.test_errors import as_an_ordinary_user
@@ -51,7 +50,7 @@ def made(root):
     filled(root, "mine")
     with FileSystemSaver(root, fsync="never") as saver:
         stop = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}
-        saver.put_writes(X, {"key": 1, f"{INTERRUPT}1": stop})
+        saver.put_writes(X, {"key": 1, "interrupt:1": stop})
         saver.add_tags(X, "kept")
         saver.put(RunnableConfig("y"), one(10, "mine"))
     with FileSystemSaver(root, fsync="never") as saver:

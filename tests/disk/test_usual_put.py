@@ -7,12 +7,12 @@ from unittest import mock
 import pytest
 
 from graphkit import END, REMOVE, START, Channels, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit._values.state import Changes, merge
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver
 from savers._log import payloads
-from tests.disk.conftest import log_of
 from tests.disk.crashes import WHEN
+from tests.support.checkpoints import apply_update
+from tests.support.logs import locate_log
 
 CONFIG = RunnableConfig("t")
 CHANNELS = {"items": Channels.appender_with_duplicate()}
@@ -54,9 +54,8 @@ def checkpoints(seed, count):
     dice = random.Random(seed)
     state, parent = FrozenDict(), None
     for number, update in enumerate(updates(dice, count)):
-        new, ops = merge(
-            state, {key: value for key, value in update.items() if key in state or value is not REMOVE}, CHANNELS
-        )
+        possible = {key: value for key, value in update.items() if key in state or value is not REMOVE}
+        new, changes = apply_update(state, possible, CHANNELS)
         metadata = freeze({"run": "r", "step": number // 2, "source": dice.choice(["loop", "loop", "input"])})
         checkpoint = Checkpoint.from_stored(
             id=f"{number:032x}" if number % 5 else f"c{number}",
@@ -66,7 +65,7 @@ def checkpoints(seed, count):
             created_us=int(WHEN.timestamp()) * 1_000_000 + number,
             metadata=metadata,
             state=new,
-            changes=Changes(state, ops) if number % 17 else None,
+            changes=changes if number % 17 else None,
         )
         yield checkpoint
         state, parent = new, checkpoint.id
@@ -136,8 +135,8 @@ def test_a_put_that_cannot_be_stored_changes_nothing(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     first, second = [*checkpoints(1, 2)]
     saver.put(CONFIG, first)
-    before = log_of(tmp_path).read_bytes()
-    state, ops = merge(first.state, {"n": object()}, {})
+    before = locate_log(tmp_path).read_bytes()
+    state, changes = apply_update(first.state, {"n": object()})
     bad = Checkpoint.from_stored(
         id="bad",
         node_id="a",
@@ -146,11 +145,11 @@ def test_a_put_that_cannot_be_stored_changes_nothing(tmp_path):
         created_us=second.created_us,
         metadata=first.metadata,
         state=state,
-        changes=Changes(first.state, ops),
+        changes=changes,
     )
     with pytest.raises(TypeError):
         saver.put(CONFIG, bad)
-    assert log_of(tmp_path).read_bytes() == before
+    assert locate_log(tmp_path).read_bytes() == before
     saver.put(CONFIG, second)
     assert saver.get(CONFIG).state == second.state
     assert saver.verify().ok

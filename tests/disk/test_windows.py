@@ -2,14 +2,12 @@
 
 import random
 
-import msgpack
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from graphkit import Checkpoint, RunnableConfig
-from savers import Compression, FileSystemSaver, _delta as delta
-from savers._log.frame import CHECKPOINT, KEY
-from tests.disk.conftest import frames_of, log_of
+from savers import Compression, FileSystemSaver
+from tests.support.logs import CHECKPOINT, KEY, locate_log, read_records
 from tests.support.sweeps import examples
 
 CONFIG = RunnableConfig("t")
@@ -46,7 +44,7 @@ def growths(root, states, fresh):
     saver.close()
     return [
         (frame.end - frame.offset, bool(frame.flags & KEY))
-        for frame in frames_of(log_of(root))
+        for frame in read_records(locate_log(root))
         if frame.type == CHECKPOINT
     ]
 
@@ -86,7 +84,7 @@ def test_a_pruned_window_costs_what_its_checkpoints_brought(tmp_path):
     with open_saver(tmp_path) as saver:
         saver.prune("t", keep_last=20)
         assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states[-20:]
-    assert log_of(tmp_path).stat().st_size < 41 * NEW + 20 * (NEW + OVER) + 4000
+    assert locate_log(tmp_path).stat().st_size < 41 * NEW + 20 * (NEW + OVER) + 4000
 
 
 def test_a_window_that_shrinks_and_one_that_only_drops(tmp_path):
@@ -176,8 +174,8 @@ def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, 
         elif care == "compact":
             saver.compact("t")
         elif care == "repair":
-            path = log_of(root)
-            last = frames_of(path)[-1]
+            path = locate_log(root)
+            last = read_records(path)[-1]
             data = bytearray(path.read_bytes())
             data[(last.offset + last.end) // 2] ^= 1
             path.write_bytes(data)
@@ -191,24 +189,3 @@ def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, 
     with open_saver(root, **options) as fresh:
         expect(fresh)
     saver.close()
-
-
-@settings(max_examples=examples(300))
-@given(old=st.lists(ELEMENTS, max_size=40), edits=st.lists(EDITS, min_size=1, max_size=3))
-def test_the_op_between_two_values_makes_one_of_the_other(old, edits):
-    new = old
-    for edit in edits:
-        new = edited(new, edit)
-    before, after = msgpack.packb(old), msgpack.packb(new)
-    table = delta.Table(opaque=False)
-    data = b"?" * 1000
-    table.apply([delta.SET, "k", len(before)], before, len(data))
-    data += before
-    op = delta.compare_values(table.values["k"], before[delta.parse_header(before, 0)[2] :], after, opaque=False)
-    if op is not None:
-        ops, brought = delta.encode_draft({"k": op}, ["k"])
-        table.apply(ops, brought, len(data))
-        data += brought
-        assert len(brought) <= len(after)
-    (body,) = delta.read_bodies([table.values["k"]], lambda ranges: [data[start:end] for start, end in ranges])
-    assert delta.pack_header(table.values["k"].kind, table.values["k"].count) + body == after

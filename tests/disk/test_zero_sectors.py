@@ -8,8 +8,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
-from savers._log.frame import FRAME_SIZE, RELEASE, TRAILER_SIZE, pack_frame
-from tests.disk.conftest import frames_of, log_of
+from tests.support.logs import FRAME_SIZE, RELEASE, TRAILER_SIZE, locate_log, pack_frame, read_records
 
 SECTOR, BLOCK = 512, 4096
 CONFIG = RunnableConfig("t")
@@ -27,21 +26,21 @@ def written(root, alignment, zeros):
     """A log whose last record begins at an alignment and holds zeros; its path, and where that record begins."""
     with open_saver(root) as saver:
         saver.put(CONFIG, made(0, text="x"))
-        start = log_of(root).stat().st_size
+        start = locate_log(root).stat().st_size
         # A record with 100 bytes of text shows how many others bring the next one to its alignment.
         saver.put(CONFIG, made(1, text="x" * 200))
-        length = log_of(root).stat().st_size - start
+        length = locate_log(root).stat().st_size - start
         saver.delete("t")
         saver.put(CONFIG, made(0, text="x"))
-        assert log_of(root).stat().st_size == start
+        assert locate_log(root).stat().st_size == start
         # From 200 to 711 characters the record grows by one byte for each, but for the header of the text at 256.
         for more in range(SECTOR + 4):
             if (start + length + more + (more > 55)) % SECTOR == alignment:
                 saver.put(CONFIG, made(1, text="x" * (200 + more)))
                 break
-        begin = log_of(root).stat().st_size
+        begin = locate_log(root).stat().st_size
         saver.put(CONFIG, made(2, text="y" * 40, zeros=bytes(zeros), end="e" * 20))
-    return log_of(root), begin
+    return locate_log(root), begin
 
 
 def ids(root, **options):
@@ -151,7 +150,7 @@ def extended(root, to=BLOCK, **options):
         for number in range(3):
             saver.put(CONFIG, made(number, text="x" * number * 400))
         saver.put_writes(CONFIG, {"k": 1})
-    path = log_of(root)
+    path = locate_log(root)
     extend(path, to)
     return path
 
@@ -252,7 +251,7 @@ def frames_of_records(path):
     end = len(data.rstrip(b"\0"))
     short = path.with_name("short.bin")
     short.write_bytes(data[:end])
-    frames = frames_of(short)
+    frames = read_records(short)
     short.unlink()
     return frames
 

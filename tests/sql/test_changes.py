@@ -5,10 +5,9 @@ import threading
 
 import pytest
 
-from savers._sql.encoded_text import encode_text
-from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.sqlite_changes import _Commits
 from tests.sql.rows import add_history, put
+from tests.support.databases import PostgresDatabase, encode_text
 from tests.support.forked import run_in_child
 
 LONG = 60

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from savers._sql.postgres_database import PostgresDatabase
 from tests.sql.rows import add_history, positions, put
+from tests.support.databases import PostgresDatabase
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,8 +6,8 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
-from savers._log.frame import pack_frame
-from savers._sql import row_log_bytes
+from tests.support.databases import limit_first_read
+from tests.support.logs import pack_frame
 
 CONFIG = RunnableConfig("t")
 
@@ -150,7 +150,7 @@ def test_a_record_of_a_newer_format_is_refused(saver, open_saver, positions):
 
 
 def test_a_long_end_is_not_read_twice(saver, open_saver, monkeypatch):
-    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 10_000)
+    limit_first_read(monkeypatch, 10_000)
     for number in range(6):
         saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": number, "text": str(number) * 5_000}))
     with open_saver() as fresh:

@@ -12,11 +12,15 @@ from psycopg.rows import dict_row
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers import PostgresSaver
-from savers._sql import postgres_database
-from savers._sql.database import ConnectionLostError, OutcomeUnknownError, PositionTakenError
-from savers._sql.postgres_database import PostgresDatabase
-from savers._sql.postgres_session import PostgresSession
 from tests.sql.rows import add_history, positions, put
+from tests.support.databases import (
+    ConnectionLostError,
+    OutcomeUnknownError,
+    PositionTakenError,
+    PostgresDatabase,
+    PostgresSession,
+    end_idle_transactions_soon,
+)
 
 PREPARED_AFTER = 5
 """How often psycopg executes a statement before it prepares it."""
@@ -416,7 +420,7 @@ def test_a_connection_that_is_lost_within_a_transaction_changes_nothing(server, 
 
 def test_a_transaction_of_a_paused_process_is_ended_by_the_server(server, database, open_postgres, monkeypatch):
     """It would keep the row of a run lock, which another process waits for."""
-    monkeypatch.setattr(postgres_database, "_LEAST_IDLE", 0)
+    end_idle_transactions_soon(monkeypatch)
     history = add_history(database)
     paused = open_postgres(lease=0.1)
     paused.read("SELECT 1")

@@ -6,14 +6,14 @@ from contextlib import suppress
 import pytest
 
 from graphkit.errors import CheckpointCorruptionError
-from savers._log.frame import KEY
-from savers._log.log_bytes import Change, StaleLogError, search_back
-from savers._log.stored_checkpoint import StoredCheckpoint
+from savers._log.log_bytes import search_back
 from savers._sql import row_log_bytes
 from savers._sql.row_inserts import SealMark
-from savers._sql.row_log_bytes import RowLogBytes
 from savers._sql.statements import Statements
+from savers.log import Change, StaleLogError, StoredCheckpoint
 from tests.sql.rows import positions
+from tests.support.databases import RowLogBytes
+from tests.support.logs import KEY
 
 BEGINNING = b"B" * 100
 FRAMES = [bytes([n % 251]) * (40_000 if n == 150 else n % 90 + 1) for n in range(600)]

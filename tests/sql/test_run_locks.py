@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
-from savers._sql.postgres_database import PostgresDatabase
 from tests.sql.rows import add_history, fenced_put, positions
+from tests.support.databases import PostgresDatabase
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON = 60

@@ -13,10 +13,8 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
-from savers._sql import row_log_bytes
-from savers._sql.database import OutcomeUnknownError
-from savers._sql.row_log_bytes import RowLogBytes
 from tests.sql.savers import fill, put, run_sql
+from tests.support.databases import OutcomeUnknownError, RowLogBytes, limit_read
 
 T = RunnableConfig("t")
 
@@ -161,7 +159,7 @@ def test_listed_states_can_be_loaded_after_the_history_has_changed(open_saver, c
 
 
 def test_a_replay_of_a_history_that_is_deleted_says_so(open_saver, monkeypatch):
-    monkeypatch.setattr(row_log_bytes, "_MAX_READ", 0)
+    limit_read(monkeypatch, 0)
     reader, other = open_saver(), open_saver()
     for number in range(40):
         put(reader, {"whole": os.urandom(60_000), "number": number})

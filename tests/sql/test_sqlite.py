@@ -17,13 +17,13 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointStorageError,
 )
-from graphkit.testing._values import made
+from graphkit.testing import made
+from savers import SqliteSaver
 from savers._sql import sqlite_connection, sqlite_database
-from savers._sql.sqlite_connection import SqliteConnection, translate_error
-from savers._sql.sqlite_database import SqliteDatabase
-from savers._sql.sqlite_saver import SqliteSaver
+from savers._sql.sqlite_connection import translate_error
 from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
+from tests.support.databases import SqliteConnection, SqliteDatabase
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534

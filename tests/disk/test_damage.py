@@ -10,8 +10,21 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointFormatError
 from savers import Compression, FileSystemSaver
-from tests.support.disks import FileIO
-from tests.support.logs import CHECKPOINT, RELEASE, SYNC, locate_log, locate_thread, pack_frame, read_records
+from tests.support.disks import CountingIO
+from tests.support.logs import (
+    CHECKPOINT,
+    RELEASE,
+    RELEASE_PAYLOAD,
+    SYNC,
+    append_record,
+    flip,
+    flip_in_file,
+    locate_log,
+    locate_thread,
+    pack_next,
+    read_records,
+    with_format,
+)
 
 
 def step(n, state):
@@ -112,8 +125,7 @@ def test_p52_every_flipped_byte_is_reported_and_repair_keeps_what_does_not_depen
     rng = random.Random(1)
     last = damaged.frames[-1]
     for place in sweep.some(range(len(damaged.whole)), 60):
-        bad = bytearray(damaged.whole)
-        bad[place] ^= 1 << rng.randrange(8)
+        bad = flip(damaged.whole, place, 1 << rng.randrange(8))
         damaged.write(bad)
         saver = damaged.opener()
         report = saver.verify()
@@ -225,9 +237,7 @@ def test_h45_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_says_
 
 
 def test_what_was_recorded_beside_a_checkpoint_survives_repair(damaged):
-    bad = bytearray(damaged.whole)
-    bad[damaged.frames[-1].offset + 40] ^= 3  # two bits: one alone is corrected
-    damaged.write(bad)
+    damaged.write(flip(damaged.whole, damaged.frames[-1].offset + 40, 3))  # two bits: one alone is corrected
     saver = damaged.opener()
     saver.repair()
     at = damaged.config.replace(checkpoint_id=damaged.order[1])
@@ -287,28 +297,13 @@ def test_a_released_history_is_never_shorter_in_silence(opener, config):
 
 
 def test_a_newer_log_is_reported_and_left_alone(damaged):
-    bad = bytearray(damaged.whole)
-    struct.pack_into("<H", bad, 8, 3)
-    struct.pack_into("<I", bad, 60, crc32(bad[:60]))
-    last = damaged.frames[-1]
-    unknown = pack_frame(last.end, last.fid, last.seq + 1, 9, b"\xc0")
-    for data in (bytes(bad), damaged.whole + unknown):
+    unknown = pack_next(damaged.path, 9, b"\xc0")
+    for data in (with_format(damaged.whole, 3), damaged.whole + unknown):
         damaged.write(data)
         saver = damaged.opener()
         assert [file.state for file in saver.verify().problems] == ["newer"]
         assert not saver.repair().changed
         assert damaged.path.read_bytes() == data
-
-
-class Windows(FileIO):
-    """Counts the most that was read at once."""
-
-    largest = 0
-
-    def read_at(self, fd, offset, length):
-        data = super().read_at(fd, offset, length)
-        self.largest = max(self.largest, len(data))
-        return data
 
 
 def test_memory_stays_bounded_however_much_is_damaged(opener, config):
@@ -321,7 +316,7 @@ def test_memory_stays_bounded_however_much_is_damaged(opener, config):
         # The first sector of the last write never reached the disk, and most of the others did not either.
         file.write(bytes(-path.stat().st_size % 512) + b"?" * 512)
         file.truncate(small)
-    io = Windows()
+    io = CountingIO()
     saver = FileSystemSaver(saver.base_directory, fsync="never", io=io)
     tracemalloc.start()
     try:
@@ -332,7 +327,7 @@ def test_memory_stays_bounded_however_much_is_damaged(opener, config):
     finally:
         tracemalloc.stop()
     assert report.files[0].kept == 1
-    assert io.largest <= 4 << 20
+    assert io.largest_read <= 4 << 20
     saver.close()
 
 
@@ -361,9 +356,7 @@ def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, config)
     dead.mkdir()
     (dead / "log").write_text("private")
     (path.parent / "tmp-00000001").write_text("half")
-    last = read_records(path)[-1]
-    with path.open("ab") as file:
-        file.write(pack_frame(last.end, last.fid, last.seq + 1, RELEASE, b"\x92\x01\x00"))
+    append_record(path, RELEASE, RELEASE_PAYLOAD)
     report = saver.verify()
     assert report.leftovers == (dead.name,)
     assert report.threads[0].leftovers == (f"{path.parent.name}/tmp-00000001",)
@@ -387,12 +380,10 @@ def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(open
     for n in range(3):
         saver.put(config, step(n, {"n": n, f"text{n}": "x" * 500}))
     path = locate_log(saver.base_directory)
-    frames = read_records(path)
-    data = bytearray(path.read_bytes())
-    data[frames[2].offset + 40] ^= 1
-    data += pack_frame(frames[-1].end, frames[-1].fid, frames[-1].seq + 1, RELEASE, b"\x92\x01\x00")
     saver.close()
-    path.write_bytes(data)
+    append_record(path, RELEASE, RELEASE_PAYLOAD)
+    flip_in_file(path, read_records(path)[2].offset + 40)
+    data = path.read_bytes()
     saver = opener()
     plan = saver.repair(dry_run=True)
     assert path.read_bytes() == data

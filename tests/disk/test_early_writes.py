@@ -18,9 +18,10 @@ from tests.support.logs import (
     WRITE,
     keep_waiting_writes,
     locate_log,
-    pack_frame,
     read_records,
     refuse_flags,
+    repack_record,
+    replace_bytes,
 )
 
 ROOT = RunnableConfig("t")
@@ -220,9 +221,7 @@ def test_repair_keeps_them(tmp_path):
         saver.put_writes(at("d"), {"w": "d"}, early=True)
     path = locate_log(tmp_path)
     broken = next(found for found in read_records(path) if found.type == CHECKPOINT and b"b" * 2000 in found.payload)
-    data = bytearray(path.read_bytes())
-    data[broken.offset + 100 : broken.offset + 600] = bytes(range(250)) * 2
-    path.write_bytes(data)
+    path.write_bytes(replace_bytes(path.read_bytes(), broken.offset + 100, bytes(range(250)) * 2))
     repaired = FileSystemSaver(tmp_path)
     with crashes.quiet():
         (repair,) = repaired.repair("t").files
@@ -305,17 +304,10 @@ def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):
 
 def forge(path, seq, change):
     """Write a record of a log anew with another payload of the same length, and right checksums."""
-    frames = read_records(path)
-    target = frames[seq]
+    target = read_records(path)[seq]
     payload = change(target.payload)
     assert len(payload) == len(target.payload)
-    packed = pack_frame(
-        target.offset, target.fid, target.seq, target.type, payload, target.flags, target.back, target.key,
-        target.unsynced * 512, target.boot,
-    )  # fmt: skip
-    data = bytearray(path.read_bytes())
-    data[target.offset : target.end] = packed
-    path.write_bytes(data)
+    path.write_bytes(replace_bytes(path.read_bytes(), target.offset, repack_record(target, payload)))
 
 
 def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp_path):

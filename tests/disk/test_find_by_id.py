@@ -9,7 +9,7 @@ from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
 from savers._log import history, log_bytes
 from savers._log.stored_checkpoint import Index
-from tests.support.logs import locate_log
+from tests.support.logs import flip, locate_log
 
 THREAD = RunnableConfig("t")
 
@@ -158,7 +158,7 @@ def test_damage_never_changes_what_is_found(tmp_path, sweep):
     refused = 0
     offsets = sweep.some(range(64, len(good)), 400)
     for offset in offsets:
-        path.write_bytes(good[:offset] + bytes([good[offset] ^ 16]) + good[offset + 1 :])
+        path.write_bytes(flip(good, offset, 16))
         reader = FileSystemSaver(tmp_path)
         try:
             found = reader.get(name(ids[30]))

@@ -3,7 +3,6 @@
 import importlib.util
 import shutil
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
@@ -21,6 +20,7 @@ from tests.support.logs import (
     WRITE,
     locate_log,
     read_records,
+    with_format,
 )
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -124,9 +124,7 @@ def test_a_log_of_version_1_is_refused_and_stays(tmp_path):
     with make.saver_on(tmp_path) as saver:
         saver.put(RunnableConfig("t"), make.checkpoint(0, {"n": 0}))
     path = locate_log(tmp_path, "t")
-    data = bytearray(path.read_bytes())
-    data[8:10] = (1).to_bytes(2, "little")
-    data[60:64] = crc32(data[:60]).to_bytes(4, "little")
+    data = with_format(path.read_bytes(), 1)
     path.write_bytes(data)
     with make.saver_on(tmp_path) as saver:
         for call in (saver.get, saver.list, saver.history):

@@ -43,19 +43,6 @@ def test_replacing_is_a_record_that_names_its_target(opener, config):
     assert numbers(reader, config) == numbers(opener(), config) == [5, 3, 2, 77, 0]
 
 
-def test_replacing_what_is_not_there_writes_nothing(opener, config):
-    saver = opener()
-    with pytest.raises(CheckpointNotFoundError):
-        saver.put(config.replace(checkpoint_id="nothing"), make_checkpoint(0))
-    assert saver.threads() == []
-    saver.put(config, make_checkpoint(0))
-    before = locate_log(saver.base_directory).read_bytes()
-    for beside in (saver.put, lambda at, _: saver.put_writes(at, {"a": 1}), lambda at, _: saver.add_tags(at, "x")):
-        with pytest.raises(CheckpointNotFoundError):
-            beside(config.replace(checkpoint_id="nothing"), make_checkpoint(1))
-    assert locate_log(saver.base_directory).read_bytes() == before
-
-
 def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config):
     saver = opener()
     for n in range(6):
@@ -76,31 +63,6 @@ def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config
         with pytest.raises(CheckpointNotFoundError, match="deleted"):
             _ = one.state
     assert listed[0].state["n"] == 5, "decoded before"
-
-
-def test_versions_count_up_and_stay_as_they_were(opener, config):
-    saver, other = opener(), opener()
-    inner = config.replace(checkpoint_ns="inner")
-    for version in range(1, 4):
-        for n in range(version):
-            (saver if n % 2 else other).put(config, make_checkpoint(n))
-            saver.put(inner, make_checkpoint(n))
-        tag = (other if version % 2 else saver).release(config)
-        assert tag.version == version
-        assert [one.state["n"] for one in tag.checkpoints] == [*range(version - 1, -1, -1)]
-        assert saver.get(config) is other.get(config) is saver.get(inner) is None
-    for reader in (saver, other, opener()):
-        assert reader.versions_by_thread_id("t") == [1, 2, 3]
-        assert reader.last_version_by_thread_id("t") == 3
-        assert reader.get_version(config) == "3"
-        assert [len(reader.tag(config, version).checkpoints) for version in (1, 2, 3)] == [1, 2, 3]
-        assert len(reader.tag(inner, 2).checkpoints) == 2
-        assert reader.threads() == []
-        assert reader.threads(released=True) == ["t"]
-        with pytest.raises(CheckpointNotFoundError):
-            reader.tag(config, 4)
-    assert saver.release(config).version is None
-    assert saver.versions_by_thread_id("t") == [1, 2, 3]
 
 
 @pytest.mark.parametrize("stage", ["root ended", "all ended", "inner renamed"])
@@ -129,29 +91,6 @@ def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, confi
     assert [one.state["n"] for one in reader.tag(inner).checkpoints] == [1, 0]
 
 
-def test_deleting_frees_the_disk_and_shows_to_all_who_have_it_open(opener, config):
-    saver, other = opener(), opener()
-    inner = config.replace(checkpoint_ns="inner")
-    for round_ in range(2):
-        for n in range(3):
-            saver.put(config, make_checkpoint(n))
-            saver.put(inner, make_checkpoint(n))
-        if not round_:
-            saver.release(config)
-    assert numbers(other, config) == numbers(other, inner) == [2, 1, 0]
-    directory = locate_log(saver.base_directory).parent
-    assert saver.size("t") == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) > 0
-    assert saver.delete("t")
-    assert not directory.exists()
-    assert saver.size("t") == 0
-    assert numbers(other, config) == numbers(other, inner) == []
-    assert other.versions_by_thread_id("t") == []
-    assert not other.delete("t")
-    other.put(config, make_checkpoint(9))
-    assert numbers(saver, config) == [9]
-    assert sorted(path.name for path in directory.parent.iterdir()) == ["graphkit.store", "locks", directory.name]
-
-
 def test_a_delete_that_died_half_way_left_nothing_that_shows(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0))
@@ -165,56 +104,6 @@ def test_a_delete_that_died_half_way_left_nothing_that_shows(opener, config):
     reader.put(config, make_checkpoint(1))
     assert numbers(opener(), config) == [1]
     assert not away.exists()
-
-
-def test_pruning_takes_the_bytes_away(opener, config):
-    saver, other = opener(), opener()
-    placed = []
-    for n in range(30):
-        state = make_checkpoint(n, secret=f"secret {n:03}", items=["x" * 100] * n)
-        placed.append(saver.put(config, state))
-    other.add_tags(placed[3], "keep")
-    other.put_writes(placed[29], {"k": [1, (2,)]})
-    saver.put(placed[28], make_checkpoint(28, items=["y"]))
-    size = saver.size("t")
-    assert other.prune("t", keep_last=3, keep_tags=("keep",)) == 26
-    for reader in (saver, other, opener()):
-        assert numbers(reader, config) == [29, 28, 27, 3]
-        assert reader.list(config)[0].state["items"] == ["x" * 100] * 29
-        assert reader.list(config)[3].state["items"] == ["x" * 100] * 3
-        assert reader.tags_of(placed[3]) == ("keep",)
-        assert reader.get_writes(placed[29]) == {"k": [1, (2,)]}
-        assert reader.get(config).metadata == {"step": 29}
-    assert saver.size("t") < size
-    path = locate_log(saver.base_directory)
-    assert b"secret 010" not in path.read_bytes()
-    assert path.read_bytes()[24] == 2
-    saver.put(config, make_checkpoint(30))
-    assert numbers(other, config) == [30, 29, 28, 27, 3]
-    assert other.prune("t", keep_last=9) == 0
-
-
-def test_a_copy_has_everything_and_is_on_its_own(opener, config):
-    saver = opener()
-    inner = config.replace(checkpoint_ns="inner")
-    placed = [saver.put(config, make_checkpoint(n, items=["x" * 300] * n)) for n in range(40)]
-    saver.put(inner, make_checkpoint(0))
-    saver.put(placed[2], make_checkpoint(99))
-    saver.put_writes(placed[5], {"w": 1})
-    saver.add_tags(placed[7], "tagged")
-    saver.release(config.replace(thread_id="other"))
-    target = "a much longer name than t, \ud800 included"
-    saver.copy("t", target)
-    copied = RunnableConfig(target)
-    for reader in (saver, opener()):
-        assert [one.state for one in reader.list(copied)] == [one.state for one in reader.list(config)]
-        assert [one.id for one in reader.list(copied)] == [one.id for one in reader.list(config)]
-        assert numbers(reader, copied.replace(checkpoint_ns="inner")) == [0]
-        assert reader.get_writes(copied.replace(checkpoint_id=placed[5].checkpoint_id)) == {"w": 1}
-        assert reader.tags_of(copied.replace(checkpoint_id=placed[7].checkpoint_id)) == ("tagged",)
-    saver.put(copied, make_checkpoint(41))
-    saver.delete("t")
-    assert len(opener().list(copied)) == 41
 
 
 def test_a_thread_that_grows_only_in_a_namespace_can_be_released(opener, config):

@@ -20,9 +20,7 @@ def at(number):
 def saver(opener):
     saver = opener()
     for number in range(6):
-        new = Checkpoint(
-            id=f"c{number}", node_id="a", next_node_id="b", metadata={"make_checkpoint": number}, state={"n": number}
-        )
+        new = Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", metadata={"step": number}, state={"n": number})
         saver.put(THREAD, new)
     saver.put_writes(at(1), {"failure": "no"})
     return saver

@@ -13,7 +13,15 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from graphkit.recovery import last_good
 from savers import FileSystemSaver
-from tests.support.logs import CHECKPOINT, KEY, MARK, RELEASE, WRITE, locate_log, pack_frame, read_records
+from tests.support.logs import (
+    CHECKPOINT,
+    KEY,
+    MARK,
+    RELEASE,
+    WRITE,
+    append_record,
+    locate_log,
+)
 
 CONFIG = RunnableConfig("t")
 LATE = 1 << 62
@@ -57,9 +65,7 @@ def write_log(root, type_, parts, flags=0):
     with FileSystemSaver(root, fsync="never", compression=None) as saver:
         saver.put(CONFIG, Checkpoint(id="good", node_id="a", next_node_id="b", state={"k": "v"}))
     path = locate_log(root)
-    *_, last = read_records(path)
-    with path.open("ab") as file:
-        file.write(pack_frame(last.end, last.fid, last.seq + 1, type_, msgpack.packb(parts), flags))
+    append_record(path, type_, msgpack.packb(parts), flags)
     return path
 
 

@@ -4,7 +4,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint
 
@@ -74,12 +74,6 @@ def test_of_two_processes_that_write_for_a_checkpoint_to_come_one_is_first(tmp_p
     found = saver.get_writes(at("none"))
     assert found.keys() == {"a", "b", "who"}
     assert found["who"] in {"a", "b"}
-
-
-def test_writing_beside_a_checkpoint_that_is_not_there_is_refused(saver):
-    with pytest.raises(CheckpointNotFoundError):
-        saver.put_writes(at("none"), {"a": 1}, keep=["a"])
-    assert saver.info(at("none")) is None
 
 
 def test_removing_leaves_the_others_as_they_are(saver, opener):

@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import Compression, FileSystemSaver
-from tests.support.logs import CHECKPOINT, KEY, locate_log, read_records
+from tests.support.logs import CHECKPOINT, KEY, flip_in_file, locate_log, read_records
 from tests.support.sweeps import examples
 
 CONFIG = RunnableConfig("t")
@@ -176,9 +176,7 @@ def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, 
         elif care == "repair":
             path = locate_log(root)
             last = read_records(path)[-1]
-            data = bytearray(path.read_bytes())
-            data[(last.offset + last.end) // 2] ^= 1
-            path.write_bytes(data)
+            flip_in_file(path, (last.offset + last.end) // 2)
             saver.close()
             saver = open_saver(root, **options)
             assert saver.repair("t").lost == ()

@@ -8,7 +8,17 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
-from tests.support.logs import FRAME_SIZE, RELEASE, TRAILER_SIZE, locate_log, pack_frame, read_records
+from tests.support.logs import (
+    FRAME_SIZE,
+    RELEASE,
+    RELEASE_PAYLOAD,
+    TRAILER_SIZE,
+    append_record,
+    flip,
+    locate_log,
+    lose_sectors,
+    read_records,
+)
 
 SECTOR, BLOCK = 512, 4096
 CONFIG = RunnableConfig("t")
@@ -73,9 +83,7 @@ def test_every_flipped_bit_of_a_record_with_zeros_is_noticed(tmp_path, zeros, sw
         places += [(place, dice.randrange(8)) for place in dice.sample(payload, 40)]
         assert len(places) > 4000 // 12
         for place, bit in sweep.some(places, 70):
-            data = bytearray(whole)
-            data[place] ^= 1 << bit
-            path.write_bytes(data)
+            path.write_bytes(flip(whole, place, 1 << bit))
             with open_saver(root) as saver:
                 with pytest.raises(CheckpointCorruptionError):
                     saver.get(CONFIG)
@@ -98,20 +106,16 @@ def test_a_write_of_which_sectors_are_lost_reads_as_the_history_without_it(tmp_p
         subsets = [lost for count in range(1, 3) for lost in itertools.combinations(sectors, count)]
         subsets += [dice.sample(sectors, dice.randint(1, len(sectors))) for _ in range(12)]
         for lost in dice.sample(subsets, min(24, len(subsets))):
-            data = bytearray(whole)
-            for sector in lost:
-                first = max(begin, sector * SECTOR)
-                last = min(len(whole), (sector + 1) * SECTOR)
-                data[first:last] = bytes(last - first)
+            data = lose_sectors(whole, begin, lost)
             path.write_bytes(data)
-            expected = ["c0", "c1"] + ["c2"] * (bytes(data) == whole)
+            expected = ["c0", "c1"] + ["c2"] * (data == whole)
             assert ids(root) == expected, (begin % SECTOR, lost)
             ways += 1
             if dice.random() < 0.2:
                 with open_saver(root) as saver:
                     saver.put(CONFIG, made(9))
                     assert saver.verify().ok
-                assert ids(root) == ["c0", "c1", "c9"] if bytes(data) != whole else [*expected, "c9"]
+                assert ids(root) == ["c0", "c1", "c9"] if data != whole else [*expected, "c9"]
                 for file in path.parent.glob("torn-*"):
                     file.unlink()
         shutil.rmtree(root)
@@ -233,27 +237,15 @@ def test_a_log_with_zeros_behind_it_is_released_and_deleted(tmp_path):
 def test_a_deleted_and_a_released_log_with_zeros_behind_their_end_are_finished(tmp_path):
     """A writer extended the log, appended RELEASE, and died before it renamed the log."""
     path = extended(tmp_path)
-    last = frames_of_records(path)[-1]
-    data = path.read_bytes()
-    ending = pack_frame(last.end, last.fid, last.seq + 1, RELEASE, b"\x92\x01\x00")
-    path.write_bytes(data[: last.end] + ending + bytes(len(data) - last.end - len(ending)))
+    size = path.stat().st_size
+    append_record(path, RELEASE, RELEASE_PAYLOAD)
+    extend(path, size)
     with open_saver(tmp_path) as saver:
         assert saver.get(CONFIG) is None
         assert saver.verify().threads[0].unfinished == "release"
         assert saver.repair().finished == ("t",)
         assert saver.verify().ok
         assert [one.id for one in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
-
-
-def frames_of_records(path):
-    """The records, without the zeros behind them."""
-    data = path.read_bytes()
-    end = len(data.rstrip(b"\0"))
-    short = path.with_name("short.bin")
-    short.write_bytes(data[:end])
-    frames = read_records(short)
-    short.unlink()
-    return frames
 
 
 def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
@@ -270,9 +262,7 @@ def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
         end + 40,
         len(whole) - 1,
     ]:
-        data = bytearray(whole)
-        data[place] ^= 1 << dice.randrange(8)
-        path.write_bytes(data)
+        path.write_bytes(flip(whole, place, 1 << dice.randrange(8)))
         with open_saver(tmp_path) as saver:
             assert not saver.verify().ok, place
             report = saver.repair("t")
@@ -286,11 +276,9 @@ def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
 def test_a_flipped_bit_of_the_last_record_before_zeros_is_noticed_and_corrected(tmp_path):
     path = extended(tmp_path)
     whole = path.read_bytes()
-    last = frames_of_records(path)[-1]
+    last = read_records(path)[-1]
     for place in range(last.offset, last.end):
-        data = bytearray(whole)
-        data[place] ^= 1 << place % 8
-        path.write_bytes(data)
+        path.write_bytes(flip(whole, place, 1 << place % 8))
         with open_saver(tmp_path) as saver:
             assert not saver.verify().ok, place
             with pytest.raises(CheckpointCorruptionError):
@@ -312,12 +300,9 @@ def test_a_torn_record_in_a_log_that_was_extended_ahead_is_torn(tmp_path):
     sectors = range(end // SECTOR, -(-len(whole.rstrip(b"\0")) // SECTOR))
     torn = 0
     for lost in (lost for count in range(1, len(sectors) + 1) for lost in itertools.combinations(sectors, count)):
-        data = bytearray(whole)
-        for sector in lost:
-            first, last = max(end, sector * SECTOR), (sector + 1) * SECTOR
-            data[first:last] = bytes(last - first)
+        data = lose_sectors(whole, end, lost)
         path.write_bytes(data)
-        if bytes(data) != whole:
+        if data != whole:
             torn += 1
             assert ids(tmp_path) == ["c0", "c1", "c2"], lost
     assert torn > 20

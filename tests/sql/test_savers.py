@@ -340,41 +340,6 @@ def test_a_file_that_was_replaced_is_read_anew(sqlite_opener, tmp_path):
 # Values
 
 
-THREADS = [
-    " ",
-    "a\0b",
-    "\ud800",
-    "\x1a0000",
-    "\x1acut:",
-    "é" * 10_000,
-    "x" * 10_000,
-    "x" * 9_999 + "y",
-    "'\";--",
-    "%s",
-    "?",
-]
-
-
-def test_any_text_names_a_thread_a_namespace_and_a_checkpoint(open_saver):
-    saver = open_saver()
-    for number, text in enumerate(THREADS):
-        config = RunnableConfig(text, checkpoint_ns=text)
-        saver.put(
-            config, Checkpoint(id=text, node_id=text, next_node_id="b", state={"n": number}, metadata={"text": text})
-        )
-        saver.put_writes(config, {text: number})
-    fresh = open_saver()
-    assert sorted(fresh.threads()) == sorted(text for text in THREADS)
-    for number, text in enumerate(THREADS):
-        config = RunnableConfig(text, text, text)
-        assert fresh.get(config).state == {"n": number}
-        assert fresh.get_writes(config) == {text: number}
-        assert fresh.namespaces(text) == [text]
-        assert [info.id for info in fresh.search({"text": text})] == [text]
-    assert fresh.verify().ok
-    assert all(fresh.delete(text) for text in THREADS)
-
-
 @pytest.mark.parametrize("length", [0, 1, 4096, 3_000_000])
 def test_values_of_any_length_come_back(open_saver, length, monkeypatch):
     monkeypatch.setattr(RowLogBytes, "max_payload", 1 << 20)

@@ -14,73 +14,39 @@ import pytest
 
 from graphkit import CheckpointSerializationError, CheckpointStorageError
 from tests.support.checkpoints import make_checkpoint
-from tests.support.disks import FileIO, count_open_files
+from tests.support.disks import HookedIO, count_open_files
 from tests.support.logs import locate_log, read_records
 
 if os.name == "nt":
     pytest.skip("POSIX errors", allow_module_level=True)
 
 
-class FaultyIO(FileIO):
-    """The real file system; calls of one kind fail when told to."""
+class FaultyIO(HookedIO):
+    """The real file system. The next calls of a kind fail as planned."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(self._meet)
         self.plan = {}
         self.log = []
 
-    def fail(self, call, *errors):
-        """Let the next calls of a kind fail with these errors; None lets one through."""
-        self.plan[call] = [*errors]
+    def fail(self, kind, *errors):
+        """Let the next calls of a kind fail with these errors; "short" cuts a write in two."""
+        self.plan[kind] = [*errors]
 
-    def _meet(self, call, place=None):
-        self.log.append(call)
-        errors = self.plan.get(call)
-        if errors and (error := errors.pop(0)):
-            raise OSError(error, os.strerror(error), self._paths.get(place, place))
-
-    def write_at(self, fd, offset, data):
-        if self._paths[fd].endswith("run.lock"):
-            return super().write_at(fd, offset, data)  # it only names the holder
-        errors = self.plan.get("write_at")
-        if errors and errors[0] == "short":
-            errors.pop(0)
-            self.log.append("short")
-            return super().write_at(fd, offset, data[: len(data) // 2])
-        self._meet("write_at", fd)
-        return super().write_at(fd, offset, data)
-
-    def truncate(self, fd, size):
-        self._meet("truncate", fd)
-        super().truncate(fd, size)
-
-    def fdatasync(self, fd):
-        self._meet("fdatasync", fd)
-        super().fdatasync(fd)
-
-    def fsync(self, fd):
-        self._meet("fsync", fd)
-        super().fsync(fd)
-
-    def fsync_dir(self, path):
-        self._meet("fsync_dir", path)
-        super().fsync_dir(path)
-
-    def rename(self, source, target):
-        self._meet("rename", source)
-        super().rename(source, target)
-
-    def read_at(self, fd, offset, length):
-        self._meet("read_at", fd)
-        return super().read_at(fd, offset, length)
-
-    def open(self, path, **options):
-        self._meet("open", path)
-        return super().open(path, **options)
-
-    def mkdir(self, path):
-        self._meet("mkdir", path)
-        return super().mkdir(path)
+    def _meet(self, kind, path):
+        if kind == "write_at" and path.endswith("run.lock"):
+            return None  # it only names the holder
+        self.log.append(kind)
+        errors = self.plan.get(kind)
+        if not errors:
+            return None
+        error = errors.pop(0)
+        if error is None:
+            return None
+        if error == "short":
+            self.log[-1] = error
+            return 0.5
+        raise OSError(error, os.strerror(error), path)
 
 
 def numbers(saver, config):

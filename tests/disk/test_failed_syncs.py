@@ -14,7 +14,7 @@ from tests.disk import crashes
 from tests.disk.crashes import PLACE, config_of, made, view
 from tests.disk.simfs import Disk, SimFS
 from tests.support.checkpoints import apply_update
-from tests.support.disks import FileIO
+from tests.support.disks import HookedIO
 
 CONFIG = RunnableConfig("t")
 SYNCS = ("fdatasync", "fsync", "fsync_dir")
@@ -26,40 +26,19 @@ def _quiet():
         yield
 
 
-class Dying(FileIO):
-    """Refuses calls of some kinds, so many of them."""
+class Failing:
+    """A hook: the next calls of some kinds fail."""
 
-    def __init__(self):
-        super().__init__()
-        self.left, self.kinds = 0, SYNCS
+    left = 0
 
     def fail(self, count, kinds=SYNCS):
-        self.left, self.kinds = count, kinds
+        self.left = count
+        self.kinds = kinds
 
-    def _meet(self, kind):
+    def __call__(self, kind, _):
         if self.left and kind in self.kinds:
             self.left -= 1
             raise OSError(errno.EIO, "Input/output error")
-
-    def fdatasync(self, fd):
-        self._meet("fdatasync")
-        super().fdatasync(fd)
-
-    def fsync(self, fd):
-        self._meet("fsync")
-        super().fsync(fd)
-
-    def fsync_dir(self, path):
-        self._meet("fsync_dir")
-        super().fsync_dir(path)
-
-    def truncate(self, fd, size):
-        self._meet("truncate")
-        super().truncate(fd, size)
-
-    def rename(self, source, target):
-        self._meet("rename")
-        super().rename(source, target)
 
 
 def cp(number, **state):
@@ -71,8 +50,8 @@ def ids(saver):
 
 
 def begun(root, **options):
-    io = Dying()
-    saver = FileSystemSaver(root, io=io, **options)
+    io = Failing()
+    saver = FileSystemSaver(root, io=HookedIO(io), **options)
     saver.put(CONFIG, cp(0))
     saver.put(CONFIG, cp(1))
     return io, saver
@@ -170,8 +149,8 @@ def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
 
 def test_a_first_put_whose_syncs_fail_leaves_no_thread_with_it(tmp_path):
     for count in range(1, 6):
-        io = Dying()
-        with FileSystemSaver(tmp_path / str(count), io=io) as saver:
+        io = Failing()
+        with FileSystemSaver(tmp_path / str(count), io=HookedIO(io)) as saver:
             saver.put(RunnableConfig("other"), cp(0))
             io.fail(count, ("fdatasync", "fsync"))
             while io.left:

@@ -17,7 +17,7 @@ from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
 from tests.disk.test_errors import as_an_ordinary_user
 from tests.support.checkpoints import make_checkpoint
-from tests.support.disks import FileIO
+from tests.support.disks import HookedIO, StopAt
 from tests.support.logs import locate_log, locate_thread
 
 STOP = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}
@@ -119,24 +119,14 @@ def test_other_threads_are_listed_read_and_written(damaged):
         assert saver.get(RunnableConfig(thread)).state["n"] == 9
 
 
-class Refusing(FileIO):
-    """Refuses to open the logs of one thread."""
+def refuse_logs_of(name, number):
+    """A file system that refuses to open the logs of one thread."""
 
-    def __init__(self, name, number):
-        super().__init__()
-        self.name, self.number = name, number
+    def refuse(kind, path):
+        if kind in {"open", "read_file"} and name in path and path.endswith("log"):
+            raise OSError(number, os.strerror(number), path)
 
-    def refuse(self, path):
-        if self.name in path and path.endswith("log"):
-            raise OSError(self.number, os.strerror(self.number), path)
-
-    def open(self, path, **options):
-        self.refuse(path)
-        return super().open(path, **options)
-
-    def read_file(self, path, longest):
-        self.refuse(path)
-        return super().read_file(path, longest)
+    return HookedIO(refuse)
 
 
 @pytest.mark.parametrize("number", [5, 13], ids=["EIO", "EACCES"])
@@ -144,7 +134,7 @@ def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(num
     saver = opener()
     for thread in "abc":
         saver.put(RunnableConfig(thread), make_checkpoint(0))
-    refused = opener(io=Refusing(locate_thread("b").name, number))
+    refused = opener(io=refuse_logs_of(locate_thread("b").name, number))
     assert [one.thread_id for one in refused.search({})] == ["a", "c"]
     assert refused.interrupts() == []
     with pytest.raises(CheckpointStorageError, match="cannot prune b; all others are done") as caught:
@@ -157,7 +147,7 @@ def test_a_process_without_descriptors_is_not_told_that_nothing_waits(opener):
     saver.put(RunnableConfig("a"), make_checkpoint(0))
     for operation in ("interrupts", "compact"):
         with pytest.raises(CheckpointStorageError) as caught:
-            getattr(opener(io=Refusing("t-a-", 24)), operation)()
+            getattr(opener(io=refuse_logs_of("t-a-", 24)), operation)()
         assert caught.value.errno == 24
         assert "passed over" not in str(caught.value)
 
@@ -219,27 +209,21 @@ def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(op
 # A first put that fails
 
 
-class Full(FileIO):
-    """A full disk: appends fail, and what is to be undone may be refused as well."""
+def make_full_disk(*also):
+    """A disk on which a write is cut short within the header; some calls that would undo it fail too."""
+    writes = []
 
-    def __init__(self, *also):
-        super().__init__()
-        self.also = also
-
-    def write_at(self, fd, offset, data):
-        if len(data) > 100:
-            super().write_at(fd, offset, data[:60])
-        raise OSError(28, "No space left on device")
-
-    def unlink(self, path):
-        if "unlink" in self.also:
+    def refuse(kind, path):
+        if kind in also:
             raise OSError(5, "Input/output error", path)
-        super().unlink(path)
+        if kind == "write_at":
+            writes.append(path)
+            if len(writes) > 1:
+                raise OSError(28, "No space left on device")
+            return 0.1
+        return None
 
-    def truncate(self, fd, size):
-        if "truncate" in self.also:
-            raise OSError(5, "Input/output error")
-        super().truncate(fd, size)
+    return HookedIO(refuse)
 
 
 @pytest.mark.parametrize("also", [(), ("unlink",), ("truncate",), ("truncate", "unlink")], ids="+".join)
@@ -251,7 +235,7 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(
     opener().put(RunnableConfig("ok"), make_checkpoint(0))
     config = RunnableConfig(thread, checkpoint_ns=namespace)
     with pytest.raises(CheckpointStorageError):
-        opener(io=Full(*also)).put(config, make_checkpoint(0))
+        opener(io=make_full_disk(*also)).put(config, make_checkpoint(0))
     saver = opener()
     assert saver.threads() == ["ok"]
     if "unlink" not in also:
@@ -268,16 +252,8 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(
 # A copy that dies
 
 
-class Dying(FileIO):
-    """Dies at the n-th rename."""
-
-    left = 10**9
-
-    def rename(self, source, target):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-        super().rename(source, target)
+def die():
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -285,13 +261,13 @@ def half_copied(opener):
     """A thread `a` with three namespaces, and `b`, into which a copy has died."""
 
     def copied(at):
-        io = Dying()
+        io = HookedIO()
         saver = opener(io=io)
         for namespace in ("", "one", "two"):
             for number in range(3):
                 saver.put(RunnableConfig("a", checkpoint_ns=namespace), make_checkpoint(number, ns=namespace))
             saver.put_writes(RunnableConfig("a", checkpoint_ns=namespace), {"key": namespace})
-        io.left = at
+        io.hook = StopAt({"rename"}, at - 1, die)
         with pytest.raises(KeyboardInterrupt):
             saver.copy("a", "b")
         return opener()

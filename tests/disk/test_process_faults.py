@@ -9,14 +9,13 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver, VersionedMemorySaver
 from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
-from tests.support.disks import FileIO
+from tests.support.disks import HookedIO, StopAt, count_open_files
 from tests.support.logs import limit_descriptors
 
 if not hasattr(os, "fork"):
@@ -31,44 +30,10 @@ CALLS = (
 )  # fmt: skip
 
 
-class DyingIO(FileIO):
-    """The process is killed at the n-th call: before it, or half-way through it if it is a write."""
+def kill_at(number):
+    """A hook: the process is killed at a call, which may be half-way through a write."""
+    return StopAt(CALLS, number, lambda: os.kill(os.getpid(), signal.SIGKILL), part=0.4)
 
-    def __init__(self, number, part):
-        super().__init__()
-        self.left, self.part = number, part
-
-    # A death does not ask whether the disk has it; the call counts, and takes no time.
-
-    def fsync(self, fd):
-        pass
-
-    fdatasync = fsync_dir = fsync
-
-    def die(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def meet(self):
-        self.left -= 1
-        return self.left < 0
-
-
-def dying(name):
-    original = getattr(DyingIO, name)
-
-    def call(self, *arguments, **options):
-        if self.meet():
-            if name == "write_at":
-                *place, data = arguments
-                original(self, *place, data[: max(1, int(len(data) * self.part))])
-            self.die()
-        return original(self, *arguments, **options)
-
-    return call
-
-
-for one in CALLS:
-    setattr(DyingIO, one, dying(one))
 
 STEPS = {
     "first put": ([], lambda saver: saver.put(config_of(), made(50, text="f" * 3000))),
@@ -107,14 +72,14 @@ STEPS = {
 }
 
 
-def killed(root, change, number, part):
+def killed(root, change, number):
     """Whether a child that makes a change was killed at its n-th call; a child that needs fewer ends well."""
     child = os.fork()
     if child == 0:
         try:
-            io = DyingIO(1 << 60, part)
+            io = HookedIO()
             saver = FileSystemSaver(root, lock_timeout=0, io=io)
-            io.left = number
+            io.hook = kill_at(number)
             change(saver)
         finally:
             os._exit(0 if sys.exc_info()[0] is None else 1)
@@ -143,11 +108,12 @@ def calls_of(name, root):
     with FileSystemSaver(root, fsync="never") as saver:
         for step in before:
             step(saver)
-    io = DyingIO(1 << 60, 0.4)
+    calls = []
+    io = HookedIO()
     with FileSystemSaver(root, lock_timeout=0, io=io) as saver:
-        left = io.left
+        io.hook = lambda kind, _: calls.append(kind) if kind in CALLS else None
         change(saver)
-        return range(left - io.left)
+        return range(len(calls))
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -164,7 +130,7 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
         # A saver that had the store open all along, and one that comes afterwards.
         watcher = FileSystemSaver(root, fsync="never")
         expect_whole(view(watcher), views[:1])
-        died = killed(root, change, number, 0.4)
+        died = killed(root, change, number)
         assert died == (number in calls)
         if not died:
             expect_whole(view(watcher), views[-1:])
@@ -193,7 +159,7 @@ def test_after_a_kill_those_who_had_it_open_and_those_who_come_agree(name, tmp_p
             for step in before:
                 step(first)
             view(second)
-            assert killed(root, change, number, 0.4)
+            assert killed(root, change, number)
             allowed = views
             for turn, (saver, thread, namespace) in enumerate(
                 ((first, "t", ""), (second, "t", ""), (first, "t", "inner"), (second, "u", ""), (first, "u", "inner"))
@@ -329,11 +295,14 @@ def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
     limit_descriptors(monkeypatch, 1024)
     threads = sweep.count(2000, 1000)
     quarter = threads // 4
-    io = CountingCalls()
+    calls = []
+    # Workers that wait for a lock try again: locks do not count.
+    counted = {*CALLS, "fstat", "stat"} - {"lock", "unlock"}
+    io = HookedIO(lambda kind, _: calls.append(kind) if kind in counted else None)
     with FileSystemSaver(tmp_path / "store", fsync="never", io=io) as saver:
         most, guard, counts = [0], threading.Lock(), []
         gc.collect()
-        open_before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        open_before = count_open_files()
 
         def work(number):
             config = RunnableConfig(f"thread {number}")
@@ -341,13 +310,13 @@ def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
                 saver.put(config, made(n, own=number))
             if number % 50 == 0:
                 with guard:
-                    most[0] = max(most[0], sum(1 for _ in Path("/proc/self/fd").iterdir()))
+                    most[0] = max(most[0], count_open_files())
 
         with ThreadPoolExecutor(16) as pool:
             for start in range(0, threads, quarter):
-                before = io.calls
+                before = len(calls)
                 list(pool.map(work, range(start, start + quarter)))
-                counts.append(io.calls - before)
+                counts.append(len(calls) - before)
         assert most[0] - open_before < 256 + 64 + 60
         # Workers that meet ask again, by a quarter more often on a busy machine; growth would show as three times as much.
         assert max(counts[1:]) < counts[0] * 1.5, "the last quarter costs no more than the first"
@@ -359,24 +328,3 @@ def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
             assert [(one.state["own"], one.state["n"]) for one in found] == [(number, 1), (number, 0)]
 
         list(pool.map(check, range(threads)))
-
-
-class CountingCalls(FileIO):
-    """How many calls there were."""
-
-    calls = 0
-
-
-def counting(name):
-    original = getattr(FileIO, name)
-
-    def call(self, *arguments, **options):
-        self.calls += 1
-        return original(self, *arguments, **options)
-
-    return call
-
-
-for one in (*CALLS, "fstat", "stat"):
-    if one not in {"lock", "unlock"}:  # Those who wait try again.
-        setattr(CountingCalls, one, counting(one))

@@ -8,7 +8,7 @@ import pytest
 from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint
-from tests.support.disks import CountingIO, FileIO
+from tests.support.disks import CountingIO, HookedIO, StopAt
 from tests.support.logs import locate_log
 
 ROOT, INNER, OTHER = (RunnableConfig("t", checkpoint_ns=namespace) for namespace in ("", "inner", "other"))
@@ -23,33 +23,17 @@ class Died(BaseException):
     """The process ends here."""
 
 
-class Stopping(FileIO):
-    """The n-th call that changes something fails, or is the last one."""
+class StopOnce(StopAt):
+    """The n-th call that changes something fails. After a death there are no more calls."""
 
-    def __init__(self):
-        super().__init__()
-        self.left, self.error = -1, None
+    def __init__(self, number, error):
+        super().__init__(CALLS, number, self.fail)
+        self.error = error
 
-    def meet(self):
-        if self.left == 0 and self.error is not None:
+    def fail(self):
+        if self.error is not None:
             error, self.error = self.error, None
             raise error
-        self.left -= 1
-
-
-def stopping(name):
-    original = getattr(FileIO, name)
-
-    def call(self, *arguments):
-        self.meet()
-        # A death does not ask whether the disk has it: a sync counts, and takes no time.
-        return None if "sync" in name else original(self, *arguments)
-
-    return call
-
-
-for one in CALLS:
-    setattr(Stopping, one, stopping(one))
 
 
 def told(checkpoints):
@@ -81,18 +65,19 @@ def end_at_every_instant(name, how, tmp_path):
     unfinished = 0
     for number in count():
         root = tmp_path / how / f"{number}"
-        io, configs = Stopping(), HISTORIES[name]
+        io, configs = HookedIO(), HISTORIES[name]
         saver = FileSystemSaver(root / "store", io=io)
         for n in range(2):
             for config in configs:
                 saver.put(config, make_checkpoint(n))
         before = {config.checkpoint_ns: told(saver.list(config)) for config in configs}
-        io.left, io.error = number, OSError(errno.EIO, "injected") if how == "failed" else Died()
+        io.hook = StopOnce(number, OSError(errno.EIO, "injected") if how == "failed" else Died())
         try:
             tag = saver.release(ROOT)
         except (CheckpointStorageError, Died):
             tag = None
-        is_over, io.error = io.error is not None, None
+        is_over = io.hook.error is not None
+        io.hook = None
 
         reader = FileSystemSaver(root / "store", fsync="never")
         versions = reader.versions_by_thread_id("t")
@@ -140,14 +125,18 @@ def test_these_were_all_instants():
 
 
 def unfinished(tmp_path, configs):
-    io = Stopping()
+    def refuse(kind, path):
+        if kind == "rename":
+            raise OSError(errno.EIO, "injected", path)
+
+    io = HookedIO()
     saver = FileSystemSaver(tmp_path / "store", fsync="never", io=io)
     for config in configs:
         saver.put(config, make_checkpoint(0))
-    io.rename = lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "injected"))
+    io.hook = refuse
     with pytest.raises(CheckpointStorageError):
         saver.release(ROOT)
-    del io.rename
+    io.hook = None
     saver.close()
     return FileSystemSaver(tmp_path / "store", fsync="never")
 

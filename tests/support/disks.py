@@ -32,19 +32,94 @@ class CountingIO(FileIO):
         self.written += len(data)
         return super().write_at(fd, offset, data)
 
+    def fstat(self, fd):
+        self.calls.append("fstat")
+        return super().fstat(fd)
 
-def _count(name):
-    call = getattr(FileIO, name)
+    def measure(self, fd):
+        self.calls.append("measure")
+        return super().measure(fd)
 
-    def count_and_call(io, *args, **options):
-        io.calls.append(name)
-        return call(io, *args, **options)
+    def stat(self, path):
+        self.calls.append("stat")
+        return super().stat(path)
 
-    setattr(CountingIO, name, count_and_call)
+    def open(self, path, **options):
+        self.calls.append("open")
+        return super().open(path, **options)
+
+    def fdatasync(self, fd):
+        self.calls.append("fdatasync")
+        super().fdatasync(fd)
+
+    def fsync(self, fd):
+        self.calls.append("fsync")
+        super().fsync(fd)
+
+    def fsync_dir(self, path):
+        self.calls.append("fsync_dir")
+        super().fsync_dir(path)
 
 
-for _name in ("fstat", "measure", "stat", "open", "fdatasync", "fsync", "fsync_dir"):
-    _count(_name)
+class HookedIO(FileIO):
+    """The real file system. Calls `hook(kind, path)` before each call of `HOOKED`.
+
+    An exception of the hook is the result of the call. Of a write, the hook may return the part that is written.
+    """
+
+    def __init__(self, hook=None):
+        super().__init__()
+        self.hook = hook
+
+
+HOOKED = (
+    "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "read_file",
+    "rename", "rmdir", "stat", "truncate", "unlink", "unlock", "write_at",
+)  # fmt: skip
+
+
+def _hooked(kind):
+    def call_hook_first(io, place, *args, **options):
+        part = None
+        if io.hook is not None:
+            part = io.hook(kind, io._paths.get(place, place))
+        if part is not None:
+            *args, data = args
+            args = (*args, data[: max(1, int(len(data) * part))])
+        return getattr(super(HookedIO, io), kind)(place, *args, **options)
+
+    return call_hook_first
+
+
+for _kind in HOOKED:
+    setattr(HookedIO, _kind, _hooked(_kind))
+
+
+class StopAt:
+    """A hook that calls `stop` at the call with a number, and at each later one.
+
+    Args:
+        kinds: the calls that count.
+        number: the number of the first call at which to stop.
+        stop: what to call; it raises, or ends the process.
+        part: which part of a write is written, if it is the first call at which to stop.
+    """
+
+    def __init__(self, kinds, number, stop, part=None):
+        self.kinds = kinds
+        self.left = number
+        self.stop = stop
+        self.part = part
+
+    def __call__(self, kind, path):
+        if kind not in self.kinds:
+            return None
+        self.left -= 1
+        if self.left >= 0:
+            return None
+        if self.left == -1 and kind == "write_at" and self.part is not None:
+            return self.part
+        return self.stop()
 
 
 def count_open_files():

@@ -99,7 +99,8 @@ class Reopening(BaseCheckpointSaver, HasVersions):
     isolates_values = refuses_unstorable_values = waits_for_runs = True
 
     def __init__(self, base_directory, fsync="never"):
-        self.base_directory, self.fsync = base_directory, fsync
+        self.base_directory = base_directory
+        self.fsync = fsync
         self.types = ()
 
     def opened(self):

@@ -156,8 +156,11 @@ def test_two_savers_on_one_store_share_the_lock_by_the_key_of_the_run_lock():
         def run_lock_key(self, config=None):
             return "store", RunnableConfig.of(config).thread
 
-    first, second = OnOneStore(2), OnOneStore(2)
-    second.histories, second.lock, second.met = first.histories, first.lock, first.met
+    first = OnOneStore(2)
+    second = OnOneStore(2)
+    second.histories = first.histories
+    second.lock = first.lock
+    second.met = first.met
     first.put(None, made({"n": 1}))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda saver: saver.put_writes(None, {str(id(saver)): 1}), (first, second)))

@@ -40,9 +40,11 @@ def damaged(request, opener, config):
 
 class Damaged:
     def __init__(self, opener, config, compression=None):
-        self.opener, self.config = opener, config
+        self.opener = opener
+        self.config = config
         saver = opener(compression=compression)
-        self.states, items = {}, []
+        self.states = {}
+        items = []
         for n in range(4):
             items = [*items, f"x{n}" * n]
             checkpoint = step(n, {"items": items, "text": f"lorem {n // 2} " * 8})
@@ -153,13 +155,16 @@ def test_p52_every_flipped_byte_is_reported_and_repair_keeps_what_does_not_depen
 @pytest.mark.parametrize("put_first", [False, True], ids=["read", "write"])
 def test_h53_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_first, sweep):
     """Checksums, not signatures: chance is noticed, a forger is not (docs/operations.md)."""
-    whole, frames = damaged.whole, damaged.frames
+    whole = damaged.whole
+    frames = damaged.frames
     rng = random.Random(2)
     spans = [whole[frame.offset : frame.end] for frame in frames]
     cases = [whole + garbage for garbage in (b"x", b"\xff" * 40, SYNC, SYNC * 30, rng.randbytes(3000))]
     cases += [whole + spans[n] for n in range(len(frames))]
     for n in range(1, len(frames) - 1):
-        start, middle, end = frames[n].offset, frames[n].end, frames[n + 1].end
+        start = frames[n].offset
+        middle = frames[n].end
+        end = frames[n + 1].end
         cases += [
             whole[:start] + spans[n + 1] + spans[n] + whole[end:],
             whole[:start] + whole[middle:],

@@ -191,17 +191,8 @@ def test_they_stay_in_a_copy_a_release_and_after_a_failed_sync(tmp_path):
     saver.copy("t", "u")
     saver.put(RunnableConfig("u"), made("b"))
     assert saver.get_writes(RunnableConfig("u")) == {"w": 1}
-    failing = [True]
-
-    def fail_once(kind, _, place):
-        if kind == "fdatasync" and failing and place.endswith("/log"):
-            failing.clear()
-            raise OSError(5, "injected", place)
-
-    fs.hook = fail_once
-    with crashes.quiet(), pytest.raises(CheckpointStorageError):
+    with crashes.quiet(), crashes.fail_next_sync(fs), pytest.raises(CheckpointStorageError):
         saver.put_writes(at("c"), {"w": 2}, early=True)
-    fs.hook = None
     saver.put(ROOT, made("b"))
     saver.put(ROOT, made("c"))
     assert saver.get_writes(at("b")) == {"w": 1}
@@ -274,7 +265,8 @@ def test_a_writer_follows_early_writes_that_others_record_and_complete(tmp_path)
     with FileSystemSaver(tmp_path) as saver:
         saver.put_writes(at("c"), {"w": 1}, early=True)
         saver.put(ROOT, made("a"))
-    one, other = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
+    one = FileSystemSaver(tmp_path)
+    other = FileSystemSaver(tmp_path)
     assert one.get(ROOT).id == "a"
     other.put_writes(at("c"), {"w": 2}, early=True)
     assert one.get(ROOT).id == "a"

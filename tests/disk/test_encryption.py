@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import msgpack
 import pytest
 
 from graphkit import (
@@ -35,11 +34,12 @@ from tests.support.logs import (
     append_record,
     flip,
     flip_in_file,
+    forge_meta,
     locate_log,
     read_key_id,
     read_records,
-    repack_record,
     replace_bytes,
+    replace_payload,
 )
 from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, states, view, write
 
@@ -211,7 +211,8 @@ def test_states_that_change_at_random_are_read_back(tmp_path):
     """Values that grow, shrink, are spliced in the middle, dropped and added again; every state from a cold start."""
     rng = random.Random(5)
     root = tmp_path / "store"
-    state, expected = {}, []
+    state = {}
+    expected = []
     with open_saver(root, compression=None) as saver:
         for number in range(150):
             key = rng.choice("abc")
@@ -372,11 +373,6 @@ def test_a_record_of_an_old_key_beside_a_record_of_a_new_one(tmp_path):
 # Moved and changed records
 
 
-def replace_payload(path, record, payload):
-    """Replace the payload of a record by one of the same length, with the right checksums."""
-    path.write_bytes(replace_bytes(path.read_bytes(), record.offset, repack_record(record, payload)))
-
-
 @pytest.fixture
 def same_steps(tmp_path):
     """A store whose records are all of the same length."""
@@ -416,7 +412,8 @@ def test_records_that_change_places_are_refused(same_steps):
 def test_a_record_of_another_history_is_refused(same_steps):
     path = locate_log(same_steps)
     for other in (locate_log(same_steps, "u"), locate_log(same_steps, "t", "inner")):
-        at, foreign = read_records(path)[3], read_records(other)[3]
+        at = read_records(path)[3]
+        foreign = read_records(other)[3]
         before = at.payload
         assert len(foreign.payload) == len(before)
         replace_payload(path, at, foreign.payload)
@@ -442,21 +439,9 @@ def test_a_log_in_the_place_of_another_is_refused(same_steps, forged_meta):
         locate_log(same_steps).write_bytes(before)
 
 
-def forge_meta(path, **changes):
-    """Write other METAs of the same length into a log, with right checksums."""
-    for record in read_records(path)[:2]:
-        meta = {**msgpack.unpackb(record.payload), **changes}
-        padded = {**meta, "p": b""}
-        padding = len(record.payload) - len(msgpack.packb(padded))
-        if padding >= 0:
-            meta = {**padded, "p": b"." * padding}
-        payload = msgpack.packb(meta)
-        assert len(payload) == len(record.payload)
-        replace_payload(path, record, payload)
-
-
 def test_a_plain_record_in_a_sealed_log_and_a_sealed_one_in_a_plain_log_are_refused(tmp_path):
-    sealed, plain = tmp_path / "sealed", tmp_path / "plain"
+    sealed = tmp_path / "sealed"
+    plain = tmp_path / "plain"
     for root, cipher in ((sealed, NEW), (plain, None)):
         with open_saver(root, cipher) as saver:
             saver.put(CONFIG, made(0))
@@ -753,7 +738,8 @@ def test_damage_between_the_pieces_of_a_value_costs_only_the_changes_up_to_the_n
         damaged = next(number for number in range(19, 200, 3) if not frames[number].flags & KEY)
         keyframe = next(number for number in range(damaged, 200) if frames[number].flags & KEY)
         path = locate_log(tmp_path / "store")
-        start, end = frames[damaged].offset + 30, frames[damaged].end - 30
+        start = frames[damaged].offset + 30
+        end = frames[damaged].end - 30
         path.write_bytes(replace_bytes(path.read_bytes(), start, b"?" * (end - start)))
         assert saver.repair().ok
         assert [one[0] for one in view(saver)[::-1]] == [one[0] for one in before[:damaged] + before[keyframe:]]
@@ -773,7 +759,8 @@ def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
         write(saver, count=4)
     with open_saver(root, BOTH, fsync="always", io=io) as saver:
         saver.put(CONFIG, made(70))
-        before, old = view(saver), {one.payload for one in read_records(locate_log(root))[2:]}
+        before = view(saver)
+        old = {one.payload for one in read_records(locate_log(root))[2:]}
         io.hook = fail_once
         with pytest.raises(CheckpointStorageError):
             saver.put(CONFIG, made(71))

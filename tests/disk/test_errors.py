@@ -119,7 +119,8 @@ def test_a_failed_sync_is_an_error_and_the_log_is_written_anew(count, opener, co
     saver.put_writes(config, {"k": 1})
     saver.add_tags(config, "kept")
     path = locate_log(saver.base_directory)
-    inode, fid = path.stat().st_ino, read_records(path)[0].fid
+    inode = path.stat().st_ino
+    fid = read_records(path)[0].fid
     io.fail("fdatasync", errno.EIO)
     with pytest.raises(CheckpointStorageError):
         saver.put(config, make_checkpoint(9))
@@ -241,7 +242,9 @@ assert [one.state["n"] for one in FileSystemSaver(sys.argv[1]).list(config)] == 
 
 
 def test_a_sync_that_fails_in_the_background_is_said_and_the_log_is_written_anew(opener, config):
-    io, said, told = FaultyIO(), [], threading.Event()
+    io = FaultyIO()
+    said = []
+    told = threading.Event()
 
     def listening(record):
         said.append(record.getMessage())

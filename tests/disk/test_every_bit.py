@@ -119,7 +119,8 @@ def owner_of(file):
 
 
 def flip(store, choose):
-    tree, count = tree_of(store), 0
+    tree = tree_of(store)
+    count = 0
     with quiet():
         whole = seen(open_saver("/", io=SimFS(tree, record=False)))
         for file in files_of(store):

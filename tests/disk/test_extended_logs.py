@@ -83,7 +83,8 @@ def test_a_log_that_is_closed_to_make_room_is_cut(tmp_path, monkeypatch):
 
 
 def test_closing_cuts_nothing_off_that_another_saver_has_written_meanwhile(tmp_path):
-    first, second = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
+    first = FileSystemSaver(tmp_path)
+    second = FileSystemSaver(tmp_path)
     first.put(CONFIG, made(0))
     second.put(CONFIG, made(1))
     first.close()
@@ -97,7 +98,8 @@ def test_closing_cuts_nothing_off_that_another_saver_has_written_meanwhile(tmp_p
 
 
 def test_closing_does_not_wait_for_the_writer_that_is_at_work(tmp_path):
-    first, second = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
+    first = FileSystemSaver(tmp_path)
+    second = FileSystemSaver(tmp_path)
     first.put(CONFIG, made(0))
     with second._store.write_lock(second._store.locate("t")):
         first.close()
@@ -143,7 +145,8 @@ def test_a_released_version_has_no_zeros(tmp_path):
 
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_a_reader_sees_each_record_that_is_written_over_zeros(tmp_path, fsync):
-    writer, reader = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path, fsync=fsync)
+    writer = FileSystemSaver(tmp_path)
+    reader = FileSystemSaver(tmp_path, fsync=fsync)
     writer.put(CONFIG, made(0))
     size = locate_log(tmp_path).stat().st_size
     for number in range(1, 12):
@@ -166,11 +169,14 @@ class Racing(FileIO):
 
     def __init__(self, start, end, times):
         super().__init__()
-        self.start, self.end, self.times = start, end, times
+        self.start = start
+        self.end = end
+        self.times = times
 
     def read_at(self, fd, offset, length):
         data = super().read_at(fd, offset, length)
-        first, last = max(self.start, offset), min(self.end, offset + len(data))
+        first = max(self.start, offset)
+        last = min(self.end, offset + len(data))
         if self.times and first < last and self._paths[fd].endswith("/log"):
             self.times -= 1
             data = data[: first - offset] + bytes(last - first) + data[last - offset :]
@@ -222,7 +228,8 @@ class SmallDisk(FileIO):
 
     def __init__(self, room, *, is_short):
         super().__init__()
-        self.room, self.is_short = room, is_short
+        self.room = room
+        self.is_short = is_short
 
     def write_at(self, fd, offset, data):
         if self._paths[fd].endswith("/log") and offset + len(data) > self.room:

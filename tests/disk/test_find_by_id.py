@@ -126,7 +126,8 @@ def test_pending_writes_and_tags_come_with_it(tmp_path, scans):
 
 
 def test_what_is_recorded_later_counts(tmp_path):
-    saver, reader = FileSystemSaver(tmp_path, fsync="never"), FileSystemSaver(tmp_path, fsync="never")
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    reader = FileSystemSaver(tmp_path, fsync="never")
     ids = [put(saver, number) for number in range(50)]
     assert reader.get_writes(name(ids[10])) == {}
     saver.put_writes(name(ids[10]), {"late": 1})
@@ -136,7 +137,8 @@ def test_what_is_recorded_later_counts(tmp_path):
 
 
 def test_a_replaced_checkpoint_is_gone(tmp_path):
-    saver, reader = FileSystemSaver(tmp_path, fsync="never"), FileSystemSaver(tmp_path, fsync="never")
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    reader = FileSystemSaver(tmp_path, fsync="never")
     ids = [put(saver, number) for number in range(50)]
     assert reader.get(name(ids[10])).state["n"] == 10
     new = put(saver, 77, target=name(ids[10]))

@@ -69,9 +69,14 @@ def written(request, tmp_path_factory):
 
 def forged(dice, frames):
     """The bytes behind the header, with one record that says something else."""
-    which, moved, parts, at = dice.randrange(len(frames)), {}, [], HEADER_SIZE
+    which = dice.randrange(len(frames))
+    moved = {}
+    parts = []
+    at = HEADER_SIZE
     for number, frame in enumerate(frames):
-        payload, flags, type_ = frame.payload, frame.flags, frame.type
+        payload = frame.payload
+        flags = frame.flags
+        type_ = frame.type
         back = at - moved[frame.offset - frame.back] if frame.back else 0
         key = at - moved[frame.offset - frame.key] if frame.key else 0
         if number == which:

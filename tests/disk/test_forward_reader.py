@@ -69,7 +69,8 @@ def test_every_kind_of_value_and_change(tmp_path, name):
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_with_long_values(tmp_path, name, seed):
-    dice, saver = random.Random(seed), made(tmp_path, name)
+    dice = random.Random(seed)
+    saver = made(tmp_path, name)
     state = {}
     for _ in range(120):
         key = dice.choice("abcd")

@@ -45,7 +45,9 @@ class Engine:
             id=generate_id(), node_id="agent", next_node_id="agent", parent_id=self.parent, created_us=time_ns() // 1000,
             metadata=metadata, state=new, changes=changes,
         )  # fmt: skip
-        self.state, self.parent, self.step = new, made.id, self.step + 1
+        self.state = new
+        self.parent = made.id
+        self.step = self.step + 1
         return made
 
 
@@ -175,7 +177,8 @@ def test_the_writes_after_the_last_checkpoint_are_seen_without_reading_the_rest(
 
 def test_a_scan_is_made_once_and_kept_up_to_date(config, tmp_path):
     io = CountingIO()
-    saver, other = FileSystemSaver(tmp_path, fsync="never", io=io), FileSystemSaver(tmp_path, fsync="never")
+    saver = FileSystemSaver(tmp_path, fsync="never", io=io)
+    other = FileSystemSaver(tmp_path, fsync="never")
     for n in range(500):
         saver.put(config, make_checkpoint(n))
     assert len(saver.history(config)) == 500
@@ -222,7 +225,8 @@ def test_one_sync_serves_all_who_wait_for_it(config, tmp_path):
             go_on.wait()
             super().fdatasync(fd)
 
-    entered, go_on = threading.Event(), threading.Event()
+    entered = threading.Event()
+    go_on = threading.Event()
     go_on.set()
     io = SlowDisk()
     saver = FileSystemSaver(tmp_path, io=io)
@@ -247,7 +251,8 @@ def test_one_sync_serves_all_who_wait_for_it(config, tmp_path):
 
 
 def test_intervals_sync_behind_the_callers_back(config, tmp_path):
-    synced, before = threading.Event(), set(threading.enumerate())
+    synced = threading.Event()
+    before = set(threading.enumerate())
 
     class TellingIO(CountingIO):
         def fdatasync(self, fd):

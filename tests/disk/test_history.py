@@ -25,7 +25,8 @@ def numbers(saver, config):
 
 
 def test_replacing_is_a_record_that_names_its_target(opener, config):
-    saver, reader = opener(), opener()
+    saver = opener()
+    reader = opener()
     placed = [saver.put(config, make_checkpoint(n, items=[n] * 5)) for n in range(4)]
     assert numbers(reader, config) == [3, 2, 1, 0]
     before = locate_log(saver.base_directory).read_bytes()
@@ -167,8 +168,11 @@ def test_interrupts_and_listings_decode_no_state(opener, config, monkeypatch):
 @pytest.mark.parametrize("limit", [1, 2, 7, 30, 200, 500])
 @pytest.mark.parametrize("steps", [0, 1, 5, 300])
 def test_the_recent_ones_are_the_end_of_the_history(tmp_path, limit, steps):
-    saver, dice, config = FileSystemSaver(tmp_path, fsync="never"), random.Random(steps), RunnableConfig("t")
-    state, ids = {"log": []}, []
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    dice = random.Random(steps)
+    config = RunnableConfig("t")
+    state = {"log": []}
+    ids = []
     for n in range(steps):
         state = {"log": [*state["log"], "x" * dice.randrange(300)], "n": n}
         checkpoint = Checkpoint(
@@ -194,8 +198,11 @@ def test_the_recent_ones_are_the_end_of_the_history(tmp_path, limit, steps):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
-    dice, config = random.Random(seed), RunnableConfig("t")
-    saver, state, ids = FileSystemSaver(tmp_path, fsync="never"), {"log": []}, []
+    dice = random.Random(seed)
+    config = RunnableConfig("t")
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    state = {"log": []}
+    ids = []
     for n in range(dice.choice([1, 3, 40, 400])):
         state = {"log": [*state["log"], "x" * dice.randrange(300)], "n": n}
         checkpoint = Checkpoint(node_id="a", next_node_id=f"n{n % 5}", state=state, metadata={"step": n % 3})
@@ -210,7 +217,8 @@ def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
             saver.put_writes(
                 config.replace(checkpoint_id=dice.choice(ids)), {"failure": dice.choice([None, {"at": n}])}
             )
-    infos, writes = saver.history(config), saver.get_writes(config)
+    infos = saver.history(config)
+    writes = saver.get_writes(config)
     for reader in (FileSystemSaver(tmp_path), saver):
         found = reader.summary(config)
         assert (found.latest, found.checkpoints, found.tags) == (infos[0], len(infos), ())
@@ -222,7 +230,8 @@ def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
 
 def test_a_summary_of_a_history_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
     limit_window(monkeypatch, 1 << 12)
-    saver, config = FileSystemSaver(tmp_path, fsync="never"), RunnableConfig("t")
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    config = RunnableConfig("t")
     for n in range(300):
         saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"text": "x" * n, "n": n}))
     assert locate_log(tmp_path).stat().st_size > 4 << 12

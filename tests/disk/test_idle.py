@@ -141,15 +141,6 @@ with FileSystemSaver(sys.argv[1]).run_lock(RunnableConfig("days")):
 """
 
 
-def test_a_thread_with_a_run_in_another_process_stays(saver):
-    command = [sys.executable, "-c", RUN, saver.base_directory]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "holds\n"
-        assert saver.delete_idle(idle_since=days_ago(1)) == []
-        process.stdin.write("\n")
-    assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
-
-
 PUT = """
 import sys
 from tests.disk.test_idle import put

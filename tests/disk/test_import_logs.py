@@ -14,7 +14,8 @@ from tests.disk.test_layout import HOSTILE
 from tests.support.checkpoints import make_checkpoint
 from tests.support.logs import locate_thread, namespace_name
 
-X, INNER = RunnableConfig("x"), RunnableConfig("x", checkpoint_ns="sub")
+X = RunnableConfig("x")
+INNER = RunnableConfig("x", checkpoint_ns="sub")
 
 
 @pytest.fixture
@@ -33,7 +34,8 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
     if died:
         # All directories are made; their names may not be on the disk.
         import_threads(target, lines, format="logs")
-    synced, original = [], os.fsync
+    synced = []
+    original = os.fsync
 
     def noted(fd):
         synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))

@@ -33,8 +33,12 @@ class Broken:
     """Calls of one kind fail from the n-th on: once, or for good."""
 
     def __init__(self, kind, number, error, *, sticky):
-        self.kind, self.number, self.error, self.sticky = kind, number, error, sticky
-        self.met, self.over = 0, False
+        self.kind = kind
+        self.number = number
+        self.error = error
+        self.sticky = sticky
+        self.met = 0
+        self.over = False
 
     def __call__(self, kind, number, place):
         if kind != self.kind or self.over or number < self.number or (self.met and not self.sticky):
@@ -68,7 +72,8 @@ STEPS = (
 
 def prepared(steps):
     """A store and an oracle after some steps."""
-    fs, oracle = SimFS(), VersionedMemorySaver()
+    fs = SimFS()
+    oracle = VersionedMemorySaver()
     saver = FileSystemSaver(PLACE, lock_timeout=0, io=fs)
     for _, step in STEPS[:steps]:
         step(saver)

@@ -22,8 +22,10 @@ if not hasattr(os, "symlink") or os.name != "posix":
     pytest.skip("symbolic links", allow_module_level=True)
 
 SECRET = "the secret of another store"
-X, INNER = RunnableConfig("x"), RunnableConfig("x", checkpoint_ns="sub")
-THREAD, NAMESPACE = locate_thread("x").name, namespace_name("sub")
+X = RunnableConfig("x")
+INNER = RunnableConfig("x", checkpoint_ns="sub")
+THREAD = locate_thread("x").name
+NAMESPACE = namespace_name("sub")
 STRIPE = f"{locate_thread('x').stripe:02x}"
 PLACES = {
     "thread": THREAD,
@@ -152,13 +154,17 @@ def cases(operations, start, *, is_full):
 def test_no_operation_follows_a_link(place, templates, tmp_path, caplog, sweep):
     lines = (templates / "exported").read_text().splitlines(keepends=True)
     operations = {**OPERATIONS, "import": lambda saver: import_threads(saver, lines, format="logs")}
-    start, links, refused = [*PLACES].index(place), 0, 0
+    start = [*PLACES].index(place)
+    links = 0
+    refused = 0
     for number, (kind, name, operation) in enumerate(cases(operations, start, is_full=sweep.is_full)):
-        root, outside = tmp_path / f"s{number}", tmp_path / f"o{number}"
+        root = tmp_path / f"s{number}"
+        outside = tmp_path / f"o{number}"
         shutil.copytree(templates / "store", root)
         shutil.copytree(templates / "outside", outside)
         link(root / PLACES[place], kind, outside)
-        before, result = snapshot(outside), None
+        before = snapshot(outside)
+        result = None
         try:
             saver = FileSystemSaver(root, fsync="never", lock_timeout=0)
         except CheckpointerError:
@@ -204,7 +210,8 @@ def test_a_link_in_place_of_a_thread_is_a_clear_error_and_is_reported(templates,
 
 @pytest.mark.parametrize("name", [f"tmp-{THREAD}", "tmp-" + locate_thread("gone").name])
 def test_a_link_named_like_a_deleted_thread_is_removed_and_nothing_else(name, tmp_path):
-    root, home = tmp_path / "store", tmp_path / "home"
+    root = tmp_path / "store"
+    home = tmp_path / "home"
     filled(root, "mine")
     home.mkdir()
     (home / "thesis.txt").write_text("mine")

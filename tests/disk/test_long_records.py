@@ -14,7 +14,7 @@ from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
 from tests.support.disks import FileIO
-from tests.support.logs import CHECKPOINT, DATA, MAX_PAYLOAD as LIMIT, locate_log, read_records
+from tests.support.logs import CHECKPOINT, DATA, MAX_PAYLOAD as LIMIT, flip, locate_log, read_records, replace_bytes
 
 CONFIG = RunnableConfig("t")
 pytestmark = pytest.mark.usefixtures("short_records")
@@ -45,7 +45,8 @@ def open_saver(root, **options):
 
 def grown(count):
     """States that outgrow a record: by a value that is longer, by many, by a list, by a change in the middle."""
-    items, text = [], noise("text", 90_000).hex()
+    items = []
+    text = noise("text", 90_000).hex()
     for number in range(count):
         items = [*items, noise(number, 9000)]
         text = text[: number * 7000] + f"<{number}>" + text[number * 7000 :]
@@ -149,15 +150,6 @@ def test_removing_keeps_the_others_whole(tmp_path, kept, compression):
     expect(tmp_path, {name: states[name] for name in kept}, compression=compression)
 
 
-def test_prune_keeps_the_last_ones_whole(tmp_path):
-    states = by_id(written(tmp_path))
-    with open_saver(tmp_path) as saver:
-        assert saver.prune("t", keep_last=2) == 6
-        assert saver.get_writes(CONFIG) == {"branch": noise("write", 30_000)}
-        assert saver.tags_of(CONFIG) == ("good",)
-    expect(tmp_path, {name: states[name] for name in ("c6", "c7")})
-
-
 def test_compact_after_a_replacement_keeps_all(tmp_path):
     states = by_id(written(tmp_path))
     states["c8"] = {**states["c7"], "long": noise("instead", 200_000)}
@@ -190,9 +182,7 @@ def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
     for number, one in enumerate(read_records(locate_log(tmp_path / "whole"))):
         root = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", root)
-        data = bytearray(whole)
-        data[dice.randrange(one.offset, one.end)] ^= 1 << dice.randrange(8)
-        locate_log(root).write_bytes(data)
+        locate_log(root).write_bytes(flip(whole, dice.randrange(one.offset, one.end), 1 << dice.randrange(8)))
         with open_saver(root) as saver:
             assert not saver.verify().ok
             report = saver.repair("t")
@@ -207,9 +197,7 @@ def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
     states = by_id(written(tmp_path))
     path = locate_log(tmp_path)
     lost = next(one for one in read_records(path) if one.type == DATA)
-    data = bytearray(path.read_bytes())
-    data[lost.offset + 1000 : lost.offset + 1200] = os.urandom(200)
-    path.write_bytes(data)
+    path.write_bytes(replace_bytes(path.read_bytes(), lost.offset + 1000, os.urandom(200)))
     with open_saver(tmp_path) as saver:
         assert not saver.verify().ok
         kept = saver.repair("t").files[0].kept
@@ -231,7 +219,8 @@ def cuts(path):
 def test_a_crash_between_data_and_its_keyframe_leaves_a_history_that_goes_on(tmp_path):
     states = by_id(written(tmp_path / "whole"))
     path = locate_log(tmp_path / "whole")
-    whole, frames = path.read_bytes(), read_records(path)
+    whole = path.read_bytes()
+    frames = read_records(path)
     orphaned = 0
     for cut in cuts(path):
         root = tmp_path / str(cut)

@@ -40,7 +40,8 @@ def test_p50_h50_large_values_are_compressed_and_come_back_without_being_asked(m
     if method == "zstd":
         pytest.importorskip("zstandard")
     saver = opener(compression=method)
-    below, above = TEXT[:99_000], TEXT[:101_000]
+    below = TEXT[:99_000]
+    above = TEXT[:101_000]
     put_all(saver, config, [{"text": below}])
     small = saver.size("t")
     assert small > len(below)
@@ -55,7 +56,8 @@ def test_p50_h50_large_values_are_compressed_and_come_back_without_being_asked(m
 
 def test_p50_what_does_not_become_shorter_is_stored_as_it_is(opener, config):
     noise = os.urandom(300_000)
-    plain, packing = opener(compression=None), opener(Path(opener().base_directory) / "two", compression="zlib")
+    plain = opener(compression=None)
+    packing = opener(Path(opener().base_directory) / "two", compression="zlib")
     for saver in (plain, packing):
         put_all(saver, config, [{"noise": noise}])
     assert abs(packing.size("t") - plain.size("t")) <= 8
@@ -121,7 +123,8 @@ def test_options_are_checked_at_once(tmp_path, monkeypatch):
 
 def test_p51_h48_what_does_not_change_is_stored_once(opener, config):
     saver = opener(compression=None)
-    messages, sizes = [], []
+    messages = []
+    sizes = []
     document = os.urandom(50_000)
     for n in range(1000):
         messages = [*messages, f"{n:0200d}"]
@@ -205,10 +208,8 @@ def test_p59_an_end_in_the_middle_leaves_a_valid_store(work, how, config):
         bad[bad.rfind(SYNC) + 40] ^= 1
         thread["log"] = bytes(bad)
         fs = SimFS(tree, record=False)
-    before, after = (
-        fs.tree(),
-        {"prune": [7, 6, 5], "compact": [7, 6, 5, 4, 3, 2, 1, 0], "repair": [7, 6, 5, 4, 3, 2, 1, 0]}[work],
-    )
+    before = fs.tree()
+    after = {"prune": [7, 6, 5], "compact": [7, 6, 5, 4, 3, 2, 1, 0], "repair": [7, 6, 5, 4, 3, 2, 1, 0]}[work]
     number = 0
     while True:
         calls = iter(range(10_000))

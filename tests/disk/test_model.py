@@ -15,9 +15,12 @@ CONFIG = RunnableConfig("t")
 
 class Life:
     def __init__(self, dice, opener):
-        self.dice, self.opener = dice, opener
+        self.dice = dice
+        self.opener = opener
         self.savers = [opener(), opener()]
-        self.history, self.writes, self.versions = [], {}, []
+        self.history = []
+        self.writes = {}
+        self.versions = []
 
     @property
     def saver(self):
@@ -46,7 +49,8 @@ class Life:
             changes = None
         if dice.random() < 0.1:
             order = dice.sample(list(new), dice.randrange(len(new) + 1))
-            new, changes = FrozenDict({key: new[key] for key in order}), None
+            new = FrozenDict({key: new[key] for key in order})
+            changes = None
         made = Checkpoint(
             node_id=dice.choice("AB"), next_node_id=dice.choice(["A", "B", "C", None]), state=new,
             metadata={key: dice.randrange(5) for key in dice.sample("pqrs", dice.randrange(4))},
@@ -87,7 +91,8 @@ class Life:
         if self.history:
             self.versions.append(self.history)
         assert tag.version == (len(self.versions) if self.history else None)
-        self.history, self.writes = [], {}
+        self.history = []
+        self.writes = {}
 
     def reopen(self):
         self.savers[self.dice.randrange(2)] = self.opener()

@@ -25,7 +25,8 @@ from savers._log.writer import LogWriter
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
 from tests.disk.simfs import SimFS
-from tests.support.logs import CHECKPOINT, HEADER_SIZE, KEY, locate_log, read_records
+from tests.support.logs import CHECKPOINT, HEADER_SIZE, KEY, forge_meta, locate_log, read_records, replace_payload
+from tests.support.sealed import NEW
 
 BOUND = 2500
 
@@ -192,7 +193,8 @@ def without_looking_at_the_bytes_behind_the_end():
 
 @contextmanager
 def without_a_durable_tombstone():
-    original, inside = SimFS.fsync, []
+    original = SimFS.fsync
+    inside = []
     delete = lifecycle.delete
 
     def fsync(self, fd):
@@ -372,7 +374,8 @@ def damage():
         saver = FileSystemSaver(PLACE, io=fs)
         for number in range(6):
             saver.put(config_of(), made(number, text=f"{number}" * 9000))
-        whole, tree = view(saver), fs.tree()
+        whole = view(saver)
+        tree = fs.tree()
         home = next(name for name in tree["store"] if name.startswith("t-"))
         data = tree["store"][home]["log"]
         for at in (*range(HEADER_SIZE, 600, 7), *range(600, len(data) - 9900, 331)):
@@ -388,7 +391,8 @@ def two_at_once():
         first, second = (FileSystemSaver(PLACE, lock_timeout=0, io=fs) for _ in range(2))
         first.put(config_of(), made(0))
         second.put(config_of(), made(1))
-        busy, expected = [], [2, 1, 0]
+        busy = []
+        expected = [2, 1, 0]
 
         def meanwhile(kind, _, place):
             if kind == "write_at" and not busy:
@@ -433,7 +437,8 @@ def full_disk():
         saver = FileSystemSaver(PLACE, io=fs)
         saver.put(config_of(), made(0))
         log_file = next(iter(fs.tree()["store"].keys() - {"graphkit.store", "locks"}))
-        before, refusing = fs.tree()["store"][log_file]["log"], []
+        before = fs.tree()["store"][log_file]["log"]
+        refusing = []
 
         def refuse(kind, _, place):
             if kind == "write_at":
@@ -484,7 +489,6 @@ def repeated_early_id():
 
 def moved_records():
     """Sealed records change places, with right checksums: an error."""
-    from tests.disk.test_encryption import NEW, with_crc
 
     for thread in ("t", "u"):
         with TemporaryDirectory() as root:
@@ -493,26 +497,24 @@ def moved_records():
                 saver.put(config_of(), made(number, text=f"text {number}"))
                 saver.put(config_of("u"), made(number, text=f"text {number}"))
             saver.close()
-            one, two = (
-                read_records(locate_log(root))[3],
-                read_records(locate_log(root, thread))[4 if thread == "t" else 3],
-            )
+            one = read_records(locate_log(root))[3]
+            two = read_records(locate_log(root, thread))[4 if thread == "t" else 3]
             assert len(one.payload) == len(two.payload)
-            with_crc(locate_log(root), one, two.payload)
+            replace_payload(locate_log(root), one, two.payload)
             with pytest.raises(CheckpointerError):
                 FileSystemSaver(root, cipher=NEW).list(config_of())
 
 
 def replaced_log():
     """The sealed log of another thread takes the place of a log: an error."""
-    from tests.disk.test_encryption import NEW, forge_meta
 
     with TemporaryDirectory() as root:
         saver = FileSystemSaver(root, fsync="never", cipher=NEW)
         for thread in ("t", "u"):
             saver.put(config_of(thread), made(1, text="text"))
         saver.close()
-        locate_log(root).write_bytes(forge_meta(locate_log(root, "u").read_bytes(), thread="t", ns=""))
+        locate_log(root).write_bytes(locate_log(root, "u").read_bytes())
+        forge_meta(locate_log(root), thread="t", ns="")
         with pytest.raises(CheckpointerError):
             FileSystemSaver(root, cipher=NEW).get(config_of())
 

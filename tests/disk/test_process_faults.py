@@ -266,7 +266,8 @@ def test_forked_children_use_an_open_saver_at_once(tmp_path):
 
 
 def test_a_second_run_on_a_busy_thread_is_told_whose_it_is_until_that_one_is_dead(tmp_path):
-    ready, go = os.pipe(), os.pipe()
+    ready = os.pipe()
+    go = os.pipe()
     child = os.fork()
     if child == 0:
         try:
@@ -300,7 +301,9 @@ def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
     counted = {*CALLS, "fstat", "stat"} - {"lock", "unlock"}
     io = HookedIO(lambda kind, _: calls.append(kind) if kind in counted else None)
     with FileSystemSaver(tmp_path / "store", fsync="never", io=io) as saver:
-        most, guard, counts = [0], threading.Lock(), []
+        most = [0]
+        guard = threading.Lock()
+        counts = []
         gc.collect()
         open_before = count_open_files()
 

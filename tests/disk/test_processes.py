@@ -82,7 +82,8 @@ def test_locks_that_others_held_at_the_fork_do_not_hang_the_child(opener, config
     saver = opener()
     saver.put(config, make_checkpoint(0))
     history = saver._store.shared_log("t", "")
-    taken, done = threading.Event(), threading.Event()
+    taken = threading.Event()
+    done = threading.Event()
 
     def hold():
         with history.mutex, saver._store.write_lock(saver._store.locate("t")):
@@ -131,7 +132,8 @@ def test_a_flusher_that_was_in_use_at_the_fork_does_not_hang_the_child(opener, c
 
 
 def test_two_savers_of_one_process_exclude_each_other(opener, config, tmp_path):
-    first, second = opener(), opener(f"{tmp_path}/store/./")
+    first = opener()
+    second = opener(f"{tmp_path}/store/./")
     with first.run_lock(config):
         with pytest.raises(ThreadBusyError, match=f"process {os.getpid()}"), second.run_lock(config, timeout=0):
             pass

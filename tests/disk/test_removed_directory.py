@@ -13,7 +13,8 @@ from tests.support.checkpoints import make_checkpoint
 from tests.support.disks import count_open_files
 from tests.support.logs import limit_cache, limit_descriptors
 
-T, INNER = RunnableConfig("t"), RunnableConfig("t", checkpoint_ns="inner")
+T = RunnableConfig("t")
+INNER = RunnableConfig("t", checkpoint_ns="inner")
 
 
 def remove_thread(root):
@@ -132,7 +133,8 @@ def test_what_another_process_deletes_or_releases_is_no_loss(operation, spaces, 
 
 
 def test_a_log_that_was_written_anew_by_another_process_is_no_loss(opener):
-    saver, other = opener(), opener()
+    saver = opener()
+    other = opener()
     for number in range(3):
         saver.put(T, make_checkpoint(number))
     assert other.prune("t", keep_last=1) == 2

@@ -112,7 +112,8 @@ def test_h33_p85_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_th
         io.reset()
         saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"document": document, "n": n}))
         if n in {200, 2000}:
-            written, cold = io.written, CountingIO()
+            written = io.written
+            cold = CountingIO()
             reader = opener(io=cold)
             assert reader.get(config).state["n"] == n
             costs.append((written, cold.read))

@@ -74,7 +74,8 @@ class Rebooting(Crashes):
     def _expect_alike(saver, config):
         ids = [one.id for one in saver.list(config)]
         assert [one.id for one in saver.history(config)] == ids
-        summary, latest = saver.summary(config), saver.get(config)
+        summary = saver.summary(config)
+        latest = saver.get(config)
         assert (summary.checkpoints if summary else 0) == len(ids)
         assert (latest.id if latest else None) == (ids[0] if ids else None)
 
@@ -280,7 +281,8 @@ def test_a_loss_further_back_than_is_looked_at_otherwise_is_found_after_a_new_st
 
 def test_many_losses_leave_what_is_before_the_first(tmp_path, boot):
     path = long_log(tmp_path / "whole", 60.0, flushed=9)
-    whole, frames = path.read_bytes(), read_records(path)
+    whole = path.read_bytes()
+    frames = read_records(path)
     dice = random.Random(3)
     flushed = frames[2 + 9].end
     sectors = range(-(-flushed // SECTOR), len(whole) // SECTOR)
@@ -288,7 +290,8 @@ def test_many_losses_leave_what_is_before_the_first(tmp_path, boot):
         boot[0] = 1
         root = tmp_path / str(number)
         copy = long_log(root, 60.0, flushed=9)
-        frames, data = read_records(copy), bytearray(copy.read_bytes())
+        frames = read_records(copy)
+        data = bytearray(copy.read_bytes())
         for sector in dice.sample(sectors, dice.choice([1, 2, 30, 300])):
             data[sector * SECTOR : (sector + 1) * SECTOR] = bytes(SECTOR)
         whole = copy.read_bytes()

@@ -32,7 +32,8 @@ class StopOnce(StopAt):
 
     def fail(self):
         if self.error is not None:
-            error, self.error = self.error, None
+            error = self.error
+            self.error = None
             raise error
 
 
@@ -65,7 +66,8 @@ def end_at_every_instant(name, how, tmp_path):
     unfinished = 0
     for number in count():
         root = tmp_path / how / f"{number}"
-        io, configs = HookedIO(), HISTORIES[name]
+        io = HookedIO()
+        configs = HISTORIES[name]
         saver = FileSystemSaver(root / "store", io=io)
         for n in range(2):
             for config in configs:

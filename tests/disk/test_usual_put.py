@@ -52,7 +52,8 @@ def updates(dice, count):
 
 def checkpoints(seed, count):
     dice = random.Random(seed)
-    state, parent = FrozenDict(), None
+    state = FrozenDict()
+    parent = None
     for number, update in enumerate(updates(dice, count)):
         possible = {key: value for key, value in update.items() if key in state or value is not REMOVE}
         new, changes = apply_update(state, possible, CHANNELS)
@@ -68,7 +69,8 @@ def checkpoints(seed, count):
             changes=changes if number % 17 else None,
         )
         yield checkpoint
-        state, parent = new, checkpoint.id
+        state = new
+        parent = checkpoint.id
 
 
 @pytest.mark.parametrize("compression", ["zlib", None])

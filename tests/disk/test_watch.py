@@ -73,7 +73,8 @@ for n in range(int(sys.argv[3])):
 def test_all_that_other_processes_write_is_told_in_order(saver):
     with saver.watch(interval=NEVER) as watch:
         writers = [elsewhere(PUT, saver.base_directory, thread, 200) for thread in ("a", "b")]
-        found, missing = [], {"a", "b"}
+        found = []
+        missing = {"a", "b"}
         while missing:
             found.append(watch.get(PATIENCE))
             assert found[-1] is not None
@@ -88,7 +89,8 @@ def test_all_that_other_processes_write_is_told_in_order(saver):
 def test_nothing_is_read_while_nothing_happens(opener, config, monkeypatch):
     io = CountingIO()
     saver = opener(io=io)
-    dispatch, is_settled = file_events.FileEvents.dispatch, threading.Event()
+    dispatch = file_events.FileEvents.dispatch
+    is_settled = threading.Event()
 
     def dispatch_and_see(events, event):
         dispatch(events, event)
@@ -123,7 +125,8 @@ def so_far(watch, saver):
 
 
 def test_a_write_costs_the_same_however_long_the_history_is(opener, config):
-    saver, io = opener(), CountingIO()
+    saver = opener()
+    io = CountingIO()
     for n in range(500):
         saver.put(config, make_checkpoint(n))
     with opener(io=io).watch(interval=NEVER) as watch:
@@ -285,7 +288,10 @@ def test_what_was_released_before_anybody_looked_is_told_too(saver, opener, conf
 
 @pytest.mark.parametrize("seed", range(20))
 def test_everything_is_told_whenever_somebody_looks(saver, seed):
-    dice, told, put, released = random.Random(seed), [], set(), 0
+    dice = random.Random(seed)
+    told = []
+    put = set()
+    released = 0
     with saver.watch(interval=NEVER) as watch:
         for n in range(60):
             config = RunnableConfig(dice.choice("ab"), checkpoint_ns=dice.choice(["", "in"]))
@@ -377,7 +383,8 @@ def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
 
 
 def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):
-    bad, good = RunnableConfig("bad"), RunnableConfig("good")
+    bad = RunnableConfig("bad")
+    good = RunnableConfig("good")
     for config in (bad, good):
         saver.put(config, make_checkpoint(1))
     path = locate_log(saver.base_directory, "bad")
@@ -444,7 +451,8 @@ def test_a_failed_look_is_made_up_for(opener, config, error):
                 raise error
             return super().open(path, **options)
 
-    saver, io = opener(), Failing()
+    saver = opener()
+    io = Failing()
     with opener(io=io).watch(interval=NEVER) as watch:
         io.fails = True
         last = saver.put(config, make_checkpoint(1)).checkpoint_id
@@ -467,7 +475,8 @@ def test_no_link_is_followed_out_of_the_store(saver, config, caplog, tmp_path):
 
 
 def test_a_namespace_alone_is_followed_through_a_release(saver, config):
-    inner, other = config.replace(checkpoint_ns="in"), config.replace(checkpoint_ns="other")
+    inner = config.replace(checkpoint_ns="in")
+    other = config.replace(checkpoint_ns="other")
     for one in (config, inner, other):
         saver.put(one, make_checkpoint(1))
     with saver.watch(inner, interval=NEVER) as watch:
@@ -509,7 +518,8 @@ def test_a_closed_watch_leaves_nothing_behind(saver, config):
     with saver.watch(latest=True) as watch:  # what watchdog keeps for good is there from the first one on
         until_quiet(watch)
     gc.collect()
-    files, threads = count_open_files(), set(threading.enumerate())
+    files = count_open_files()
+    threads = set(threading.enumerate())
     for _ in range(5):
         with saver.watch(latest=True) as one, saver.watch(config) as two:
             one.get(PATIENCE)

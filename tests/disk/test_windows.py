@@ -148,7 +148,9 @@ CARE = st.sampled_from(["none", "prune", "remove", "copy", "compact", "repair", 
 def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, start, edits, options):
     root = tmp_path_factory.mktemp("window")
     saver = open_saver(root, **options)
-    items, others, model = start, ["first", *start], {}
+    items = start
+    others = ["first", *start]
+    model = {}
 
     def expect(one, thread="t"):
         found = {each.id: dict(each.state) for each in reversed(one.list(RunnableConfig(thread)))}
@@ -157,7 +159,8 @@ def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, 
         assert one.verify(thread).ok, one.verify(thread).problems
 
     for number, (edit, other, care) in enumerate(edits):
-        items, others = edited(items, edit)[:400], edited(others, other)[:400]
+        items = edited(items, edit)[:400]
+        others = edited(others, other)[:400]
         state = {"window": items, "other": others, "n": number}
         saver.put(CONFIG, made(number, **state))
         model[f"c{number}"] = state

@@ -20,7 +20,8 @@ from tests.support.logs import (
     read_records,
 )
 
-SECTOR, BLOCK = 512, 4096
+SECTOR = 512
+BLOCK = 4096
 CONFIG = RunnableConfig("t")
 
 
@@ -97,7 +98,8 @@ def test_every_flipped_bit_of_a_record_with_zeros_is_noticed(tmp_path, zeros, sw
 
 @pytest.mark.parametrize("zeros", LOST)
 def test_a_write_of_which_sectors_are_lost_reads_as_the_history_without_it(tmp_path, zeros):
-    dice, ways = random.Random(zeros), 0
+    dice = random.Random(zeros)
+    ways = 0
     for alignment in dice.sample(ALIGNMENTS, 6):
         root = tmp_path / str(alignment)
         path, begin = written(root, alignment, zeros)

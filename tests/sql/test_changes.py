@@ -95,8 +95,10 @@ def notify_in_transaction(database):
 
 
 def test_a_transaction_notifies_at_its_commit(open_postgres):
-    database, other = open_postgres(), open_postgres()
-    listener, watching_mark = database.open_listener("t"), database.open_listener("mark")
+    database = open_postgres()
+    other = open_postgres()
+    listener = database.open_listener("t")
+    watching_mark = database.open_listener("mark")
     history = add_history(database, "mark")
     transaction = notify_in_transaction(database)
     next(transaction)
@@ -216,7 +218,8 @@ def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
 def test_schemas_do_not_notify_each_other(server, open_postgres):
     database = open_postgres()
     other = PostgresDatabase(server.connection_string, schema="other schema")
-    listener, others = database.open_listener("t"), other.open_listener("t")
+    listener = database.open_listener("t")
+    others = other.open_listener("t")
     put_and_notify(other, add_history(other), 0)
     assert has_heard(others)
     assert threads_told(listener, database) == set()

@@ -46,7 +46,8 @@ NEED_NO_INDEX = {"threads", "all threads", "get", "list", "history", "recent", "
 
 def read_all(saver):
     """Read in every way; return the results, and the errors."""
-    found, errors = {}, {}
+    found = {}
+    errors = {}
     for (name, read), thread in itertools.product(READINGS.items(), THREADS):
         try:
             found[name, thread] = read(saver, RunnableConfig(thread))
@@ -155,7 +156,9 @@ def test_a_flipped_bit_is_reported_if_it_changes_anything(written, open_damaged,
     assert reported
 
 
-INTEGER, TEXT, BYTES = 7, "text", b"\0bytes"
+INTEGER = 7
+TEXT = "text"
+BYTES = b"\0bytes"
 COLUMNS = {
     "histories": {
         "thread": [BYTES],
@@ -211,7 +214,8 @@ def test_a_row_without_its_record_is_reported(written, tmp_path):
     data, _ = written
     file = tmp_path / "x.db"
     file.write_bytes(data)
-    required, optional = "frame BLOB NOT NULL", "frame BLOB"
+    required = "frame BLOB NOT NULL"
+    optional = "frame BLOB"
     for old, new, change in (
         (required, optional, ""),
         (optional, required, "UPDATE graphkit_records SET frame = NULL WHERE position > 0"),

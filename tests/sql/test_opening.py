@@ -18,7 +18,8 @@ def outline(stored):
 
 def describe(opened):
     """What is known of a log after it was opened, and what a caller then reads of it."""
-    frames, history = opened.frames, opened.history
+    frames = opened.frames
+    history = opened.history
     medium = frames.bytes
     latest = history.find_latest()
     early = history.load_early()

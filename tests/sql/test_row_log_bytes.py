@@ -81,7 +81,8 @@ class Reads:
         return self.read(sql, parameters)
 
     def take(self):
-        count, self.count = self.count, 0
+        count = self.count
+        self.count = 0
         return count
 
 
@@ -300,7 +301,8 @@ def test_the_last_rows_are_kept_within_limits(make, monkeypatch):
 
 def test_two_writers_at_one_end(make):
     write(make(), b"one")
-    first, second = open_other(make), open_other(make)
+    first = open_other(make)
+    second = open_other(make)
     end = first.size
     write(first, b"two")
     with pytest.raises(StaleLogError):
@@ -313,7 +315,8 @@ def test_two_writers_at_one_end(make):
 
 
 def test_two_writers_that_begin_a_history(make, database):
-    first, second = make(), make()
+    first = make()
+    second = make()
     write(first, b"one")
     with pytest.raises(StaleLogError):
         write(second, b"lost")

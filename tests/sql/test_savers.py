@@ -125,7 +125,8 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_history_changes_while_another_saver_has_it_open(open_saver, change, use, is_indexed):
-    writer, other = open_saver(), open_saver()
+    writer = open_saver()
+    other = open_saver()
     fill(writer, 6)
     # Replaced, so that compact has something to do.
     writer.put_writes(T, {"key": 1})
@@ -147,7 +148,8 @@ def test_a_history_changes_while_another_saver_has_it_open(open_saver, change, u
 
 @pytest.mark.parametrize("change", ["release", "prune", "compact"])
 def test_listed_states_can_be_loaded_after_the_history_has_changed(open_saver, change):
-    reader, other = open_saver(), open_saver()
+    reader = open_saver()
+    other = open_saver()
     fill(reader, 4)
     listed = reader.list(T)
     newest = listed[0]
@@ -160,7 +162,8 @@ def test_listed_states_can_be_loaded_after_the_history_has_changed(open_saver, c
 
 def test_a_replay_of_a_history_that_is_deleted_says_so(open_saver, monkeypatch):
     limit_read(monkeypatch, 0)
-    reader, other = open_saver(), open_saver()
+    reader = open_saver()
+    other = open_saver()
     for number in range(40):
         put(reader, {"whole": os.urandom(60_000), "number": number})
     replay = reader.replay(T)

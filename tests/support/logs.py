@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
+import msgpack
+
 from savers._filesystem import log_bytes, log_file
 from savers._filesystem.layout import (
     locate_thread as locate_thread,
@@ -143,6 +145,24 @@ def repack_record(record, payload):
         unsynced=record.unsynced * SECTOR,
         boot=record.boot,
     )
+
+
+def replace_payload(path, record, payload):
+    """Replace the payload of a record by one of the same length, with the right checksums."""
+    path.write_bytes(replace_bytes(path.read_bytes(), record.offset, repack_record(record, payload)))
+
+
+def forge_meta(path, **changes):
+    """Write other METAs of the same length into a log, with right checksums."""
+    for record in read_records(path)[:2]:
+        meta = {**msgpack.unpackb(record.payload), **changes}
+        padded = {**meta, "p": b""}
+        padding = len(record.payload) - len(msgpack.packb(padded))
+        if padding >= 0:
+            meta = {**padded, "p": b"." * padding}
+        payload = msgpack.packb(meta)
+        assert len(payload) == len(record.payload)
+        replace_payload(path, record, payload)
 
 
 def flip(data, offset, mask=1):

@@ -63,7 +63,7 @@ def made(number, id=None, **state):
     )
 
 
-def told(saver, config, checkpoint):
+def describe(saver, config, checkpoint):
     """All of a checkpoint, so that any difference in type or order shows."""
     fields = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at)
     beside = ()
@@ -84,11 +84,11 @@ def view(saver, threads=THREADS, namespaces=NAMESPACES):
         for namespace in namespaces:
             config = config_of(thread, namespace)
             if listed := [one for one in saver.list(config) if INCOMPLETE not in one.metadata]:
-                histories[namespace, None] = tuple(told(saver, config, one) for one in listed)
+                histories[namespace, None] = tuple(describe(saver, config, one) for one in listed)
         for version in saver.versions_by_thread_id(thread):
             for namespace in namespaces:
                 if listed := saver.tag(config_of(thread, namespace), version).checkpoints:
-                    histories[namespace, version] = tuple(told(None, None, one) for one in listed)
+                    histories[namespace, version] = tuple(describe(None, None, one) for one in listed)
     return found
 
 

@@ -12,6 +12,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import FileSystemSaver
+from tests.support.checkpoints import list_states
 from tests.support.logs import (
     CHECKPOINT,
     COMPRESSED,
@@ -49,7 +50,7 @@ def forge(tmp_path):
 def readings(saver):
     """Every way to read the state of the last checkpoint, and to move it."""
     yield lambda: dict(saver.get(CONFIG).state)
-    yield lambda: [dict(one.state) for one in saver.list(CONFIG)]
+    yield lambda: list_states(saver, CONFIG)
     yield lambda: saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"k": "w" * 5000}))
     yield lambda: saver.remove(CONFIG, ["good"])
     yield lambda: saver.copy("t", "u") or dict(saver.get(RunnableConfig("u")).state)

@@ -10,6 +10,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointFormatError
 from savers import Compression, FileSystemSaver
+from tests.support.checkpoints import list_numbers
 from tests.support.disks import CountingIO
 from tests.support.logs import (
     CHECKPOINT,
@@ -272,7 +273,7 @@ def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_nam
         assert saver.verify().threads[0].thread_id is None
         report = saver.repair(thread)
     assert report.files[0].kept == 3
-    assert [checkpoint.state["n"] for checkpoint in saver.list(config)] == [2, 1, 0]
+    assert list_numbers(saver, config) == [2, 1, 0]
     assert saver.verify().ok
 
 

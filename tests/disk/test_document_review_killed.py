@@ -34,13 +34,13 @@ class Review:
         self.runs = directory
         self.options = ["--runs", str(directory), "--documents", str(documents)]
 
-    def start(self, *arguments, answers="yes"):
-        command = [sys.executable, *(arguments or [str(EXAMPLE)]), *self.options, "--answers", answers]
+    def start(self):
+        command = [sys.executable, str(EXAMPLE), *self.options, "--answers", "yes"]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, encoding="utf-8")
 
-    def finish(self, *arguments, answers="yes"):
-        with self.start(*arguments, answers=answers) as process:
+    def finish(self):
+        with self.start() as process:
             out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 

@@ -4,6 +4,7 @@ import errno
 import itertools
 import random
 
+import msgpack
 import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
@@ -18,6 +19,7 @@ from tests.support.logs import (
     WRITE,
     keep_waiting_writes,
     locate_log,
+    read_checkpoints,
     read_records,
     refuse_flags,
     repack_record,
@@ -307,11 +309,12 @@ def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp
         saver.put_writes(at("a"), {"w": 1}, early=True)
         saver.put(ROOT, made("a"))
     path = locate_log(tmp_path)
-    (checkpoint,) = [found for found in read_records(path) if found.type == CHECKPOINT]
-    (write,) = [found for found in read_records(path) if found.type == WRITE]
+    (checkpoint,) = read_checkpoints(path)
+    (write,) = [record for record in read_records(path) if record.type == WRITE]
     distance = checkpoint.offset - write.offset
-    old = bytes([0x92, distance, 0]) if distance < 128 else bytes([0x92, 0xCC, distance, 0])
-    forge(path, checkpoint.seq, lambda payload: payload.replace(old, old[:-2] + bytes([old[-2] - 1, 0])))
+    old = msgpack.packb([distance, 0])
+    new = msgpack.packb([distance - 1, 0])
+    forge(path, checkpoint.seq, lambda payload: payload.replace(old, new))
     with crashes.quiet():
         assert [file.state for file in FileSystemSaver(tmp_path).verify().problems] == ["damaged"]
 

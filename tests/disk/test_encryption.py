@@ -23,11 +23,11 @@ from graphkit import (
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
 from tests.disk import crashes
+from tests.support.checkpoints import list_states
 from tests.support.disks import FileIO, HookedIO, StopAt
 from tests.support.logs import (
     CHECKPOINT,
     DATA,
-    KEY,
     MARK,
     SEALED,
     WRITE,
@@ -231,7 +231,7 @@ def test_states_that_change_at_random_are_read_back(tmp_path):
         for number in rng.sample(range(150), 40):
             one = saver.get(CONFIG.with_check_point_id(ids[149 - number]))
             assert dict(one.state) == expected[number]
-        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == expected
+        assert list_states(saver, CONFIG)[::-1] == expected
         assert saver.verify().ok
 
 
@@ -735,8 +735,8 @@ def test_damage_between_the_pieces_of_a_value_costs_only_the_changes_up_to_the_n
             saver.put(CONFIG, made(number, items=items))
         before = view(saver)[::-1]
         frames = read_records(locate_log(tmp_path / "store"))[2:]
-        damaged = next(number for number in range(19, 200, 3) if not frames[number].flags & KEY)
-        keyframe = next(number for number in range(damaged, 200) if frames[number].flags & KEY)
+        damaged = next(number for number in range(19, 200, 3) if not frames[number].is_keyframe)
+        keyframe = next(number for number in range(damaged, 200) if frames[number].is_keyframe)
         path = locate_log(tmp_path / "store")
         start = frames[damaged].offset + 30
         end = frames[damaged].end - 30

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from graphkit import CheckpointSerializationError, CheckpointStorageError
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import HookedIO, count_open_files
 from tests.support.logs import locate_log, read_records
 
@@ -49,10 +49,6 @@ class FaultyIO(HookedIO):
         raise OSError(error, os.strerror(error), path)
 
 
-def numbers(saver, config):
-    return [one.state["n"] for one in saver.list(config)]
-
-
 @pytest.mark.parametrize(
     "plan",
     [
@@ -80,9 +76,9 @@ def test_a_write_that_fails_changes_nothing(plan, first, opener, config):
         # The zeros ahead may be gone.
         assert locate_log(saver.base_directory).read_bytes() == before.rstrip(b"\0")
     expected = [] if first else [0]
-    assert numbers(saver, config) == numbers(opener(), config) == expected
+    assert list_numbers(saver, config) == list_numbers(opener(), config) == expected
     saver.put(config, make_checkpoint(2))
-    assert numbers(saver, config) == numbers(opener(), config) == [2, *expected]
+    assert list_numbers(saver, config) == list_numbers(opener(), config) == [2, *expected]
 
 
 def test_a_short_write_is_carried_on(opener, config):
@@ -92,7 +88,7 @@ def test_a_short_write_is_carried_on(opener, config):
     io.fail("write_at", "short", "short")
     saver.put(config, make_checkpoint(1, text="x" * 500))
     assert io.log.count("short") == 2
-    assert numbers(opener(), config) == [1, 0]
+    assert list_numbers(opener(), config) == [1, 0]
 
 
 def test_a_write_that_cannot_even_be_undone_is_set_aside_by_the_next_writer(opener, config, caplog):
@@ -103,9 +99,9 @@ def test_a_write_that_cannot_even_be_undone_is_set_aside_by_the_next_writer(open
     io.fail("truncate", errno.EIO)
     with pytest.raises(CheckpointStorageError):
         saver.put(config, make_checkpoint(1))
-    assert numbers(saver, config) == numbers(opener(), config) == [0]
+    assert list_numbers(saver, config) == list_numbers(opener(), config) == [0]
     saver.put(config, make_checkpoint(2))
-    assert numbers(saver, config) == numbers(opener(), config) == [2, 0]
+    assert list_numbers(saver, config) == list_numbers(opener(), config) == [2, 0]
     assert len(list(locate_log(saver.base_directory).parent.glob("torn-*"))) == 1
     assert "set aside" in caplog.text
 
@@ -128,12 +124,12 @@ def test_a_failed_sync_is_an_error_and_the_log_is_written_anew(count, opener, co
     assert read_records(path)[0].fid != fid
     assert path.read_bytes()[24] == 2, "the generation"
     for reader in (saver, opener()):
-        assert numbers(reader, config) == [*range(count - 1, -1, -1)]
+        assert list_numbers(reader, config) == [*range(count - 1, -1, -1)]
         assert reader.get_writes(config) == {"k": 1}
         assert reader.tags_of(config) == ("kept",)
     assert "fsync" in io.log[io.log.index("fdatasync") :]
     saver.put(config, make_checkpoint(10))
-    assert numbers(opener(), config)[0] == 10
+    assert list_numbers(opener(), config)[0] == 10
     assert not list(path.parent.glob("tmp-*"))
 
 
@@ -178,7 +174,7 @@ def test_a_directory_without_permission(opener, config, tmp_path):
     finally:
         store.chmod(0o700)
     assert isinstance(caught.value, OSError)
-    assert numbers(opener(), config) == [0]
+    assert list_numbers(opener(), config) == [0]
 
 
 def test_no_permission_to_make_anything(opener, config):
@@ -192,7 +188,7 @@ def test_no_permission_to_make_anything(opener, config):
     with pytest.raises(CheckpointStorageError):
         saver.put(config, make_checkpoint(0))
     saver.put(config, make_checkpoint(1))
-    assert numbers(saver, config) == [1]
+    assert list_numbers(saver, config) == [1]
 
 
 def test_a_value_that_cannot_be_stored_is_named_before_anything_is_written(opener, config):
@@ -209,7 +205,7 @@ def test_a_value_that_cannot_be_stored_is_named_before_anything_is_written(opene
     assert locate_log(saver.base_directory).read_bytes() == before
     assert saver.threads() == ["t"]
     saver.put(config, make_checkpoint(2))
-    assert numbers(opener(), config) == [2, 0]
+    assert list_numbers(opener(), config) == [2, 0]
 
 
 def test_a_real_full_disk(tmp_path):
@@ -266,7 +262,7 @@ def test_a_sync_that_fails_in_the_background_is_said_and_the_log_is_written_anew
     assert said == ["checkpoints could not be brought to the disk"]
     saver.put(config, make_checkpoint(2))
     saver.flush()
-    assert [one.state["n"] for one in opener().list(config)] == [2, 1, 0]
+    assert list_numbers(opener(), config) == [2, 1, 0]
     assert path.stat().st_ino != inode, "what a failed sync left cannot be believed"
 
 
@@ -298,7 +294,7 @@ def test_a_put_that_overtakes_a_long_one_says_that_the_long_one_is_not_on_the_di
         assert [put.exception(60) for put in (long, short)] == [None, None]
     saver.put(config, make_checkpoint(3))
     *_, first, second, third = read_records(locate_log(saver.base_directory))
-    assert first.end - first.offset <= second.unsynced * 512 < first.end - first.offset + 512
+    assert first.size <= second.unsynced * 512 < first.size + 512
     assert third.unsynced == 0, "all before it was synced"
 
 

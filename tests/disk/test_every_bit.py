@@ -11,6 +11,7 @@ from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import Compression, FileSystemSaver
 from tests.disk.crashes import quiet
 from tests.disk.simfs import SimFS
+from tests.support.checkpoints import list_ids
 from tests.support.logs import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE, locate_log, read_records
 
 ODD = "Not Plain!"
@@ -58,7 +59,7 @@ def seen(saver):
         listed = {}
         for namespace in saver.namespaces(thread):
             config = RunnableConfig(thread, checkpoint_ns=namespace)
-            ids = [one.id for one in saver.list(config)]
+            ids = list_ids(saver, config)
             listed[namespace] = [
                 (one.id, repr(list(one.state.items())), repr(dict(one.metadata)), one.created_at,
                  repr(saver.get_writes(config.with_check_point_id(one.id))), saver.tags_of(config.with_check_point_id(one.id)))

@@ -9,6 +9,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk.crashes import WHEN
+from tests.support.checkpoints import list_numbers
 from tests.support.disks import FileIO
 from tests.support.logs import extend_short_logs, locate_log, read_records
 
@@ -22,7 +23,7 @@ def made(number, **state):
 
 
 def numbers(saver, config=CONFIG):
-    return [one.state["n"] for one in reversed(saver.list(config))]
+    return list_numbers(saver, config)[::-1]
 
 
 def zeros_of(path):

@@ -13,7 +13,7 @@ from savers import FileSystemSaver
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, config_of, made, view
 from tests.disk.simfs import Disk, SimFS
-from tests.support.checkpoints import apply_update
+from tests.support.checkpoints import apply_update, list_ids, list_numbers
 from tests.support.disks import HookedIO
 
 CONFIG = RunnableConfig("t")
@@ -46,7 +46,7 @@ def cp(number, **state):
 
 
 def ids(saver):
-    return [one.id for one in reversed(saver.list(CONFIG))]
+    return list_ids(saver, CONFIG)[::-1]
 
 
 def begun(root, **options):
@@ -212,11 +212,11 @@ def test_what_was_acknowledged_after_failed_syncs_is_on_the_disk(pattern, fsync)
                 kept.append(number)
             with suppress(CheckpointStorageError):
                 saver.flush()
-            assert [one.state["n"] for one in reversed(saver.list(config_of()))] == kept
+            assert list_numbers(saver, config_of())[::-1] == kept
         plan.clear()
         saver.put(config_of(), made(9))
         saver.flush()
-        assert [one.state["n"] for one in reversed(saver.list(config_of()))] == [*kept, 9]
+        assert list_numbers(saver, config_of())[::-1] == [*kept, 9]
         disk = Disk()
         for op in fs.ops:
             if op[0] != "note":
@@ -256,7 +256,7 @@ def test_a_put_whose_writing_could_not_be_started_is_refused_though_the_sync_suc
                 kept.append(number)
             assert not plan or number == failing + 1, "the put started no writing"
             state = saver.get(config_of()).state
-            assert [one.state["n"] for one in reversed(saver.list(config_of()))] == kept
+            assert list_numbers(saver, config_of())[::-1] == kept
         disk = Disk()
         for op in fs.ops:
             disk.apply(op)

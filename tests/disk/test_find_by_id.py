@@ -129,21 +129,24 @@ def test_what_is_recorded_later_counts(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     reader = FileSystemSaver(tmp_path, fsync="never")
     ids = [put(saver, number) for number in range(50)]
-    assert reader.get_writes(name(ids[10])) == {}
-    saver.put_writes(name(ids[10]), {"late": 1})
-    assert reader.get_writes(name(ids[10])) == {"late": 1}
-    saver.add_tags(name(ids[10]), "x")
-    assert reader.tags_of(name(ids[10])) == ("x",) == FileSystemSaver(tmp_path).tags_of(name(ids[10]))
+    past = name(ids[10])
+    assert reader.get_writes(past) == {}
+    saver.put_writes(past, {"late": 1})
+    assert reader.get_writes(past) == {"late": 1}
+    saver.add_tags(past, "x")
+    assert reader.tags_of(past) == ("x",)
+    assert FileSystemSaver(tmp_path).tags_of(past) == ("x",)
 
 
 def test_a_replaced_checkpoint_is_gone(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     reader = FileSystemSaver(tmp_path, fsync="never")
     ids = [put(saver, number) for number in range(50)]
-    assert reader.get(name(ids[10])).state["n"] == 10
-    new = put(saver, 77, target=name(ids[10]))
+    past = name(ids[10])
+    assert reader.get(past).state["n"] == 10
+    new = put(saver, 77, target=past)
     for each in (reader, saver, FileSystemSaver(tmp_path)):
-        assert each.get(name(ids[10])) is None
+        assert each.get(past) is None
         assert each.get(name(new)).state["n"] == 77
 
 

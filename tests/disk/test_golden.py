@@ -19,6 +19,7 @@ from tests.support.logs import (
     SCATTERED,
     WRITE,
     locate_log,
+    read_checkpoints,
     read_records,
     with_format,
 )
@@ -108,8 +109,8 @@ def test_version_2_has_every_kind_of_record_and_flag(version_2):
 
 
 def test_version_2_stores_a_window_by_what_enters_it(version_2):
-    changes = [frame for frame in read_records(locate_log(version_2, "window")) if frame.type == CHECKPOINT]
-    assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.flags & KEY)
+    changes = read_checkpoints(locate_log(version_2, "window"))
+    assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.is_keyframe)
 
 
 def test_version_2_tells_what_was_recorded_late(version_2):

@@ -14,7 +14,7 @@ from graphkit.values import Changes, FrozenDict, freeze
 from savers import FileSystemSaver
 from tests.support.checkpoints import make_checkpoint
 from tests.support.disks import CountingIO
-from tests.support.logs import CHECKPOINT, KEY, SMALL_LOG, USUAL_DEPTH, locate_log, read_records
+from tests.support.logs import SMALL_LOG, USUAL_DEPTH, locate_log, read_checkpoints, read_records
 
 
 class Engine:
@@ -100,7 +100,7 @@ def test_a_small_change_deep_inside_is_a_small_record(opener, config):
         nested = {**nested, "key 77": {"values": [n], "name": "changed"}}
         saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"nested": nested, "n": 1}))
     last = read_records(locate_log(saver.base_directory))[-1]
-    assert last.end - last.offset < 200
+    assert last.size < 200
     assert opener().get(config).state["nested"] == nested
     assert list(opener().get(config).state["nested"]) == list(nested)
 
@@ -109,11 +109,10 @@ def test_the_size_of_a_record_does_not_grow_with_the_history(opener, engine, con
     saver = opener()
     for n in range(1200):
         saver.put(config, engine.grow(f"{n:0200}"))
-    changes = [
-        frame for frame in read_records(locate_log(saver.base_directory)) if frame.type == 2 and not frame.flags & 1
-    ]
-    assert len(changes) > 1100
-    assert max(frame.end - frame.offset for frame in changes) <= min(frame.end - frame.offset for frame in changes) + 24
+    records = read_checkpoints(locate_log(saver.base_directory))
+    sizes = [record.size for record in records if not record.is_keyframe]
+    assert len(sizes) > 1100
+    assert max(sizes) <= min(sizes) + 24
 
 
 @pytest.mark.parametrize(
@@ -272,8 +271,8 @@ def test_long_keyframes_stay_rare(opener, config, sweep):
     for number in range(sweep.count(300, 80)):
         state["key 7"] = str(number)
         saver.put(config, make_checkpoint(number, **state))
-    records = [frame for frame in read_records(locate_log(saver.base_directory)) if frame.type == CHECKPOINT]
-    keys = [frame for frame in records if frame.flags & KEY]
+    records = read_checkpoints(locate_log(saver.base_directory))
+    keys = [frame for frame in records if frame.is_keyframe]
     assert len(keys) == 1, "a keyframe of 700 KB is worth more than 300 changes"
 
 
@@ -283,30 +282,30 @@ def test_a_short_state_is_never_more_than_a_few_records_behind_a_keyframe(opener
         saver = opener()
         for number in range(100):
             saver.put(config, make_checkpoint(number, text=f"{number:0100}"))
-    records = [frame for frame in read_records(locate_log(saver.base_directory)) if frame.type == CHECKPOINT]
-    keys = [number for number, frame in enumerate(records) if frame.flags & KEY]
+    records = read_checkpoints(locate_log(saver.base_directory))
+    keys = [number for number, frame in enumerate(records) if frame.is_keyframe]
     gaps = [after - before for before, after in itertools.pairwise([*keys, len(records)])]
     assert len(keys) >= 8
     assert max(gaps) <= 20
-    size = sum(frame.end - frame.offset for frame in records)
-    assert sum(records[number].end - records[number].offset for number in keys) < size / 6
+    size = sum(frame.size for frame in records)
+    assert sum(records[number].size for number in keys) < size / 6
 
 
 def test_keyframes_come_by_cost_and_name_what_is_there_already(opener, engine, config):
     saver = opener()
     for n in range(2000):
         saver.put(config, engine.grow(f"{n:0200}"))
-    records = [frame for frame in read_records(locate_log(saver.base_directory)) if frame.type == CHECKPOINT]
-    keys = [number for number, frame in enumerate(records) if frame.flags & KEY]
+    records = read_checkpoints(locate_log(saver.base_directory))
+    keys = [number for number, frame in enumerate(records) if frame.is_keyframe]
     # The first one has the whole state; the others name bytes that are there already.
     early = [number for number in keys if records[number].offset < SMALL_LOG]
     assert early == [*range(0, early[-1] + 1, USUAL_DEPTH + 1)], "often, while the log is small"
     gaps = [after - before for before, after in itertools.pairwise(keys[len(early) :])]
     assert 60 < min(gaps) <= max(gaps) < 100, "however long the state is"
-    assert sum(records[number].end - records[number].offset for number in keys) < 60_000
+    assert sum(records[number].size for number in keys) < 60_000
     before = key = records[0]
     for frame in records:
-        if frame.flags & KEY:
+        if frame.is_keyframe:
             assert (frame.back, frame.key) == (0, 0)
             key = frame
         else:

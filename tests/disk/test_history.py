@@ -7,7 +7,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, RunnableConfig, StateSerializer
 from savers import FileSystemSaver
 from savers.log import Log
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import list_ids, list_numbers, make_checkpoint
 from tests.support.logs import (
     CHECKPOINT,
     RELEASE,
@@ -20,15 +20,11 @@ from tests.support.logs import (
 )
 
 
-def numbers(saver, config):
-    return [one.state["n"] for one in saver.list(config)]
-
-
 def test_replacing_is_a_record_that_names_its_target(opener, config):
     saver = opener()
     reader = opener()
     placed = [saver.put(config, make_checkpoint(n, items=[n] * 5)) for n in range(4)]
-    assert numbers(reader, config) == [3, 2, 1, 0]
+    assert list_numbers(reader, config) == [3, 2, 1, 0]
     before = locate_log(saver.base_directory).read_bytes()
     new = make_checkpoint(77)
     assert saver.put(placed[1], new) == placed[1]
@@ -36,12 +32,12 @@ def test_replacing_is_a_record_that_names_its_target(opener, config):
     last = read_records(locate_log(saver.base_directory))[-1]
     assert last.flags & REPLACE
     for other in (saver, reader, opener()):
-        assert numbers(other, config) == [3, 2, 77, 0]
+        assert list_numbers(other, config) == [3, 2, 77, 0]
         assert other.get(config).state["n"] == 3, "the latest is the last one of the history, not of the log"
         assert other.get(config.replace(checkpoint_id=new.id)).state["n"] == 77
         assert other.get(placed[1]) is None
     saver.put(config, make_checkpoint(5))
-    assert numbers(reader, config) == numbers(opener(), config) == [5, 3, 2, 77, 0]
+    assert list_numbers(reader, config) == list_numbers(opener(), config) == [5, 3, 2, 77, 0]
 
 
 def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config):
@@ -75,18 +71,18 @@ def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, confi
         saver.put(inner, make_checkpoint(n))
     saver.close()
     watching = opener()
-    assert numbers(watching, config) == [1, 0]
+    assert list_numbers(watching, config) == [1, 0]
     append_record(locate_log(saver.base_directory), RELEASE, RELEASE_PAYLOAD)
     if stage != "root ended":
         append_record(locate_log(saver.base_directory, "t", "inner"), RELEASE, RELEASE_PAYLOAD)
     if stage == "inner renamed":
         path = locate_log(saver.base_directory, "t", "inner")
         path.rename(path.with_name("v000001.log"))
-    assert numbers(watching, config) == [], "released is released, whoever finishes it"
+    assert list_numbers(watching, config) == [], "released is released, whoever finishes it"
     watching.put(config, make_checkpoint(5))
     reader = opener()
-    assert numbers(reader, config) == [5]
-    assert numbers(reader, inner) == []
+    assert list_numbers(reader, config) == [5]
+    assert list_numbers(reader, inner) == []
     assert reader.versions_by_thread_id("t") == [1]
     assert [one.state["n"] for one in reader.tag(config).checkpoints] == [1, 0]
     assert [one.state["n"] for one in reader.tag(inner).checkpoints] == [1, 0]
@@ -103,7 +99,7 @@ def test_a_delete_that_died_half_way_left_nothing_that_shows(opener, config):
     assert reader.threads() == []
     assert reader.get(config) is None
     reader.put(config, make_checkpoint(1))
-    assert numbers(opener(), config) == [1]
+    assert list_numbers(opener(), config) == [1]
     assert not away.exists()
 
 
@@ -161,8 +157,8 @@ def test_interrupts_and_listings_decode_no_state(opener, config, monkeypatch):
     assert [waiting.payload for waiting in reader.interrupts()] == [{"ask": 1}]
     assert [info.status for info in reader.history(config)] == ["interrupted"]
     frame = next(one for one in read_records(locate_log(saver.base_directory)) if one.type == CHECKPOINT)
-    assert [info.size for info in reader.history(config)] == [frame.end - frame.offset]
-    assert [one.id for one in reader.list(config)] == [placed.checkpoint_id]
+    assert [info.size for info in reader.history(config)] == [frame.size]
+    assert list_ids(reader, config) == [placed.checkpoint_id]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 30, 200, 500])

@@ -12,12 +12,11 @@ import pytest
 from graphkit import CheckpointerError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from tests.disk.simfs import Fault, SimFS
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import FileIO
 from tests.support.logs import locate_log
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-DAY_NS = 86_400 * 10**9
 
 
 def days_ago(days):
@@ -131,16 +130,6 @@ def test_a_thread_with_a_run_stays_and_nothing_waits_for_it(saver, opener):
     assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
 
 
-RUN = """
-import sys
-from graphkit import RunnableConfig
-from savers import FileSystemSaver
-with FileSystemSaver(sys.argv[1]).run_lock(RunnableConfig("days")):
-    print("holds", flush=True)
-    sys.stdin.readline()
-"""
-
-
 PUT = """
 import sys
 from tests.disk.test_idle import put
@@ -171,7 +160,7 @@ def test_a_thread_that_a_process_writes_to_between_the_check_and_the_lock_stays(
     with FileSystemSaver(saver.base_directory, fsync="never", io=io) as other:
         assert other.delete_idle("days", idle_since=days_ago(1)) == []
         assert not io.is_armed
-        assert [checkpoint.state["n"] for checkpoint in other.list(RunnableConfig("days"))] == [2, 1]
+        assert list_numbers(other, RunnableConfig("days")) == [2, 1]
 
 
 def test_an_error_of_one_thread_does_not_stop_the_others_and_names_it(saver, monkeypatch):
@@ -247,7 +236,7 @@ def test_a_process_that_dies_in_it_leaves_each_thread_whole_or_gone(sweep):
             assert len(reopened.list(RunnableConfig("old", checkpoint_ns="inner"))) == 1
         outcomes.add(is_whole)
         put(reopened, "old", n=7)
-        assert [found.state["n"] for found in reopened.list(RunnableConfig("old"))] == ([7, 1] if is_whole else [7])
+        assert list_numbers(reopened, RunnableConfig("old")) == ([7, 1] if is_whole else [7])
         assert reopened.namespaces("old") == (["", "inner"] if is_whole else [""])
     assert outcomes == {True, False}
 

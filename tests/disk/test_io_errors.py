@@ -19,6 +19,7 @@ from graphkit import CheckpointStorageError
 from savers import FileSystemSaver, VersionedMemorySaver
 from tests.disk.crashes import PLACE, config_of, expect_each, fixed, grown, made, view
 from tests.disk.simfs import Disk, SimFS
+from tests.support.checkpoints import list_numbers
 from tests.support.fresh_process import unmeasured_environment
 from tests.support.logs import locate_thread
 
@@ -209,14 +210,14 @@ def test_a_small_disk_that_is_really_full(fsync, tmp_path):
                 caught = error
         assert caught.errno == errno.ENOSPC
         assert len(stored) > 50
-        assert [one.state["n"] for one in saver.list(config_of())] == stored
+        assert list_numbers(saver, config_of()) == stored
         with FileSystemSaver(place / "store") as other:
-            assert [one.state["n"] for one in other.list(config_of())] == stored
+            assert list_numbers(other, config_of()) == stored
         with pytest.raises(CheckpointStorageError):
             saver.put(config_of("another"), made(0, text=os.urandom(9000)))
         saver.delete("t")
         saver.put(config_of("another"), made(1, text=os.urandom(9000)))
-        assert [one.state["n"] for one in saver.list(config_of("another"))] == [1]
+        assert list_numbers(saver, config_of("another")) == [1]
         saver.close()
     finally:
         subprocess.run(["umount", "-l", place], check=True)
@@ -273,7 +274,7 @@ def test_faults_in_a_process_that_knows_nothing_of_them(fault, tmp_path):
     stored = [int(line[1]) for line in lines if line[0] == "stored"]
     assert stored
     assert "Traceback" not in run.stderr
-    found = [one.state["n"] for one in FileSystemSaver(root).list(config_of())]
+    found = list_numbers(FileSystemSaver(root), config_of())
     if "KILL" in fault:
         assert run.returncode != 0
         assert found in ([*reversed(stored), 100], [stored[-1] + 1, *reversed(stored), 100])
@@ -283,4 +284,4 @@ def test_faults_in_a_process_that_knows_nothing_of_them(fault, tmp_path):
         assert len(stored) < 8 or fault.startswith(("pwrite64:error=EINTR", "fsync", "rename")), "the fault was met"
     saver = FileSystemSaver(root)
     saver.put(config_of(), made(101))
-    assert [one.state["n"] for one in saver.list(config_of())] == [101, *found]
+    assert list_numbers(saver, config_of()) == [101, *found]

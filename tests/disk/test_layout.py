@@ -83,7 +83,7 @@ def test_the_header_is_as_specified(opener, config):
     head = data[third.offset : third.offset + 35]
     place = struct.pack("<BQ", third.type, third.offset)
     assert struct.unpack_from("<IB", data, third.offset + 35) == (crc32(head + place), third.type)
-    assert struct.unpack_from("<IB", data, third.end - 5) == (third.end - third.offset, 0x4B)
+    assert struct.unpack_from("<IB", data, third.end - 5) == (third.size, 0x4B)
 
 
 def test_modes_do_not_depend_on_the_umask(odd_umask, opener, config, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
+from tests.support.checkpoints import list_ids
 from tests.support.disks import FileIO
 from tests.support.logs import CHECKPOINT, DATA, MAX_PAYLOAD as LIMIT, flip, locate_log, read_records, replace_bytes
 
@@ -230,7 +231,7 @@ def test_a_crash_between_data_and_its_keyframe_leaves_a_history_that_goes_on(tmp
         count = sum(one.type == CHECKPOINT for one in there)
         kept = dict(list(states.items())[:count])
         with open_saver(root) as saver:
-            assert [one.id for one in reversed(saver.list(CONFIG))] == list(kept)
+            assert list_ids(saver, CONFIG)[::-1] == list(kept)
             assert (saver.get(CONFIG) is None) is not kept
             assert saver.verify().ok is (cut in {one.end for one in frames})
             state = {"after": noise("after", 100_000)}

@@ -13,6 +13,7 @@ from graphkit import Checkpoint, CheckpointerConfigurationError, MissingDependen
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
 from tests.disk.simfs import SimFS
+from tests.support.checkpoints import list_numbers, list_states
 from tests.support.disks import list_open_files
 from tests.support.logs import COMPRESSED, SYNC, locate_log, read_records
 
@@ -50,7 +51,7 @@ def test_p50_h50_large_values_are_compressed_and_come_back_without_being_asked(m
     flags = [frame.flags & COMPRESSED for frame in read_records(locate_log(saver.base_directory))]
     assert flags == [0, 0, 0, COMPRESSED]
     reader = opener(compression=None)
-    assert [dict(checkpoint.state) for checkpoint in reader.list(config)] == [{"other": above}, {"text": below}]
+    assert list_states(reader, config) == [{"other": above}, {"text": below}]
     assert reader.verify().ok
 
 
@@ -80,7 +81,7 @@ def test_a_compressed_value_grows_and_changes_like_any_other(opener, config):
     assert [dict(checkpoint.state) for checkpoint in fresh.list(config)[-4:]] == states[::-1]
     assert fresh.verify().ok
     fresh.prune("t", keep_last=2)
-    assert [checkpoint.state["n"] for checkpoint in opener().list(config)] == [39, 38]
+    assert list_numbers(opener(), config) == [39, 38]
     assert opener().get(config).state["text"] == TEXT
     assert saver.size("t") < 200_000
 
@@ -177,7 +178,7 @@ def test_p59_each_policy_removes_what_it_says_and_never_the_latest(aged, opener,
         policy = {**policy, "older_than": now - policy["older_than"]}
     assert saver.prune("t", **policy) == 10 - len(left)
     fresh = opener()
-    assert [checkpoint.state["n"] for checkpoint in fresh.list(config)] == left[::-1]
+    assert list_numbers(fresh, config) == left[::-1]
     assert fresh.verify().ok
     assert not saver.prune("t", **policy)
     if 1 in left:
@@ -232,7 +233,7 @@ def test_p59_an_end_in_the_middle_leaves_a_valid_store(work, how, config):
         if work == "repair":
             # The damaged record was the one that replaced, so what it replaced is back, and the report says so.
             left.repair()
-        found = [checkpoint.state["n"] for checkpoint in left.list(config)]
+        found = list_numbers(left, config)
         assert found in ([7, 6, 5, 4, 3, 2, 1, 0], after), number
         assert left.verify().ok, number
         put_all(left, config, [{"n": 100}])

@@ -13,6 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from graphkit.recovery import last_good
 from savers import FileSystemSaver
+from tests.support.checkpoints import list_ids, list_states
 from tests.support.logs import (
     CHECKPOINT,
     KEY,
@@ -89,7 +90,7 @@ def expect_repair(saver):
     (problem,) = saver.verify("t").problems
     assert problem.state == "damaged"
     assert saver.repair("t").ok
-    assert [one.id for one in saver.list(CONFIG)] == ["good"]
+    assert list_ids(saver, CONFIG) == ["good"]
     assert saver.verify("t").ok
 
 
@@ -109,7 +110,7 @@ def test_a_keyframe_with_a_wrong_table_hides_only_its_own_state(tmp_path, name):
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         assert [info.id for info in saver.history(CONFIG)] == ["bad", "good"]
         assert dict(saver.get(CONFIG.replace(checkpoint_id="good")).state) == {"k": "v"}
-        for read in (lambda: saver.get(CONFIG), lambda: [dict(one.state) for one in saver.list(CONFIG)]):
+        for read in (lambda: saver.get(CONFIG), lambda: list_states(saver, CONFIG)):
             with pytest.raises(CheckpointCorruptionError, match=f"{path}"):
                 read()
         expect_repair(saver)

@@ -25,7 +25,8 @@ from savers._log.writer import LogWriter
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
 from tests.disk.simfs import SimFS
-from tests.support.logs import CHECKPOINT, HEADER_SIZE, KEY, forge_meta, locate_log, read_records, replace_payload
+from tests.support.checkpoints import list_numbers
+from tests.support.logs import CHECKPOINT, HEADER_SIZE, flip, forge_meta, locate_log, read_records, replace_payload
 from tests.support.sealed import NEW
 
 BOUND = 2500
@@ -379,7 +380,7 @@ def damage():
         home = next(name for name in tree["store"] if name.startswith("t-"))
         data = tree["store"][home]["log"]
         for at in (*range(HEADER_SIZE, 600, 7), *range(600, len(data) - 9900, 331)):
-            tree["store"][home]["log"] = data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :]
+            tree["store"][home]["log"] = flip(data, at, 0x41)
             with suppress(CheckpointCorruptionError):
                 assert view(FileSystemSaver(PLACE, io=SimFS(tree))) == whole, at
 
@@ -404,7 +405,7 @@ def two_at_once():
         fs.hook = meanwhile
         first.put(config_of(), made(2))
         fs.hook = None
-        found = [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())]
+        found = list_numbers(FileSystemSaver(PLACE, io=fs), config_of())
         assert found == expected
 
 
@@ -426,7 +427,7 @@ def longer_torn_write():
                     for number in (2, 3):
                         FileSystemSaver(PLACE, fsync=fsync, io=again).put(config_of(), made(number))
                     fresh = FileSystemSaver(PLACE, io=again)
-                    assert [one.state["n"] for one in fresh.list(config_of())] == [3, 2, 0]
+                    assert list_numbers(fresh, config_of()) == [3, 2, 0]
                     assert fresh.verify().ok
 
 
@@ -454,7 +455,7 @@ def full_disk():
             saver.put(config_of(), made(1))
         assert fs.tree()["store"][log_file]["log"] == before.rstrip(b"\0"), "the zeros ahead may be gone"
         saver.put(config_of(), made(2))
-        assert [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())] == [2, 0]
+        assert list_numbers(FileSystemSaver(PLACE, io=fs), config_of()) == [2, 0]
 
 
 def zeros_ahead():
@@ -467,7 +468,7 @@ def zeros_ahead():
     first.close()
     second.put(config_of(), made(7))
     home = next(name for name in fs.tree()["store"] if name.startswith("t-"))
-    assert [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert list_numbers(FileSystemSaver(PLACE, io=fs), config_of()) == [7, 6, 5, 4, 3, 2, 1, 0]
     assert not [name for name in fs.tree()["store"][home] if name.endswith(".bin")]
     assert FileSystemSaver(PLACE, io=fs).verify().ok
 
@@ -526,7 +527,7 @@ def keyframes():
             saver = FileSystemSaver(root, fsync="never", compression=None)
             for number in range(300):
                 saver.put(config_of(), made(number, text="x" * length))
-            found = [one for one in read_records(locate_log(root)) if one.type == CHECKPOINT and one.flags & KEY]
+            found = [one for one in read_records(locate_log(root)) if one.type == CHECKPOINT and one.is_keyframe]
             assert least <= len(found) <= most
 
 

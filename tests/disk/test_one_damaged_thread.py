@@ -16,7 +16,7 @@ from graphkit import (
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
 from tests.disk.test_errors import as_an_ordinary_user
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import HookedIO, StopAt
 from tests.support.logs import locate_log, locate_thread
 
@@ -245,7 +245,7 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(
         assert saver.verify().ok
         assert not saver.repair().changed
     saver.put(config, make_checkpoint(1))
-    assert [one.state["n"] for one in opener().list(config)] == [1]
+    assert list_numbers(opener(), config) == [1]
     assert opener().verify().ok
 
 

@@ -15,6 +15,7 @@ import pytest
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver, VersionedMemorySaver
 from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
+from tests.support.checkpoints import list_numbers, list_states
 from tests.support.disks import HookedIO, StopAt, count_open_files
 from tests.support.logs import limit_descriptors
 
@@ -217,11 +218,10 @@ def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, t
         history = saver.list(config_of("shared"))
         assert len({one.id for one in history}) == len(history) == 200
         for who in range(8):
-            mine = [one for one in history if one.state["who"] == who]
-            assert [one.state["n"] for one in mine] == [*range(24, -1, -1)]
-            assert all(one.state["items"] == ["x"] * one.state["n"] for one in mine)
-            own = saver.list(config_of(f"own {who}"))
-            assert [(one.state["who"], one.state["n"]) for one in own] == [(who + 8, n) for n in range(24, -1, -1)]
+            mine = [dict(checkpoint.state) for checkpoint in history if checkpoint.state["who"] == who]
+            assert mine == [{"who": who, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
+            own = list_states(saver, config_of(f"own {who}"))
+            assert own == [{"who": who + 8, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
 
 
 def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
@@ -259,7 +259,7 @@ def test_forked_children_use_an_open_saver_at_once(tmp_path):
         for n in range(1, 21):
             saver.put(config_of(), made(n))
         assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
-        numbers = [one.state["n"] for one in saver.list(config_of())]
+        numbers = list_numbers(saver, config_of())
     assert len(numbers) == len(set(numbers)) == 101
     for who in range(1, 5):
         assert [n for n in numbers if n // 100 == who] == [*range(who * 100 + 19, who * 100 - 1, -1)]

@@ -9,7 +9,7 @@ import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import count_open_files
 
 PRELUDE = """
@@ -74,7 +74,7 @@ def test_a_child_that_was_forked_with_an_open_saver_opens_its_own_files(opener, 
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert saver.get(config).state["n"] == 1
     saver.put(config, make_checkpoint(2))
-    assert [one.state["n"] for one in opener().list(config)] == [2, 1, 0]
+    assert list_numbers(opener(), config) == [2, 1, 0]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -128,7 +128,7 @@ def test_a_flusher_that_was_in_use_at_the_fork_does_not_hang_the_child(opener, c
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     saver.flush()
-    assert [one.state["n"] for one in opener().list(config)] == [1, 0]
+    assert list_numbers(opener(), config) == [1, 0]
 
 
 def test_two_savers_of_one_process_exclude_each_other(opener, config, tmp_path):

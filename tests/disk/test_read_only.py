@@ -12,10 +12,11 @@ from graphkit.transfer import export_threads
 from savers import FileSystemSaver
 from tests.disk.test_errors import as_an_ordinary_user
 from tests.disk.test_links import INNER, X, filled, one
+from tests.support.checkpoints import list_numbers
 
 READERS = {
     "get": lambda saver: (saver.get(X).id, saver.get(INNER).id),
-    "list": lambda saver: [one.state["n"] for one in saver.list(X)],
+    "list": lambda saver: list_numbers(saver, X),
     "history": lambda saver: [one.id for one in saver.history(X)],
     "recent": lambda saver: [one.id for one in saver.recent(X, limit=1)],
     "summary": lambda saver: saver.summary(X).checkpoints,
@@ -114,7 +115,7 @@ def test_an_open_saver_writes_again_when_the_file_system_can_be_written_to(mount
         saver.put(X, one(5, "mine"))
     remount("rw")
     saver.put(X, one(6, "mine"))
-    assert [checkpoint.state["n"] for checkpoint in saver.list(X)][:2] == [6, 4]
+    assert list_numbers(saver, X)[:2] == [6, 4]
     saver.close()
 
 

@@ -9,7 +9,7 @@ from typing import TypedDict
 import pytest
 
 from graphkit import END, START, CheckpointConflictError, RunnableConfig, StateGraph
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.disks import count_open_files
 from tests.support.logs import limit_cache, limit_descriptors
 
@@ -44,7 +44,7 @@ def test_the_next_write_to_an_open_log_says_so_and_the_one_after_it_begins_anew(
         WRITES[name](saver)
     assert opener().list(T) == []
     saver.put(T, make_checkpoint(7))
-    assert [one.state["n"] for one in opener().list(T)] == [7]
+    assert list_numbers(opener(), T) == [7]
     assert opener().verify().ok
 
 
@@ -129,7 +129,7 @@ def test_what_another_process_deletes_or_releases_is_no_loss(operation, spaces, 
     assert done.returncode == 0, done.stderr
     for config in spaces:
         saver.put(config, make_checkpoint(1))
-        assert [one.state["n"] for one in saver.list(config)] == [1]
+        assert list_numbers(saver, config) == [1]
 
 
 def test_a_log_that_was_written_anew_by_another_process_is_no_loss(opener):
@@ -139,7 +139,7 @@ def test_a_log_that_was_written_anew_by_another_process_is_no_loss(opener):
         saver.put(T, make_checkpoint(number))
     assert other.prune("t", keep_last=1) == 2
     saver.put(T, make_checkpoint(3))
-    assert [one.state["n"] for one in saver.list(T)] == [3, 2]
+    assert list_numbers(saver, T) == [3, 2]
 
 
 # The caches
@@ -171,7 +171,7 @@ def test_one_state_may_be_larger_than_the_cache(opener, monkeypatch):
     saver = opener()
     for number in range(4):
         saver.put(T, make_checkpoint(number, text="x" * 5000 + str(number)))
-    assert [one.state["n"] for one in saver.list(T)] == [3, 2, 1, 0]
+    assert list_numbers(saver, T) == [3, 2, 1, 0]
     saver.put_writes(T.with_check_point_id(saver.list(T)[2].id), {"key": 1})
     saver.add_tags(T, "tag")
     assert saver.tags_of(T) == ("tag",)
@@ -187,7 +187,7 @@ def test_an_index_counts_as_well(opener, monkeypatch):
     for thread in range(5):
         assert len(saver.history(RunnableConfig(f"u{thread}"))) == 20
     assert 0 < sum(one.history.index is not None for one in saver._store.logs._logs.values()) < 5
-    assert [one.state["n"] for one in saver.list(RunnableConfig("u0"))] == [*range(19, -1, -1)]
+    assert list_numbers(saver, RunnableConfig("u0")) == [*range(19, -1, -1)]
 
 
 # Descriptors

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import list_numbers, make_checkpoint
 from tests.support.logs import CHECKPOINT, append_record, flip, locate_log, read_records, with_format
 
 
@@ -33,7 +33,7 @@ def test_a_last_record_cut_anywhere_is_not_there_for_readers_and_set_aside_by_th
         three.write_bytes(whole[:cut])
         reader = opener()
         assert ids(reader.list(config)) == expected[1:]
-        assert [checkpoint.state["n"] for checkpoint in reader.list(config)] == [1, 0]
+        assert list_numbers(reader, config) == [1, 0]
         assert reader.get(config).state["n"] == 1
         assert reader.summary(config).checkpoints == 2
         assert reader.summary(config).latest == reader.history(config)[0]
@@ -81,7 +81,7 @@ def test_a_log_whose_creation_never_finished_is_made_anew(opener, config):
         path.write_bytes(left)
         assert opener().list(config) == []
         opener().put(config, make_checkpoint(5))
-        assert [checkpoint.state["n"] for checkpoint in opener().list(config)] == [5]
+        assert list_numbers(opener(), config) == [5]
 
 
 def test_damage_in_the_middle_names_the_file_the_place_and_the_reason(three, opener, config):
@@ -104,7 +104,7 @@ def test_a_log_within_a_message_is_not_mistaken_for_records(opener, config):
     saver.put(config, make_checkpoint(1, attachment=inner * 3))
     path = locate_log(saver.base_directory)
     path.write_bytes(path.read_bytes()[:-7])
-    assert [checkpoint.state["n"] for checkpoint in opener().list(config)] == [0]
+    assert list_numbers(opener(), config) == [0]
 
 
 def test_a_newer_major_version_is_refused_and_left_alone(three, opener, config):

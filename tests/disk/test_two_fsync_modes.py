@@ -10,6 +10,7 @@ from savers import FileSystemSaver
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, Crashes, config_of, expect_each, grown, made, view
 from tests.disk.simfs import SimFS
+from tests.support.checkpoints import list_ids, list_numbers
 from tests.support.disks import FileIO, set_boot
 from tests.support.logs import locate_log, read_records
 
@@ -72,7 +73,7 @@ class Rebooting(Crashes):
 
     @staticmethod
     def _expect_alike(saver, config):
-        ids = [one.id for one in saver.list(config)]
+        ids = list_ids(saver, config)
         assert [one.id for one in saver.history(config)] == ids
         summary = saver.summary(config)
         latest = saver.get(config)
@@ -250,7 +251,7 @@ def expect_beginning(root, fsync, count):
     for is_changed in (False, True):
         with FileSystemSaver(root, fsync=fsync) as saver:
             expected = [*range(count), *([900] if is_changed else [])]
-            assert [one.state["n"] for one in reversed(saver.list(CONFIG))] == expected
+            assert list_numbers(saver, CONFIG)[::-1] == expected
             latest = saver.get(CONFIG)
             assert (latest.state["n"] if latest else None) == (expected[-1] if expected else None)
             assert len(saver.history(CONFIG)) == len(expected)

@@ -37,12 +37,12 @@ class StopOnce(StopAt):
             raise error
 
 
-def told(checkpoints):
+def outline(checkpoints):
     return [(one.id, one.state["n"]) for one in checkpoints]
 
 
 def released(saver, config):
-    return told(saver.tag(config, 1).checkpoints)
+    return outline(saver.tag(config, 1).checkpoints)
 
 
 def expect_version(reader, configs, before):
@@ -58,7 +58,7 @@ def expect_version(reader, configs, before):
 
 def expect_history(reader, configs, before):
     assert reader.threads() == ["t"]
-    assert [told(reader.list(config)) for config in configs] == [*before.values()]
+    assert [outline(reader.list(config)) for config in configs] == [*before.values()]
 
 
 def end_at_every_instant(name, how, tmp_path):
@@ -72,7 +72,7 @@ def end_at_every_instant(name, how, tmp_path):
         for n in range(2):
             for config in configs:
                 saver.put(config, make_checkpoint(n))
-        before = {config.checkpoint_ns: told(saver.list(config)) for config in configs}
+        before = {config.checkpoint_ns: outline(saver.list(config)) for config in configs}
         io.hook = StopOnce(number, OSError(errno.EIO, "injected") if how == "failed" else Died())
         try:
             tag = saver.release(ROOT)
@@ -93,8 +93,8 @@ def end_at_every_instant(name, how, tmp_path):
             tag = again.release(ROOT)
         if how == "failed" or tag.version is not None:
             assert tag.version == 1, f"at {number}"
-            assert told(tag.checkpoints) == before.get("", [])
-        assert [told(one) for one in listed] == ([*before.values()] if versions else [])
+            assert outline(tag.checkpoints) == before.get("", [])
+        assert [outline(one) for one in listed] == ([*before.values()] if versions else [])
         for config in configs:
             assert released(again, config) == before[config.checkpoint_ns]
             assert released(reader, config) == before[config.checkpoint_ns]
@@ -146,7 +146,7 @@ def unfinished(tmp_path, configs):
 def test_the_next_put_finishes_it(tmp_path):
     saver = unfinished(tmp_path, (ROOT, INNER))
     saver.put(ROOT, make_checkpoint(5))
-    assert told(saver.list(ROOT))[0][1] == 5
+    assert outline(saver.list(ROOT))[0][1] == 5
     assert saver.versions_by_thread_id("t") == [1]
     assert released(saver, INNER)[0][1] == 0
     assert saver.verify().ok

@@ -7,7 +7,8 @@ from hypothesis import given, settings, strategies as st
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import Compression, FileSystemSaver
-from tests.support.logs import CHECKPOINT, KEY, flip_in_file, locate_log, read_records
+from tests.support.checkpoints import list_states
+from tests.support.logs import flip_in_file, locate_log, read_checkpoints, read_records
 from tests.support.sweeps import examples
 
 CONFIG = RunnableConfig("t")
@@ -42,11 +43,7 @@ def growths(root, states, fresh):
             saver.close()
             saver = open_saver(root)
     saver.close()
-    return [
-        (frame.end - frame.offset, bool(frame.flags & KEY))
-        for frame in read_records(locate_log(root))
-        if frame.type == CHECKPOINT
-    ]
+    return [(record.size, record.is_keyframe) for record in read_checkpoints(locate_log(root))]
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["one saver", "fresh savers"])
@@ -63,7 +60,7 @@ def test_a_window_costs_what_enters_it(tmp_path, fresh, kept, steps):
     keyframes = [size for size, is_key in sizes[1:] if is_key]
     assert all(size < steps * NEW + 1200 for size in keyframes)
     with open_saver(tmp_path) as saver:
-        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states
+        assert list_states(saver, CONFIG)[::-1] == states
         assert saver.verify().ok
 
 
@@ -75,7 +72,7 @@ def test_a_text_and_bytes_that_move_on_cost_what_enters_them(tmp_path):
     sizes = growths(tmp_path, states, fresh=False)
     assert max(size for size, is_key in sizes[1:] if not is_key) < 200 + 80 + 2 * OVER
     with open_saver(tmp_path) as saver:
-        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states
+        assert list_states(saver, CONFIG)[::-1] == states
 
 
 def test_a_pruned_window_costs_what_its_checkpoints_brought(tmp_path):
@@ -83,7 +80,7 @@ def test_a_pruned_window_costs_what_its_checkpoints_brought(tmp_path):
     growths(tmp_path, states, fresh=False)
     with open_saver(tmp_path) as saver:
         saver.prune("t", keep_last=20)
-        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states[-20:]
+        assert list_states(saver, CONFIG)[::-1] == states[-20:]
     assert locate_log(tmp_path).stat().st_size < 41 * NEW + 20 * (NEW + OVER) + 4000
 
 
@@ -97,7 +94,7 @@ def test_a_window_that_shrinks_and_one_that_only_drops(tmp_path):
     assert sizes[1][0] < OVER
     assert sizes[2][0] < OVER
     with open_saver(tmp_path) as saver:
-        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states
+        assert list_states(saver, CONFIG)[::-1] == states
         assert saver.verify().ok
 
 

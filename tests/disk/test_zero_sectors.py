@@ -8,6 +8,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
+from tests.support.checkpoints import list_ids
 from tests.support.logs import (
     FRAME_SIZE,
     RELEASE,
@@ -56,7 +57,7 @@ def written(root, alignment, zeros):
 
 def ids(root, **options):
     with open_saver(root, **options) as saver:
-        found = [one.id for one in reversed(saver.list(CONFIG))]
+        found = list_ids(saver, CONFIG)[::-1]
         latest = saver.get(CONFIG)
         assert (latest and latest.id) == (found[-1] if found else None)
         for one in saver.list(CONFIG):
@@ -217,7 +218,7 @@ def test_a_log_with_zeros_behind_it_is_used_as_any_other(tmp_path, call):
         call(saver)
         assert saver.verify().ok
         if "u" in saver.threads():
-            assert [one.id for one in saver.list(RunnableConfig("u"))] == ["c2", "c1", "c0"]
+            assert list_ids(saver, RunnableConfig("u")) == ["c2", "c1", "c0"]
     assert ids(tmp_path) == ["c0", "c1", "c2"]
 
 

@@ -13,6 +13,7 @@ from graphkit.errors import (
 )
 from savers import PostgresSaver
 from tests.sql.savers import fill, put
+from tests.support.checkpoints import list_ids
 
 T = RunnableConfig("t")
 STEPS = 12
@@ -123,7 +124,7 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_
         client.wait()
         client.stdout.close()
         client.stdin.close()
-    found = [one.id for one in own_saver.list(T)]
+    found = list_ids(own_saver, T)
     assert len(found) == len({*found})
     acknowledged = {line for client in lines for line in client}
     assert acknowledged <= {*found}
@@ -209,7 +210,7 @@ def test_a_client_that_is_killed_while_others_put(open_saver, start_client):
         acknowledged |= {line.strip() for line in client.stdout if line.endswith("\n")}
         client.stdout.close()
         client.stdin.close()
-    found = [one.id for one in saver.list(T)]
+    found = list_ids(saver, T)
     assert acknowledged <= {*found}
     assert len(found) == len({*found})
     assert len(found) <= len(acknowledged) + 2

@@ -77,13 +77,6 @@ def test_a_lock_is_held_until_the_end_of_its_block(database, open_database):
     assert database.run_locks.token_of("t") is None
 
 
-def test_it_is_released_by_an_exception(database):
-    with pytest.raises(ZeroDivisionError), database.run_locks.hold("t", 1):
-        raise ZeroDivisionError
-    with database.run_locks.hold("t", 0):
-        assert database.run_locks.is_held("t")
-
-
 def test_a_second_holder_waits_and_then_gives_up(database, open_database):
     with database.run_locks.hold("t", 1):
         for each in (database, open_database()):

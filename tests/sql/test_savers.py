@@ -14,6 +14,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 from tests.sql.savers import fill, put, run_sql
+from tests.support.checkpoints import list_ids, list_numbers
 from tests.support.databases import OutcomeUnknownError, RowLogBytes, limit_read
 
 T = RunnableConfig("t")
@@ -264,7 +265,7 @@ def test_a_commit_of_unknown_outcome_happens_once(open_saver, is_committed, is_n
     saver.put_writes(T, {"key": 1})
     fresh = open_saver()
     expected = [after.id, checkpoint.id]
-    assert [one.id for one in fresh.list(T)][: len(expected)] == expected
+    assert list_ids(fresh, T)[: len(expected)] == expected
     assert len(fresh.list(T)) == len(expected) + (0 if is_new else 3)
     assert fresh.verify().ok
 
@@ -303,7 +304,7 @@ def test_a_put_behind_rows_that_were_lost_leaves_no_gap(open_saver, use):
     else:
         put(saver, {**last.state, "number": 7})
     fresh = open_saver()
-    assert last.id not in [one.id for one in fresh.list(T)]
+    assert last.id not in list_ids(fresh, T)
     assert len(fresh.list(T)) == (5 if use == "put_writes" else 6)
     put(fresh, {"number": 8})
     assert fresh.verify("t").problems == ()
@@ -327,12 +328,12 @@ def test_a_file_that_was_replaced_is_read_anew(sqlite_opener, tmp_path):
     other_path = tmp_path / "other.db"
     with type(saver)(other_path, fsync="never") as other:
         fill(other, 2)
-        expected = [one.id for one in other.list(T)]
+        expected = list_ids(other, T)
     assert len(saver.list(T)) == 6
     for path in tmp_path.glob("store.db-[ws]*"):
         path.unlink()
     other_path.rename(saver.db_file)
-    assert [one.id for one in saver.list(T)] == expected
+    assert list_ids(saver, T) == expected
     assert [one.state["number"] for one in saver.list(T)] == [1, 0]
     put(saver, {"number": 2})
     assert len(saver.list(T)) == 3
@@ -421,8 +422,8 @@ def test_a_cancelled_call_leaves_the_saver_usable(saver):
         return await saver.aget(T)
 
     assert asyncio.run(main()) is not None
-    assert "last" in [one.id for one in saver.list(T)]
-    numbers = [one.state["n"] for one in saver.list(T)]
+    assert "last" in list_ids(saver, T)
+    numbers = list_numbers(saver, T)
     assert len(numbers) == len({*numbers})
     assert saver.verify().ok
 

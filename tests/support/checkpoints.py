@@ -27,3 +27,18 @@ def make_interrupt(node_id="a", payload=None):
     """Return the value that is recorded for a pending interrupt."""
     when = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
     return {"node_id": node_id, "when": "inside", "payload": payload, "metadata": {}, "created_at": when}
+
+
+def list_numbers(saver, config):
+    """Return the numbers of all checkpoints of a history, the newest first."""
+    return [checkpoint.state["n"] for checkpoint in saver.list(config)]
+
+
+def list_ids(saver, config):
+    """Return the ids of all checkpoints of a history, the newest first."""
+    return [checkpoint.id for checkpoint in saver.list(config)]
+
+
+def list_states(saver, config):
+    """Return the states of all checkpoints of a history as dictionaries, the newest first."""
+    return [dict(checkpoint.state) for checkpoint in saver.list(config)]

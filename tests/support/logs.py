@@ -76,6 +76,15 @@ class Record:
     zeros: int
     payload: bytes
 
+    @property
+    def size(self):
+        """The length of the record, with header and trailer."""
+        return self.end - self.offset
+
+    @property
+    def is_keyframe(self):
+        return bool(self.flags & KEY)
+
 
 def read_records(path):
     """Return all records of a log.

@@ -10,10 +10,7 @@ from savers.log import Log
 from tests.support.checkpoints import list_ids, list_numbers, make_checkpoint
 from tests.support.logs import (
     CHECKPOINT,
-    RELEASE,
-    RELEASE_PAYLOAD,
     REPLACE,
-    append_record,
     limit_window,
     locate_log,
     read_records,
@@ -60,47 +57,6 @@ def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config
         with pytest.raises(CheckpointNotFoundError, match="deleted"):
             _ = one.state
     assert listed[0].state["n"] == 5, "decoded before"
-
-
-@pytest.mark.parametrize("stage", ["root ended", "all ended", "inner renamed"])
-def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, config):
-    saver = opener()
-    inner = config.replace(checkpoint_ns="inner")
-    for n in range(2):
-        saver.put(config, make_checkpoint(n))
-        saver.put(inner, make_checkpoint(n))
-    saver.close()
-    watching = opener()
-    assert list_numbers(watching, config) == [1, 0]
-    append_record(locate_log(saver.base_directory), RELEASE, RELEASE_PAYLOAD)
-    if stage != "root ended":
-        append_record(locate_log(saver.base_directory, "t", "inner"), RELEASE, RELEASE_PAYLOAD)
-    if stage == "inner renamed":
-        path = locate_log(saver.base_directory, "t", "inner")
-        path.rename(path.with_name("v000001.log"))
-    assert list_numbers(watching, config) == [], "released is released, whoever finishes it"
-    watching.put(config, make_checkpoint(5))
-    reader = opener()
-    assert list_numbers(reader, config) == [5]
-    assert list_numbers(reader, inner) == []
-    assert reader.versions_by_thread_id("t") == [1]
-    assert [one.state["n"] for one in reader.tag(config).checkpoints] == [1, 0]
-    assert [one.state["n"] for one in reader.tag(inner).checkpoints] == [1, 0]
-
-
-def test_a_delete_that_died_half_way_left_nothing_that_shows(opener, config):
-    saver = opener()
-    saver.put(config, make_checkpoint(0))
-    saver.close()
-    directory = locate_log(saver.base_directory).parent
-    away = directory.with_name("tmp-" + directory.name)
-    directory.rename(away)
-    reader = opener()
-    assert reader.threads() == []
-    assert reader.get(config) is None
-    reader.put(config, make_checkpoint(1))
-    assert list_numbers(opener(), config) == [1]
-    assert not away.exists()
 
 
 def test_a_thread_that_grows_only_in_a_namespace_can_be_released(opener, config):

@@ -236,21 +236,6 @@ def test_the_run_lock_of_a_process_in_another_container_is_seen(saver, config):
 # Files that are replaced
 
 
-def test_a_log_that_was_written_anew_is_read_on(saver, config):
-    with saver.watch(config, interval=NEVER) as watch:
-        put = [saver.put(config, make_checkpoint(n)).checkpoint_id for n in range(6)]
-        assert ids(until(watch, to(put[-1]))) == put
-        saver.put(config.replace(checkpoint_id=put[-1]), make_checkpoint(6))
-        until(watch, lambda change: change.checkpoint.node_id == "n6")
-        saver.prune(config, keep_last=2)
-        saver.compact()
-        new = saver.put(config, make_checkpoint(7)).checkpoint_id
-        saver.prune(config, keep_last=1)
-        newer = saver.put(config, make_checkpoint(8)).checkpoint_id
-        found = ids(until(watch, to(newer)))
-        assert found[-2:] == [new, newer]
-
-
 def test_a_release_tells_what_came_before_it(saver, config, monkeypatch):
     monkeypatch.setattr(log_watch, "MAX_OPEN_LOGS", 1)
     other = RunnableConfig("other")

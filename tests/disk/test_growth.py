@@ -7,12 +7,11 @@ from time import time_ns
 
 import pytest
 
-from graphkit import Checkpoint
-from graphkit._values.frozen import extend_frozen
+from graphkit import Channels, Checkpoint
 from graphkit.saver_kit import generate_id
-from graphkit.values import Changes, FrozenDict, freeze
+from graphkit.values import freeze
 from savers import FileSystemSaver
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import apply_update, make_checkpoint
 from tests.support.disks import CountingIO
 from tests.support.logs import SMALL_LOG, USUAL_DEPTH, locate_log, read_checkpoints, read_records
 
@@ -25,30 +24,28 @@ class Engine:
         self.parent = None
         self.step = 0
 
-    def grow(self, item, key="messages"):
-        old = self.state[key]
-        items = extend_frozen(old, [item])
-        items.base = None
-        new = FrozenDict(self.state)
-        new._set_frozen(key, items)
-        return self._checkpoint(new, {key: len(old)})
+    def grow(self, item):
+        return self._update({"messages": [item]}, {"messages": Channels.appender_with_duplicate()})
 
     def set(self, key, value):
-        new = FrozenDict(self.state)
-        new._set_frozen(key, freeze(value))
-        return self._checkpoint(new, {key: -1})
+        return self._update({key: value})
 
-    def _checkpoint(self, new, ops):
-        changes = Changes(self.state, ops) if self.parent else None
-        metadata = freeze({"step": self.step, "run_id": "r" * 36})
-        made = Checkpoint.from_stored(
-            id=generate_id(), node_id="agent", next_node_id="agent", parent_id=self.parent, created_us=time_ns() // 1000,
-            metadata=metadata, state=new, changes=changes,
-        )  # fmt: skip
-        self.state = new
-        self.parent = made.id
-        self.step = self.step + 1
-        return made
+    def _update(self, update, channels=None):
+        state, changes = apply_update(self.state, update, channels)
+        checkpoint = Checkpoint.from_stored(
+            id=generate_id(),
+            node_id="agent",
+            next_node_id="agent",
+            parent_id=self.parent,
+            created_us=time_ns() // 1000,
+            metadata=freeze({"step": self.step, "run_id": "r" * 36}),
+            state=state,
+            changes=changes if self.parent else None,
+        )
+        self.state = state
+        self.parent = checkpoint.id
+        self.step += 1
+        return checkpoint
 
 
 def noise(n):

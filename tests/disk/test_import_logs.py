@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from graphkit import CheckpointFormatError, RunnableConfig, ThreadBusyError
-from graphkit._transfer.logs import _directory_name
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver
 from tests.disk.test_layout import HOSTILE
@@ -100,9 +99,13 @@ def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
     target.close()
 
 
-def test_the_name_of_a_directory_is_the_one_that_the_store_uses():
+def test_the_logs_of_any_thread_are_imported(opener, tmp_path):
+    old = opener(tmp_path / "old")
     for thread in HOSTILE:
-        assert _directory_name(thread) == locate_thread(thread).name
+        old.put(RunnableConfig(thread), make_checkpoint(0))
+    lines = export_threads(old, format="logs")
+    new = opener(tmp_path / "new")
+    assert sorted(import_threads(new, lines, format="logs").threads) == sorted(HOSTILE)
 
 
 def test_a_log_that_is_no_file_is_not_exported(lines, opener, tmp_path):

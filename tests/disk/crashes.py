@@ -83,7 +83,7 @@ def view(saver, threads=THREADS, namespaces=NAMESPACES):
         histories = found[thread] = {}
         for namespace in namespaces:
             config = config_of(thread, namespace)
-            if listed := [one for one in saver.list(config) if INCOMPLETE not in one.metadata]:
+            if listed := [checkpoint for checkpoint in saver.list(config) if INCOMPLETE not in checkpoint.metadata]:
                 histories[namespace, None] = tuple(describe(saver, config, one) for one in listed)
         for version in saver.versions_by_thread_id(thread):
             for namespace in namespaces:

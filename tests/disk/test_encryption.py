@@ -36,6 +36,7 @@ from tests.support.logs import (
     flip_in_file,
     forge_meta,
     locate_log,
+    read_checkpoints,
     read_key_id,
     read_records,
     replace_bytes,
@@ -162,7 +163,7 @@ def test_values_beyond_a_record_are_sealed_too(tmp_path):
     with open_saver(root, compression=None, io=WatchingIO()) as saver:
         for number in range(4):
             saver.put(CONFIG, made(number, a="plain" + noise[number % 3], b=noise[: number % 3], plain_n=number))
-        assert {one.type for one in read_records(locate_log(root))} >= {DATA, CHECKPOINT}
+        assert {record.type for record in read_records(locate_log(root))} >= {DATA, CHECKPOINT}
         before = view(saver)
         assert saver.verify().ok
     assert_no_plaintext(root)
@@ -395,7 +396,7 @@ def test_a_changed_record_with_right_checksums_is_damage_that_repair_leaves_out(
             saver.list(CONFIG)
         assert [problem.offset for problem in saver.verify().problems] == [record.offset]
         assert saver.repair("t").ok
-        assert [one.state["secret"] for one in saver.list(CONFIG)][-1] == "plain secret 0"
+        assert [checkpoint.state["secret"] for checkpoint in saver.list(CONFIG)][-1] == "plain secret 0"
         assert saver.verify().ok
 
 
@@ -734,15 +735,13 @@ def test_damage_between_the_pieces_of_a_value_costs_only_the_changes_up_to_the_n
                 items = [*items, f"plain item {number}" * 8]
             saver.put(CONFIG, made(number, items=items))
         before = view(saver)[::-1]
-        frames = read_records(locate_log(tmp_path / "store"))[2:]
-        damaged = next(number for number in range(19, 200, 3) if not frames[number].is_keyframe)
-        keyframe = next(number for number in range(damaged, 200) if frames[number].is_keyframe)
         path = locate_log(tmp_path / "store")
-        start = frames[damaged].offset + 30
-        end = frames[damaged].end - 30
-        path.write_bytes(replace_bytes(path.read_bytes(), start, b"?" * (end - start)))
+        records = read_checkpoints(path)
+        damaged = next(number for number in range(19, 200, 3) if not records[number].is_keyframe)
+        keyframe = next(number for number in range(damaged, 200) if records[number].is_keyframe)
+        garbage = b"?" * (records[damaged].size - 60)
+        path.write_bytes(replace_bytes(path.read_bytes(), records[damaged].offset + 30, garbage))
         assert saver.repair().ok
-        assert [one[0] for one in view(saver)[::-1]] == [one[0] for one in before[:damaged] + before[keyframe:]]
         assert view(saver)[::-1] == before[:damaged] + before[keyframe:]
 
 
@@ -760,13 +759,13 @@ def test_a_failed_sync_reseals_what_was_acknowledged(tmp_path):
     with open_saver(root, BOTH, fsync="always", io=io) as saver:
         saver.put(CONFIG, made(70))
         before = view(saver)
-        old = {one.payload for one in read_records(locate_log(root))[2:]}
+        old = {record.payload for record in read_records(locate_log(root))[2:]}
         io.hook = fail_once
         with pytest.raises(CheckpointStorageError):
             saver.put(CONFIG, made(71))
         saver.put(CONFIG, made(72))
         assert view(saver)[1:] == before
-    assert not old & {one.payload for one in read_records(locate_log(root))[2:]}
+    assert not old & {record.payload for record in read_records(locate_log(root))[2:]}
     assert key_ids(root) == {"2025", "current"}
     with open_saver(root, BOTH) as saver:
         assert view(saver)[1:] == before

@@ -61,13 +61,16 @@ def seen(saver):
             config = RunnableConfig(thread, checkpoint_ns=namespace)
             ids = list_ids(saver, config)
             listed[namespace] = [
-                (one.id, repr(list(one.state.items())), repr(dict(one.metadata)), one.created_at,
-                 repr(saver.get_writes(config.with_check_point_id(one.id))), saver.tags_of(config.with_check_point_id(one.id)))
-                for one in saver.list(config)
+                (checkpoint.id, repr(list(checkpoint.state.items())), repr(dict(checkpoint.metadata)), checkpoint.created_at,
+                 repr(saver.get_writes(config.with_check_point_id(checkpoint.id))), saver.tags_of(config.with_check_point_id(checkpoint.id)))
+                for checkpoint in saver.list(config)
             ]  # fmt: skip
             assert len(ids) == len(listed[namespace])
         versions = [
-            [(one.id, repr(list(one.state.items()))) for one in saver.tag(RunnableConfig(thread), version).checkpoints]
+            [
+                (checkpoint.id, repr(list(checkpoint.state.items())))
+                for checkpoint in saver.tag(RunnableConfig(thread), version).checkpoints
+            ]
             for version in saver.versions_by_thread_id(thread)
         ]
         found[thread] = listed, versions
@@ -182,7 +185,10 @@ def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path, sweep
         with open_saver(root) as saver:
             try:
                 found = saver.get(RunnableConfig("plain"))
-                listed = [(one.id, repr(list(one.state.items()))) for one in saver.list(RunnableConfig("plain"))]
+                listed = [
+                    (checkpoint.id, repr(list(checkpoint.state.items())))
+                    for checkpoint in saver.list(RunnableConfig("plain"))
+                ]
             except CheckpointCorruptionError:
                 refused += 1
                 continue

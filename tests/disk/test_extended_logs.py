@@ -123,7 +123,7 @@ def test_zeros_that_cannot_be_cut_off_do_no_harm(tmp_path):
     assert locate_log(tmp_path).stat().st_size == BLOCK
     saver.put(CONFIG, made(1))
     assert saver.release(CONFIG).version == 1
-    assert [one.state["n"] for one in saver.tag(CONFIG).checkpoints] == [1, 0]
+    assert [checkpoint.state["n"] for checkpoint in saver.tag(CONFIG).checkpoints] == [1, 0]
     assert saver.verify().ok
     saver.close()
 

@@ -100,7 +100,7 @@ def forged(dice, frames):
 
 def readings(saver):
     """Every way to read a thread."""
-    yield lambda: [one.state for one in saver.list(CONFIG)]
+    yield lambda: [checkpoint.state for checkpoint in saver.list(CONFIG)]
     yield lambda: saver.get(CONFIG) and dict(saver.get(CONFIG).state)
     yield lambda: saver.history(CONFIG)
     yield lambda: saver.recent(CONFIG, limit=3)

@@ -51,7 +51,7 @@ def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config
     assert listed[3].state["n"] == 2
     with pytest.raises(CheckpointNotFoundError):
         _ = listed[4].state
-    assert [one.state["n"] for one in released.checkpoints[:2]] == [5, 4]
+    assert [checkpoint.state["n"] for checkpoint in released.checkpoints[:2]] == [5, 4]
     opener().delete("t")
     for one in (listed[5], released.checkpoints[2]):
         with pytest.raises(CheckpointNotFoundError, match="deleted"):
@@ -85,10 +85,10 @@ def test_a_state_serializer_of_the_users_own(tmp_path, config):
     for state in states:
         saver.put(config, Checkpoint(node_id="a", next_node_id="b", state=state))
     for reader in (saver, FileSystemSaver(tmp_path, Lines())):
-        assert [one.state for one in reader.list(config)] == states[::-1]
+        assert [checkpoint.state for checkpoint in reader.list(config)] == states[::-1]
     assert saver.size("t") < sum(len(Lines().dumps(state)) for state in states) / 3
     saver.prune(config, keep_last=2)
-    assert [one.state for one in FileSystemSaver(tmp_path, Lines()).list(config)] == states[:-3:-1]
+    assert [checkpoint.state for checkpoint in FileSystemSaver(tmp_path, Lines()).list(config)] == states[:-3:-1]
     with pytest.raises(CheckpointFormatError, match="state_serializer"):
         FileSystemSaver(tmp_path).get(config)
     from graphkit import CheckpointSerializationError
@@ -112,7 +112,7 @@ def test_interrupts_and_listings_decode_no_state(opener, config, monkeypatch):
     reader = opener()
     assert [waiting.payload for waiting in reader.interrupts()] == [{"ask": 1}]
     assert [info.status for info in reader.history(config)] == ["interrupted"]
-    frame = next(one for one in read_records(locate_log(saver.base_directory)) if one.type == CHECKPOINT)
+    frame = next(record for record in read_records(locate_log(saver.base_directory)) if record.type == CHECKPOINT)
     assert [info.size for info in reader.history(config)] == [frame.size]
     assert list_ids(reader, config) == [placed.checkpoint_id]
 

@@ -95,7 +95,7 @@ def observe(saver):
                 for namespace in saver.namespaces(thread)
             },
             [
-                [one.id for one in saver.tag(thread_config(thread), version).checkpoints]
+                [checkpoint.id for checkpoint in saver.tag(thread_config(thread), version).checkpoints]
                 for version in versions_of(saver, thread)
             ],
         )

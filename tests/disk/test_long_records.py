@@ -85,7 +85,7 @@ def by_id(states):
 
 
 def counted(root, type=DATA):
-    return sum(one.type == type for one in read_records(locate_log(root)))
+    return sum(record.type == type for record in read_records(locate_log(root)))
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -169,10 +169,10 @@ def test_copy_and_release_keep_all(tmp_path):
     with open_saver(tmp_path) as saver:
         saver.copy("t", "u")
         released = saver.release(CONFIG)
-        assert [dict(one.state) for one in reversed(released.checkpoints)] == states
+        assert [dict(checkpoint.state) for checkpoint in reversed(released.checkpoints)] == states
     expect(tmp_path, by_id(states), RunnableConfig("u"))
     with open_saver(tmp_path) as saver:
-        assert [dict(one.state) for one in reversed(saver.tag(CONFIG, 1).checkpoints)] == states
+        assert [dict(checkpoint.state) for checkpoint in reversed(saver.tag(CONFIG, 1).checkpoints)] == states
 
 
 def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
@@ -197,7 +197,7 @@ def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
 def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
     states = by_id(written(tmp_path))
     path = locate_log(tmp_path)
-    lost = next(one for one in read_records(path) if one.type == DATA)
+    lost = next(record for record in read_records(path) if record.type == DATA)
     path.write_bytes(replace_bytes(path.read_bytes(), lost.offset + 1000, os.urandom(200)))
     with open_saver(tmp_path) as saver:
         assert not saver.verify().ok

@@ -1,10 +1,12 @@
 """Random lives of a thread, under two savers that take turns, against a model that is a list."""
 
 import random
+from time import time_ns
 
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
+from graphkit.saver_kit import generate_id
 from graphkit.testing import same
 from graphkit.values import FrozenDict, freeze
 from tests.support.checkpoints import apply_update
@@ -39,8 +41,11 @@ class Life:
 
     def checkpoint(self):
         dice = self.dice
-        parent = dice.choice(self.history[-1:] * 8 + self.history) if self.history and dice.random() < 0.9 else None
-        state = parent.state if parent else freeze({})
+        parent = None
+        state = freeze({})
+        if self.history and dice.random() < 0.9:
+            parent = dice.choice(self.history[-1:] * 8 + self.history)
+            state = parent.state
         if parent and dice.random() < 0.5:
             state = self.saver.get(CONFIG.replace(checkpoint_id=parent.id)).state
         keys = dice.sample("abcdefgh", dice.randrange(4))
@@ -51,15 +56,17 @@ class Life:
             order = dice.sample(list(new), dice.randrange(len(new) + 1))
             new = FrozenDict({key: new[key] for key in order})
             changes = None
-        made = Checkpoint(
-            node_id=dice.choice("AB"), next_node_id=dice.choice(["A", "B", "C", None]), state=new,
-            metadata={key: dice.randrange(5) for key in dice.sample("pqrs", dice.randrange(4))},
-            parent_id=dice.choice([None, parent.id if parent else None]),
-        )  # fmt: skip
+        metadata = {key: dice.randrange(5) for key in dice.sample("pqrs", dice.randrange(4))}
         return Checkpoint.from_stored(
-            id=made.id, node_id=made.node_id, next_node_id=made.next_node_id, parent_id=made.parent_id,
-            created_us=made.created_us, metadata=made.metadata, state=new, changes=changes,
-        )  # fmt: skip
+            id=generate_id(),
+            node_id=dice.choice("AB"),
+            next_node_id=dice.choice(["A", "B", "C", None]),
+            parent_id=parent.id if parent and dice.random() < 0.5 else None,
+            created_us=time_ns() // 1000,
+            metadata=freeze(metadata),
+            state=new,
+            changes=changes,
+        )
 
     def put(self):
         made = self.checkpoint()
@@ -121,15 +128,16 @@ class Life:
         assert saver.get_writes(CONFIG.replace(checkpoint_id=found.id)) == self.writes.get(found.id, {})
 
     def live(self, steps):
-        deeds = [self.put] * 75 + [self.write] * 5 + [self.prune] * 3 + [self.release] + [self.reopen] * 5
-        for _ in range(steps):
-            self.dice.choice(deeds)()
+        deeds = {self.put: 75, self.write: 5, self.prune: 3, self.release: 1, self.reopen: 5}
+        for deed in self.dice.choices([*deeds], deeds.values(), k=steps):
+            deed()
             self.check(self.saver, all_of_it=self.dice.random() < 0.1)
         last = self.opener()
         self.check(last, all_of_it=True)
         for number, version in enumerate(self.versions, 1):
+            expected = [checkpoint.state for checkpoint in reversed(version)]
             kept = last.tag(CONFIG, number).checkpoints
-            assert [one.state for one in kept] == [one.state for one in reversed(version)]
+            assert [checkpoint.state for checkpoint in kept] == expected
 
 
 # Keyframes from very often to as the saver has it.

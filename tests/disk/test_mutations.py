@@ -351,7 +351,9 @@ def searching_without_proof():
 
     def find_at(self, offsets, id):
         for offset in offsets:
-            return next(one for one in reversed(self.load_index().checkpoints) if one.offset <= offset)
+            return next(
+                checkpoint for checkpoint in reversed(self.load_index().checkpoints) if checkpoint.offset <= offset
+            )
         return None
 
     return mock.patch.object(History, "_find_at", find_at)
@@ -527,7 +529,9 @@ def keyframes():
             saver = FileSystemSaver(root, fsync="never", compression=None)
             for number in range(300):
                 saver.put(config_of(), made(number, text="x" * length))
-            found = [one for one in read_records(locate_log(root)) if one.type == CHECKPOINT and one.is_keyframe]
+            found = [
+                record for record in read_records(locate_log(root)) if record.type == CHECKPOINT and record.is_keyframe
+            ]
             assert least <= len(found) <= most
 
 

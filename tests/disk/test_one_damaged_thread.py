@@ -70,11 +70,11 @@ def damaged(request, opener, tmp_path):
 
 def test_interrupts_and_search_return_the_others_and_tell_in_a_warning(damaged, caplog):
     saver, error = damaged
-    assert [one.thread_id for one in saver.interrupts()] == ["a", "c", "e"]
+    assert [interrupt.thread_id for interrupt in saver.interrupts()] == ["a", "c", "e"]
     assert [text for text in ("'b'", "'d'") if text not in caplog.text] == []
     caplog.clear()
-    assert [one.thread_id for one in saver.search({"step": 3})] == ["a", "c", "e"]
-    assert [one.thread_id for one in saver.search({}, limit=5)] == ["a"] * 4 + ["c"]
+    assert [info.thread_id for info in saver.search({"step": 3})] == ["a", "c", "e"]
+    assert [info.thread_id for info in saver.search({}, limit=5)] == ["a"] * 4 + ["c"]
     assert "thread 'b' is passed over" in caplog.text
     for use in (saver.interrupts, lambda thread: saver.search({}, thread_id=thread)):
         with pytest.raises(error):
@@ -135,7 +135,7 @@ def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(num
     for thread in "abc":
         saver.put(RunnableConfig(thread), make_checkpoint(0))
     refused = opener(io=refuse_logs_of(locate_thread("b").name, number))
-    assert [one.thread_id for one in refused.search({})] == ["a", "c"]
+    assert [info.thread_id for info in refused.search({})] == ["a", "c"]
     assert refused.interrupts() == []
     with pytest.raises(CheckpointStorageError, match="cannot prune b; all others are done") as caught:
         refused.prune(keep_last=1)
@@ -193,7 +193,7 @@ def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(op
     with as_an_ordinary_user():
         reader = opener()
         assert reader.threads() == ["a", "c"]
-        assert [one.thread_id for one in reader.search({})] == ["a", "c"]
+        assert [info.thread_id for info in reader.search({})] == ["a", "c"]
         assert reader.prune(keep_last=1) == 0
         assert {one.path for one in reader.verify().problems} == {path.name for path in closed}
         with pytest.raises(CheckpointStorageError, match="Permission denied"):
@@ -279,7 +279,10 @@ def contents(saver, thread):
     found = {}
     for namespace in ("", "one", "two"):
         config = RunnableConfig(thread, checkpoint_ns=namespace)
-        found[namespace] = [(one.id, one.state) for one in saver.list(config)], dict(saver.get_writes(config))
+        found[namespace] = (
+            [(checkpoint.id, checkpoint.state) for checkpoint in saver.list(config)],
+            dict(saver.get_writes(config)),
+        )
     return found
 
 

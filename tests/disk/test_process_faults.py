@@ -231,8 +231,8 @@ def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
         seen = []
         while any(worker.poll() is None for worker in started):
             found = [
-                (one.state["who"], one.state["n"], len(one.state["items"]))
-                for one in reversed(reader.list(config_of()))
+                (checkpoint.state["who"], checkpoint.state["n"], len(checkpoint.state["items"]))
+                for checkpoint in reversed(reader.list(config_of()))
             ]
             assert found[: len(seen)] == seen, "what was there stays, in its order"
             seen = found

@@ -107,7 +107,7 @@ def test_a_run_may_delete_its_own_thread(opener):
 
     app = graph([one_more, deleting, one_more]).compile(checkpoint_saver=saver)
     assert app.invoke({"n": 0}, T) == {"n": 3}
-    assert [one.node_id for one in saver.list(T)] == ["n2", "n1"]
+    assert [checkpoint.node_id for checkpoint in saver.list(T)] == ["n2", "n1"]
 
 
 OTHER = """

@@ -74,7 +74,7 @@ class Rebooting(Crashes):
     @staticmethod
     def _expect_alike(saver, config):
         ids = list_ids(saver, config)
-        assert [one.id for one in saver.history(config)] == ids
+        assert [info.id for info in saver.history(config)] == ids
         summary = saver.summary(config)
         latest = saver.get(config)
         assert (summary.checkpoints if summary else 0) == len(ids)

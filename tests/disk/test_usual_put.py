@@ -91,7 +91,9 @@ def test_what_is_known_of_a_change_makes_no_difference_to_a_reader(seed, compres
             assert saver.get(CONFIG).state == checkpoint.state
     assert saver.verify().ok
     for reader in (saver, FileSystemSaver(tmp_path)):
-        assert [(one.id, one.state) for one in reversed(reader.list(CONFIG))] == [(one.id, one.state) for one in puts]
+        assert [(checkpoint.id, checkpoint.state) for checkpoint in reversed(reader.list(CONFIG))] == [
+            (one.id, one.state) for one in puts
+        ]
     saver.close()
 
 
@@ -126,7 +128,7 @@ def test_metadata_whose_step_alone_changed_are_packed_as_if_compared_key_by_key(
             app.invoke(GraphResume(answer), CONFIG)
         app.update_state(CONFIG, {"n": 340})
         app.invoke({"n": 345}, RunnableConfig("t", metadata={"step": -1, "by": "caller"}))
-        steps = [one.metadata["step"] for one in reversed(saver.list(CONFIG))]
+        steps = [checkpoint.metadata["step"] for checkpoint in reversed(saver.list(CONFIG))]
         saver.close()
     assert known.count(True) > 300, "most steps are usual"
     assert known.count(False) > 3, "an input, an answer and an update are not"

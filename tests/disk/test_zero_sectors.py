@@ -225,11 +225,11 @@ def test_a_log_with_zeros_behind_it_is_used_as_any_other(tmp_path, call):
 def test_a_log_with_zeros_behind_it_is_released_and_deleted(tmp_path):
     extended(tmp_path)
     with open_saver(tmp_path) as saver:
-        assert [one.id for one in saver.release(CONFIG).checkpoints] == ["c2", "c1", "c0"]
+        assert [checkpoint.id for checkpoint in saver.release(CONFIG).checkpoints] == ["c2", "c1", "c0"]
         assert saver.verify().ok
         extend(next(tmp_path.glob("t-*/v000001.log")))
     with open_saver(tmp_path) as saver:
-        assert [one.id for one in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
+        assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
         report = saver.verify()
         assert report.ok, report.problems
         assert not saver.repair().changed
@@ -248,7 +248,7 @@ def test_a_deleted_and_a_released_log_with_zeros_behind_their_end_are_finished(t
         assert saver.verify().threads[0].unfinished == "release"
         assert saver.repair().finished == ("t",)
         assert saver.verify().ok
-        assert [one.id for one in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
+        assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
 
 
 def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):

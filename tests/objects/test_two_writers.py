@@ -205,7 +205,7 @@ def test_a_run_goes_on_in_another_object(url):
     graph = StateGraph({}).add_node("a", lambda state: {"n": 1}).add_node("b", ask)
     graph = graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
     graph.compile(checkpoint_saver=ObjectStoreSaver(url)).invoke({}, CONFIG)
-    assert [one.thread_id for one in ObjectStoreSaver(url).interrupts()] == ["t"]
+    assert [interrupt.thread_id for interrupt in ObjectStoreSaver(url).interrupts()] == ["t"]
 
 
 @pytest.mark.parametrize("wrong", ["", None, 3, "nonsense://x", "memory://a*b"])

@@ -30,15 +30,15 @@ READINGS = {
     "all threads": lambda saver, config: saver.threads(released=True),
     "get": lambda saver, config: show(filter(None, [saver.get(config)])),
     "list": lambda saver, config: show(saver.list(config)),
-    "history": lambda saver, config: [(one.id, one.tags, one.status) for one in saver.history(config)],
-    "recent": lambda saver, config: [one.id for one in saver.recent(config, limit=3)],
+    "history": lambda saver, config: [(info.id, info.tags, info.status) for info in saver.history(config)],
+    "recent": lambda saver, config: [info.id for info in saver.recent(config, limit=3)],
     "summary": lambda saver, config: [saver.summary(config)],
     "writes": lambda saver, config: [saver.get_writes(config)],
     "namespaces": lambda saver, config: saver.namespaces(config),
     "versions": lambda saver, config: [show(saver.tag(config, 1).checkpoints)] if config.thread == "v" else [],
     "replay": lambda saver, config: show(saver.replay(config)),
     "interrupts": lambda saver, config: saver.interrupts(),
-    "search": lambda saver, config: sorted(one.id for one in saver.search({"n": 2})),
+    "search": lambda saver, config: sorted(info.id for info in saver.search({"n": 2})),
 }
 NEED_NO_INDEX = {"threads", "all threads", "get", "list", "history", "recent", "summary", "namespaces", "replay"}
 """What finds all threads, or one thread, although the index of the threads is damaged; or is an error."""

@@ -32,7 +32,7 @@ def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(kind, reque
         )
         assert [round(length / RECORD) for (length,) in frames] == [4, 4, 3, 0, 5]
     with open_saver() as saver:
-        assert [len(one.state["text"]) for one in saver.list(T)] == [16 * RECORD, 11 * RECORD]
+        assert [len(checkpoint.state["text"]) for checkpoint in saver.list(T)] == [16 * RECORD, 11 * RECORD]
         assert saver.get(T).state["text"] == text + more
         assert saver.verify().ok
 
@@ -53,10 +53,10 @@ def test_no_statement_on_postgresql_has_more_bytes_than_the_server_accepts(serve
         for state in states:
             saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
         assert 0 < max(sent) < STATEMENT
-        assert [one.state for one in saver.list(T)] == states[::-1]
+        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
         assert saver.verify().ok
     with PostgresSaver(server.connection_string, schema=schema) as saver:
-        assert [one.state for one in saver.list(T)] == states[::-1]
+        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -75,8 +75,8 @@ def test_a_rewrite_reads_what_its_transaction_has_inserted(kind, request, monkey
         saver.compact("copy")
         assert saver.prune("copy", keep_last=5) == 2
     with open_saver() as saver:
-        assert [one.state for one in saver.list(T)] == states[::-1]
-        assert [one.state for one in saver.list(RunnableConfig("copy"))] == states[:1:-1]
+        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
+        assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("copy"))] == states[:1:-1]
         assert saver.verify().ok
 
 
@@ -97,8 +97,8 @@ def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
         assert saver.compact("t") > 0
         assert saver.prune("copy", keep_last=200) == 100
     with open_saver() as saver:
-        assert [one.state for one in saver.list(T)] == states[::-1]
-        assert [one.state for one in saver.list(RunnableConfig("copy"))] == states[:99:-1]
+        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
+        assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("copy"))] == states[:99:-1]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -117,5 +117,5 @@ def test_a_rewrite_reads_what_it_has_not_inserted_yet(kind, request):
         assert saver.prune("pruned", keep_last=3) == 1
     with open_saver() as saver:
         for thread in ("t", "copy", "pruned"):
-            assert [one.state for one in saver.list(RunnableConfig(thread))] == states[::-1]
+            assert [checkpoint.state for checkpoint in saver.list(RunnableConfig(thread))] == states[::-1]
         assert saver.verify().ok

@@ -8,7 +8,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from tests.support.checkpoints import list_numbers
 from tests.support.databases import limit_first_read
-from tests.support.logs import pack_frame
+from tests.support.logs import flip, pack_frame
 
 CONFIG = RunnableConfig("t")
 
@@ -119,12 +119,12 @@ def positions(saver):
 def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, positions, number):
     database = saver._database
     records = database.names.records
-    ((frame,),) = database.read(f"SELECT frame FROM {records} WHERE position = ?", (positions[number],))
-    changed = frame[:-9] + bytes([frame[-9] ^ 1]) + frame[-8:]
-    database.write(f"UPDATE {records} SET frame = ? WHERE position = ?", (changed, positions[number]))
+    position = positions[number]
+    ((frame,),) = database.read(f"SELECT frame FROM {records} WHERE position = ?", (position,))
+    database.write(f"UPDATE {records} SET frame = ? WHERE position = ?", (flip(frame, -9), position))
     with open_saver() as fresh, pytest.raises(CheckpointCorruptionError) as caught:
         fresh.get(CONFIG)
-    assert caught.value.offset == positions[number]
+    assert caught.value.offset == position
 
 
 @pytest.mark.sweep(3, of="number")

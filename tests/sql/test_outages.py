@@ -192,7 +192,7 @@ def test_a_read_only_database(sqlite_opener):
         ):
             with pytest.raises(CheckpointStorageError, match=r"readonly|read-only"):
                 use()
-        assert [one.state["number"] for one in saver.list(T)] == [2, 1, 0]
+        assert [checkpoint.state["number"] for checkpoint in saver.list(T)] == [2, 1, 0]
         saver._database.read("PRAGMA query_only = OFF")
         put(saver, {"number": 3})
         assert saver.verify().ok

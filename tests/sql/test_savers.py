@@ -58,7 +58,7 @@ def test_thousands_of_threads_from_sixteen_workers(saver, sweep):
         list(pool.map(work, threads))
     assert sorted(saver.threads()) == sorted(threads)
     for thread in sweep.some(threads, 50):
-        assert [one.state for one in saver.list(RunnableConfig(thread))] == [
+        assert [checkpoint.state for checkpoint in saver.list(RunnableConfig(thread))] == [
             {"thread": thread, "items": [0]},
             {"thread": thread, "items": []},
         ]
@@ -115,7 +115,7 @@ CHANGES = {
 USES = {
     "put": lambda saver, _: put(saver, {"items": [1]}).id,
     "put grown": lambda saver, last: put(saver, {"items": [*last.state["items"], "more"], "number": 99}).id,
-    "list": lambda saver, _: [one.state for one in saver.list(T)],
+    "list": lambda saver, _: [checkpoint.state for checkpoint in saver.list(T)],
     "get": lambda saver, last: (one := saver.get(T.with_check_point_id(last.id))) and one.state,
     "writes": lambda saver, last: saver.get_writes(T.with_check_point_id(last.id)),
 }
@@ -277,7 +277,10 @@ def test_a_commit_whose_outcome_stays_unknown_is_an_error_and_the_next_put_sees_
     with pytest.raises(OutcomeUnknownError):
         put(saver, {"items": []})
     put(saver, {"items": [1]})
-    assert [one.state.get("items") for one in open_saver().list(T)][:2] == [[1], ["item 0", "item 1", "item 2"]]
+    assert [checkpoint.state.get("items") for checkpoint in open_saver().list(T)][:2] == [
+        [1],
+        ["item 0", "item 1", "item 2"],
+    ]
     assert saver.verify().ok
 
 
@@ -334,7 +337,7 @@ def test_a_file_that_was_replaced_is_read_anew(sqlite_opener, tmp_path):
         path.unlink()
     other_path.rename(saver.db_file)
     assert list_ids(saver, T) == expected
-    assert [one.state["number"] for one in saver.list(T)] == [1, 0]
+    assert [checkpoint.state["number"] for checkpoint in saver.list(T)] == [1, 0]
     put(saver, {"number": 2})
     assert len(saver.list(T)) == 3
     assert saver.verify().ok
@@ -351,7 +354,7 @@ def test_values_of_any_length_come_back(open_saver, length, monkeypatch):
     state = {"bytes": os.urandom(length), "text": "x" * length, "list": [0] * min(length, 5000)}
     put(saver, state)
     put(saver, {**state, "more": 1})
-    assert [one.state for one in open_saver().list(T)] == [{**state, "more": 1}, state]
+    assert [checkpoint.state for checkpoint in open_saver().list(T)] == [{**state, "more": 1}, state]
     ((longest,),) = saver._database.read(f"SELECT max(length(frame)) FROM {saver._database.names.records}")
     assert longest <= (1 << 20) + 1000
     assert saver.verify().ok
@@ -396,7 +399,7 @@ def test_a_saver_works_after_a_fork(saver):
     child.join()
     assert child.exitcode == 0
     put(saver, {"number": "parent"})
-    assert [one.state["number"] for one in saver.list(T)] == ["parent", "child", 2, 1, 0]
+    assert [checkpoint.state["number"] for checkpoint in saver.list(T)] == ["parent", "child", 2, 1, 0]
     assert saver.verify().ok
 
 

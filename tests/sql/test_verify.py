@@ -177,7 +177,7 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
             assert watch.get(0) is None
         assert "changes are not reported here" in caplog.text
         other.register_types(Kind)
-        assert [one.metadata["kind"] for one in other.list(T)] == [Kind.Y, Kind.X]
+        assert [checkpoint.metadata["kind"] for checkpoint in other.list(T)] == [Kind.Y, Kind.X]
     run_sql(saver, "UPDATE {histories} SET keyframe = keyframe + 1 WHERE thread = 't'")
     with open_saver.opener() as other:
         ((thread, state, _),) = find_problems(other)

@@ -95,11 +95,12 @@ def test_a_small_change_deep_inside_is_a_small_record(opener, config):
     nested = {f"key {k}": {"values": [*range(10)], "name": f"name {k}"} for k in range(200)}
     for n in range(20):
         nested = {**nested, "key 77": {"values": [n], "name": "changed"}}
-        saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"nested": nested, "n": 1}))
+        saver.put(config, make_checkpoint(1, nested=nested))
     last = read_records(locate_log(saver.base_directory))[-1]
     assert last.size < 200
-    assert opener().get(config).state["nested"] == nested
-    assert list(opener().get(config).state["nested"]) == list(nested)
+    found = opener().get(config).state["nested"]
+    assert found == nested
+    assert list(found) == list(nested)
 
 
 def test_the_size_of_a_record_does_not_grow_with_the_history(opener, engine, config):

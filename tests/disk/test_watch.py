@@ -359,12 +359,15 @@ def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
     saver.put(config, make_checkpoint(1))
     path = locate_log(saver.base_directory)
     with saver.watch(config, interval=NEVER) as watch:
-        until(watch, to(saver.put(config, make_checkpoint(2)).checkpoint_id))
+        put = saver.put(config, make_checkpoint(2))
+        until(watch, to(put.checkpoint_id))
         with path.open("ab") as file:
             file.write(path.read_bytes()[64:84])
-        until(watch, to(saver.put(config.replace(checkpoint_ns="other"), make_checkpoint(0)).checkpoint_id))
-        found = until(watch, to(saver.put(config, make_checkpoint(3)).checkpoint_id))
-        assert [one.checkpoint.node_id for one in found][-1] == "n3"
+        put = saver.put(config.replace(checkpoint_ns="other"), make_checkpoint(0))
+        until(watch, to(put.checkpoint_id))
+        put = saver.put(config, make_checkpoint(3))
+        found = until(watch, to(put.checkpoint_id))
+        assert found[-1].checkpoint.node_id == "n3"
 
 
 def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):

@@ -15,14 +15,20 @@ from graphkit._records.config import (
     RunnableConfig as RunnableConfig,
     StreamMode as StreamMode,
 )
-from graphkit._records.context import GraphInterrupt as GraphInterrupt, interrupt as interrupt
+from graphkit._records.context import (
+    GraphInterrupt as GraphInterrupt,
+    GraphInterruptException as GraphInterruptException,
+    interrupt as interrupt,
+)
 from graphkit._records.output import (
     CheckpointInfo as CheckpointInfo,
     Command as Command,
+    GraphInput as GraphInput,
     GraphResume as GraphResume,
     HistorySummary as HistorySummary,
     InterruptableAction as InterruptableAction,
     InterruptionMetadata as InterruptionMetadata,
+    MapProgress as MapProgress,
     NodeOutput as NodeOutput,
     StateSnapshot as StateSnapshot,
     StreamingOutput as StreamingOutput,
@@ -43,6 +49,7 @@ from graphkit._values.channels import (
 )
 from graphkit._values.state import (
     AgentState as AgentState,
+    MapFailure as MapFailure,
     MessagesState as MessagesState,
     StateSerializer as StateSerializer,
 )
@@ -116,7 +123,9 @@ __all__ = [
     "CompiledGraph",
     "DefaultThreadWarning",
     "Event",
+    "GraphInput",
     "GraphInterrupt",
+    "GraphInterruptException",
     "GraphKitError",
     "GraphRepresentation",
     "GraphResume",
@@ -128,6 +137,8 @@ __all__ = [
     "HistorySummary",
     "InterruptableAction",
     "InterruptionMetadata",
+    "MapFailure",
+    "MapProgress",
     "MaxIterationsError",
     "McpServerError",
     "McpToolError",

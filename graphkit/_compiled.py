@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast, final
+from typing import Any, Final, Generic, Literal, NoReturn, TypeAlias, TypedDict, Unpack, cast, final, overload
 from weakref import WeakValueDictionary
 
 from graphkit._diagram.render import GraphRepresentation, draw
@@ -19,22 +19,38 @@ from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
 from graphkit._engine.program import Program, find_programs
 from graphkit._engine.reporter import RunReporter
-from graphkit._engine.state import RunState, is_update
+from graphkit._engine.state import RunState
+from graphkit._engine.streams import STEP_MODES, aselect_items, select_items
 from graphkit._engine.update import Update
 from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
+from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
-from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, WaitingInterrupt
+from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._to_thread import run_in_thread
-from graphkit._values.state import AgentState
-from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError
+from graphkit._values.state import StateT
+from graphkit._wording import check_options, explain_name, suggest
+from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError, GraphStateError
 
-Input = Mapping[str, Any] | GraphResume | None
-"""Starts a run (a mapping, merged into the state) or resumes one (GraphResume, or None)."""
+Input: TypeAlias = Mapping[str, Any] | StateT | GraphResume | Command | None
+"""Starts a run (a mapping or an object of the schema, merged into the state) or resumes one (GraphResume, or None)."""
+StepMode: TypeAlias = Literal[
+    "values", "updates", "snapshots", StreamMode.VALUES, StreamMode.UPDATES, StreamMode.SNAPSHOTS
+]
+"""The modes of a stream of outputs."""
+
+
+class RunOptions(TypedDict, total=False):
+    """The keywords of `invoke` and `stream`: options of `compile` that one run may have of its own."""
+
+    interrupt_before: Collection[str]
+    interrupt_after: Collection[str]
+
+
 _WARNED: Final[WeakValueDictionary[int, BaseCheckpointSaver]] = WeakValueDictionary()
 """The savers that the warning was given for, by id(); not a set, because a saver may be
 unhashable."""
@@ -54,8 +70,8 @@ class _History:
 
 
 @final
-class CompiledGraph(JavaNames):
-    """A graph that can be run.
+class CompiledGraph(JavaNames, Generic[StateT]):
+    """A graph that can be run; generic in the type of its state.
 
     Several threads may use it at the same time. One thread id can have one run at a time.
 
@@ -72,6 +88,14 @@ class CompiledGraph(JavaNames):
         if config.checkpoint_saver is not None and topology.schema.types:
             config.checkpoint_saver.register_types(*topology.schema.types)
 
+    def __repr__(self) -> str:
+        """Return the nodes, and the options that are not at their defaults: the saver, the interrupts."""
+        return f"CompiledGraph(nodes: {', '.join(self.topology.nodes)}; {self.compile_config!r})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say how a method of other libraries is called here."""
+        raise AttributeError(f"a CompiledGraph has no {name!r}{explain_name(name) or suggest(name, dir(type(self)))}")
+
     @property
     def topology(self) -> Topology:
         """The checked graph."""
@@ -84,7 +108,7 @@ class CompiledGraph(JavaNames):
 
     # Running
 
-    def invoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
+    def invoke(self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]) -> StateT:
         """Run the graph to the end or the next stop, and return the state there.
 
         Args:
@@ -92,35 +116,75 @@ class CompiledGraph(JavaNames):
                 of `checkpoint_id`. GraphResume or None resumes the run at the stored next node.
             config: the thread, and options of this run.
         """
-        final = self.invoke_final(input, config)
-        if final is None:
-            return None
-        return final.state
+        return self.invoke_final(input, config, **options).state
 
-    def invoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
+    def invoke_final(
+        self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
+    ) -> NodeOutput[StateT]:
         """As `invoke`, but return the last output: InterruptionMetadata if the run stopped."""
-        last = None
-        for last in self.stream(input, config):  # noqa: B007 - the last one is returned
+        config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
+        last: NodeOutput[StateT]
+        for last in self.stream(input, config, **options):  # noqa: B007 - every run has a last output
             pass
         return last
 
-    def stream(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
+    @overload
+    def stream(
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: StepMode | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Iterator[NodeOutput[StateT]]: ...
+    @overload
+    def stream(
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: list[Any] | tuple[Any, ...],
+        **options: Unpack[RunOptions],
+    ) -> Iterator[tuple[StreamMode, Any]]: ...
+    @overload
+    def stream(
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: StreamMode | str,
+        **options: Unpack[RunOptions],
+    ) -> Iterator[Any]: ...
+    def stream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None, **options: Unpack[RunOptions]
+    ) -> Iterator[Any]:
         """Run the graph, and yield START, each node and END as the run reaches them.
 
         If the run stops, the last output is InterruptionMetadata. The run starts when the caller
         asks for the first output. Closing the iterator stops the run at a node boundary, with
         everything stored. Before the run emits its last output, everything is stored and the run
         lock is released.
+
+        Args:
+            input: as in `invoke`.
+            config: the thread, and options of this run.
+            stream_mode: overrides that of the config, see StreamMode. With "custom", the items are
+                what nodes dispatch and yield while they run, and the run goes on in a thread of its
+                own. A list of modes yields pairs of a mode and its item.
         """
         self._refuse_async()
-        run = self._make_run(input, config)
-        return Driver(run, active_runs=self._running).drive(run.steps())
+        config = _with_stream_mode(config, stream_mode)
+        run = self._make_run(input, config, options)
+        outputs = Driver(run, active_runs=self._running).drive(run.steps())
+        if config.stream_mode in STEP_MODES:
+            return outputs
+        return select_items(outputs, run.history)
 
-    def stream_snapshots(self, input: Input, config: ConfigLike = None) -> Iterator[NodeOutput]:
+    def stream_snapshots(self, input: Input[StateT], config: ConfigLike = None) -> Iterator[NodeOutput[StateT]]:
         """As `stream`, with a StateSnapshot for every stored checkpoint."""
         return self.stream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
-    def resume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
+    def resume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> StateT:
         """Continue a thread where its last run stopped; return the state at the end or next stop.
 
         Args:
@@ -155,7 +219,7 @@ class CompiledGraph(JavaNames):
 
     # Inspecting
 
-    def state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+    def state_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """Return the snapshot of a checkpoint; None if it does not exist.
 
         Args:
@@ -167,7 +231,7 @@ class CompiledGraph(JavaNames):
             return None
         return self._make_snapshot(config, checkpoint)
 
-    def get_state(self, config: ConfigLike = None) -> StateSnapshot:
+    def get_state(self, config: ConfigLike = None) -> StateSnapshot[StateT]:
         """As `state_of`.
 
         Raises:
@@ -175,7 +239,7 @@ class CompiledGraph(JavaNames):
         """
         return _require_snapshot(self.state_of(config), config)
 
-    def get_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
+    def get_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot[StateT]]:
         """Return the snapshots of a thread, newest first; empty for an unknown thread.
 
         A snapshot decodes its state on access.
@@ -184,7 +248,7 @@ class CompiledGraph(JavaNames):
         checkpoints = self._find_history(config).saver.list(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
-    def last_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+    def last_state_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """Return the latest snapshot of a thread, or None.
 
         Args:
@@ -261,35 +325,68 @@ class CompiledGraph(JavaNames):
 
     # Async methods
 
-    async def ainvoke(self, input: Input, config: ConfigLike = None) -> AgentState | None:
+    async def ainvoke(self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]) -> StateT:
         """As `invoke`. Synchronous nodes run in a thread."""
-        final = await self.ainvoke_final(input, config)
-        if final is None:
-            return None
-        return final.state
+        return (await self.ainvoke_final(input, config, **options)).state
 
-    async def ainvoke_final(self, input: Input, config: ConfigLike = None) -> NodeOutput | InterruptionMetadata | None:
+    async def ainvoke_final(
+        self, input: Input[StateT], config: ConfigLike = None, **options: Unpack[RunOptions]
+    ) -> NodeOutput[StateT]:
         """As `invoke_final`."""
-        last = None
-        async for last in self.astream(input, config):  # noqa: B007
+        config = RunnableConfig.of(config).with_stream_mode(StreamMode.VALUES)
+        last: NodeOutput[StateT]
+        async for last in self.astream(input, config, **options):  # noqa: B007
             pass
         return last
 
-    def astream(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
-        """As `stream`."""
-        run = self._make_run(input, config)
-        return Driver(run, active_runs=self._running).adrive(run.steps())
+    @overload
+    def astream(
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: StepMode | None = None,
+        **options: Unpack[RunOptions],
+    ) -> AsyncIterator[NodeOutput[StateT]]: ...
+    @overload
+    def astream(
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: list[Any] | tuple[Any, ...],
+        **options: Unpack[RunOptions],
+    ) -> AsyncIterator[tuple[StreamMode, Any]]: ...
+    @overload
+    def astream(
+        self,
+        input: Input[StateT],
+        config: ConfigLike = None,
+        *,
+        stream_mode: StreamMode | str,
+        **options: Unpack[RunOptions],
+    ) -> AsyncIterator[Any]: ...
+    def astream(
+        self, input: Input[StateT], config: ConfigLike = None, *, stream_mode: Any = None, **options: Unpack[RunOptions]
+    ) -> AsyncIterator[Any]:
+        """As `stream`. With mode "custom", the run goes on in an asyncio task of its own."""
+        config = _with_stream_mode(config, stream_mode)
+        run = self._make_run(input, config, options)
+        outputs = Driver(run, active_runs=self._running).adrive(run.steps())
+        if config.stream_mode in STEP_MODES:
+            return outputs
+        return aselect_items(outputs, run.history)
 
-    def astream_snapshots(self, input: Input, config: ConfigLike = None) -> AsyncIterator[NodeOutput]:
+    def astream_snapshots(self, input: Input[StateT], config: ConfigLike = None) -> AsyncIterator[NodeOutput[StateT]]:
         """As `stream_snapshots`."""
         return self.astream(input, RunnableConfig.of(config).with_stream_mode(StreamMode.SNAPSHOTS))
 
-    async def aresume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> AgentState | None:
+    async def aresume(self, thread: str | ConfigLike = None, checkpoint_id: str | None = None) -> StateT:
         """As `resume`."""
         config = await run_in_thread(self._resolve_config, thread, checkpoint_id)
         return await self.ainvoke(None, config)
 
-    async def astate_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+    async def astate_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """As `state_of`."""
         config = RunnableConfig.of(config)
         checkpoint = await self._find_history(config).saver.aget(config)
@@ -297,17 +394,17 @@ class CompiledGraph(JavaNames):
             return None
         return self._make_snapshot(config, checkpoint)
 
-    async def aget_state(self, config: ConfigLike = None) -> StateSnapshot:
+    async def aget_state(self, config: ConfigLike = None) -> StateSnapshot[StateT]:
         """As `get_state`."""
         return _require_snapshot(await self.astate_of(config), config)
 
-    async def aget_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot]:
+    async def aget_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot[StateT]]:
         """As `get_state_history`."""
         config = RunnableConfig.of(config)
         checkpoints = await self._find_history(config).saver.alist(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
 
-    async def alast_state_of(self, config: ConfigLike = None) -> StateSnapshot | None:
+    async def alast_state_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """As `last_state_of`."""
         return await self.astate_of(RunnableConfig.of(config).with_check_point_id(None))
 
@@ -326,10 +423,27 @@ class CompiledGraph(JavaNames):
 
     # Helpers
 
-    def _make_run(self, input: Input, config: ConfigLike) -> Run:
+    def _make_run(self, input: Input[StateT], config: ConfigLike, options: RunOptions) -> Run:
         config = RunnableConfig.of(config)
         _warn_of_default_thread(self.compile_config.saver, config)
-        return Run(RunHistory(self.program, config, self.compile_config.saver), _parse_input(input))
+        run_input = _parse_input(input, self.topology.schema)
+        return Run(RunHistory(self._find_program(options), config, self.compile_config.saver), run_input)
+
+    def _find_program(self, options: RunOptions) -> Program:
+        """Return the graph under the options of one run.
+
+        Raises:
+            TypeError: there is no such option.
+            GraphStateError: a stop names no node of the graph.
+        """
+        if not options:
+            return self.program
+        check_options("a run", options, RunOptions.__annotations__)
+        program = self.program.with_options(self.compile_config.replace(**options))
+        for name in (*program.options.interrupt_before, *program.options.interrupt_after):
+            if name not in self.topology.nodes:
+                raise GraphStateError(f"a stop names {name!r}, which is not a node of the graph")
+        return program
 
     def _make_update(
         self,
@@ -385,16 +499,16 @@ class CompiledGraph(JavaNames):
             return config
         return config.with_check_point_id(checkpoint_id)
 
-    def _make_snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot:
+    def _make_snapshot(self, config: RunnableConfig, checkpoint: Checkpoint) -> StateSnapshot[StateT]:
         read_state = partial(self._read_state, config, checkpoint)
         return StateSnapshot(checkpoint, config, read_state, self._find_waiting_interrupts)
 
-    def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> AgentState:
+    def _read_state(self, config: RunnableConfig, checkpoint: Checkpoint, _stored: Any) -> StateT:
         """Return the state of a checkpoint as nodes receive it: migrated, as a state object."""
         program = self._find_history(config).program
         state = RunState(program.topology, RunReporter(config, 0, has_saver=False))
         state.move_to(checkpoint, program.options.migrations)
-        return state.schema.state_factory(state.data)
+        return cast("StateT", state.schema.state_factory(state.data))
 
     def _find_waiting_interrupts(self, config: RunnableConfig) -> Sequence[WaitingInterrupt]:
         """Return the pending interrupts of a checkpoint, and those in nested graphs for which it waits."""
@@ -440,14 +554,25 @@ class CompiledGraph(JavaNames):
         return self.compile_config
 
 
-def _parse_input(input: Any) -> Mapping[str, Any] | GraphResume:
+def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphResume:
     if input is None:
         return GraphResume()
-    if isinstance(input, GraphResume) or is_update(input):
-        return cast("Mapping[str, Any] | GraphResume", input)
+    if isinstance(input, GraphResume):
+        return input
+    if isinstance(input, Command) and input.goto is None:  # as LangGraph's users write it
+        return GraphResume(input.resume, update=input.update or None)
+    if schema.is_update(input):
+        return schema.to_mapping(input)
     raise GraphRunnerError(
         f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(input).__name__}"
     )
+
+
+def _with_stream_mode(config: ConfigLike, stream_mode: Any) -> RunnableConfig:
+    config = RunnableConfig.of(config)
+    if stream_mode is None:
+        return config
+    return config.with_stream_mode(stream_mode)
 
 
 def _warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableConfig) -> None:
@@ -486,7 +611,7 @@ def _find_thread_of_run(saver: BaseCheckpointSaver, run_id: str) -> RunnableConf
     return None
 
 
-def _require_snapshot(snapshot: StateSnapshot | None, config: ConfigLike) -> StateSnapshot:
+def _require_snapshot(snapshot: StateSnapshot[StateT] | None, config: ConfigLike) -> StateSnapshot[StateT]:
     if snapshot is None:
         raise checkpoint_not_found(RunnableConfig.of(config))
     return snapshot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 _HEAD: Final = re.compile(r"\d+ validation errors? for ([^\n]+)\n")
@@ -17,6 +17,23 @@ _SENTENCES: Final = (
     ("Extra inputs are not permitted", "is unknown"),
 )
 """Prefixes of pydantic's messages, and their replacements."""
+
+
+_NAMES_ELSEWHERE: Final[Mapping[str, str]] = {
+    "abatch": "run several threads at once with asyncio.gather(app.ainvoke(...), ...)",
+    "astream_events": "use astream(..., stream_mode=['updates', 'custom']), or observers",
+    "batch": "run several threads at once: map app.invoke on a ThreadPoolExecutor",
+    "bulk_update_state": "call update_state for each update",
+    "cache": "config.once() keeps a result within a thread",
+    "context": "pass it in the config, RunnableConfig(metadata={...}); nodes read config.get_metadata(...)",
+    "debug": "observers=['log'] logs each step",
+    "get_subgraphs": "get_state(RunnableConfig(thread, checkpoint_ns=node)) shows a nested graph",
+    "name": "it is graph_id",
+    "recursion_limit": "it is max_iterations of compile() and of RunnableConfig",
+    "store": "nodes use a store of their own; langgraph.FileSystemStore is one",
+    "with_config": "pass a config to each call; functools.partial(app.invoke, config=config) keeps one",
+}
+"""What users of LangGraph look for, and how it is done here."""
 
 
 def message_of(error: BaseException) -> str:
@@ -54,6 +71,27 @@ def suggest(
     if not matches:
         return ""
     return f"; did you mean {' or '.join(map(show, matches))}?"
+
+
+def explain_name(name: str) -> str:
+    """Return the end of a message about a name of LangGraph: how it is done here; "" for other names."""
+    if name not in _NAMES_ELSEWHERE:
+        return ""
+    return f": {_NAMES_ELSEWHERE[name]}"
+
+
+def check_options(owner: str, options: Iterable[str], known: Iterable[str]) -> None:
+    """Check the names of keywords.
+
+    Raises:
+        TypeError: there is no such option. The message names the nearest one, or what is used instead.
+    """
+    names = sorted(known)
+    for option in options:
+        if option in names:
+            continue
+        hint = explain_name(option) or suggest(option, names, most=1) or f"; it has {', '.join(names)}"
+        raise TypeError(f"{owner} has no option {option!r}{hint}")
 
 
 def simplify_message(message: str) -> str:

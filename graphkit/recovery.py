@@ -22,7 +22,7 @@ from graphkit._saver.capabilities import SupportsRepair
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.incomplete import StoredCheckpoint
 from graphkit._to_thread import run_in_thread
-from graphkit._values.state import AgentState
+from graphkit._values.state import StateT
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointNotFoundError
 
 __all__ = ["arecover", "last_good", "recover"]
@@ -57,8 +57,8 @@ def last_good(saver: BaseCheckpointSaver, thread: ThreadLike = None) -> Checkpoi
 
 
 def recover(
-    graph: CompiledGraph, thread: ThreadLike = None, *, modifications: Mapping[str, Any] | None = None
-) -> AgentState | None:
+    graph: CompiledGraph[StateT], thread: ThreadLike = None, *, modifications: Mapping[str, Any] | None = None
+) -> StateT:
     """Resume a thread at its last good checkpoint; return the state at the end or at the next stop.
 
     After a failure or a crash, that is the latest checkpoint: the node that failed runs again, and
@@ -82,14 +82,14 @@ def recover(
 
 
 async def arecover(
-    graph: CompiledGraph, thread: ThreadLike = None, *, modifications: Mapping[str, Any] | None = None
-) -> AgentState | None:
+    graph: CompiledGraph[StateT], thread: ThreadLike = None, *, modifications: Mapping[str, Any] | None = None
+) -> StateT:
     """As `recover`."""
     await run_in_thread(_restore_last_good, _saver_of(graph), thread)
     return await graph.ainvoke(_resume(modifications), RunnableConfig(resolve_thread_id(thread)))
 
 
-def _saver_of(graph: CompiledGraph) -> BaseCheckpointSaver:
+def _saver_of(graph: CompiledGraph[StateT]) -> BaseCheckpointSaver:
     saver = graph.compile_config.saver
     if saver is None:
         raise CheckpointerConfigurationError("no saver is configured: compile the graph with checkpoint_saver=...")

@@ -27,11 +27,11 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
 from graphkit._saver.versions import HasVersions
-from graphkit._transfer.copying import CopiedThread, ThreadCopier
-from graphkit._transfer.exporting import ThreadExporter
+from graphkit._transfer.copying import CopyCounts, ThreadCopier
 from graphkit._transfer.importing import ThreadImporter
 from graphkit._transfer.lines import FORMAT, Form, LineReader
-from graphkit._transfer.logs import export_log_lines, find_root, import_logs
+from graphkit._transfer.logs import export_log_lines, find_directory, import_logs
+from graphkit._transfer.thread_reader import ThreadReader
 from graphkit._values.json_values import JsonValueCodec, format_line
 from graphkit.errors import (
     AccessDeniedError,
@@ -138,37 +138,25 @@ def copy_threads(
         ThreadBusyError: a run held a thread until `lock_timeout` of the saver. All other threads are
             copied; after a wait in vain, no other run is waited for.
     """
-    wanted = threads
-    if wanted is None:
-        wanted = source.threads(released=versions)
-    chosen = [*dict.fromkeys(wanted)]
+    chosen = [*dict.fromkeys(source.threads(released=versions) if threads is None else threads)]
     _check_copy(source, target, chosen, versions=versions, plaintext=plaintext)
     if threads is not None:
         for thread_id in chosen:
             ThreadCopier(source, target, thread_id, versions=versions).check_exists()
     failed = FailedThreads("copy", total=len(chosen), catches=_OF_ONE_THREAD)
     skipped: list[str] = []
-    total = CopiedThread()
+    counts = CopyCounts()
     for done, thread_id in enumerate(chosen, 1):
         with failed.catch(thread_id):
             # Runs of many threads must not be waited for one after the other.
             lock_timeout = 0.0 if failed.has_waited else None
             copier = ThreadCopier(source, target, thread_id, versions=versions)
-            copied = copier.copy(lock_timeout)
-            total.add(copied)
-            if copied.is_skipped:
+            if not copier.copy(counts, lock_timeout):
                 skipped.append(thread_id)
         if progress is not None:
             progress(done, len(chosen), thread_id)
     failed.raise_if_any()
-    return Copied(
-        threads=chosen,
-        skipped_threads=skipped,
-        checkpoints=total.checkpoints,
-        skipped_checkpoints=total.skipped_checkpoints,
-        versions=total.versions,
-        skipped_versions=total.skipped_versions,
-    )
+    return Copied(threads=chosen, skipped_threads=skipped, **vars(counts))
 
 
 def _check_copy(
@@ -242,7 +230,7 @@ def export_threads(
         CheckpointSerializationError: a value has a type that is not in `types`.
     """
     if format == "logs":
-        find_root(saver)
+        find_directory(saver)
         if not versions:
             raise CheckpointerConfigurationError("logs are exported with their versions; leave versions=False out")
     elif saver.seals_records and not plaintext:
@@ -251,22 +239,17 @@ def export_threads(
             "`graphkit export --raw`; of a database, copy it to a sealed directory first), or ask for plaintext "
             "(plaintext=True, --plaintext)"
         )
-    chosen = threads
-    if chosen is None:
-        chosen = saver.threads(released=versions)
-    content = "threads"
-    if format == "logs":
-        content = "logs"
-    yield format_line({"graphkit": content, "format": FORMAT})
+    chosen = saver.threads(released=versions) if threads is None else threads
+    yield format_line({"graphkit": "logs" if format == "logs" else "threads", "format": FORMAT})
     for done, thread_id in enumerate(chosen, 1):
         if format == "logs":
             yield from export_log_lines(saver, thread_id)
         else:
             refuse_incomplete(saver, thread_id)
             yield format_line({"thread": thread_id})
-            exporter = ThreadExporter(saver, thread_id, JsonValueCodec(types))
-            exporter.check_namespaces_known()
-            yield from exporter.lines(versions=versions)
+            reader = ThreadReader(saver, thread_id, JsonValueCodec(types))
+            reader.check_namespaces_known()
+            yield from reader.lines(versions=versions)
         progress(done, len(chosen), thread_id)
 
 
@@ -323,7 +306,7 @@ def import_threads(
     source = LineReader(lines)
     form = source.read_head(format)
     if form == "logs":
-        find_root(saver)
+        find_directory(saver)
         if rename is not str:
             raise CheckpointerConfigurationError("a log contains the id of its thread: the thread cannot be renamed")
     saver.register_types(*types)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from graphkit._build.flatten import FlattenedGraph
-from graphkit._build.joins import find_forks
+from graphkit._build.joins import find_chosen_fork, find_forks
 from graphkit._build.reachability import find_reachability_problems
 from graphkit._engine.calls import compose_call
 from graphkit._plan.checkpoint_when import find_node_ids
@@ -51,7 +52,8 @@ def build_topology(
 
     nodes = {node.id: _prepare_node(node, config) for node in graph.nodes.values()}
     edges = _prepare_edges(graph.edges, forks)
-    topology = Topology(nodes, forks, edges, schema, graph.aliases)
+    choose = partial(find_chosen_fork, graph.edges, graph.nodes)
+    topology = Topology(nodes, forks, edges, schema, graph.aliases, choose=choose)
     return topology, config.replace(interrupt_before=interrupt_before)
 
 

@@ -21,6 +21,7 @@ from typing import Final, final
 
 from graphkit._plan.topology import Condition, Fork, Node, Targets, fork_id
 from graphkit._records.config import END
+from graphkit.errors import GraphStateError
 
 Successors = Mapping[str, Sequence[str]]
 """Node -> the nodes to which it may lead."""
@@ -57,6 +58,21 @@ def find_forks(
     for fork in forks.values():
         problems += _find_nesting_problems(fork, forks)
     return forks, problems
+
+
+def find_chosen_fork(
+    edges: Mapping[str, Targets], nodes: Mapping[str, Node], source: str, heads: Sequence[str]
+) -> Fork:
+    """Return the fork of several targets of a condition.
+
+    Raises:
+        GraphStateError: the branches do not meet.
+    """
+    chosen = {**edges, source: list(heads)}
+    try:
+        return _JoinSearch(source, chosen, _find_successors(chosen, nodes)).find_fork()
+    except _NoJoinError as error:
+        raise GraphStateError(f"the branches out of {source!r} cannot be joined: {error}") from error
 
 
 def _find_successors(edges: Mapping[str, Targets], nodes: Mapping[str, Node]) -> Successors:

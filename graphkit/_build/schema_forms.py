@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from graphkit._plan.schema import (
+    DataclassSchema,
     StateSchema,
     find_application_types,
     is_pydantic_model,
@@ -22,7 +24,7 @@ def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
     """Read a schema argument.
 
     Args:
-        schema: channels, a state class, a TypedDict, a pydantic model, a state factory, a
+        schema: channels, a state class, a TypedDict, a dataclass, a pydantic model, a state factory, a
             serializer, or a StateSchema.
         state_factory: a state factory or a serializer; overrides that of the schema.
 
@@ -34,6 +36,9 @@ def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
         parsed.serializer = state_factory
     elif state_factory is not None:
         parsed.state_factory = _parse_state_factory(state_factory)
+    if parsed.serializer is not None:
+        for key in parsed.serializer.transient_attributes:
+            parsed.make_transient(key)
     return parsed
 
 
@@ -49,7 +54,8 @@ def _parse(schema: Any) -> StateSchema:
     if callable(schema):
         return StateSchema({}, _parse_state_factory(schema))
     raise GraphStateError(
-        f"a schema must be a dict of channels, an AgentState class, a TypedDict or a pydantic model, not {schema!r}"
+        f"a schema must be a dict of channels, an AgentState class, a TypedDict, a dataclass or a "
+        f"pydantic model, not {schema!r}"
     )
 
 
@@ -73,18 +79,25 @@ def _parse_class(schema: type) -> StateSchema:
         from graphkit._plan.pydantic_schema import PydanticSchema
 
         return PydanticSchema(schema)
+    if dataclasses.is_dataclass(schema):
+        return DataclassSchema(schema, _read_hints(schema))
     raise GraphStateError(
-        f"{schema.__name__} cannot be a schema: use an AgentState class with a SCHEMA, a TypedDict or a pydantic model"
+        f"{schema.__name__} cannot be a schema: use an AgentState class with a SCHEMA, a TypedDict, a dataclass or a "
+        f"pydantic model"
     )
 
 
 def _parse_typed_dict(schema: type) -> StateSchema:
-    try:
-        hints = typing.get_type_hints(schema, include_extras=True)
-    except NameError as error:
-        raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
+    hints = _read_hints(schema)
     types = find_application_types(hints.values())
     return StateSchema(read_channels(hints), keys=hints, types=types, closed_as=schema.__name__)
+
+
+def _read_hints(schema: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(schema, include_extras=True)
+    except NameError as error:
+        raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
 
 
 def _parse_state_factory(state_factory: Any) -> Callable[[Any], AgentState]:

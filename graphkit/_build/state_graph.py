@@ -6,23 +6,25 @@ Ports langgraph4j's StateGraph and MessagesStateGraph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
+from graphkit._build.actions import AnyEdgeAction, AnyNodeAction
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._build.schema_forms import parse_schema
 from graphkit._compiled import CompiledGraph
 from graphkit._diagram.render import GraphRepresentation, draw
 from graphkit._java_names import JavaNames
 from graphkit._option_checks import check_count, check_seconds
-from graphkit._plan.compile_config import CompileConfig
+from graphkit._plan.compile_config import CompileConfig, CompileOptions, parse_options
 from graphkit._plan.definition import GraphDefinition, Hook, HookKind
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Call, Condition, Node, StateItems, parse_node_id
 from graphkit._records.config import END, START
 from graphkit._values.channels import Channel
-from graphkit._values.state import AgentState, MessagesState, StateSerializer
+from graphkit._values.state import AgentState, MessagesState, StateSerializer, StateT
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
@@ -31,20 +33,36 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-class StateGraph(JavaNames):
+class StateGraph(JavaNames, Generic[StateT]):
     """A graph under construction: nodes, edges, hooks, and the schema of its state.
+
+    Type checkers read the type of the state from the schema: a TypedDict, a dataclass, a pydantic
+    model or an AgentState subclass is the type itself; with a mapping of channels it is AgentState.
+    At run time a node receives an AgentState that reads like it.
 
     Every method that adds something returns the graph. It raises at once if the new part is wrong
     in itself; `compile` reports everything that is wrong with the graph as a whole. A compiled
     graph does not change when its StateGraph does.
     """
 
+    @overload
+    def __init__(
+        self: StateGraph[AgentState],
+        schema: Mapping[str, Channel] | StateSerializer | StateSchema,
+        state_factory: StateSerializer | None = None,
+    ) -> None: ...
+    @overload
+    def __init__(self, schema: type[StateT], state_factory: StateSerializer | None = None) -> None: ...
+    @overload
+    def __init__(self, schema: Callable[[Any], StateT], state_factory: StateSerializer | None = None) -> None: ...
+    @overload
+    def __init__(self, schema: Any, state_factory: Callable[[Any], StateT]) -> None: ...
     def __init__(self, schema: Any, state_factory: Any = None) -> None:
         """Create an empty graph.
 
         Args:
-            schema: a dict of channels, an AgentState class with a SCHEMA, a TypedDict (reducers as
-                Annotated), a pydantic model, a StateSerializer, or only a state factory.
+            schema: a dict of channels, an AgentState class with a SCHEMA, a TypedDict or a dataclass
+                (reducers as Annotated), a pydantic model, a StateSerializer, or only a state factory.
             state_factory: builds the state object that nodes receive, from a mapping; or a
                 StateSerializer.
 
@@ -56,12 +74,44 @@ class StateGraph(JavaNames):
         self._inlined_schemas: list[StateSchema] = []
         """The schemas of inlined graphs: their nodes may set their keys."""
 
+    def __repr__(self) -> str:
+        """Return the nodes and the edges: `a -> b`, or `a -> ?` where a condition decides."""
+        definition = self._definition
+        edges: list[str] = []
+        for source, targets in definition.edges.items():
+            names = ["?"] if isinstance(targets, Condition) else targets
+            edges += [f"{source} -> {name}" for name in names]
+        return f"StateGraph(nodes: {', '.join(definition.nodes) or 'none'}; edges: {', '.join(edges) or 'none'})"
+
     # Nodes
 
+    @overload
     def add_node(
         self,
         id: str,
-        action: Any,
+        action: AnyNodeAction[StateT] | StateGraph[Any] | CompiledGraph[Any],
+        *,
+        retry: RetryPolicy | None = None,
+        executor: Executor | None = None,
+        timeout: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        destinations: Iterable[str] = (),
+    ) -> Self: ...
+    @overload
+    def add_node(
+        self,
+        id: AnyNodeAction[StateT],
+        *,
+        retry: RetryPolicy | None = None,
+        executor: Executor | None = None,
+        timeout: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        destinations: Iterable[str] = (),
+    ) -> Self: ...
+    def add_node(
+        self,
+        id: Any,
+        action: Any = None,
         *,
         retry: RetryPolicy | None = None,
         executor: Executor | None = None,
@@ -72,10 +122,10 @@ class StateGraph(JavaNames):
         """Add a node.
 
         Args:
-            id: unique in the graph.
+            id: unique in the graph; `add_node(function)` takes the function's name.
             action: callable(state) or callable(state, config), synchronous or asynchronous. It
-                returns a mapping of updates, a Command, or None for no update. The run emits the
-                chunks of a generator as they come. A StateGraph is inlined as it is now: its nodes
+                returns a mapping of updates, an object of the schema, a Command, or None for no update.
+                The run emits the chunks of a generator as they come. A StateGraph is inlined as it is now: its nodes
                 become nodes of this graph, named `<id>-<node>`. A CompiledGraph runs as one node.
             retry: when to run a failed action again; None: the policy passed to `compile`.
             executor: where the action runs; None: the run decides.
@@ -91,6 +141,16 @@ class StateGraph(JavaNames):
                 is not above zero; a StateGraph has problems of its own; or the action is a graph
                 and a retry, executor, timeout or destinations are given, which belong on its nodes.
         """
+        if action is None and callable(id):
+            return self.add_node(
+                _name_of(id),
+                id,
+                retry=retry,
+                executor=executor,
+                timeout=timeout,
+                metadata=metadata,
+                destinations=destinations,
+            )
         targets = _parse_destinations(destinations, id)
         if isinstance(action, (StateGraph, CompiledGraph)):
             if targets or retry is not None or executor is not None or timeout is not None:
@@ -109,7 +169,27 @@ class StateGraph(JavaNames):
             destinations=targets,
         )
 
-    def add_subgraph(self, id: str, graph: StateGraph | CompiledGraph) -> Self:
+    def add_sequence(self, nodes: Iterable[AnyNodeAction[StateT] | tuple[str, AnyNodeAction[StateT]]]) -> Self:
+        """Add nodes that run one after the other: each one has an edge to the next.
+
+        Args:
+            nodes: functions, whose names are the ids, or pairs of id and action.
+
+        Raises:
+            GraphStateError: there is no node; or as `add_node`. Those before the wrong one are added.
+        """
+        ids: list[str] = []
+        for node in nodes:
+            node_id, action = node if isinstance(node, tuple) else (_name_of(node), node)
+            self.add_node(node_id, action)
+            ids.append(node_id)
+        if not ids:
+            raise GraphStateError("add_sequence needs at least one node")
+        for source, target in pairwise(ids):
+            self.add_edge(source, target)
+        return self
+
+    def add_subgraph(self, id: str, graph: StateGraph[Any] | CompiledGraph[Any]) -> Self:
         """Add a graph as a node; as `add_node` with a graph.
 
         Raises:
@@ -130,10 +210,14 @@ class StateGraph(JavaNames):
         timeout: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         max_concurrency: int | None = None,
+        on_error: Literal["raise", "collect"] = "raise",
+        failures: str | None = None,
+        label: Callable[[Any], str] | None = None,
     ) -> Self:
         """Add a node whose action runs once per item, in parallel.
 
-        The run merges the updates in the order of the items.
+        The run merges the updates in the order of the items. Streams of mode "custom" get a MapProgress
+        for each finished item, and observers an event `parallel.branch`.
 
         Args:
             id: unique in the graph.
@@ -148,14 +232,27 @@ class StateGraph(JavaNames):
             metadata: the caller's notes on the node.
             max_concurrency: how many items run at the same time, at most; None: limited only by
                 the executor.
+            on_error: "raise": an item that fails, after its retries, ends the run; the others keep
+                their results. "collect": the others are finished, and the failures handed over.
+            failures: with "collect", the key of the state that gets a list of MapFailure, in the order
+                of the items; an empty one if nothing failed.
+            label: callable(item) that returns a short text for those who watch.
 
         Raises:
-            GraphStateError: as in `add_node`; `items` is neither a key nor callable; or
-                `max_concurrency` is not at least 1.
+            GraphStateError: as in `add_node`; `items` is neither a key nor callable;
+                `max_concurrency` is not at least 1; or one of "collect" and `failures` is without
+                the other.
         """
         node_id = self._parse_new_id(id)
         if max_concurrency is not None:
             check_count(f"the max_concurrency of node {node_id!r}", max_concurrency, GraphStateError)
+        if on_error not in ("raise", "collect"):
+            raise GraphStateError(f"the on_error of node {node_id!r} must be 'raise' or 'collect', not {on_error!r}")
+        if (on_error == "collect") != (failures is not None):
+            raise GraphStateError(
+                f"node {node_id!r}: on_error='collect' and failures= belong together; failures= is the key of the "
+                f"state that gets the list of what failed"
+            )
         return self._add_action(
             node_id,
             action,
@@ -165,6 +262,8 @@ class StateGraph(JavaNames):
             metadata=metadata,
             items=_parse_items(items, node_id),
             max_concurrency=max_concurrency,
+            label=None if label is None else _parse_call(label, f"the label of node {node_id!r}"),
+            failures=None if failures is None else parse_node_id(failures, f"failures= of node {node_id!r}"),
         )
 
     # Edges
@@ -193,14 +292,18 @@ class StateGraph(JavaNames):
         return self
 
     def add_conditional_edges(
-        self, source: str, condition: Function, mappings: Mapping[Any, str] | Sequence[str] | None = None
+        self,
+        source: str,
+        condition: AnyEdgeAction[StateT],
+        mappings: Mapping[Any, str] | Sequence[str] | None = None,
     ) -> Self:
         """Add an edge from a node (or START) to the node (or END) that a condition selects.
 
         Args:
             source: the node.
             condition: callable(state) or callable(state, config), synchronous or asynchronous. It
-                returns a key of the mappings, or a Command whose goto is a key.
+                returns a key of the mappings, or a Command whose goto is a key. It may return a list of
+                keys: their targets are the branches of a fork then, which have to meet.
             mappings: key -> node id; or a sequence of node ids, each its own key. Without them the
                 condition returns node ids.
 
@@ -218,6 +321,14 @@ class StateGraph(JavaNames):
         targets = None if mappings is None else _parse_mappings(mappings, source)
         self._definition.edges[source] = Condition(call=call, mappings=targets)
         return self
+
+    def set_entry_point(self, id: str) -> Self:
+        """Add an edge from START to a node."""
+        return self.add_edge(START, id)
+
+    def set_finish_point(self, id: str) -> Self:
+        """Add an edge from a node to END."""
+        return self.add_edge(id, END)
 
     # Hooks. The hook that was added first is outermost: it runs first before a node and last after it,
     # and wraps the other hooks. Hooks on all nodes are outside the hooks on one node. The hooks are
@@ -286,22 +397,21 @@ class StateGraph(JavaNames):
 
     # The graph as a whole
 
-    def compile(self, config: CompileConfig | None = None, **options: Any) -> CompiledGraph:
+    def compile(self, config: CompileConfig | None = None, **options: Unpack[CompileOptions]) -> CompiledGraph[StateT]:
         """Check the graph and return a graph that can be run.
 
         It may be called again with other options.
 
         Args:
             config: the options.
-            options: fields of CompileConfig; they override those of `config`.
+            options: fields of CompileConfig; they override those of `config`. `checkpointer` is
+                another name of `checkpoint_saver`.
 
         Raises:
             GraphStateError: everything that is wrong with the graph, in `problems`.
+            TypeError: there is no such option; the message names the nearest one.
         """
-        if config is None:
-            config = CompileConfig(**options)
-        elif options:
-            config = config.replace(**options)
+        config = parse_options(config, options)
         topology, config = build_topology(self._definition, self._schema.allow_keys_of(self._inlined_schemas), config)
         return CompiledGraph(topology, config)
 
@@ -362,8 +472,7 @@ class StateGraph(JavaNames):
         timeout: float | None,
         metadata: Mapping[str, Any] | None,
         destinations: tuple[str, ...] = (),
-        items: Call | None = None,
-        max_concurrency: int | None = None,
+        **of_map: Any,
     ) -> Self:
         call = _parse_call(action, f"the action of node {node_id!r}")
         checked: Any = retry
@@ -384,12 +493,13 @@ class StateGraph(JavaNames):
                 executor=executor,
                 metadata=dict(metadata or {}),
                 destinations=destinations,
-                items=items,
-                max_concurrency=max_concurrency,
+                **of_map,
             )
         )
 
-    def _add_graph(self, node_id: str, graph: StateGraph | CompiledGraph, metadata: Mapping[str, Any]) -> Self:
+    def _add_graph(
+        self, node_id: str, graph: StateGraph[Any] | CompiledGraph[Any], metadata: Mapping[str, Any]
+    ) -> Self:
         if isinstance(graph, CompiledGraph):
             return self._add(Node(id=node_id, graph=graph, metadata=dict(metadata)))
         self._inlined_schemas += (graph._schema, *graph._inlined_schemas)  # noqa: SLF001 - the same class
@@ -418,6 +528,9 @@ class StateGraph(JavaNames):
 
     # Java names
     addNode = add_node
+    addSequence = add_sequence
+    setEntryPoint = set_entry_point
+    setFinishPoint = set_finish_point
     addSubgraph = add_subgraph
     addMapNode = add_map_node
     addEdge = add_edge
@@ -440,7 +553,7 @@ class StateGraph(JavaNames):
         return self.state_serializer
 
 
-class MessagesStateGraph(StateGraph):
+class MessagesStateGraph(StateGraph[MessagesState]):
     """A StateGraph whose state is a list of messages; see MessagesState."""
 
     def __init__(self, schema: Any = MessagesState, state_factory: Any = None) -> None:
@@ -448,6 +561,14 @@ class MessagesStateGraph(StateGraph):
 
 
 # Arguments. Each function raises a GraphStateError that names the argument and its node.
+
+
+def _name_of(function: Any) -> str:
+    """Return the id of a node that is given as a function only."""
+    name = getattr(function, "__name__", "<lambda>")
+    if name == "<lambda>":
+        raise GraphStateError(f"{function!r} has no name to be a node id: write add_node(id, action)")
+    return str(name)
 
 
 def _parse_call(function: Any, role: str) -> Call:

@@ -30,6 +30,13 @@ class GraphRepresentation:
     content: str
     """The text."""
 
+    def draw_mermaid(self) -> str:
+        """Return the text, as LangGraph's method of this name does."""
+        return self.content
+
+    # Java names
+    drawMermaid = draw_mermaid
+
 
 def draw(
     graph: Topology | GraphDefinition,

@@ -384,6 +384,10 @@ class _GuardedJournal:
             if self.is_open:
                 self.journal.post_event(context, type, data)
 
+    def dispatch(self, output: Any) -> bool:
+        with self.lock:
+            return not self.is_open or self.journal.dispatch(output)
+
     def close(self) -> None:
         """Refuse further records; wait for one that is being made."""
         with self.lock:

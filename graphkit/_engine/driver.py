@@ -7,7 +7,7 @@ runs in a thread if the saver or the node has no async form of its own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from functools import partial
 from time import perf_counter, time_ns
 from typing import Any, Final, final
@@ -101,7 +101,7 @@ class Driver:
         self.outbox: Outbox | None = None
         history.attach(self.locks.held_keys, self.writer.perform, CLOCK)
 
-    def drive(self, steps: Steps) -> Iterator[NodeOutput]:
+    def drive(self, steps: Steps) -> Generator[NodeOutput, None, None]:
         """Run to the end and yield the outputs.
 
         Closing the iterator stops the run at this node boundary, with everything stored.
@@ -143,7 +143,7 @@ class Driver:
             self.active_runs.pop(id(self.run), None)
             self._close(pool.futures)
 
-    async def adrive(self, steps: Steps) -> AsyncIterator[NodeOutput]:
+    async def adrive(self, steps: Steps) -> AsyncGenerator[NodeOutput]:
         """Run to the end and yield the outputs, as `drive` does.
 
         If the asyncio task is cancelled, the run stops at a node boundary too. An async node is

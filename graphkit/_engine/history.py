@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, final
 
+from graphkit._engine.failures import make_failure
 from graphkit._engine.program import Program, program_of
 from graphkit._engine.reporter import RunReporter
 from graphkit._engine.requests import Clock, Load, LoadWrites, Record, Request, Save
@@ -44,7 +45,6 @@ from graphkit._saver.writes import (
 )
 from graphkit._values.frozen import FrozenDict, FrozenList, freeze
 from graphkit._values.state import Changes
-from graphkit._wording import message_of
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError
 
 Steps = Generator[Request, Any, None]
@@ -73,7 +73,6 @@ PER_CHECKPOINT_KEYS: Final = frozenset(
 """The metadata keys that describe one checkpoint; the other keys belong to the whole run."""
 _RAISED_BY_NODES: Final = frozenset({"inside", "action"})
 """Values of `when` of the interrupts that a node raises; the others are declared stops."""
-_MAX_MESSAGE: Final = 2000
 """How many characters of an error message are recorded."""
 
 
@@ -257,6 +256,8 @@ class RunHistory:
         """The number of executed nodes at `base`."""
         self.outer_execution: str | None = None
         self.held_locks: frozenset[object] = frozenset()
+        self.listener: Callable[[Any], None] | None = None
+        """Called with each output that a node dispatches; None if the stream waits for the end of the node."""
         self.mark(START, None)
 
     def attach(self, held_locks: frozenset[object], perform: Callable[[Steps], None], clock: Clock) -> None:
@@ -290,12 +291,24 @@ class RunHistory:
         nested.stores_at_exit = self.stores_at_exit
         nested.reporter.limit = self.reporter.limit
         nested.reporter.post = self.reporter.post
+        nested.listener = self.listener
         held_locks = self.held_locks
         if saver is not None:
             lock = saver.run_lock_key(nested.config)
             held_locks |= {lock, (lock, namespace)}
         nested.attach(held_locks, self.perform, self.clock)
         return nested
+
+    def listen(self, listener: Callable[[Any], None]) -> None:
+        """Call a function with each output as nodes dispatch it, from the threads of the nodes."""
+        self.listener = listener
+
+    def dispatch(self, output: Any) -> bool:
+        """Pass an output to the listener; False without one."""
+        if self.listener is None:
+            return False
+        self.listener(output)
+        return True
 
     def now(self) -> datetime:
         """Return the time."""
@@ -590,7 +603,7 @@ class RunHistory:
         writes = dict(self._deferred)
         # An older checkpoint gets no failure: the run that continued from it did not fail.
         if failure is not None and self.is_latest:
-            writes[FAILURE] = self._describe_failure(failure, node_id)
+            writes[FAILURE] = make_failure(failure, node_id, self.now())
         if writes:
             yield from self.record(writes)
 
@@ -603,18 +616,7 @@ class RunHistory:
             return
         assert self.saver is not None
         node_id = next_node_id if self.is_saved else self.position.node_id
-        yield Record(self.saver, self._base_config(), {FAILURE: self._describe_failure(error, node_id)})
-
-    def _describe_failure(self, error: Exception, node_id: str | None) -> FrozenDict:
-        record: FrozenDict = freeze(
-            {
-                "node_id": node_id,
-                "type": type(error).__name__,
-                "message": message_of(error)[:_MAX_MESSAGE],
-                "at": self.now(),
-            }
-        )
-        return record
+        yield Record(self.saver, self._base_config(), {FAILURE: make_failure(error, node_id, self.now())})
 
     def _base_config(self) -> RunnableConfig:
         assert self.base is not None

@@ -30,6 +30,7 @@ from concurrent.futures import Executor
 from typing import Any, NamedTuple, final
 
 from graphkit._engine import subgraph
+from graphkit._engine.failures import note_place
 from graphkit._engine.history import WRITES_TAKEN_FROM, RunHistory, Steps, checkpoint_not_found
 from graphkit._engine.nodes import Halt, NodeRunner, RunControl, execute_fork
 from graphkit._engine.program import iter_savers
@@ -41,7 +42,14 @@ from graphkit._engine.update_codec import unpack
 from graphkit._plan.checkpoint_when import Step
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
-from graphkit._records.output import GraphResume, InterruptionMetadata, NodeOutput, StateSnapshot, When
+from graphkit._records.output import (
+    GraphResume,
+    InterruptionMetadata,
+    NodeOutput,
+    StateSnapshot,
+    WaitingInterrupt,
+    When,
+)
 from graphkit._saver.writes import SUBGRAPH_INTERRUPT, unanswered_interrupts
 from graphkit._values.frozen import FrozenDict
 from graphkit._values.state import AgentState, Changes
@@ -115,7 +123,7 @@ class Run:
     def steps(self) -> Steps:
         """Run, from the input or the stored checkpoint, to the end or a stop."""
         self.state.set_private_defaults()
-        if self.history.config.stream_mode is StreamMode.UPDATES:
+        if StreamMode.UPDATES in self.history.config.stream_modes:
             updates: list[tuple[str, FrozenDict]] = []
             self.step_updates = updates
             self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
@@ -132,7 +140,7 @@ class Run:
         except CheckpointerError as error:
             if isinstance(error, CheckpointSerializationError):
                 yield from self.history.record_refused_value(error, self.next_node_id)
-            self._post_failure(error)
+            self._report_failure(error, self.reporter.step)
             raise
         except BaseException as error:
             yield from self._fail(error)
@@ -198,10 +206,12 @@ class Run:
         """Find the declared stop at the current position."""
         program = self.program
         node_id = self.history.position.node_id
-        if node_id in program.after:
-            return DeclaredStop(program.after[node_id], "after")
-        if self.next_node_id in program.before:
-            return DeclaredStop(program.before[self.next_node_id], "before")
+        name = program.find_stop(program.after, node_id)
+        if name is not None:
+            return DeclaredStop(name, "after")
+        name = program.find_stop(program.before, self.next_node_id)
+        if name is not None:
+            return DeclaredStop(name, "before")
         return None
 
     # The steps
@@ -218,7 +228,7 @@ class Run:
         has_saver = history.saver is not None
         has_declared_stops = bool(self.program.before or self.program.after)
         leaves_edge_open = self.program.after if self.program.options.interrupt_before_edge else ()
-        emits_snapshots = has_saver and history.config.stream_mode is StreamMode.SNAPSHOTS
+        emits_snapshots = has_saver and StreamMode.SNAPSHOTS in history.config.stream_modes
         measures_time = self.program.when is not None
         stores_every_step = history.stores_every_step
         step_updates = self.step_updates
@@ -261,7 +271,8 @@ class Run:
             node = nodes.get(current)  # type: ignore[arg-type]
             following: str | None
             if node is None:
-                fork = topology.forks[current]  # type: ignore[index]
+                fork = topology.find_fork(current)
+                assert fork is not None
                 yield from execute_fork(runner, fork, "")
                 node_id = fork.id
                 following = fork.join
@@ -335,7 +346,7 @@ class Run:
 
     def _nodes_in_fork(self, fork_id: str | None) -> frozenset[str]:
         """Return the nodes of the branches of a fork; none if the id is that of a node."""
-        fork = self.program.topology.forks.get(fork_id or "")
+        fork = self.program.topology.find_fork(fork_id)
         return frozenset() if fork is None else frozenset().union(*fork.branches.values())
 
     def _run_subgraph(self, runner: NodeRunner, node: Node, key: str) -> Steps:
@@ -368,6 +379,7 @@ class Run:
         A run that was closed or cancelled has not failed.
         """
         history = self.history
+        step = self.reporter.step
         # What the failed step had merged is dropped, and its node runs again on resume. The position
         # itself may not be stored yet, with an interval or at the exit. It is stored now as one that a
         # node execution has begun at, so that the resume repeats the execution under the same name.
@@ -379,9 +391,15 @@ class Run:
                 yield from history.save("loop", history.execution_start())
             yield from history.record_failure(failure, getattr(failure, "node_id", None) or self.next_node_id)
         if failure is not None:
-            self._post_failure(failure)
+            self._report_failure(failure, step)
 
-    def _post_failure(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception, step: int) -> None:
+        """Tell the caller, in a note, and the observers where the run has failed."""
+        history = self.history
+        if self.control.noted_error is not error:  # else a nested run knows the place better
+            self.control.noted_error = error
+            node_id = getattr(error, "node_id", None) or self.next_node_id
+            note_place(error, history.config, node_id, step, is_stored=history.saver is not None)
         self.reporter.post_event("graph.fail", self.next_node_id, {"error": describe_error(error)})
 
     # The end
@@ -415,16 +433,46 @@ class Run:
             yield from history.record_interrupt(node_id, "before", "", metadata={"reason": "pause"})
             waiting = unanswered_interrupts(history.writes)
         state = self.state.schema.state_factory(self.state.data)
-        interrupts = [_make_output(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()]
+        interrupts = [
+            self._make_interruption(interrupt_id, interrupt, state) for interrupt_id, interrupt in waiting.items()
+        ]
         interrupts += self.nested_interrupts
         for interrupt in interrupts:
             others = [other for other in interrupts if other is not interrupt]
             interrupt.interrupts = (interrupt, *others)
+        if isinstance(state, AgentState):
+            # Not by setattr: a state is read-only, and a model may have a field of this name.
+            state.__dict__["_interrupts"] = tuple(interrupt.waiting for interrupt in interrupts)
         if history.outer_execution is None:
             yield Finish()
         yield Emit(interrupts[0])
 
     # Outputs
+
+    def _make_interruption(
+        self, interrupt_id: str, interrupt: Mapping[str, Any], state: AgentState
+    ) -> InterruptionMetadata:
+        """Return the output for a recorded interrupt."""
+        history = self.history
+        output = InterruptionMetadata(
+            interrupt["node_id"],
+            state,
+            when=interrupt["when"],
+            id=interrupt_id,
+            payload=interrupt["payload"],
+            metadata=interrupt.get("metadata", EMPTY),
+        )
+        output.waiting = WaitingInterrupt(
+            thread_id=history.config.thread,
+            checkpoint_ns=history.config.checkpoint_ns,
+            checkpoint_id="" if history.base is None else history.base.id,
+            node_id=output.node_id,
+            when=output.when,
+            id=interrupt_id,
+            payload=output.payload,
+            created_at=interrupt["created_at"],
+        )
+        return output
 
     def _visible_state(self, data: FrozenDict) -> Any:
         return self.state.schema.state_factory(strip_subgraph_updates(data))
@@ -437,15 +485,3 @@ def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str,
         by_node.setdefault(node_id, {}).update(unpack(update))
     updates.clear()
     return by_node
-
-
-def _make_output(interrupt_id: str, interrupt: Mapping[str, Any], state: AgentState) -> InterruptionMetadata:
-    """Return the output for a recorded interrupt."""
-    return InterruptionMetadata(
-        interrupt["node_id"],
-        state,
-        when=interrupt["when"],
-        id=interrupt_id,
-        payload=interrupt["payload"],
-        metadata=interrupt.get("metadata", EMPTY),
-    )

@@ -28,28 +28,40 @@ because each costs a sync:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, Final, final
 
 from graphkit._engine.concurrent import run_concurrently
+from graphkit._engine.failures import describe_cause, find_user_traceback
 from graphkit._engine.history import RunHistory, Steps
 from graphkit._engine.requests import Close, Collected, Emit, Ended, Next, Request, RunNode
 from graphkit._engine.routing import call_user, follow_edge, resolve_goto
-from graphkit._engine.state import RunState, is_update
+from graphkit._engine.state import RunState
 from graphkit._engine.update_codec import pack, unpack
 from graphkit._plan.topology import Call, Fork, Node, StateItems
 from graphkit._records.context import GraphInterrupt, NodeContext
-from graphkit._records.output import Command, InterruptionMetadata, NodeOutput, StreamingOutput
-from graphkit._saver.writes import ITEMS, TASK
+from graphkit._records.output import (
+    Command,
+    InterruptionMetadata,
+    MapProgress,
+    NodeOutput,
+    StreamingOutput,
+)
+from graphkit._saver.writes import ANSWER, ITEMS, TASK, interrupts_in
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import PLAIN, FrozenDict, freeze, kind_of
+from graphkit._values.state import MapFailure
 from graphkit._wording import describe_error
 from graphkit.errors import CheckpointerError, GraphRunnerError, NodeExecutionError
 
 _GENERATORS: Final = frozenset({GeneratorType, AsyncGeneratorType, Collected})
 _INTERRUPT_ADVICE: Final = "Let GraphInterrupt pass: write `except Exception:`, not a bare `except:`, or raise it again"
+
+
+Goto = str | Sequence[str] | None
+"""Where the Command of a node goes: one of its destinations or several; None: the edges decide."""
 
 
 class Halt(BaseException):
@@ -60,9 +72,11 @@ class Halt(BaseException):
 class RunControl:
     """What other threads may ask of a run; shared with its nested runs."""
 
-    __slots__ = ("pause_requested",)
+    __slots__ = ("noted_error", "pause_requested")
 
     def __init__(self) -> None:
+        self.noted_error: BaseException | None = None
+        """The error that has a note about the node where it was raised."""
         self.pause_requested = False
         """Stop at the next node boundary. Only ever set to True, from any thread or signal
         handler."""
@@ -102,7 +116,7 @@ class NodeRunner:
 
     # A node execution
 
-    def execute(self, node: Node, key: str) -> Generator[Request, Any, str | None]:
+    def execute(self, node: Node, key: str) -> Generator[Request, Any, Goto]:
         """Execute a node and merge its update; return where its Command goes, if it has a goto."""
         reporter = self.reporter
         state = self.state
@@ -145,9 +159,7 @@ class NodeRunner:
         if node.interrupt_call is not None:
             yield from self._ask_action(node, node.interrupt_call, key)
 
-    def _call_after_hooks(
-        self, node: Node, goto: str | None, update: Any
-    ) -> Generator[Request, Any, tuple[str | None, Any]]:
+    def _call_after_hooks(self, node: Node, goto: Goto, update: Any) -> Generator[Request, Any, tuple[Goto, Any]]:
         """Call the after-hooks of a node; return the goto and the update that they leave."""
         for hook in node.after_hooks:
             arguments = (node.id, self.state.view(), self.history.config, update)
@@ -226,7 +238,8 @@ class NodeRunner:
             failure = self._action_error(node, item, context, error)
             if failure is error:
                 raise
-            raise failure from error
+            # The traceback of the failure ends where the user's code raised, and not here.
+            raise failure.with_traceback(find_user_traceback(error)) from error
         if context.interrupt_calls or context.attempt > 1 or context.outputs:
             self._finish_action(node, item, context)
         return result
@@ -456,7 +469,7 @@ class _Branch:
             return self._repeat(task)
         if runner.control.pause_requested:
             raise Halt
-        fork = topology.forks.get(node_id)
+        fork = topology.find_fork(node_id)
         if fork is not None:  # its own branches record what they do
             yield from execute_fork(runner, fork, key)
             return self._require_inside(fork.id, fork.join)
@@ -486,7 +499,7 @@ class _Branch:
             self.state.merge(node_id, unpack(update))
         return self._require_inside(node_id, task["next"])
 
-    def _find_next(self, node: Node, goto: str | None) -> Generator[Request, Any, str]:
+    def _find_next(self, node: Node, goto: Goto) -> Generator[Request, Any, str]:
         if goto is not None:
             return self._require_inside(node.id, resolve_goto(self.state, node.id, goto))
         if node.id not in self.state.topology.edges and not node.destinations:  # a branch may just end
@@ -501,7 +514,7 @@ class _Branch:
         """
         if target == self.fork.join:
             return target
-        fork = self.state.topology.forks.get(target)
+        fork = self.state.topology.find_fork(target)
         node_id = target if fork is None else fork.source
         if node_id not in self.fork.branches[self.head]:
             raise self.state.make_error(
@@ -530,6 +543,8 @@ class _MapExecution:
         node: the map node.
         key: the key of this execution.
         updates: the packed update of each item; None while it is not finished.
+        failures: what failed, by the number of the item, if failures are collected.
+        waiting: the keys of the items that still wait for an answer while others were answered.
     """
 
     def __init__(self, runner: NodeRunner, node: Node, key: str) -> None:
@@ -539,7 +554,10 @@ class _MapExecution:
         self.node = node
         self.key = key
         self.executor = runner.find_executor(node.id)
+        self.items: Sequence[Any] = ()
         self.updates: list[FrozenDict | None] = []
+        self.failures: dict[int, MapFailure] = {}
+        self.waiting: frozenset[str] = frozenset()
         self.unfinished = 0
         """How many items have not returned an update yet."""
 
@@ -551,6 +569,8 @@ class _MapExecution:
         """
         runner = self.runner
         items = yield from self._resolve_items()
+        self.items = items
+        self.waiting = self._find_waiting()
         self.updates = [None] * len(items)
         self.unfinished = len(items)
         parts = [self._run_item(index, item) for index, item in enumerate(items)]
@@ -565,13 +585,36 @@ class _MapExecution:
         for index, update in enumerate(updates):
             source = f"item {index} of {node_id!r}"
             self.state.merge(node_id, update, source)
+        if self.node.failures is not None:
+            failed = [self.failures[index] for index in sorted(self.failures)]
+            self.state.merge(node_id, {self.node.failures: failed})
 
-    def _resolve_items(self) -> Generator[Request, Any, Collection[Any]]:
+    def _key_of(self, index: int) -> str:
+        return f"{self.key}.{index}" if self.key else str(index)
+
+    def _find_waiting(self) -> frozenset[str]:
+        """Return the items that need not run again: they wait for an answer, and others were answered.
+
+        A resume without any answer runs them all, since their code may have changed.
+        """
+        writes = self.history.writes
+        answered: set[str] = set()
+        waiting: set[str] = set()
+        for interrupt_id, interrupt in interrupts_in(writes).items():
+            keys = answered if ANSWER + interrupt_id in writes else waiting
+            keys.add(interrupt.get("key", ""))
+        unfinished = {self._key_of(index) for index in range(len(self.items))}
+        unfinished -= {key for key in unfinished if TASK + key in writes}
+        if unfinished.isdisjoint(answered):
+            return frozenset()
+        return frozenset(waiting & unfinished)
+
+    def _resolve_items(self) -> Generator[Request, Any, Sequence[Any]]:
         """Return the items; they are recorded once, so that a resume finds the same items."""
         history = self.history
         state = self.state
         node = self.node
-        recorded: Collection[Any] | None = history.writes.get(ITEMS + self.key)
+        recorded: Sequence[Any] | None = history.writes.get(ITEMS + self.key)
         if recorded is not None:
             return recorded
         assert node.items is not None
@@ -579,7 +622,7 @@ class _MapExecution:
         arguments = (state.view(), history.config)
         listed = yield from call_user(state, node.id, failure_message, node.items, *arguments)
         try:
-            items: Collection[Any] = freeze([*listed])
+            items: Sequence[Any] = freeze([*listed])
         except (Exception, GraphInterrupt) as error:
             reason = f"{failure_message}: {describe_error(error)}"
             raise state.make_error(NodeExecutionError, reason, node.id) from error
@@ -592,7 +635,7 @@ class _MapExecution:
             yield from history.record_or_defer(writes)
         return items
 
-    def _may_find_again(self, items: Collection[Any]) -> bool:
+    def _may_find_again(self, items: Sequence[Any]) -> bool:
         """Return whether the items need no record before anything depends on them.
 
         Several items are recorded even so: readers see how many there are before the first has
@@ -607,25 +650,42 @@ class _MapExecution:
         """Run the node for one item, unless its result is recorded."""
         runner = self.runner
         node = self.node
-        key = f"{self.key}.{index}" if self.key else str(index)
+        key = self._key_of(index)
         task = self.history.writes.get(TASK + key)
         if task is not None:
             self.unfinished -= 1
         else:
-            if runner.control.pause_requested:
+            if runner.control.pause_requested or key in self.waiting:
                 return
             try:
                 result = yield from runner.run_action(node, item, key, self.executor, index)
+                task = {"node": node.id, "update": self._pack_result(index, result)}
             except Halt:
                 return
-            task = {"node": node.id, "update": self._pack_result(index, result)}
+            except NodeExecutionError as error:
+                if node.failures is None:
+                    raise
+                task = {"node": node.id, "update": pack({}), "failed": describe_cause(error)}
             self.unfinished -= 1
             yield from self._record_result({TASK + key: task})
             if runner.dispatched_outputs:
                 yield from runner.emit_all(runner.dispatched_outputs)
         self.updates[index] = task["update"]
-        data = {"branch": key, "nodes": 1, "index": index, "total": len(self.updates)}
-        runner.reporter.post_event("parallel.branch", node.id, data)
+        if "failed" in task:
+            self.failures[index] = MapFailure(index, item, task["failed"])
+        yield from self._report_item(index, item, key)
+
+    def _report_item(self, index: int, item: Any, key: str) -> Steps:
+        """Tell observers and the stream that an item is finished."""
+        node = self.node
+        label = None
+        if node.label is not None:
+            failure_message = f"the label of {describe_node(node, index)} failed"
+            label = yield from call_user(self.state, node.id, failure_message, node.label, item, self.history.config)
+        total = len(self.updates)
+        data = {"branch": key, "nodes": 1, "index": index, "total": total, "label": label}
+        self.runner.reporter.post_event("parallel.branch", node.id, data)
+        self.history.dispatch(MapProgress(node.id, index, total - self.unfinished, total, label))
 
     def _record_result(self, writes: dict[str, Any]) -> Steps:
         """Record the update of an item, unless it is the last one and will be stored with the node at once."""
@@ -648,7 +708,7 @@ class _MapExecution:
                 reason = f"{name} returned a Command that goes to {result.goto!r}: a map cannot go anywhere"
                 raise state.make_error(GraphRunnerError, reason, node_id)
             result = result.update
-        if result is not None and not is_update(result):
+        if result is not None and not state.schema.is_update(result):
             returned = type(result).__name__
             reason = f"{name} returned {returned}: return a mapping of updates, or None"
             raise state.make_error(NodeExecutionError, reason, node_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 from graphkit._plan.checkpoint_when import takes_step
@@ -33,6 +33,22 @@ class Program:
         self.before = topology.stops_before(options.interrupt_before)
         self.after = topology.stops_after(options.interrupt_after)
         self.when = _accept_step(options.checkpoint_when)
+
+    def find_stop(self, stops: Mapping[str, str], node_id: str | None) -> str | None:
+        """Return the node that a declared stop at a node or a fork names; None if there is no such stop.
+
+        Args:
+            stops: `before` or `after`.
+            node_id: the node or the fork.
+        """
+        if not stops or node_id is None:
+            return None
+        fork = self.topology.find_fork(node_id)
+        if node_id in stops or fork is None:
+            return stops.get(node_id)
+        # A condition has chosen this fork, so `stops` does not have its id.
+        inside = [name for branch in fork.branches.values() for name in branch if name in stops]
+        return stops[inside[0]] if inside else None
 
     def with_options(self, options: CompileConfig) -> Program:
         """Return the same graph under other options."""

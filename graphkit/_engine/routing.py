@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
 from graphkit._engine.requests import Ask, Request
 from graphkit._engine.state import RunState
 from graphkit._plan.topology import Call, Condition, Node, Topology
+from graphkit._records.config import END
 from graphkit._records.context import GraphInterrupt
 from graphkit._records.output import Command
 from graphkit._wording import describe_error
-from graphkit.errors import GraphRunnerError, NodeExecutionError
+from graphkit.errors import GraphRunnerError, GraphStateError, NodeExecutionError
 
 
 def follow_edge(state: RunState, source: str) -> Generator[Request, Any, str]:
@@ -60,39 +61,75 @@ def call_user(
 
 
 def _resolve_result(state: RunState, source: str, edge: Condition, result: Any) -> str:
-    """Find the node that the result of a condition leads to."""
-    target = result
-    if edge.mappings is not None:
-        target = _look_up_result(state, source, edge.mappings, result)
+    """Find the node, or the fork of several nodes, that the result of a condition leads to."""
+    if _is_collection(result) and not _has_key(edge.mappings, result):
+        next_node_id = _resolve_several(state, source, edge.mappings, result)
+    else:
+        next_node_id = _resolve_one(state, source, edge.mappings, result)
+    if state.reporter.post is not None:
+        state.reporter.post_event("edge.evaluate", source, {"result": repr(result), "target": next_node_id})
+    return next_node_id
+
+
+def _has_key(mappings: Mapping[Any, str] | None, result: Any) -> bool:
+    """Return whether a collection is itself a key: a tuple may be one."""
+    return isinstance(result, tuple) and mappings is not None and result in mappings
+
+
+def _resolve_one(state: RunState, source: str, mappings: Mapping[Any, str] | None, result: Any) -> str:
+    target = result if mappings is None else _look_up_result(state, source, mappings, result)
     next_node_id = None
     if isinstance(target, str):
         next_node_id = state.topology.resolve_target(target, source)
-    elif _is_collection(target):
+    elif hasattr(target, "arg"):  # LangGraph's Send
         raise _several_targets_error(state, f"the edge of {source!r} leads", target, source)
-    if state.reporter.post is not None:
-        state.reporter.post_event("edge.evaluate", source, {"result": repr(result), "target": next_node_id})
     if next_node_id is None:
         reason = f"the edge of {source!r} leads to {target!r}, which is not a node of the graph"
         raise state.make_error(GraphRunnerError, reason, source)
     return next_node_id
 
 
+def _resolve_several(state: RunState, source: str, mappings: Mapping[Any, str] | None, results: Collection[Any]) -> str:
+    """Find the fork that several results of a condition lead to."""
+    if mappings is None:  # where the branches meet is not known
+        raise _several_targets_error(state, f"the edge of {source!r} leads", results, source)
+    targets = {_resolve_one(state, source, mappings, result) for result in results}
+    return _choose(state, source, targets)
+
+
+def _choose(state: RunState, source: str, targets: Collection[str]) -> str:
+    """Return what several declared targets lead to: a fork; END among them counts only if it is alone.
+
+    The branches have the order in which they were declared: the same targets make the same fork.
+    """
+    heads = [target for target in state.topology.declared_targets(source) if target in targets]
+    if len(heads) <= 1:
+        return heads[0] if heads else END
+    try:
+        return state.topology.choose(source, heads).id
+    except GraphStateError as error:
+        raise state.make_error(GraphRunnerError, str(error), source) from error
+
+
 def _look_up_result(state: RunState, source: str, mappings: Mapping[Any, str], key: Any) -> str:
     try:
         return mappings[key]
     except (KeyError, TypeError):
-        if _is_collection(key):
+        if hasattr(key, "arg"):  # LangGraph's Send
             raise _several_targets_error(state, f"the edge of {source!r} leads", key, source) from None
         known = ", ".join(map(repr, mappings))
         reason = f"the edge of {source!r} gave {key!r}, which its mappings do not have (they have {known})"
         raise state.make_error(GraphRunnerError, reason, source) from None
 
 
-def resolve_goto(state: RunState, node_id: str, goto: str) -> str:
-    """Return the node that the Command of a node goes to."""
+def resolve_goto(state: RunState, node_id: str, goto: str | Sequence[str]) -> str:
+    """Return the node, or the fork of several nodes, that the Command of a node goes to."""
     topology = state.topology
     if not isinstance(goto, str):
-        raise _several_targets_error(state, f"the Command of {node_id!r} goes", goto, node_id)
+        if not _is_collection(goto) or not topology.nodes[node_id].destinations:
+            raise _several_targets_error(state, f"the Command of {node_id!r} goes", goto, node_id)
+        targets = [resolve_goto(state, node_id, target) for target in goto]
+        return _choose(state, node_id, targets)
     target = topology.resolve_target(goto, node_id)
     if target is None:
         reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
@@ -117,7 +154,7 @@ def _allowed_targets(topology: Topology, node: Node) -> Collection[str]:
         return (*node.destinations, *mapped.values())
     if not edge:
         return node.destinations
-    fork = topology.forks.get(edge)
+    fork = topology.find_fork(edge)
     heads = () if fork is None else fork.heads
     return (*node.destinations, edge, *heads)
 
@@ -125,8 +162,9 @@ def _allowed_targets(topology: Topology, node: Node) -> Collection[str]:
 def _several_targets_error(state: RunState, what: str, targets: Any, source: str) -> GraphRunnerError:
     """Make the error of a goto that is not one node id."""
     reason = (
-        f"{what} to {targets!r}, but a goto is one node id. "
-        f"To run several nodes at the same time, add several plain edges (a fork), or a map node"
+        f"{what} to {targets!r}, but a goto is one node id. To run several nodes at the same time, add_edge from one "
+        f"source to each of them (a fork), or let a condition choose among its mappings, or a Command among the "
+        f"destinations of its node; to run one node for several items, use add_map_node"
     )
     return state.make_error(GraphRunnerError, reason, source)
 

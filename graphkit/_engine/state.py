@@ -120,7 +120,7 @@ class RunState:
 
         Args:
             node_id: the node.
-            update: a mapping, a pydantic model or None.
+            update: a mapping, an object of the schema or None.
             source: names what returned the update in an error; the node if empty.
 
         Raises:
@@ -129,7 +129,7 @@ class RunState:
         """
         if update is None:
             return
-        if update.__class__ is not dict and not is_update(update):
+        if update.__class__ is not dict and not self.schema.is_update(update):
             raise self.make_error(
                 NodeExecutionError,
                 f"{node_id!r} returned {type(update).__name__}: return a mapping of updates, a Command or None",
@@ -318,8 +318,3 @@ def strip_subgraph_updates(data: FrozenDict) -> FrozenDict:
     if SUBGRAPH_UPDATES not in data:
         return data
     return FrozenDict({key: value for key, value in data.items() if key != SUBGRAPH_UPDATES})
-
-
-def is_update(value: Any) -> bool:
-    """Return whether a value can be merged: a mapping, or a pydantic model."""
-    return value.__class__ is dict or isinstance(value, Mapping) or hasattr(value, "model_fields_set")

@@ -176,7 +176,8 @@ class TaskFutures:
         context = task.context
         context.attempt = outcome.attempt
         context.interrupt_calls = outcome.interrupt_calls
-        context.outputs.extend(outcome.outputs)
+        for output in outcome.outputs:
+            context.dispatch(output)
         for event in outcome.events:
             context.post_event(event.type, event.data)
         return outcome.result, outcome.error
@@ -552,6 +553,10 @@ class RemoteJournal:
     def post_event(self, _context: NodeContext, type: str, data: dict[str, Any]) -> None:
         """Keep an event; the run posts it when the node has finished."""
         self.events.append(RemoteEvent(type, data))
+
+    def dispatch(self, _output: Any) -> bool:
+        """Return False: the run passes the output on when the node has finished."""
+        return False
 
 
 def perform(remote_call: RemoteCall) -> RemoteOutcome:

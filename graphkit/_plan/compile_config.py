@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, final
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
 from graphkit._option_checks import check_count, check_seconds
 from graphkit._plan.events import Observer
 from graphkit._plan.retry import RetryPolicy
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._wording import check_options
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
@@ -101,6 +102,15 @@ class CompileConfig:
                 f"checkpoint_saver must be a BaseCheckpointSaver, not {type(saver).__name__}"
             )
 
+    def __repr__(self) -> str:
+        """Return the options that are not at their defaults."""
+        shown = [
+            f"{field.name}={value!r}"
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        return f"CompileConfig({', '.join(shown)})"
+
     @property
     def saver(self) -> BaseCheckpointSaver | None:
         """The saver that runs use; None without one or if `checkpoint_interval` is 0."""
@@ -138,6 +148,46 @@ class CompileConfig:
 
     def graphId(self) -> str | None:
         return self.graph_id
+
+
+class CompileOptions(TypedDict, total=False):
+    """The keywords of `compile`: the fields of CompileConfig, where they are documented."""
+
+    checkpoint_saver: BaseCheckpointSaver | None
+    checkpointer: BaseCheckpointSaver | None
+    interrupt_before: Collection[str]
+    interrupt_after: Collection[str]
+    interrupt_before_edge: bool
+    release_thread: bool
+    checkpoint_interval: int
+    max_iterations: int
+    graph_id: str | None
+    checkpoint_when: Callable[..., bool] | None
+    preserve: bool
+    on_save_error: Literal["raise", "warn"]
+    durability: Literal["sync", "async", "exit"]
+    observers: Observer | str | Iterable[Observer | str | None] | None
+    executor: Executor | None
+    retry: RetryPolicy | None
+    timeout: float | None
+    migrations: Sequence[Callable[[dict[str, Any]], Mapping[str, Any]]]
+
+
+def parse_options(config: CompileConfig | None, options: CompileOptions) -> CompileConfig:
+    """Return the options of a graph from the arguments of `compile`.
+
+    Raises:
+        TypeError: there is no such option, or one is given under both of its names.
+    """
+    changes = cast("dict[str, Any]", dict(options))
+    check_options("compile()", changes, CompileOptions.__annotations__)
+    if "checkpointer" in changes:
+        if "checkpoint_saver" in changes:
+            raise TypeError("checkpointer and checkpoint_saver are the same option: pass one of them")
+        changes["checkpoint_saver"] = changes.pop("checkpointer")
+    if config is None:
+        return CompileConfig(**changes)
+    return config.replace(**changes)
 
 
 def _parse_node_ids(names: str | Iterable[Any]) -> tuple[Any, ...]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from graphkit._plan.schema import StateSchema, TypedChannel, find_application_types, read_channel
+from graphkit._plan.schema import StateSchema, TypedChannel, find_application_types, make_state_class, read_channel
 from graphkit._values.channels import REMOVE, RESET, AppenderChannel, Channel, Marker
 from graphkit._values.frozen import FrozenDict, private_copy
-from graphkit._values.state import SET, AgentState, merge
+from graphkit._values.state import SET, merge
 from graphkit.errors import GraphStateError
 
 
@@ -29,7 +28,7 @@ class PydanticSchema(StateSchema):
         channels = _read_field_channels(model)
         types = find_application_types(field.annotation for field in fields.values())
         closed_as = "" if model.model_config.get("extra") == "allow" else model.__name__
-        super().__init__(channels, make_state_class(model), keys=fields, types=types, closed_as=closed_as)
+        super().__init__(channels, make_state_class(model, fields), keys=fields, types=types, closed_as=closed_as)
         if self.transient:
             names = ", ".join(sorted(map(repr, self.transient)))
             raise GraphStateError(
@@ -65,9 +64,8 @@ class PydanticSchema(StateSchema):
         """
         if all(name in data for name in self.model.model_fields):
             return self.merge(data, update)
-        values = self.to_mapping(update)
-        self.refuse_unknown_keys(values, data)
-        return self._merge_whole(data, values)
+        self.refuse_unknown_keys(update, data)
+        return self._merge_whole(data, update)
 
     def merge(self, data: FrozenDict, update: Mapping[str, Any]) -> tuple[FrozenDict, dict[str, int]]:
         """Merge a node's update.
@@ -139,6 +137,9 @@ class PydanticSchema(StateSchema):
             else:
                 normalized[name] = data.get(name, REMOVE)
         return normalized
+
+    def is_update(self, value: Any) -> bool:
+        return isinstance(value, BaseModel) or super().is_update(value)
 
     def to_mapping(self, update: Mapping[str, Any] | BaseModel) -> Mapping[str, Any]:
         if isinstance(update, BaseModel):
@@ -270,35 +271,3 @@ def _combine_ops(first: dict[str, int], later: dict[str, int]) -> dict[str, int]
     for key, op in later.items():
         combined[key] = SET if op >= 0 else op
     return combined
-
-
-def make_state_class(model: type[BaseModel]) -> type[AgentState]:
-    """Create an AgentState class that also has the fields, properties and methods of the model."""
-
-    class ModelState(AgentState):
-        """A read-only state with the attributes of its model."""
-
-        def __getattr__(self, name: str) -> Any:
-            # Not a field: a property or a method of the model.
-            if name.startswith("_"):
-                raise AttributeError(name)
-            return getattr(model.model_construct(**dict(self)), name)
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            return _rebuild_state, (model, dict(self._data))
-
-    for field in model.model_fields:
-        if field != "keys":  # dict() calls keys() of a mapping
-            setattr(ModelState, field, property(itemgetter(field), _make_setter(field)))
-    ModelState.__name__ = f"{model.__name__}State"
-    ModelState.__qualname__ = ModelState.__name__
-    return ModelState
-
-
-def _make_setter(field: str) -> Callable[[AgentState, Any], None]:
-    """Return a setter that raises, as any change of an AgentState does."""
-    return lambda state, value: AgentState.__setitem__(state, field, value)
-
-
-def _rebuild_state(model: type[BaseModel], data: dict[str, Any]) -> AgentState:
-    return make_state_class(model)(data)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections.abc as abstract
+import dataclasses
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeGuard
 
 from graphkit._values.channels import REMOVE, Channel
@@ -17,6 +19,7 @@ from graphkit._wording import suggest
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from pydantic import BaseModel
 
 _EMPTY: Final = FrozenDict()
@@ -55,6 +58,11 @@ class StateSchema:
         self.known_keys = frozenset(self.keys)
         transient = [key for key, channel in self.channels.items() if channel.is_transient]
         self.transient = frozenset(transient)
+
+    def make_transient(self, key: str) -> None:
+        """Keep the values of a key in memory only; its channel stays."""
+        self.channels.setdefault(key, Channel())
+        self.transient |= {key}
 
     def initial_state(self) -> FrozenDict:
         """Return the state of a new thread: the defaults of the channels."""
@@ -124,6 +132,10 @@ class StateSchema:
             joined.closed_as = ""
         return joined
 
+    def is_update(self, value: Any) -> bool:
+        """Return whether a value is an update: a mapping, or an object of the schema."""
+        return value.__class__ is dict or isinstance(value, Mapping)
+
     def to_mapping(self, update: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return an update as a mapping of the keys that it sets."""
         return update
@@ -163,6 +175,114 @@ class StateSchema:
         begun, _ = merge(private, defaults, {})
         state, _ = merge(begun, update, self.channels)
         return state
+
+
+class DataclassSchema(StateSchema):
+    """The rules of a dataclass: its fields, and their defaults.
+
+    The class itself is not called, so `__post_init__` does not run: a state need not have all fields.
+    """
+
+    def __init__(self, cls: type[DataclassInstance], hints: Mapping[str, Any]) -> None:
+        """Read a dataclass.
+
+        Args:
+            cls: the dataclass.
+            hints: its annotations, with extras.
+        """
+        self.cls = cls
+        self._defaults: dict[str, Channel] = {}
+        """The fields with a default, by name; each Channel makes a new default for a new thread."""
+        channels = read_channels(hints)
+        names = [field.name for field in dataclasses.fields(cls)]
+        for field in dataclasses.fields(cls):
+            make_default = _find_default(field)
+            if make_default is None:
+                continue
+            channel = channels.get(field.name)
+            if isinstance(channel, TypedChannel):
+                channel.default = make_default
+            elif channel is None:
+                self._defaults[field.name] = Channel(default=make_default)
+        types = find_application_types(hints.values())
+        super().__init__(channels, make_state_class(cls, names), keys=names, types=types, closed_as=cls.__name__)
+
+    def initial_state(self) -> FrozenDict:
+        defaults = {name: channel.initial() for name, channel in self._defaults.items()}
+        state, _ = merge(super().initial_state(), defaults, {})
+        return state
+
+    def merge(self, data: FrozenDict, update: Any) -> tuple[FrozenDict, dict[str, int]]:
+        return super().merge(data, self.to_mapping(update))
+
+    def is_update(self, value: Any) -> bool:
+        return isinstance(value, self.cls) or super().is_update(value)
+
+    def to_mapping(self, update: Any) -> Mapping[str, Any]:
+        """Return an update as a mapping; an object of the dataclass sets all its fields."""
+        if isinstance(update, self.cls):
+            return {name: getattr(update, name) for name in self.keys}
+        mapping: Mapping[str, Any] = update
+        return mapping
+
+    def normalize_update(self, update: Any, data: FrozenDict) -> Mapping[str, Any]:  # noqa: ARG002 - as the base class's
+        return self.to_mapping(update)
+
+
+def _find_default(field: dataclasses.Field[Any]) -> Callable[[], Any] | None:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory
+    if field.default is dataclasses.MISSING:
+        return None
+    return lambda: field.default
+
+
+def make_state_class(model: type, fields: Iterable[str]) -> type[AgentState]:
+    """Create an AgentState class that also has the fields, properties and methods of a class.
+
+    Args:
+        model: a pydantic model or a dataclass.
+        fields: the names of its fields.
+    """
+    names = tuple(fields)
+
+    class ModelState(AgentState):
+        """A read-only state with the attributes of its model."""
+
+        def __getattr__(self, name: str) -> Any:
+            # Not a field: a property or a method of the model.
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return getattr(_construct(model, self), name)
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return _rebuild_state, (model, names, dict(self._data))
+
+    for name in names:
+        if name != "keys":  # dict() calls keys() of a mapping
+            setattr(ModelState, name, property(itemgetter(name), _make_setter(name)))
+    ModelState.__name__ = f"{model.__name__}State"
+    ModelState.__qualname__ = ModelState.__name__
+    return ModelState
+
+
+def _construct(model: type, values: Mapping[str, Any]) -> Any:
+    """Return an object of a model with these values, without any validation."""
+    if is_pydantic_model(model):
+        return model.model_construct(**dict(values))
+    instance: Any = object.__new__(model)
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)  # the dataclass may be frozen
+    return instance
+
+
+def _make_setter(field: str) -> Callable[[AgentState, Any], None]:
+    """Return a setter that raises, as any change of an AgentState does."""
+    return lambda state, value: AgentState.__setitem__(state, field, value)
+
+
+def _rebuild_state(model: type, fields: tuple[str, ...], data: dict[str, Any]) -> AgentState:
+    return make_state_class(model, fields)(data)
 
 
 class TypedChannel(Channel):

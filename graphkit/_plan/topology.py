@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from graphkit._plan.schema import StateSchema
 from graphkit._records.config import END, START
@@ -133,6 +133,10 @@ class Node:
     """Where its Commands may go, in addition to its edges; empty: not declared, so anywhere."""
     max_concurrency: int | None = None
     """Of a map node: how many items run at the same time; None: limited only by the executor."""
+    label: Call | None = None
+    """Of a map node: returns the label of an item for those who watch."""
+    failures: str | None = None
+    """Of a map node: the key under which it hands over what failed; None: a failure ends the run."""
     before_hooks: tuple[Call, ...] = ()
     """Hooks to call before the node, in this order."""
     after_hooks: tuple[Call, ...] = ()
@@ -196,6 +200,10 @@ class Topology:
             keys of its schema.
         asynchronous: the nodes, and the sources of edges, that a synchronous run cannot execute;
             `a/b` is `b` of the nested graph `a`.
+
+    A condition may choose several of its targets. They make a fork that is not among `forks`: it is
+    built when it is first chosen, or found in a stored checkpoint by its id,
+    `__PARALLEL__(<source> -> <head>, <head>)`.
     """
 
     def __init__(
@@ -205,7 +213,11 @@ class Topology:
         edges: Mapping[str, Edge],
         schema: StateSchema,
         aliases: Mapping[str, str] | None = None,
+        *,
+        choose: Callable[[str, Sequence[str]], Fork] | None = None,
     ) -> None:
+        self._choose = choose
+        self._chosen: dict[str, Fork] = {}
         self.nodes = dict(nodes)
         self.forks = dict(forks)
         self.edges = dict(edges)
@@ -216,7 +228,51 @@ class Topology:
 
     def has_target(self, node_id: str | None) -> bool:
         """Return whether a run may go to this id: END, a node or a fork."""
-        return node_id == END or node_id in self.nodes or node_id in self.forks
+        return node_id == END or node_id in self.nodes or self.find_fork(node_id) is not None
+
+    def find_fork(self, node_id: str | None) -> Fork | None:
+        """Return the fork with this id, also one that a condition has chosen; None if there is none."""
+        if node_id is None:
+            return None
+        fork = self.forks.get(node_id) or self._chosen.get(node_id)
+        if fork is not None or not node_id.startswith(fork_id("")[:-1]):
+            return fork
+        for source in {**self.edges, **self.nodes}:
+            start = fork_id(f"{source}{_CHOSEN}")[:-1]
+            if not node_id.startswith(start):
+                continue
+            heads = node_id[len(start) : -1].split(", ")
+            if set(heads).issubset(self.declared_targets(source)):
+                return self.choose(source, heads)
+        return None
+
+    def declared_targets(self, source: str) -> list[str]:
+        """Return the targets that a condition or the Commands of a node may choose from, in their order."""
+        edge = self.edges.get(source)
+        node = self.nodes.get(source)
+        targets: list[str] = []
+        if isinstance(edge, Condition):
+            targets += (edge.mappings or {}).values()
+        if node is not None:
+            targets += node.destinations
+        return [target for target in dict.fromkeys(targets) if target != END]
+
+    def choose(self, source: str, heads: Sequence[str]) -> Fork:
+        """Return the fork of those targets that a condition has chosen.
+
+        Args:
+            source: the source of the conditional edge.
+            heads: several different targets, END not among them, in the order of the edge's mappings.
+
+        Raises:
+            GraphStateError: the branches do not meet, or the graph was built without this ability.
+        """
+        name = fork_id(f"{source}{_CHOSEN}{', '.join(heads)}")
+        if name not in self._chosen:
+            if self._choose is None:
+                raise GraphStateError(f"{source!r} cannot choose several targets")
+            self._chosen[name] = dataclasses.replace(self._choose(source, heads), id=name)
+        return self._chosen[name]
 
     def resolve_target(self, name: str, source: str | None = None) -> str | None:
         """Return the id that a Command, or a condition without mappings, names.
@@ -255,6 +311,10 @@ class Topology:
     def stops_after(self, names: Iterable[str]) -> dict[str, str]:
         """Return where a run stops if it is to stop after these nodes; as `stops_before`."""
         return self.stops_before(names)
+
+
+_CHOSEN: Final = " -> "
+"""Between the source and the heads in the id of a fork that a condition has chosen."""
 
 
 def fork_id(source: str) -> str:

@@ -309,7 +309,13 @@ class Tag(JavaNames):
     version: int | None = None
     """The number of the version, from savers that keep versions."""
 
+    def last_checkpoint(self) -> Checkpoint | None:
+        """Return the newest checkpoint; None if the history was empty."""
+        return self.checkpoints[0] if self.checkpoints else None
+
     # Java names
+    lastCheckpoint = last_checkpoint
+
     def threadId(self) -> str:
         return self.thread_id
 

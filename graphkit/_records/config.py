@@ -7,7 +7,7 @@ mappings.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from enum import StrEnum
 from types import MappingProxyType
@@ -27,15 +27,17 @@ THREAD_ID_DEFAULT: Final = "$default"
 
 
 class StreamMode(StrEnum):
-    """What a stream emits for each step.
+    """What a stream emits.
 
-    VALUES: the output with its state. UPDATES: with its state and the updates that led to it.
-    SNAPSHOTS: with its checkpoint.
+    For each step: VALUES, the output with its state; UPDATES, with its state and the updates that led
+    to it; SNAPSHOTS, with its checkpoint. While a node runs: CUSTOM, what it dispatches, and the chunks
+    that it yields.
     """
 
     VALUES = "values"
     UPDATES = "updates"
     SNAPSHOTS = "snapshots"
+    CUSTOM = "custom"
 
 
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -64,7 +66,8 @@ class RunnableConfig(JavaNames):
     """The namespace within the thread; each embedded subgraph has its own."""
     next_node: str | None = None
     """The node that runs next at this checkpoint. Informative: runs never read it."""
-    stream_mode: StreamMode = StreamMode.VALUES
+    stream_mode: StreamMode | tuple[StreamMode, ...] = StreamMode.VALUES
+    """What `stream` yields; with several modes, pairs of a mode and its item."""
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=lambda: _NO_METADATA)
     """The caller's own keys; nodes can read them, and they are stored with each checkpoint of the
     run."""
@@ -83,11 +86,19 @@ class RunnableConfig(JavaNames):
         if self.max_iterations is not None:
             check_count("max_iterations", self.max_iterations)
         if self.stream_mode.__class__ is not StreamMode:
-            mode = StreamMode(self.stream_mode)
-            object.__setattr__(self, "stream_mode", mode)
+            object.__setattr__(self, "stream_mode", _parse_stream_mode(self.stream_mode))
         if self.metadata.__class__ is not MappingProxyType:
             metadata = MappingProxyType(dict(self.metadata))
             object.__setattr__(self, "metadata", metadata)
+
+    def __repr__(self) -> str:
+        """Return the fields that are not at their defaults."""
+        shown = [
+            f"{field.name}={value!r}"
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != getattr(_DEFAULT, field.name)
+        ]
+        return f"RunnableConfig({', '.join(shown)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a copy of the metadata: a mapping proxy does not pickle."""
@@ -100,8 +111,8 @@ class RunnableConfig(JavaNames):
         return cls(**values)
 
     @classmethod
-    def of(cls, config: RunnableConfig | Mapping[str, Any] | None) -> RunnableConfig:
-        """Convert what a caller passed: a RunnableConfig, LangGraph's mapping, or None.
+    def of(cls, config: ConfigLike) -> RunnableConfig:
+        """Convert what a caller passed: a RunnableConfig, a thread id, LangGraph's mapping, or None.
 
         Raises:
             CheckpointerConfigurationError: the mapping does not have LangGraph's form, or an id is
@@ -113,8 +124,10 @@ class RunnableConfig(JavaNames):
             return _DEFAULT
         if isinstance(config, Mapping):
             return _from_mapping(config)
+        if isinstance(config, str):
+            return cls(config)
         raise CheckpointerConfigurationError(
-            f"a config must be a RunnableConfig or {{'configurable': {{'thread_id': ...}}}}, "
+            f"a config must be a thread id, a RunnableConfig or {{'configurable': {{'thread_id': ...}}}}, "
             f"not {type(config).__name__}"
         )
 
@@ -124,6 +137,13 @@ class RunnableConfig(JavaNames):
         if self.thread_id is None:
             return THREAD_ID_DEFAULT
         return self.thread_id
+
+    @property
+    def stream_modes(self) -> tuple[StreamMode, ...]:
+        """The stream mode, or each of several."""
+        if isinstance(self.stream_mode, tuple):
+            return self.stream_mode
+        return (self.stream_mode,)
 
     def replace(self, **changes: Any) -> RunnableConfig:
         """Return a copy with some fields changed."""
@@ -138,6 +158,16 @@ class RunnableConfig(JavaNames):
         if context is None:
             return None
         return context.node_id or None
+
+    @property
+    def node_path(self) -> str | None:
+        """The node that is executing the calling code, after those that contain it: `order/check`.
+
+        None outside a node.
+        """
+        if self.node_id is None:
+            return None
+        return "/".join(filter(None, (self.checkpoint_ns, self.node_id)))
 
     @property
     def idempotency_key(self) -> str:
@@ -200,16 +230,18 @@ class RunnableConfig(JavaNames):
         return result
 
     def dispatch(self, output: Any) -> None:
-        """Add an output to the stream of the run.
+        """Add an output to the stream of the run. It does not change the state.
 
-        A NodeOutput is emitted unchanged, any other value as the chunk of a StreamingOutput. The
-        run emits it when the node is done, before the node's own output. It does not change the
-        state. For output while the node runs, make the node a generator.
+        A stream with mode "custom" yields the value itself, while the node runs. Other streams yield
+        it when the node is done, before the node's own output: a NodeOutput unchanged, any other value
+        as the chunk of a StreamingOutput. Another process passes its outputs on when it is done.
+
+        A node that runs again, after a failure for example, dispatches again.
 
         Raises:
             GraphRunnerError: called outside a node.
         """
-        require_node_context("dispatch").outputs.append(output)
+        require_node_context("dispatch").dispatch(output)
 
     def __getitem__(self, key: str) -> Any:
         """Return "configurable", "metadata" or "recursion_limit", as LangGraph's mapping does."""
@@ -233,11 +265,11 @@ class RunnableConfig(JavaNames):
         except KeyError:
             return default
 
-    def with_stream_mode(self, mode: StreamMode) -> RunnableConfig:
-        """Return this config with another stream mode."""
+    def with_stream_mode(self, mode: StreamMode | str | Sequence[StreamMode | str]) -> RunnableConfig:
+        """Return this config with another stream mode, or several."""
         if mode == self.stream_mode:
             return self
-        return self.replace(stream_mode=mode)
+        return self.replace(stream_mode=_parse_stream_mode(mode))
 
     def with_check_point_id(self, checkpoint_id: str | None) -> RunnableConfig:
         """Return the address of another checkpoint of the same thread; None is the latest."""
@@ -267,6 +299,14 @@ class RunnableConfig(JavaNames):
     def nodeId(self) -> str | None:
         return self.node_id
 
+    def nodePath(self) -> str | None:
+        return self.node_path
+
+    @staticmethod
+    def empty() -> RunnableConfig:
+        """Return a config without any option, as in Java."""
+        return _DEFAULT
+
     def customDispatcher(self) -> Callable[[Any], None]:
         require_node_context("customDispatcher()")
         return self.dispatch
@@ -280,7 +320,7 @@ class RunnableConfig(JavaNames):
     def nextNode(self) -> str | None:
         return self.next_node
 
-    def streamMode(self) -> StreamMode:
+    def streamMode(self) -> StreamMode | tuple[StreamMode, ...]:
         return self.stream_mode
 
 
@@ -352,6 +392,19 @@ def _require_str_or_none(name: str, value: object) -> None:
         raise _wrong_type(name, "a str or None", value)
 
 
+def _parse_stream_mode(mode: str | Sequence[StreamMode | str]) -> StreamMode | tuple[StreamMode, ...]:
+    """Return the stream mode that a text names, or a tuple of those that a list names.
+
+    Raises:
+        ValueError: there is no such mode, or the list is empty.
+    """
+    if isinstance(mode, str):
+        return StreamMode(mode)
+    if not mode:
+        raise ValueError("a list of stream modes needs at least one")
+    return tuple(dict.fromkeys(map(StreamMode, mode)))
+
+
 def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigurationError:
     return CheckpointerConfigurationError(f"{name} must be {expected}, not {type(value).__name__}")
 
@@ -381,5 +434,5 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
 
 _DEFAULT: Final = RunnableConfig()
 
-ConfigLike = RunnableConfig | Mapping[str, Any] | None
-"""What every method that takes a config accepts."""
+ConfigLike = RunnableConfig | Mapping[str, Any] | str | None
+"""What every method that takes a config accepts; a text is a thread id."""

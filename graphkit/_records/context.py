@@ -20,6 +20,14 @@ class GraphInterrupt(BaseException):
         super().__init__(payload)
 
 
+class GraphInterruptException(GraphInterrupt):
+    """langgraph4j's exception, which a node raises to stop the run; the reason is the payload."""
+
+    def __init__(self, config: object, reason: str) -> None:
+        self.config = config
+        super().__init__(reason)
+
+
 class Journal(Protocol):
     """Keeps what the node executions of a run must find again after a crash."""
 
@@ -39,6 +47,10 @@ class Journal(Protocol):
         """Post an event to the observers."""
         ...
 
+    def dispatch(self, output: Any) -> bool:
+        """Pass an output to the stream at once; False if the stream waits for the end of the node."""
+        ...
+
 
 class NodeContext:
     """What the engine knows about the node that is executing.
@@ -51,7 +63,7 @@ class NodeContext:
             calls.
         interrupt_calls: how many `interrupt()` calls this attempt has made.
         attempt: the number of the attempt that is running, from 1.
-        outputs: what the node has dispatched into the stream.
+        outputs: what the node has dispatched, and the stream has not seen yet.
     """
 
     __slots__ = ("answers", "attempt", "held_locks", "interrupt_calls", "journal", "key", "node_id", "outputs")
@@ -88,6 +100,12 @@ class NodeContext:
     def has_open_interrupt(self) -> bool:
         """Whether this attempt made an `interrupt()` call that had no answer, and so raised."""
         return self.interrupt_calls > len(self.answers)
+
+    def dispatch(self, output: Any) -> None:
+        """Pass an output to the stream: at once, or when the node is done."""
+        is_passed = self.journal is not None and self.journal.dispatch(output)
+        if not is_passed:
+            self.outputs.append(output)
 
     def post_event(self, type: str, data: dict[str, Any]) -> None:
         """Post an event to the observers of the run, if it has any."""

@@ -6,13 +6,13 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple, Self, final
+from typing import Any, Final, Generic, Literal, NamedTuple, Self, final
 
 from graphkit._java_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._values.frozen import freeze
-from graphkit._values.state import AgentState
+from graphkit._values.state import AgentState, StateT
 
 When = Literal["before", "after", "inside", "action"]
 """Where a run stopped: before or after a node, inside one (`interrupt()`), or because an
@@ -59,20 +59,54 @@ class GraphResume:
 
 
 @final
+class GraphInput(JavaNames):
+    """The inputs of a run by name, as in langgraph4j 1.9."""
+
+    @staticmethod
+    def args(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the input that starts a run: the mapping itself."""
+        return values
+
+    @staticmethod
+    def no_args() -> Mapping[str, Any]:
+        """Return the input that starts a run without values."""
+        return {}
+
+    @staticmethod
+    def resume(update: Mapping[str, Any] | None = None) -> GraphResume:
+        """Return the input that resumes a run, with an update of its state.
+
+        GraphResume itself can also answer an `interrupt()`.
+        """
+        return GraphResume(update=update)
+
+    # Java names
+    noArgs = no_args
+
+
+@final
 class Command(JavaNames):
     """What a node or an edge may return: the node that runs next, and an update of the state."""
 
-    __slots__ = ("goto", "update")
+    __slots__ = ("goto", "resume", "update")
 
-    def __init__(self, goto: str | None = None, update: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        goto: str | Sequence[str] | None = None,
+        update: Mapping[str, Any] | None = None,
+        *,
+        resume: Any = ABSENT,
+    ) -> None:
         """Make a command.
 
         Args:
-            goto: the node that runs next; from an edge with mappings, one of their keys. None: the
-                edges of the graph decide.
+            goto: the node that runs next; from an edge with mappings, one of their keys, or several.
+                None: the edges of the graph decide.
             update: merged into the state before the checkpoint is stored.
+            resume: as the input of a run, the same as GraphResume(resume, update=update).
         """
         self.goto = goto
+        self.resume = resume
         self.update: Mapping[str, Any] = update or {}
 
     def __eq__(self, other: object) -> bool:
@@ -87,20 +121,27 @@ class Command(JavaNames):
         return f"Command(goto={self.goto!r}, update={self.update!r})"
 
     # Java names
-    def gotoNode(self) -> str | None:
+    def gotoNode(self) -> str | Sequence[str] | None:
         return self.goto
 
 
-class NodeOutput(JavaNames):
-    """One item of a stream: the state after a node has finished, or at START or END."""
+class NodeOutput(JavaNames, Generic[StateT]):
+    """One item of a stream: the state after a node has finished, or at START or END.
+
+    Attributes:
+        node: the node, START or END.
+        state: the state after it; an AgentState, which reads like the schema of the graph.
+        is_subgraph: whether a nested graph emitted this output.
+    """
 
     __slots__ = ("is_subgraph", "node", "state", "update")
 
+    state: StateT
     update: Mapping[str, Mapping[str, Any]] | None
     """Under StreamMode.UPDATES: what each node that ran in this step returned, by node id; None
     otherwise."""
 
-    def __init__(self, node: str, state: AgentState, *, is_subgraph: bool = False) -> None:
+    def __init__(self, node: str, state: StateT, *, is_subgraph: bool = False) -> None:
         self.node = node
         self.state = state
         self.is_subgraph = is_subgraph
@@ -116,6 +157,23 @@ class NodeOutput(JavaNames):
         """Whether the run is over."""
         return self.node == END
 
+    @property
+    def interrupts(self) -> Sequence[WaitingInterrupt | InterruptionMetadata[StateT]]:
+        """What the run waits for; empty unless it has stopped here."""
+        return ()
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the run waits for an answer here."""
+        return bool(self.interrupts)
+
+    @property
+    def payload(self) -> Any:
+        """The argument of the `interrupt()` that waits, the first one if there are several; else None."""
+        if not self.interrupts:
+            return None
+        return self.interrupts[0].payload
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.node!r}, {self.state!r})"
 
@@ -130,18 +188,18 @@ class NodeOutput(JavaNames):
         return self.is_subgraph
 
 
-class StreamingOutput(NodeOutput):
+class StreamingOutput(NodeOutput[StateT]):
     """A chunk that a node emitted while it was running."""
 
     __slots__ = ("chunk",)
 
-    def __init__(self, chunk: Any, node: str, state: AgentState, *, is_subgraph: bool = False) -> None:
+    def __init__(self, chunk: Any, node: str, state: StateT, *, is_subgraph: bool = False) -> None:
         super().__init__(node, state, is_subgraph=is_subgraph)
         self.chunk = chunk
 
 
 @final
-class InterruptionMetadata(NodeOutput):
+class InterruptionMetadata(NodeOutput[StateT]):
     """The last item of a stream whose run stopped for a human.
 
     The interrupt is stored, so that another process can find it.
@@ -154,22 +212,24 @@ class InterruptionMetadata(NodeOutput):
         payload: the argument of `interrupt(payload)`.
         metadata: what an InterruptableAction returned.
         interrupts: all pending interrupts, this one first.
+        waiting: the interrupt as a saver lists it; None until a run has stopped at it.
     """
 
-    __slots__ = ("id", "interrupts", "metadata", "payload", "when")
+    __slots__ = ("id", "interrupts", "metadata", "payload", "waiting", "when")
 
-    interrupts: Sequence[InterruptionMetadata]
+    interrupts: Sequence[InterruptionMetadata[StateT]]
+    payload: Any
 
     def __init__(
         self,
         node_id: str,
-        state: AgentState,
+        state: StateT,
         *,
         when: When = "action",
         id: str | None = None,
         payload: Any = None,
         metadata: Mapping[str, Any] | None = None,
-        interrupts: Sequence[InterruptionMetadata] | None = None,
+        interrupts: Sequence[InterruptionMetadata[StateT]] | None = None,
     ) -> None:
         super().__init__(node_id, state)
         self.when: When = when
@@ -177,6 +237,7 @@ class InterruptionMetadata(NodeOutput):
         self.payload = payload
         self.metadata = freeze(dict(metadata or {}))
         self.interrupts = (self,) if interrupts is None else tuple(interrupts)
+        self.waiting: WaitingInterrupt | None = None
 
     @property
     def node_id(self) -> str:
@@ -230,7 +291,7 @@ class InterruptionMetadataBuilder:
 
 
 @final
-class StateSnapshot(NodeOutput):
+class StateSnapshot(NodeOutput[StateT]):
     """A stored checkpoint, as a graph sees it.
 
     Attributes:
@@ -247,7 +308,7 @@ class StateSnapshot(NodeOutput):
         self,
         checkpoint: Checkpoint,
         config: RunnableConfig,
-        state_factory: Callable[[Any], AgentState],
+        state_factory: Callable[[Any], StateT],
         waiting: Callable[[RunnableConfig], Sequence[WaitingInterrupt]],
     ) -> None:
         self._checkpoint = checkpoint
@@ -277,7 +338,8 @@ class StateSnapshot(NodeOutput):
     @property
     def values(self) -> dict[str, Any]:
         """The state as a plain dict."""
-        return dict(self.state)
+        state: Any = self.state
+        return dict(state)
 
     @property
     def checkpoint_id(self) -> str:
@@ -318,7 +380,7 @@ class StateSnapshot(NodeOutput):
     def getCheckpointId(self) -> str:
         return self.checkpoint_id
 
-    def getState(self) -> AgentState:
+    def getState(self) -> StateT:
         return self.state
 
 
@@ -379,6 +441,22 @@ class HistorySummary(NamedTuple):
     def status(self) -> str:
         """The status of the thread, which is that of the latest checkpoint."""
         return self.latest.status
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class MapProgress:
+    """A finished item of a map, in the streams of mode "custom"."""
+
+    node_id: str
+    index: int
+    """The number of the item, from 0."""
+    done: int
+    """How many items are finished, failed ones that are collected among them."""
+    total: int
+    """How many items there are."""
+    label: str | None
+    """What `add_map_node(label=...)` returned for the item."""
 
 
 class InterruptableAction(abc.ABC):

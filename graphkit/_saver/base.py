@@ -72,6 +72,23 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
 
     THREAD_ID_DEFAULT: ClassVar[str] = THREAD_ID_DEFAULT
 
+    def __repr__(self) -> str:
+        """Return the class, the place of the store if it has one, and how many threads it has."""
+        place = self._describe_place()
+        try:
+            count = self._count_threads()
+            found = f"{count} thread" if count == 1 else f"{count} threads"
+        except Exception as error:  # noqa: BLE001 - a repr shows what is wrong, and raises nothing
+            found = f"threads unknown: {type(error).__name__}"
+        return f"{type(self).__name__}({place}{found})"
+
+    def _describe_place(self) -> str:
+        """Return where the data is, without secrets, and a comma; "" if only this object has it."""
+        return ""
+
+    def _count_threads(self) -> int:
+        return len(self.threads())
+
     # The four required methods
 
     @abc.abstractmethod

@@ -207,3 +207,12 @@ class HasBaseDirectory(Protocol):
     def base_directory(self) -> Any:
         """The path of the directory."""
         ...
+
+
+@runtime_checkable
+class HasThreadDirectories(Protocol):
+    """A saver that stores each thread as a directory with logs, in the layout of docs/format.md."""
+
+    def thread_directory(self, thread: ThreadLike = None) -> str:
+        """Return the directory of a thread, whether it exists or not."""
+        ...

@@ -31,6 +31,12 @@ class HasVersions(JavaNames, abc.ABC):
             CheckpointNotFoundError: there is no such version.
         """
 
+    def last_tag(self, config: ConfigLike = None) -> Tag | None:
+        """Return the history that was released last; None if there is none."""
+        if self.last_version_by_thread_id(config) is None:
+            return None
+        return self.tag(config)
+
     def last_version_by_thread_id(self, thread: ThreadLike = None) -> int | None:
         """Return the newest version of a thread, or None."""
         versions = self.versions_by_thread_id(thread)
@@ -75,3 +81,4 @@ class HasVersions(JavaNames, abc.ABC):
     lastVersionByThreadId = last_version_by_thread_id
     getVersion = get_version
     versionNamespaces = version_namespaces
+    lastTag = last_tag

@@ -73,6 +73,9 @@ class HistoryComparer:
             CheckpointConflictError: the stored history is not the beginning of the wanted one. It
                 names the checkpoint, and what differs.
         """
+        # One checkpoint of each side at a time, since the states of a history may not fit into memory. Both sides are
+        # told by what changed, so that the comparison costs what changed, too: if all changes so far were equal, the
+        # states are.
         comparison = HistoryComparison()
         for one, other in zip_longest(wanted, stored):
             if one is None:
@@ -108,6 +111,7 @@ class HistoryComparer:
         """Return what a stored checkpoint lacks; None if it lacks nothing."""
         wanted = one.record.get("writes", {})
         stored = other.record.get("writes", {})
+        # Writes and tags are only appended. What is stored must therefore be the beginning of what is wanted, in order.
         for key, stored_key in zip_longest(wanted, stored):
             if stored_key is None:
                 break

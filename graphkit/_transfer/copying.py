@@ -38,28 +38,13 @@ _READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 @dataclass(kw_only=True)
-class CopiedThread:
-    """What the copy of one thread did."""
+class CopyCounts:
+    """What the copies of several threads did."""
 
     checkpoints: int = 0
-    versions: int = 0
     skipped_checkpoints: int = 0
+    versions: int = 0
     skipped_versions: int = 0
-    parts: int = 0
-    """Checkpoints that were stored and got the pending writes and tags that they lacked."""
-
-    def add(self, other: CopiedThread) -> None:
-        """Add what the copy of another thread did."""
-        self.checkpoints += other.checkpoints
-        self.versions += other.versions
-        self.skipped_checkpoints += other.skipped_checkpoints
-        self.skipped_versions += other.skipped_versions
-        self.parts += other.parts
-
-    @property
-    def is_skipped(self) -> bool:
-        """Whether nothing was missing."""
-        return not (self.checkpoints or self.versions or self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,12 +123,13 @@ class ThreadCopier:
         if not exists:
             raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
 
-    def copy(self, lock_timeout: float | None = None) -> CopiedThread:
-        """Copy what is missing, then read everything back and compare it.
+    def copy(self, counts: CopyCounts, lock_timeout: float | None = None) -> bool:
+        """Copy what is missing, then read everything back and compare it; return whether anything was missing.
 
         The target is incomplete meanwhile, and stays so after an error: the next copy continues.
 
         Args:
+            counts: what was copied and skipped is added to them.
             lock_timeout: how long to wait for a run that holds the thread, in seconds. None is the
                 `lock_timeout` of each saver.
 
@@ -152,23 +138,22 @@ class ThreadCopier:
                 If it differed before, it was not changed.
             ThreadBusyError: a run holds the thread in the source or in the target.
         """
-        done = CopiedThread()
         with self._hold_locks(lock_timeout):
             refuse_incomplete(self._source_saver, self._thread_id)
             self._source.check_namespaces_known()
             plan, was_incomplete = self._compare_or_replace()
-            done.skipped_checkpoints = plan.skipped
-            done.skipped_versions = plan.released
+            counts.skipped_checkpoints += plan.skipped
+            counts.skipped_versions += plan.released
             if plan.is_complete and not was_incomplete:
-                return done
+                return False
             if was_incomplete:
                 self._begin(plan.stages[plan.released])
             for _ in range(_ROUNDS):
-                self._append_missing(plan, done)
+                self._append_missing(plan, counts)
                 plan = self._compare()
                 if plan.is_complete:
                     self._incoming.finish()
-                    return done
+                    return True
         raise make_conflict(self._thread_id, *plan.find_missing())
 
     def _compare_or_replace(self) -> tuple[_Plan, bool]:
@@ -213,22 +198,30 @@ class ThreadCopier:
         self._check_versions([stage.version for stage in stages], stored)
         plan = _Plan(stages=stages, released=released)
         for stage in stages[:released]:
-            plan.skipped += self._compare_version(stage)
-        stage = stages[released]
-        namespaces = dict.fromkeys((*stage.namespaces, *self._target.list_namespaces()))
-        for namespace in namespaces:
+            assert stage.version is not None
+            in_target = self._target.list_namespaces_of(stage.version)
+            for namespace, found in self._compare_stage(stage, in_target, stage.version).items():
+                if found.missing:
+                    reason = f"it is missing in version {stage.version}"
+                    raise make_conflict(self._thread_id, namespace, found.first_missing, reason)
+                plan.skipped += found.stored
+        plan.active = self._compare_stage(stages[released], self._target.list_namespaces(), None)
+        plan.skipped += sum(found.stored for found in plan.active.values())
+        return plan
+
+    def _compare_stage(
+        self, stage: _Stage, in_target: Sequence[str], version: int | None
+    ) -> dict[str, HistoryComparison]:
+        """Compare each namespace of a stage with a version of the target, or with its active history (None)."""
+        compared: dict[str, HistoryComparison] = {}
+        for namespace in dict.fromkeys((*stage.namespaces, *in_target)):
             wanted: Iterable[ReadCheckpoint] = ()
             if namespace in stage.namespaces:
                 wanted = self._source.read(namespace, stage.version)
-            found = self._comparer.compare(
-                namespace,
-                wanted,
-                self._target.read(namespace),
-                has_parts=stage.version is None,
-            )
-            plan.active[namespace] = found
-            plan.skipped += found.stored
-        return plan
+            stored = self._target.read(namespace, version)
+            has_parts = stage.version is None
+            compared[namespace] = self._comparer.compare(namespace, wanted, stored, has_parts=has_parts)
+        return compared
 
     def _list_stages(self) -> Iterator[_Stage]:
         if self._versions:
@@ -252,27 +245,9 @@ class ThreadCopier:
                 )
             following += 1
 
-    def _compare_version(self, stage: _Stage) -> int:
-        """Compare a version with that of the target; return how many checkpoints it has."""
-        assert stage.version is not None
-        count = 0
-        in_target = self._target.list_namespaces_of(stage.version)
-        for namespace in dict.fromkeys((*stage.namespaces, *in_target)):
-            found = self._comparer.compare(
-                namespace,
-                self._source.read(namespace, stage.version),
-                self._target.read(namespace, stage.version),
-                has_parts=False,
-            )
-            if found.missing:
-                reason = f"it is missing in version {stage.version}"
-                raise make_conflict(self._thread_id, namespace, found.first_missing, reason)
-            count += found.stored
-        return count
-
     # Copying
 
-    def _append_missing(self, plan: _Plan, done: CopiedThread) -> None:
+    def _append_missing(self, plan: _Plan, counts: CopyCounts) -> None:
         stages = plan.stages[plan.released :]
         # Before the parts: with an answer and without the checkpoints that followed, the thread
         # would look like one that a worker may resume.
@@ -286,16 +261,15 @@ class ThreadCopier:
                     self._target_saver.put_writes(address, part.writes)
                 if part.tags:
                     self._target_saver.add_tags(address, *part.tags)
-                done.parts += 1
         for number, stage in enumerate(stages):
             if number > 0:
                 self._begin(stage)
             for namespace in stage.namespaces:
                 stored = plan.active[namespace].stored if number == 0 else 0
-                done.checkpoints += self._append_history(stage, namespace, stored)
+                counts.checkpoints += self._append_history(stage, namespace, stored)
             if stage.version is not None:
                 self._incoming.release(stage.version)
-                done.versions += 1
+                counts.versions += 1
         self._incoming.settle()
 
     def _begin(self, stage: _Stage) -> None:

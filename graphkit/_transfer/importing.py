@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
@@ -17,8 +17,8 @@ from graphkit._saver.incomplete import (
     is_thread_incomplete,
 )
 from graphkit._saver.versions import HasVersions
-from graphkit._transfer.exporting import ThreadExporter
 from graphkit._transfer.lines import LineReader
+from graphkit._transfer.thread_reader import ThreadReader
 from graphkit._values.json_values import JsonValueCodec, apply_change
 from graphkit.errors import (
     CheckpointConflictError,
@@ -34,16 +34,7 @@ def _require_text(value: Any) -> str:
 
 
 def _require_text_or_none(value: Any) -> str | None:
-    if value is None:
-        return None
-    return _require_text(value)
-
-
-class _ImportedCheckpoint(NamedTuple):
-    """A line of the file."""
-
-    namespace: str
-    stored: StoredCheckpoint
+    return None if value is None else _require_text(value)
 
 
 @final
@@ -108,7 +99,7 @@ class ThreadImporter:
             if "release" in data:
                 self._release(data["release"])
                 return
-            record = self._parse(data)
+            namespace, imported = self._parse(data)
         except CheckpointerError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -117,19 +108,18 @@ class ThreadImporter:
             raise CheckpointerConfigurationError(
                 f"{type(self._saver).__name__} keeps no versions; export without them, or import elsewhere"
             )
-        self._namespaces[record.namespace] = None
+        self._namespaces[namespace] = None
         if data.get("version") in self._stored_versions:
             self.skipped += 1  # `_finish` compares it
             return
-        self._store(record)
+        self._store(namespace, imported)
 
-    def _store(self, record: _ImportedCheckpoint) -> None:
+    def _store(self, namespace: str, imported: StoredCheckpoint) -> None:
         """Store a checkpoint, or what it lacks if it is stored already.
 
         Nothing is changed before there is a checkpoint to append: a thread that differs from the
         file stays as it is.
         """
-        namespace, imported = record
         if self._first_namespace is None:
             self._first_namespace = namespace
         if self._was_incomplete:
@@ -145,6 +135,7 @@ class ThreadImporter:
             self._incoming.put(namespace, imported)
             self.stored += 1
             return
+        # By id only: the states are compared in the end, by the digest of the whole thread.
         if unmatched.pop(0) != imported.checkpoint.id:
             raise CheckpointConflictError(
                 self.thread_id, "it already holds other checkpoints; import it under another id, or delete it first"
@@ -179,7 +170,8 @@ class ThreadImporter:
             missing.put_parts(self._saver, address)
         self._parts.clear()
 
-    def _parse(self, data: dict[str, Any]) -> _ImportedCheckpoint:
+    def _parse(self, data: dict[str, Any]) -> tuple[str, StoredCheckpoint]:
+        """Return the namespace and the checkpoint of a line."""
         decode = self._values.decode
         namespace = _require_text(data["ns"])
         before = self._states.get(namespace, {})
@@ -201,7 +193,7 @@ class ThreadImporter:
             writes={key: decode(value) for key, value in writes.items()},
             tags=[_require_text(tag) for tag in tags],
         )
-        return _ImportedCheckpoint(namespace, stored)
+        return namespace, stored
 
     def _release(self, version: Any) -> None:
         if type(version) is not int:
@@ -217,13 +209,15 @@ class ThreadImporter:
 
     def _finish(self, digest: str, source: LineReader) -> None:
         """Check that the lines were complete, and that the stored thread equals them; then it is complete."""
+        # The lines are stored as they come, before their digest is known, since a file may be larger than the memory.
+        # The mark of an incomplete thread stays until the digest, and the stored thread, have proved right.
         if self._digest.hexdigest() != digest:
             raise source.error(f"the lines of thread {self.thread_id!r} were changed")
         self._put_parts()
         self._incoming.settle()
-        exporter = ThreadExporter(self._saver, self.thread_id, self._values)
+        reader = ThreadReader(self._saver, self.thread_id, self._values)
         order = [*self._namespaces]
-        *_, last_line = exporter.lines(versions=self._has_versions, order=order)
+        *_, last_line = reader.lines(versions=self._has_versions, order=order)
         end = json.loads(last_line)
         if end["end"] != digest:
             raise CheckpointConflictError(self.thread_id, "the stored thread differs from the file")

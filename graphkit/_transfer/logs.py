@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import HasBaseDirectory, SupportsVerify
+from graphkit._saver.capabilities import HasThreadDirectories
 from graphkit._transfer.lines import LineReader
 from graphkit._values.json_values import format_line
 from graphkit.errors import (
@@ -33,7 +33,6 @@ from graphkit.errors import (
 
 _CHUNK: Final = 48 << 10
 """How many bytes of a log one line holds."""
-_DIRECTORY: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _NAMESPACE: Final = re.compile(r"n-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _ROOT_LOG: Final = "log"
 _FILE: Final = re.compile(r"(n-[a-z0-9-]{0,40}-[a-z2-7]{24}/)?(log|v\d{6,}\.log|(torn|damaged)-[a-z0-9-]+\.bin)\Z")
@@ -51,37 +50,25 @@ def export_log_lines(saver: BaseCheckpointSaver, thread_id: str) -> Iterator[str
         CheckpointFormatError: there is a link, or something else that is not a file or directory,
             in place of a log or a directory.
     """
-    name = _find_directory(saver, thread_id)
-    directory = find_root(saver) / name
-    yield format_line({"thread": thread_id, "directory": name})
-    for file in _list_files(directory):
+    directory = find_directory(saver, thread_id)
+    files = _list_files(directory) if os.path.lexists(directory) else ()
+    if not files:
+        raise CheckpointNotFoundError(thread_id, hint="see threads()")
+    yield format_line({"thread": thread_id, "directory": directory.name})
+    for file in files:
         yield from _file_lines(directory / file, file)
     yield format_line({"end": thread_id})
 
 
-def find_root(saver: Any) -> Path:
-    """Return the directory of a saver's logs.
+def find_directory(saver: BaseCheckpointSaver, thread_id: str = "") -> Path:
+    """Return the directory of a thread's logs, whether it exists or not.
 
     Raises:
         CheckpointerConfigurationError: the saver keeps no files.
     """
-    if not isinstance(saver, HasBaseDirectory) or not isinstance(saver, SupportsVerify):
+    if not isinstance(saver, HasThreadDirectories):
         raise CheckpointerConfigurationError(f"{type(saver).__name__} has no logs; use the readable form")
-    return Path(saver.base_directory)
-
-
-def _find_directory(saver: Any, thread_id: str) -> str:
-    for report in saver.verify(thread_id).threads:
-        if report.files:
-            return str(report.directory)
-    raise CheckpointNotFoundError(thread_id, hint="see threads()")
-
-
-def _directory_name(thread_id: str) -> str:
-    """Return the name of a thread's directory, as docs/format.md specifies it."""
-    slug = re.sub(r"[^a-z0-9]+", "-", thread_id.lower())[:40]
-    digest = blake2b(thread_id.encode("utf-8", "surrogatepass"), digest_size=15).digest()
-    return f"t-{slug}-{base64.b32encode(digest).decode('ascii').lower()}"
+    return Path(saver.thread_directory(thread_id))
 
 
 def _check_directory(path: Path) -> None:
@@ -150,13 +137,10 @@ def import_logs(saver: BaseCheckpointSaver, source: LineReader, thread_id: str, 
         CheckpointStorageError: the file system refused. The next import of the file continues.
         ThreadBusyError: a run holds the thread.
     """
-    root = find_root(saver)
-    # The name comes from an untrusted file, and becomes part of a path.
-    if not isinstance(directory_name, str) or not _DIRECTORY.match(directory_name):
-        raise source.error("expected a thread")
-    if directory_name != _directory_name(thread_id):
+    directory = find_directory(saver, thread_id)
+    root = directory.parent
+    if directory_name != directory.name:
         raise source.error(f"{directory_name!r} is not the directory of thread {thread_id!r}")
-    directory = root / directory_name
     with saver.run_lock(RunnableConfig(thread_id)):  # creates the directory
         try:
             _import_files(source, directory, thread_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple, final
 
 from graphkit._records.checkpoint import Checkpoint
@@ -11,8 +12,8 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.writes import is_fork, well_formed_writes
 from graphkit._transfer.forward import read_forward
-from graphkit._values.json_values import JsonValueCodec, StateDiffer
-from graphkit.errors import CheckpointerConfigurationError
+from graphkit._values.json_values import JsonValueCodec, StateDiffer, format_line
+from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 
 
 class ReadCheckpoint(NamedTuple):
@@ -84,7 +85,7 @@ class ThreadReader:
         for checkpoint in read_forward(self._saver, config, version):
             writes: Mapping[str, Any] = {}
             tags: Sequence[str] = ()
-            if version is None:
+            if version is None:  # the contract of savers does not show those of a released history
                 address = config.with_check_point_id(checkpoint.id)
                 stored = self._saver.get_writes(address)
                 writes = well_formed_writes(stored, self._thread_id)
@@ -104,3 +105,44 @@ class ThreadReader:
             if tags:
                 record["tags"] = [*tags]
             yield ReadCheckpoint(checkpoint=checkpoint, writes=writes, tags=tags, record=record)
+
+    def lines(self, *, versions: bool, order: Sequence[str] = ()) -> Iterator[str]:
+        """Yield the thread as lines of a file, the last of them with a digest of the others.
+
+        Args:
+            versions: whether to export released histories.
+            order: namespaces that come first, in this order; the others are sorted, so that the
+                root comes first: an import marks the first history as incomplete.
+
+        Raises:
+            CheckpointNotFoundError: the thread has neither checkpoints nor, if wanted, versions.
+        """
+        namespaces = self.list_namespaces()
+        numbers = self.list_versions() if versions else ()
+        if not namespaces and not numbers:
+            raise CheckpointNotFoundError(self._thread_id, hint="see threads()")
+        digest = blake2b(digest_size=16)
+        count = 0
+        for data in self._records(namespaces, numbers, order):
+            line = format_line(data)
+            digest.update(line.encode())
+            count += 1
+            yield line
+        yield format_line({"end": digest.hexdigest(), "lines": count})
+
+    def _records(
+        self, namespaces: Sequence[str], versions: Sequence[int], order: Sequence[str]
+    ) -> Iterator[Mapping[str, Any]]:
+        for version in versions:
+            for namespace in _sort(self.list_namespaces_of(version), order):
+                for read in self.read(namespace, version):
+                    yield {"version": version, **read.record}
+            yield {"release": version}
+        for namespace in _sort(namespaces, order):
+            for read in self.read(namespace):
+                yield read.record
+
+
+def _sort(namespaces: Sequence[str], order: Sequence[str]) -> Sequence[str]:
+    first = [name for name in order if name in namespaces]
+    return [*first, *sorted(name for name in namespaces if name not in first)]

@@ -8,8 +8,9 @@ is all that a saver has to write.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from graphkit._java_names import JavaNames
 from graphkit._values.channels import REMOVE, RESET, Channel, MessagesChannel
@@ -25,6 +26,17 @@ from graphkit._values.frozen import (
     kind_of,
     private_copy,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from graphkit._records.output import WaitingInterrupt
+
+    StateT = TypeVar("StateT", default=Any)
+else:
+    from typing import TypeVar
+
+    StateT = TypeVar("StateT")  # a default is news of Python 3.13
 
 SET: Final = -1
 """In `Changes.ops`: the key has a new value."""
@@ -160,6 +172,15 @@ class AgentState(JavaNames, Mapping[str, Any]):
         self._data: FrozenDict = data if data.__class__ is FrozenDict else freeze(dict(data or {}))
 
     @property
+    def interrupts(self) -> tuple[WaitingInterrupt, ...]:
+        """What the run that returned this state waits for; empty if it is over.
+
+        Nodes, streams and stored states have none. A schema may have a key of this name: `state["interrupts"]`.
+        """
+        waiting: tuple[WaitingInterrupt, ...] = self.__dict__.get("_interrupts", ())
+        return waiting
+
+    @property
     def data(self) -> FrozenDict:
         """The plain, read-only mapping."""
         if self._data.kind != PRIVATE:
@@ -204,7 +225,8 @@ class AgentState(JavaNames, Mapping[str, Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({dict(self._data)!r})"
+        waiting = f", interrupts={self.interrupts!r}" if "_interrupts" in self.__dict__ else ""
+        return f"{type(self).__name__}({dict(self._data)!r}{waiting})"
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise TypeError(f"a state is read-only: return {{{key!r}: ...}} from the node instead of assigning it")
@@ -266,8 +288,35 @@ class MessagesState(AgentState):
     lastMinus = last_minus
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MapFailure:
+    """An item of a map whose action has failed; see `add_map_node(on_error="collect")`.
+
+    Every saver can store it: it need not be registered.
+    """
+
+    index: int
+    """The number of the item, from 0."""
+    item: Any
+    error: str
+    """The type and the message of the error."""
+
+
 class StateSerializer(abc.ABC):
     """Turns a state into bytes and back, in place of graphkit's own codec."""
+
+    transient_attributes: frozenset[str] = frozenset()
+    """The keys that are not stored."""
+
+    def declare_transient_attributes(self, *keys: str) -> None:
+        """Keep the values of some keys out of the stored state; as `Channels.transient()` for each of them.
+
+        Graphs that are built with this serializer from now on do so. A run has the values for itself.
+        """
+        self.transient_attributes |= frozenset(keys)
+
+    # Java names
+    declareTransientAttributes = declare_transient_attributes
 
     @abc.abstractmethod
     def dumps(self, data: Mapping[str, Any]) -> bytes:

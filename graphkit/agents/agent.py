@@ -31,7 +31,7 @@ class Agent:
 
     def __init__(
         self,
-        graph: CompiledGraph | None = None,
+        graph: CompiledGraph[AgentState] | None = None,
         *,
         name: str = "agent",
         generate_thread_id: Callable[..., str] | None = None,
@@ -56,7 +56,7 @@ class Agent:
         """What the builder has opened for this agent."""
 
     @property
-    def graph(self) -> CompiledGraph:
+    def graph(self) -> CompiledGraph[AgentState]:
         """The graph. Its methods use the thread `$default` where a config names none.
 
         Raises:
@@ -84,9 +84,7 @@ class Agent:
 
     # Running
 
-    def run(
-        self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
-    ) -> AgentState | None:
+    def run(self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None) -> AgentState:
         """Run the steps to the end or the next stop, and return the state there.
 
         Args:
@@ -115,7 +113,7 @@ class Agent:
 
     async def arun(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
-    ) -> AgentState | None:
+    ) -> AgentState:
         """As `run`. Synchronous steps run in threads."""
         graph = self._require_graph("arun")
         config = self._make_config(graph, thread_id, checkpoint_id)
@@ -218,14 +216,14 @@ class Agent:
 
     # Helpers
 
-    def _require_graph(self, method: str) -> CompiledGraph:
+    def _require_graph(self, method: str) -> CompiledGraph[AgentState]:
         if self._graph is None:
             raise RuntimeError(
                 f"{method}() called before build(): build the agent with AgentBuilder, AgentFactory or load_agent"
             )
         return self._graph
 
-    def _require_checkpointer(self, what: str) -> CompiledGraph:
+    def _require_checkpointer(self, what: str) -> CompiledGraph[AgentState]:
         graph = self._require_graph(what)
         if graph.compile_config.saver is None:
             raise CheckpointerConfigurationError(
@@ -234,14 +232,14 @@ class Agent:
             )
         return graph
 
-    def _refuse_async(self, graph: CompiledGraph, method: str) -> None:
+    def _refuse_async(self, graph: CompiledGraph[AgentState], method: str) -> None:
         names = ", ".join(map(repr, graph.topology.asynchronous))
         if names:
             raise GraphRunnerError(
                 f"agent {self.name!r} has asynchronous models, functions or tools (in {names}): call {method}() instead"
             )
 
-    def _parse_input(self, graph: CompiledGraph, state: AgentInput) -> Input:
+    def _parse_input(self, graph: CompiledGraph[AgentState], state: AgentInput) -> Input[AgentState]:
         """Return the input of the graph; a text becomes a message of the user.
 
         Raises:
@@ -265,7 +263,9 @@ class Agent:
             check_messages(given.get(MESSAGES, ()))
         return state
 
-    def _make_config(self, graph: CompiledGraph, thread_id: str | None, checkpoint_id: str | None) -> RunnableConfig:
+    def _make_config(
+        self, graph: CompiledGraph[AgentState], thread_id: str | None, checkpoint_id: str | None
+    ) -> RunnableConfig:
         if thread_id:
             check_thread_id(thread_id)
         else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from graphkit._build.state_graph import StateGraph
 from graphkit._records.config import END, START
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._values.state import AgentState
 from graphkit.agents.agent import Agent, aclose_all, close_all
 from graphkit.agents.checkpointer_config import parse_checkpointer
 from graphkit.agents.configuration import (
@@ -206,7 +207,7 @@ class _Assembly:
             raise ValueError(f"the agent has tools ({names}) and no chat step that could call them")
         return steps
 
-    def _make_graph(self, steps: Sequence[Step]) -> StateGraph:
+    def _make_graph(self, steps: Sequence[Step]) -> StateGraph[AgentState]:
         """Return the steps as a chain from START to END."""
         needs_messages = any(step.needs_messages for step in steps)
         graph = StateGraph(parse_state_type(self.config.state_type, with_messages=needs_messages))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from graphkit import __version__
-from graphkit._wording import suggest
 from graphkit.cli.command import INTERRUPTED
 from graphkit.cli.commands import COMMANDS, format_help
 from graphkit.cli.context import CliContext
@@ -19,10 +18,6 @@ from graphkit.cli.values import UsageError, escape
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_WORD_SIMILARITY: Final = 0.65
-"""How similar two words must be if one may be a misspelling of the other; `thread` and `repair` have 0.5."""
-_OPTION_SIMILARITY: Final = 0.75
-"""The same for words that all begin with two dashes."""
 _PROGRAM: Final = "graphkit"
 
 
@@ -121,10 +116,7 @@ class _Group(click.Group):
                 members[name.removeprefix(prefix)] = name
         if members:
             return word, _Group(word, members), args[1:]
-        hint = suggest(word, list(self._members), cutoff=_WORD_SIMILARITY, show=escape)
-        if not hint:
-            hint = "; see `graphkit --help`"
-        raise click.UsageError(f"there is no command {escape(word)}{hint}")
+        raise click.NoSuchCommand(word, possibilities=self._members, ctx=ctx)
 
 
 # Options before a command
@@ -197,38 +189,8 @@ def _make_completion_script(ctx: click.Context) -> tuple[str, str]:
 
 
 def _describe_usage_error(error: click.UsageError) -> str:
-    """Return what is wrong with the command line, and where to find help."""
-    problem = _describe_problem(error)
+    """Return what is wrong with the command line, in the words of the parser, and where to find help."""
+    problem = escape(error.format_message().removesuffix("."))
     if error.ctx is None:
         return problem
     return f"{problem}; see `{error.ctx.command_path} --help`"
-
-
-def _describe_problem(error: click.UsageError) -> str:
-    options: dict[str, click.Parameter] = {}
-    if error.ctx is not None:
-        for param in error.ctx.command.params:
-            options.update(dict.fromkeys(param.opts, param))
-
-    if isinstance(error, click.NoSuchOption):
-        words = [word for word in options if word.startswith("--")]
-        hint = suggest(error.option_name, words, cutoff=_OPTION_SIMILARITY, show=escape)
-        return f"there is no option {escape(error.option_name)}{hint}"
-    if isinstance(error, click.BadOptionUsage):
-        option = options.get(error.option_name)
-        if isinstance(option, click.Option) and option.is_flag:
-            return f"the option {error.option_name} takes no value"
-        return f"the option {error.option_name} requires a value"
-    if isinstance(error, click.MissingParameter) and error.param is not None:
-        return f"the {_name_of(error.param)} is missing"
-    if isinstance(error, click.BadParameter) and error.param is not None:
-        return f"the {_name_of(error.param)} {escape(error.message)}"
-    return error.message
-
-
-def _name_of(param: click.Parameter) -> str:
-    if isinstance(param, click.Option):
-        longest = max(param.opts, key=len)
-        return f"option {longest}"
-    name = param.human_readable_name.removesuffix("...")
-    return f"argument {name}"

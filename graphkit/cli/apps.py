@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._wording import simplify_text, suggest
@@ -19,9 +19,6 @@ from graphkit.errors import GraphKitError
 
 if TYPE_CHECKING:
     from graphkit._compiled import CompiledGraph
-
-_SIMILARITY: Final = 0.65
-"""How similar two names must be if one may be a misspelling of the other."""
 
 
 def load_app(name: str, store: str = "", *, create: bool = False) -> CompiledGraph:
@@ -88,6 +85,7 @@ def _import_object(name: str) -> Any:
 
 
 def _import_module(name: str) -> ModuleType:
+    # A console script has the directory of the script in sys.path, not the current one as `python -m` has.
     directory = str(Path.cwd())
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -118,7 +116,7 @@ def _suggest_graph(wanted: str, owner: Any) -> str:
     graphs = list(_graphs_in(owner))
     if not graphs:
         return "; it has no graph"
-    return suggest(wanted, graphs, cutoff=_SIMILARITY, show=escape) or f"; its graphs: {join_some(graphs)}"
+    return suggest(wanted, graphs, show=escape) or f"; its graphs: {join_some(graphs)}"
 
 
 def _graphs_in(owner: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from graphkit.cli.rows import describe_failure
+from graphkit.cli.rows import describe_failure, describe_stop
 from graphkit.cli.values import abbreviate, describe_payload, escape, format_value
 from graphkit.cli.views import Kind
 
@@ -47,18 +47,12 @@ def _format_time(context: CliContext, when: datetime) -> str:
 
 def _format_failure(_context: CliContext, failure: Mapping[str, Any]) -> str:
     """Say why a run failed, and in which node."""
-    place = ""
-    if failure.get("node_id"):
-        place = f" in {escape(str(failure['node_id']))}"
-    return describe_failure(failure, place)
+    node_id = failure.get("node_id")
+    return describe_failure(failure, f" in {escape(str(node_id))}" if node_id else "")
 
 
-def _format_interrupts(_context: CliContext, interrupts: Iterable[Mapping[str, Any]]) -> str:
-    parts = []
-    for interrupt in interrupts:
-        payload = describe_payload(interrupt["payload"])
-        parts.append(f"{interrupt['when']} {escape(interrupt['node'])}: {payload}")
-    return "; ".join(parts)
+def _format_interrupts(_context: CliContext, rows: Iterable[Mapping[str, Any]]) -> str:
+    return "; ".join(describe_stop(row["when"], row["node"], row["payload"]) for row in rows)
 
 
 _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
@@ -74,6 +68,7 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "list": lambda _, items: " ".join(map(escape, items)),
     "counts": lambda _, counts: ", ".join(f"{count} {name}" for name, count in counts.items()),
     "failure": _format_failure,
+    "lines": lambda _, text: "\n".join(map(escape, str(text).splitlines())),
     "payload": lambda _, payload: describe_payload(payload, _TEXT_LIMIT),
     "interrupts": _format_interrupts,
 }
@@ -122,26 +117,19 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     Many ids begin with the same time. An id of up to twelve characters stays whole. The commands
     accept a unique end or beginning as the id.
     """
+    # Reversed, the endings are beginnings. Ids are UUIDs of version 7: the checkpoints of one minute share their first
+    # eight digits, and the last twelve are random.
     reversed_ids = {full: full[::-1] for full in ids}
     length = _find_length(reversed_ids.values(), least=_MIN_ID_LENGTH, step=2)
-    short: dict[str, str] = {}
-    for full in reversed_ids:
-        short[full] = escape(full)
-        if len(full) > length + _ID_TOLERANCE:
-            short[full] = escape(full[-length:])
-    return short
+    longest = length + _ID_TOLERANCE
+    return {full: escape(full if len(full) <= longest else full[-length:]) for full in reversed_ids}
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Shorten long thread ids to their first characters, enough to tell them apart."""
     distinct = dict.fromkeys(names)
     length = _find_length(distinct, least=_MIN_NAME_LENGTH, step=4)
-    short: dict[str, str] = {}
-    for name in distinct:
-        short[name] = escape(name)
-        if len(name) > length:
-            short[name] = escape(name[:length]) + "…"
-    return short
+    return {name: escape(name) if len(name) <= length else escape(name[:length]) + "…" for name in distinct}
 
 
 def _find_length(distinct: Collection[str], *, least: int, step: int) -> int:

@@ -91,6 +91,7 @@ class Command(click.Command):
         context = dataclasses.replace(ctx.obj, as_json=as_json, debug=debug, passwords=passwords)
         callback = self.callback
         assert callback is not None
+        # A context variable, not an argument: most commands open stores, many of them in functions that they share.
         token = KEY_FILE.set(key_file)
         try:
             return _run(context, lambda: callback(context, **arguments), arguments)
@@ -121,6 +122,7 @@ def _find_default_directory(context: CliContext | None, args: list[str]) -> str 
     """
     if context is not None and context.environment.get("GRAPHKIT_DIR"):
         return context.environment["GRAPHKIT_DIR"]
+    # In the words themselves: the parser has failed, and what it had understood until then is lost.
     has_app = any(word.split("=")[0] == "--app" for word in args)
     return "" if has_app else None
 
@@ -131,6 +133,7 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
     An error is printed as one sentence, with advice that depends on the command's arguments.
     """
     try:
+        # The views are shown inside the block: a command that returns an iterator reads its stores while it is shown.
         with _redirect_warnings(context), close_stores():
             return _show_result(context, call())
     except BrokenPipeError:  # `graphkit threads | head`
@@ -139,12 +142,17 @@ def _run(context: CliContext, call: Callable[[], Any], arguments: Mapping[str, A
     except (GraphKitError, OSError) as error:
         if context.debug:
             context.warn(_format_trace(error))
-        known = _to_graphkit_error(error)
+        if isinstance(error, GraphKitError):
+            known = error
+        else:  # as a saver would have raised it, had it been opened already
+            known = CheckpointStorageError(error.filename or "a file", "read", error)
         context.warn(f"graphkit: {_describe_error(known, arguments)}")
         return known.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
+        # With --debug a bug is raised as it is, so that a debugger stops where it happened; but not if the traceback
+        # would show a password: then it is printed, with the password hidden.
         trace = "".join(traceback.format_exception(error)).rstrip()
         if context.debug and hide_passwords(trace, context.passwords) != trace:
             context.warn(trace)
@@ -211,13 +219,6 @@ def _format_trace(error: Exception) -> str:
     message, *notes = trace.format_exception_only()
     lines = [*trace.format()][: -1 - len(notes)]
     return "".join([*lines, message.partition(":")[0], "\n", *notes]).rstrip()
-
-
-def _to_graphkit_error(error: GraphKitError | OSError) -> GraphKitError:
-    """Return what a saver would have raised for an error of the file system that came before it was opened."""
-    if isinstance(error, GraphKitError):
-        return error
-    return CheckpointStorageError(error.filename or "a file", "read", error)
 
 
 def _describe_error(error: GraphKitError, arguments: Mapping[str, Any]) -> str:

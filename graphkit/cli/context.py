@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -35,6 +35,7 @@ def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
     """Escape characters that an encoding lacks, as JSON does; a codec error handler."""
     assert isinstance(error, UnicodeEncodeError)
     text = error.object[error.start : error.end]
+    # JSON escapes a letter beyond U+FFFF as two surrogates, which are the units of UTF-16.
     utf16_units = text.encode("utf-16-be", "surrogatepass").hex(" ", 2).split()
     return "".join(f"\\u{unit}" for unit in utf16_units), error.end
 
@@ -95,6 +96,8 @@ class CliContext:
     def of_process(cls) -> Self:
         """Return the context of this process."""
         is_terminal = sys.stdout.isatty()
+        # The encoding stays that of the locale, since what reads a pipe expects it. A letter that it lacks must not end
+        # a listing in the middle, and in JSON it must stay JSON.
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="graphkit.escaped")
 
@@ -188,6 +191,13 @@ class CliContext:
             task = bar.add_task(title, total=None)
             yield lambda done, total, _what: bar.update(task, completed=done, total=total)
 
+    def track(self, title: str, threads: Sequence[str]) -> Iterator[str]:
+        """Yield the threads one after another, and show how many are done."""
+        with self.progress(title) as progress:
+            for done, thread_id in enumerate(threads, 1):
+                yield thread_id
+                progress(done, len(threads), thread_id)
+
     @contextmanager
     def redraw(self, write_above: Callable[[str], object]) -> Iterator[None]:
         """Write warnings and logs above the lines that rich redraws inside the block.
@@ -219,6 +229,7 @@ class CliContext:
                 signal.signal(*previous.popitem())
 
         def handle_first(_number: int, _frame: object) -> None:
+            # Before the message: a second signal, which may come while this handler runs, must end the process.
             restore()
             self.warn("stopping after the current node; press Ctrl-C again to stop now")
             stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -13,51 +13,7 @@ from graphkit.errors import GraphKitError
 
 # Types of values
 
-
-class Whole(click.ParamType[int]):
-    """A whole number in a range."""
-
-    name = "integer"
-
-    def __init__(self, least: int, most: int | None = None) -> None:
-        self._least = least
-        self._most = most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            self.fail("must be a whole number", param, ctx)
-        if number < self._least:
-            self.fail(f"must be at least {self._least}", param, ctx)
-        if self._most is not None and number > self._most:
-            self.fail(f"must be at most {self._most}", param, ctx)
-        return number
-
-
-class Seconds(click.ParamType[float]):
-    """A number of seconds, from a hundredth on."""
-
-    name = "float"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            self.fail("must be a number", param, ctx)
-        if not number >= 0.01:  # noqa: PLR2004 - also refuses nan
-            self.fail("must be at least 0.01", param, ctx)
-        return number
-
-
-class OneOf(click.Choice[str]):
-    """One of several words."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
-        return f"must be one of {', '.join(map(repr, self.choices))}, not {value!r}"
-
-
-ROWS: Final = Whole(1, 10**9)
+ROWS: Final = click.IntRange(1, 10**9)
 """How many rows to show."""
 
 
@@ -86,6 +42,8 @@ def _complete_checkpoint(ctx: click.Context, _param: click.Parameter, incomplete
 
 def _find_typed(ctx: click.Context) -> tuple[str, str]:
     """Return the directory and the thread typed so far, "" for what is missing."""
+    # While a line is completed, it may lack arguments that the parser requires, and have any number of options between
+    # them. What the parser has assigned comes first, then what it has left over.
     parsed = [ctx.params.get("directory"), ctx.params.get("thread")]
     words = [word for word in parsed if word]
     words += ctx.args  # what the parser has not assigned to parameters
@@ -135,7 +93,7 @@ assign = click.option(
 )
 interval = click.option(
     "--interval",
-    type=Seconds(),
+    type=click.FloatRange(0.01),
     default=1.0,
     metavar="SECONDS",
     help="The polling interval where there are no file events.",

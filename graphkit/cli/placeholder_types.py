@@ -77,9 +77,6 @@ class _Placeholders:
                 return False
             self._kinds[type_name] = "namedtuple"
         names.update(dict.fromkeys(fields))
-        return self._can_be_made(type_name)
-
-    def _can_be_made(self, type_name: str) -> bool:
         try:
             self._make(type_name)
         except Exception:  # noqa: BLE001 - stored names may be any text, and each kind of class refuses other names
@@ -92,7 +89,7 @@ class _Placeholders:
 
     def _make(self, type_name: str) -> type:
         factory = _FACTORIES[self._kinds[type_name]]
-        placeholder = factory(list(self._names[type_name]))
+        placeholder: type = factory(list(self._names[type_name]))
         module, _, placeholder.__qualname__ = type_name.rpartition(".")
         placeholder.__module__ = module or "builtins"
         return placeholder
@@ -105,22 +102,6 @@ def _kind_of(raw: tuple[Any, ...]) -> str:
     return "flag" if isinstance(content, int) else "enum"
 
 
-def _make_dataclass(names: list[str]) -> type:
-    return make_dataclass("Placeholder", [(name, Any, field(default=None)) for name in names])
-
-
-def _make_namedtuple(names: list[str]) -> type:
-    return namedtuple("Placeholder", names, defaults=[None] * len(names))  # noqa: PYI024 - the names are data
-
-
-def _make_enum(names: list[str]) -> type:
-    return enum.Enum("Placeholder", {name: name for name in names})  # type: ignore[return-value]
-
-
-def _make_flag(_names: list[str]) -> type:
-    return enum.Flag("Placeholder", {"NONE": 0}, boundary=enum.KEEP)  # type: ignore[return-value]
-
-
 def _make_model(names: list[str]) -> type:
     import warnings
 
@@ -131,10 +112,10 @@ def _make_model(names: list[str]) -> type:
         return create_model("Placeholder", **fields)  # type: ignore[no-any-return]
 
 
-_FACTORIES: Final[Mapping[str, Callable[[list[str]], type]]] = {
-    "dataclass": _make_dataclass,
-    "namedtuple": _make_namedtuple,
-    "enum": _make_enum,
-    "flag": _make_flag,
+_FACTORIES: Final[Mapping[str, Callable[[list[str]], Any]]] = {
+    "dataclass": lambda names: make_dataclass("Placeholder", [(name, Any, field(default=None)) for name in names]),
+    "namedtuple": lambda names: namedtuple("Placeholder", names, defaults=[None] * len(names)),  # noqa: PYI024 - data
+    "enum": lambda names: enum.Enum("Placeholder", {name: name for name in names}),
+    "flag": lambda _: enum.Flag("Placeholder", {"NONE": 0}, boundary=enum.KEEP),
     "pydantic": _make_model,
 }

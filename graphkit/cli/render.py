@@ -41,7 +41,7 @@ _EMPTY: Final[tuple[object, ...]] = (None, "", [], {}, ())
 def show(context: CliContext, view: View) -> None:
     """Write a view to the output."""
     if context.as_json:
-        context.write_line(to_json(_json_data(view)))
+        context.write_line(to_json(view.data))
     elif isinstance(view, Table):
         _show_table(context, view)
     elif isinstance(view, Card):
@@ -52,14 +52,6 @@ def show(context: CliContext, view: View) -> None:
         _show_message(context, view)
 
 
-def _json_data(view: View) -> Any:
-    if isinstance(view, Table):
-        return view.rows
-    if isinstance(view, Card):
-        return view.row
-    return view.data
-
-
 def _show_message(context: CliContext, message: Message) -> None:
     for line in message.sentence.rstrip("\n").split("\n"):
         indent = len(line) - len(line.lstrip()) + len(GAP)
@@ -68,11 +60,11 @@ def _show_message(context: CliContext, message: Message) -> None:
 
 
 def _show_table(context: CliContext, table: Table) -> None:
-    if not table.rows:
+    if not table.data:
         context.warn(table.empty)
         return
     columns = table.columns
-    cells = [_format_column(context, column, table.rows) for column in columns]
+    cells = [_format_column(context, column, table.data) for column in columns]
     if context.is_pretty:
         columns, cells = fit_table(columns, cells, context.width)
 
@@ -92,6 +84,7 @@ def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[s
     values = [row.get(column.key) for row in rows]
     if not context.is_pretty or column.kind not in {"name", "id"}:
         return [format_cell(context, column.kind, value) for value in values]
+    # Of all rows together: a short name must be distinct among those that the table shows.
     names = [value for value in values if isinstance(value, str)]
     shorten = short_ids if column.kind == "id" else short_names
     short: Mapping[Any, str] = shorten(names)
@@ -130,20 +123,23 @@ def _count_cells(text: str) -> int:
 
 
 def _show_card(context: CliContext, card: Card) -> None:
-    present = [column for column in card.columns if card.row.get(column.key) not in _EMPTY]
+    present = [column for column in card.columns if card.data.get(column.key) not in _EMPTY]
     longest = max(len(column.title) for column in present)
     margin = longest + len(GAP)
 
     for column in present:
         kind = _FULL_KINDS.get(column.kind, column.kind)
-        text = format_cell(context, kind, card.row[column.key])
+        text = format_cell(context, kind, card.data[column.key])
         title = column.title.ljust(margin)
+        if kind == "lines":  # as they are: a wrapped traceback could not be read
+            context.write_line(f"{column.title}\n{text}")
+            continue
         for part in _wrap(title + text, context.line_width, margin):
             context.write_line(part)
 
     if card.tree:
         context.write_line("")
-        for line in format_tree(card.row[card.tree], context.line_width):
+        for line in format_tree(card.data[card.tree], context.line_width):
             context.write_line(line)
 
 
@@ -227,6 +223,7 @@ def fit_table(
 
 def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> bool:
     """Cut the widest text again and again, from the natural widths on; return whether the columns fit."""
+    # From the natural widths again after each dropped column: the others may now need no cut.
     for fit in fitted:
         fit.widen()
     gaps = len(GAP) * (len(fitted) - 1)
@@ -266,6 +263,7 @@ def cut(line: str, width: int | None) -> str:
     """Return a line that takes at most `width` columns; its end is an ellipsis if it was longer."""
     if width is None or _count_cells(line) <= width:
         return line
+    # Characters of two columns: the first cut may have kept too much.
     kept = line[: width - 1]
     while _count_cells(kept) >= width:
         kept = kept[:-1]

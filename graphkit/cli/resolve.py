@@ -16,8 +16,6 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
 _MIN_ID_LENGTH: Final = 4
 """Characters that suffice to name a checkpoint id, if they are unique."""
 _MAX_JOINED: Final = 5
-_SIMILARITY: Final = 0.5
-"""How similar the id of a thread or a checkpoint must be to one that does not exist."""
 _ELLIPSIS: Final = "…"
 
 
@@ -35,6 +33,7 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
         CheckpointNotFoundError: there is no such thread; the message suggests similar ones.
         UsageError: several threads have the prefix.
     """
+    # An id wins over a prefix: "t" names the thread "t", although there is a "t2".
     if _exists(saver, typed, released=released):
         return typed
 
@@ -48,9 +47,7 @@ def find_thread(saver: BaseCheckpointSaver, typed: str, *, released: bool = Fals
         names = join_some(matches)
         raise UsageError(f"{len(matches)} threads begin with {prefix}: {names}; type more characters")
 
-    hint = suggest(typed, known, cutoff=_SIMILARITY, show=escape)
-    if not hint:
-        hint = "; see graphkit threads"
+    hint = suggest(typed, known, show=escape) or "; see graphkit threads"
     raise CheckpointNotFoundError(typed, hint=hint.removeprefix("; "))
 
 
@@ -83,33 +80,22 @@ def find_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig, typed: s
         CheckpointNotFoundError: there is no such checkpoint.
         UsageError: several checkpoints match.
     """
-    if typed is None:
-        return _find_latest(saver, config)
-    history = saver.history(config)
+    history = saver.recent(config, limit=1) if typed is None else saver.history(config)
     if not history:
-        raise _no_checkpoints(config)
+        raise CheckpointNotFoundError(config.thread, hint="see graphkit threads")
+    if typed is None:
+        return history[0]
     matches = _match_checkpoints(history, typed)
     if len(matches) == 1:
         return matches[0]
     known = [info.id for info in history]
     if not matches:
-        hint = suggest(typed, known, cutoff=_SIMILARITY, show=escape) or "; see graphkit history"
+        hint = suggest(typed, known, show=escape) or "; see graphkit history"
         what = f"checkpoint {escape(typed)}"
         raise CheckpointNotFoundError(config.thread, what, hint.removeprefix("; "))
 
     ids = join_some([info.id for info in matches])
     raise UsageError(f"{len(matches)} checkpoints match {typed}: {ids}; type more characters")
-
-
-def _find_latest(saver: BaseCheckpointSaver, config: RunnableConfig) -> CheckpointInfo:
-    latest = saver.recent(config, limit=1)
-    if not latest:
-        raise _no_checkpoints(config)
-    return latest[0]
-
-
-def _no_checkpoints(config: RunnableConfig) -> CheckpointNotFoundError:
-    return CheckpointNotFoundError(config.thread, hint="see graphkit threads")
 
 
 def _match_checkpoints(history: Sequence[CheckpointInfo], typed: str) -> list[CheckpointInfo]:

@@ -12,7 +12,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import progress_of, time_or_none
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
-from graphkit.cli.values import escape
+from graphkit.cli.values import describe_payload, escape
 from graphkit.errors import CheckpointerConfigurationError
 
 Row = dict[str, Any]
@@ -33,6 +33,11 @@ def interrupt_row(interrupt: WaitingInterrupt) -> Row:
     }
 
 
+def describe_stop(when: str, node_id: str, payload: Any, limit: int = 60) -> str:
+    """Return where a run waits, and what it asks there."""
+    return f"{when} {escape(node_id)}: {describe_payload(payload, limit)}"
+
+
 def describe_progress(writes: Mapping[str, Any]) -> str | None:
     """Return how far each running map and fork is; None if none runs."""
     parts = []
@@ -40,17 +45,19 @@ def describe_progress(writes: Mapping[str, Any]) -> str | None:
         unit = "branches"
         if progress.node_id is not None:
             unit = f"items of {escape(progress.node_id)}"
-        parts.append(f"{progress.done} of {progress.total} {unit} done")
+        parts.append(f"{progress.done}/{progress.total} {unit} done")
     return ", ".join(parts) or None
 
 
 def describe_failure(failure: Mapping[str, Any], place: str = "") -> str:
-    """Return the type and the message of a failure, with the place between them.
+    """Return the type and the message of a failure's cause, with the place between them.
 
     A record that was written by hand may lack any field.
     """
-    kind = escape(str(failure.get("type", "failed")))
-    message = escape(simplify_text(str(failure.get("message", ""))))
+    cause = failure.get("cause")
+    shown = cause if isinstance(cause, Mapping) else failure
+    kind = escape(str(shown.get("type", "failed")))
+    message = escape(simplify_text(str(shown.get("message", ""))))
     return f"{kind}{place}: {message}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,8 @@ _URL_SCHEMES: Final = ("postgres://", "postgresql://")
 _HIDDEN: Final = "***"
 _URL_PASSWORD: Final = re.compile(r"(\bpostgres(?:ql)?://[^\s:/?#@]*:)\S+@")
 """To the last @, since a password may contain one that should have been escaped."""
+_USER_AND_PASSWORD: Final = re.compile(r"\bpostgres(?:ql)?://[^\s:/?#@]*:([^\s/?#]*)@")
+"""To the last @ before the path, where the client takes the password to end."""
 _PASSWORD_OPTION: Final = re.compile(r"(\b(?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)", re.IGNORECASE)
 """In a connection string of keywords, and among the options of a URL."""
 _SCHEMA: Final = "schema="
@@ -136,31 +139,20 @@ def _unquote_value(value: str) -> str:
 
 def find_passwords(names: Iterable[str]) -> set[str]:
     """Return the passwords in names of stores, as they are typed and as they are meant."""
+    # A saver or a client may repeat in a message what was typed, or what it made of that, without quotes and with the
+    # escapes of a URL decoded. Both forms are hidden.
     typed: set[str] = set()
     for name in names:
         for match in _PASSWORD_OPTION.finditer(name):
             typed.add(match[2])
             typed.add(_unquote_value(match[2]))
-        before, separator, _ = name.partition("://")
-        start = before.rfind("postgres")
-        if separator and start >= 0:
-            typed |= _find_passwords_of_url(name[start:])
+        typed.update(_USER_AND_PASSWORD.findall(name))
     if not typed:
         return typed
     from urllib.parse import unquote
 
     found = typed | {unquote(password) for password in typed}
     return {password for password in found if len(password) >= _MIN_PASSWORD}
-
-
-def _find_passwords_of_url(url: str) -> set[str]:
-    from urllib.parse import parse_qs, urlsplit
-
-    try:
-        parts = urlsplit(url)
-        return {parts.password or "", *parse_qs(parts.query).get("password", ())}
-    except ValueError:  # not a URL; hide_passwords hides what looks like a password
-        return set()
 
 
 def hide_passwords(text: str, passwords: Collection[str] = ()) -> str:
@@ -195,19 +187,9 @@ _SEALED_KINDS: Final = _FILE_KINDS | {SQLITE, POSTGRES}
 _ARGUMENTS: Final = {SQLITE: "a file", POSTGRES: "a connection string"}
 """What follows the name of a database."""
 
-# The layout of a checkpoint directory, as docs/format.md specifies it. Opening a FileSystemSaver on a directory that is
-# no store would make it one, so that the saver cannot be asked.
-_MARKER: Final = "graphkit.store"
-_LOCKS: Final = "locks"
-ENTRY_DIRECTORIES: Final = frozenset({"langgraph-store", "langgraph-cache"})
+_ENTRY_DIRECTORIES: Final = frozenset({"langgraph-store", "langgraph-cache"})
 """The names of the directories of LangGraph's store and cache."""
-_THREAD_DIRECTORY: Final = re.compile(r"t-[a-z0-9-]{0,40}-[a-z2-7]{24}\Z")
 _SQLITE_MAGIC: Final = b"SQLite format 3\0"
-
-_FILE_SIMILARITY: Final = 0.5
-"""How similar the name of a file or directory must be to one that does not exist."""
-_KIND_SIMILARITY: Final = 0.65
-"""The same for kinds of stores, which are short words."""
 
 
 def open_store(
@@ -245,6 +227,7 @@ def open_store(
         if store.schema is not None:
             options["schema"] = store.schema
         saver = _make_saver(store.kind, options, fsync)
+        # The savers of databases create their tables at the first use. A command that only reads must not.
         if not create and isinstance(saver, SupportsExists) and not saver.exists():
             raise CheckpointFormatError(escape(hide_passwords(name)), _explain_no_tables(store))
     saver.register_types(*PLACEHOLDER_TYPES.get())
@@ -357,8 +340,9 @@ def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
     """
     name = escape(hide_passwords(str(path)))
     if not path.exists():
-        # `sqlit:runs.db` must not become a directory of this name.
-        kind_hint = _suggest_kind(str(path), kinds)
+        # The kind of `sqlit:runs.db` may be misspelt; it must not become a directory of this name.
+        kind = f"{str(path).partition(':')[0]}:"
+        kind_hint = suggest(kind, [f"{known}:" for known in kinds], show=escape)
         if create and not kind_hint:
             return
         if create:
@@ -374,12 +358,16 @@ def _check_directory(path: Path, kinds: Sequence[str], *, create: bool) -> None:
             hint = f"; for a database type {SQLITE}:{name}"
         raise CheckpointerConfigurationError(f"{name} is a file; name the directory of the checkpoints{hint}")
 
-    # A store that lost its marker is still one, and so is a directory with nothing but LangGraph's store or cache.
-    known = {_MARKER, _LOCKS, *ENTRY_DIRECTORIES}
-    for entry in path.iterdir():
-        if entry.name in known or _THREAD_DIRECTORY.match(entry.name):
-            return
-    raise CheckpointFormatError(name, f"not a checkpoint directory: it has no {_MARKER}")
+    # By name, since graphkit does not import savers. Asked before the saver is made, which would make any directory a
+    # store.
+    saver_class = importlib.import_module("savers").FileSystemSaver
+    if not saver_class.is_store(path) and not has_entries(path):
+        raise CheckpointFormatError(name, "not a checkpoint directory: it has no graphkit.store")
+
+
+def has_entries(directory: Path) -> bool:
+    """Return whether a directory has a store or a cache of LangGraph."""
+    return any((directory / name).is_dir() for name in _ENTRY_DIRECTORIES)
 
 
 def _is_sqlite(path: Path) -> bool:
@@ -396,10 +384,4 @@ def _suggest_entry(path: Path, *, are_files: bool) -> str:
         names = [entry.name for entry in path.parent.iterdir() if entry.is_file() == are_files]
     except OSError:
         return ""
-    return suggest(path.name, names, cutoff=_FILE_SIMILARITY, show=escape)
-
-
-def _suggest_kind(name: str, kinds: Sequence[str]) -> str:
-    """Return the end of a message about a name whose kind may be misspelt, such as `sqlit:runs.db`."""
-    kind, _, _ = name.partition(":")
-    return suggest(f"{kind}:", [f"{known}:" for known in kinds], cutoff=_KIND_SIMILARITY, show=escape)
+    return suggest(path.name, names, show=escape)

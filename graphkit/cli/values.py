@@ -32,6 +32,7 @@ def to_plain(value: Any) -> Any:
 
     For people and scripts; `export` keeps every type.
     """
+    # Before the numbers and texts, which members of IntEnum and StrEnum are, too.
     if isinstance(value, enum.Enum):
         return to_plain(value.value)
     if value is None or isinstance(value, bool):
@@ -60,10 +61,7 @@ def _fields_of(value: Any) -> Any:
 
 def _container_to_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        plain = {}
-        for key, item in value.items():
-            plain[_key_to_plain(key)] = to_plain(item)
-        return plain
+        return {key if isinstance(key, str) else repr(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
     if isinstance(value, (set, frozenset)):
@@ -75,10 +73,6 @@ def _container_to_plain(value: Any) -> Any:
         encoded = base64.b64encode(value)
         return encoded.decode()
     return str(value)
-
-
-def _key_to_plain(key: Any) -> str:
-    return key if isinstance(key, str) else repr(key)
 
 
 def to_json(value: Any) -> str:
@@ -212,8 +206,4 @@ def _describe_object(value: Mapping[str, Any]) -> str:
         (only,) = value.values()
         if isinstance(only, str):
             return only
-    parts = []
-    for key, item in value.items():
-        text = item if isinstance(item, str) else to_json(item)
-        parts.append(f"{key}: {text}")
-    return ", ".join(parts)
+    return ", ".join(f"{key}: {item if isinstance(item, str) else to_json(item)}" for key, item in value.items())

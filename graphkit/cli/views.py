@@ -1,4 +1,4 @@
-"""Views: what a command returns. `graphkit.cli.render` prints them."""
+"""Views: what a command returns. `graphkit.cli.render` prints them, and with --json the `data` of each."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ Kind = Literal[
     "payload",
     "interrupts",
     "failure",
+    "lines",
 ]
 """How the values of a column are displayed. "name" and "id" are shortened at a terminal; "value" is
 abbreviated and "whole" is not; "age" is a time, relative at a terminal."""
@@ -31,8 +32,6 @@ abbreviated and "whole" is not; "age" is a time, relative at a terminal."""
 @dataclass(frozen=True)
 class Column:
     """A column of a table or a card.
-
-    It has the key of its values in the rows, a title, and the way in which values are displayed.
 
     It has the key of its values in the rows, a title, and the way in which values are displayed.
     """
@@ -47,7 +46,8 @@ class Table:
     """Rows of plain data. JSON has all fields of a row; people see the columns."""
 
     columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Any]]
+    data: Sequence[Mapping[str, Any]]
+    """The rows."""
     empty: str
     """The message if there are no rows."""
     note: str = ""
@@ -59,7 +59,7 @@ class Card:
     """The properties of one thing, and optionally a value of any depth."""
 
     columns: Sequence[Column]
-    row: Mapping[str, Any]
+    data: Mapping[str, Any]
     tree: str = ""
     """The key of the value that is displayed as a tree, below the properties."""
 

@@ -4,7 +4,8 @@
 """
 
 from graphkit._public_names import set_public_module
-from graphkit.testing._values import made as made, same as same
+from graphkit.testing._check import same as same
+from graphkit.testing._values import made as made
 from graphkit.testing.contract import SaverContract as SaverContract
 from graphkit.testing.fakes import Call as Call, ScriptedSaver as ScriptedSaver
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import struct
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._values.channels import Channel
-from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet
 from graphkit._values.state import Changes, merge
 
 HOSTILE_IDS: Final = (
@@ -59,174 +56,6 @@ HOSTILE_IDS: Final = (
     "x" * 9_999 + "y",
 )
 """Thread ids and namespaces that a saver must keep apart from each other and within the store."""
-
-V = TypeVar("V")
-_MAX_SHOWN: Final = 1_000
-"""Characters of a value in a message: enough for a list of ids, not for a hostile one."""
-
-# --- assertions -----------------------------------------------------------------------------------------------------
-#
-# pytest explains a bare `assert` only in modules that it rewrites, and unittest never does. The tests of the contract
-# therefore call these functions, whose messages show under both what was expected and what was found.
-
-
-def assert_true(condition: bool, message: str) -> None:
-    """Assert a condition; the message says what was found instead."""
-    if not condition:
-        raise AssertionError(message)
-
-
-def assert_equal(got: object, expected: object, what: str = "value") -> None:
-    """Assert that two values are equal by `==`, where `assert_same` would be too strict."""
-    assert_true(got == expected, f"{what}: {_compare(got, expected)}")
-
-
-def assert_items(got: Iterable[object], expected: Iterable[object], what: str = "items") -> None:
-    """Assert that two iterables have equal items in the same order, whatever their types."""
-    assert_equal([*got], [*expected], what)
-
-
-def assert_at_least(number: float, least: float) -> None:
-    """Assert that a number is at least as large as another."""
-    assert_true(number >= least, f"{number} instead of at least {least}")
-
-
-def assert_not_none(value: V | None) -> V:
-    """Assert that a value is not None, and return it."""
-    if value is None:
-        raise AssertionError("None instead of a value")
-    return value
-
-
-def assert_isinstance(value: object, kind: type) -> None:
-    """Assert that a value is of a type."""
-    assert_true(isinstance(value, kind), f"{_show(value)} instead of a {kind.__name__}")
-
-
-def _compare(got: object, expected: object) -> str:
-    return f"{_show(got)} instead of {_show(expected)}"
-
-
-def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
-
-
-# --- equality, strict in type and order -------------------------------------------------------------------------------
-
-_READ_ONLY: Final[dict[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
-
-
-def same(got: object, expected: object, what: str = "value") -> None:
-    """Assert that two values are equal in type and order, including NaN, -0.0 and time zones.
-
-    Read-only lists, dicts and sets count as the builtins.
-
-    Raises:
-        AssertionError: the values differ; the message has the path of the first difference, which
-            begins with `what`.
-    """
-    message = find_difference(got, expected, what)
-    if message is not None:
-        raise AssertionError(message)
-
-
-# `same` is the public name; the tests of the contract call it like the other assertions.
-assert_same = same
-
-
-def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
-    """Return a message with the path of the first difference and both values; None if there is none."""
-    got_type = _get_builtin_type(got)
-    expected_type = _get_builtin_type(expected)
-    if got_type is not expected_type:
-        types = f"{got_type.__name__} instead of {expected_type.__name__}"
-        return f"{path}: {types}: {_compare(got, expected)}"
-
-    expected_parts = _split(expected)
-    if expected_parts is None:
-        is_same = _normalize_scalar(got) == _normalize_scalar(expected)
-        return None if is_same else f"{path}: {_compare(got, expected)}"
-
-    got_parts = _split(got) or []
-    if len(got_parts) != len(expected_parts):
-        counts = f"{len(got_parts)} parts instead of {len(expected_parts)}"
-        return f"{path}: {counts}: {_compare(got, expected)}"
-
-    pairs = zip(got_parts, expected_parts, strict=True)
-
-    for number, (got_part, expected_part) in enumerate(pairs):
-        message = find_difference(got_part, expected_part, f"{path}[{number}]")
-        if message is not None:
-            return message
-
-    return None
-
-
-def _get_builtin_type(value: object) -> type:
-    """Return the type of a value; for a read-only list, dict or set, the builtin type."""
-    return _READ_ONLY.get(type(value), type(value))
-
-
-def _split(value: Any) -> list[Any] | None:
-    """Return the parts of a compound value in a defined order; None for a scalar."""
-    if isinstance(value, dict):
-        # Keys and values alternate, so that the order of a dict counts.
-        return [part for item in value.items() for part in item]
-
-    if isinstance(value, (list, tuple)):
-        return [*value]
-
-    if isinstance(value, (set, frozenset)):
-        return sorted(value, key=_get_sort_key)
-
-    # Only instances of pydantic models have `model_fields_set`.
-    if dataclasses.is_dataclass(value) or hasattr(value, "model_fields_set"):
-        return [vars(value)]
-
-    return None
-
-
-def _get_sort_key(item: object) -> tuple[str, str]:
-    """Return a key by which items of different types can be sorted."""
-    return type(item).__name__, repr(item)
-
-
-def _normalize_scalar(value: Any) -> object:
-    """Return an object that compares equal exactly if two scalars are indistinguishable.
-
-    `==` is too weak for that: it ignores the sign of zero, the exponent of a Decimal (1.0 and 1.00)
-    and the time zone of a datetime, and a NaN does not equal itself.
-    """
-    if isinstance(value, float):
-        return struct.pack(">d", value)
-
-    if isinstance(value, complex):
-        return struct.pack(">dd", value.real, value.imag)
-
-    if isinstance(value, Decimal):
-        return str(value)
-
-    if isinstance(value, (datetime, time)):
-        local_time = value.replace(tzinfo=None)
-        zone = str(value.tzinfo)
-        return local_time, value.fold, zone, value.utcoffset()
-
-    return value
-
-
-def assert_same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
-    """Assert that two checkpoints are equal, field by field.
-
-    Raises:
-        AssertionError: the checkpoints differ; the message has the path of the first difference.
-    """
-    got = assert_not_none(got)
-    for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "state"):
-        assert_same(getattr(got, name), getattr(expected, name), name)
-    # A saver of four methods keeps pending writes and tags in the metadata.
-    assert_same(public_metadata(got.metadata), expected.metadata, "metadata")
-
 
 # --- values of every type ---------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.versions import HasVersions
 from graphkit._values.channels import REMOVE
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
+from graphkit.testing import _check as check
 from graphkit.testing._strategies import (
     NAMESPACES,
     TAGS,
@@ -43,15 +44,7 @@ from graphkit.testing._strategies import (
     values,
     writes,
 )
-from graphkit.testing._values import (
-    GROWING,
-    assert_equal,
-    assert_items,
-    assert_not_none,
-    assert_same,
-    derive,
-    made,
-)
+from graphkit.testing._values import GROWING, derive, made
 
 State = dict[str, Any]
 
@@ -174,27 +167,21 @@ class SaverMachine(RuleBasedStateMachine):
     def append(self, key: HistoryKey, checkpoint: Checkpoint, row: Row) -> None:
         """Put a checkpoint, and add it to the model."""
         stored = self.saver.put(self.config(key), checkpoint)
-        assert_equal(stored, self.config(key, row))
+        check.equal(stored, self.config(key, row))
 
         self.rows.setdefault(key, []).append(row)
         self.checkpoints[key, row.id] = checkpoint
 
     def put_state(self, key: HistoryKey, state: State) -> None:
         """Put a checkpoint with this state."""
-        fields = self.next_fields()
-        fields["parent_id"] = None
-        fields["state"] = copy.deepcopy(state)
+        fields = {**self.next_fields(), "parent_id": None, "state": copy.deepcopy(state)}
         checkpoint = made(**copy.deepcopy(fields))
         self.append(key, checkpoint, Row(fields))
 
-    def put_changed(self, key: HistoryKey, change: Callable[[State], object]) -> None:
-        """Put a checkpoint with the newest state after a change."""
+    def newest_state(self, key: HistoryKey) -> State:
+        """Return a copy of the newest state of a history; an empty one if there is none."""
         newest = self.pick(key, _NEWEST)
-        state: State = {}
-        if newest is not None:
-            state = copy.deepcopy(newest.fields["state"])
-        change(state)
-        self.put_state(key, state)
+        return {} if newest is None else copy.deepcopy(newest.fields["state"])
 
     # Rules of putting
 
@@ -206,59 +193,41 @@ class SaverMachine(RuleBasedStateMachine):
     @rule(key=histories, new=items)
     def put_grown(self, key: HistoryKey, new: list[Any]) -> None:
         """Put a state with a longer list."""
-
-        def change(state: State) -> None:
-            state.setdefault("list", []).extend(new)
-
-        self.put_changed(key, change)
+        state = self.newest_state(key)
+        state.setdefault("list", []).extend(new)
+        self.put_state(key, state)
 
     @rule(key=histories, name=names, value=values)
     def put_edited(self, key: HistoryKey, name: str, value: Any) -> None:
         """Put a state with another value for one key."""
-
-        def change(state: State) -> None:
-            state[name] = value
-
-        self.put_changed(key, change)
+        self.put_state(key, {**self.newest_state(key), name: value})
 
     @rule(key=histories, name=names)
     def put_without(self, key: HistoryKey, name: str) -> None:
         """Put a state without a key."""
-
-        def change(state: State) -> None:
-            state.pop(name, None)
-
-        self.put_changed(key, change)
+        state = self.newest_state(key)
+        state.pop(name, None)
+        self.put_state(key, state)
 
     @rule(key=histories, name=names)
     def put_reordered(self, key: HistoryKey, name: str) -> None:
         """Put a state with the same values and one key moved to the end."""
+        state = self.newest_state(key)
+        if name in state:
+            state[name] = state.pop(name)
+        self.put_state(key, state)
 
-        def change(state: State) -> None:
-            if name in state:
-                state[name] = state.pop(name)
-
-        self.put_changed(key, change)
-
-    @rule(
-        key=histories,
-        path=st.lists(keys, min_size=1, max_size=3),
-        value=values,
-    )
+    @rule(key=histories, path=st.lists(keys, min_size=1, max_size=3), value=values)
     def put_deep(self, key: HistoryKey, path: list[Any], value: Any) -> None:
         """Put a state with a change deep inside a dict."""
-
-        def change(state: State) -> None:
-            inner: dict[Any, Any] = state
-
-            for name in ("deep", *path[:-1]):
-                if not isinstance(inner.get(name), dict):
-                    inner[name] = {}
-                inner = inner[name]
-
-            inner[path[-1]] = value
-
-        self.put_changed(key, change)
+        state = self.newest_state(key)
+        inner: dict[Any, Any] = state
+        for name in ("deep", *path[:-1]):
+            if not isinstance(inner.get(name), dict):
+                inner[name] = {}
+            inner = inner[name]
+        inner[path[-1]] = value
+        self.put_state(key, state)
 
     @rule(
         key=histories,
@@ -286,7 +255,7 @@ class SaverMachine(RuleBasedStateMachine):
         parent = self.checkpoints[key, parent_row.id]
         if is_loaded:
             loaded = self.saver.get(self.config(key, parent_row))
-            parent = assert_not_none(loaded)
+            parent = check.not_none(loaded)
 
         fields = self.next_fields()
         checkpoint = derive(parent, update, GROWING, **copy.deepcopy(fields))
@@ -297,12 +266,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     # Rules of replacing
 
-    @rule(
-        key=histories,
-        position=positions,
-        state=states,
-        is_new_id=st.booleans(),
-    )
+    @rule(key=histories, position=positions, state=states, is_new_id=st.booleans())
     def replace(self, key: HistoryKey, position: float, state: State, is_new_id: bool) -> None:
         """Replace a checkpoint that has no writes and no tags; other tests cover those."""
         row = self.pick(key, position)
@@ -311,16 +275,14 @@ class SaverMachine(RuleBasedStateMachine):
 
         config = self.config(key, row)
 
-        fields = self.next_fields()
-        fields["parent_id"] = "p"
-        fields["state"] = copy.deepcopy(state)
+        fields = {**self.next_fields(), "parent_id": "p", "state": copy.deepcopy(state)}
         if not is_new_id:
             fields["id"] = row.id
 
         checkpoint = made(**copy.deepcopy(fields))
         stored = self.saver.put(config, checkpoint)
         # put returns the config that it was given, also if the id has changed.
-        assert_equal(stored, config)
+        check.equal(stored, config)
 
         row.fields = fields
         self.checkpoints[key, row.id] = checkpoint
@@ -339,12 +301,7 @@ class SaverMachine(RuleBasedStateMachine):
 
     # Rules of pending writes and tags
 
-    @rule(
-        key=histories,
-        position=positions,
-        new=writes,
-        is_latest=st.booleans(),
-    )
+    @rule(key=histories, position=positions, new=writes, is_latest=st.booleans())
     def put_writes(self, key: HistoryKey, position: float, new: dict[str, Any], is_latest: bool) -> None:
         """Record pending writes with the latest checkpoint, or with one that is named by its id."""
         row = self.pick(key, _NEWEST if is_latest else position)
@@ -355,11 +312,7 @@ class SaverMachine(RuleBasedStateMachine):
         self.saver.put_writes(config, copy.deepcopy(new))
         row.writes.update(copy.deepcopy(new))
 
-    @rule(
-        key=histories,
-        position=positions,
-        tag=st.sampled_from(TAGS),
-    )
+    @rule(key=histories, position=positions, tag=st.sampled_from(TAGS))
     def add_tag(self, key: HistoryKey, position: float, tag: str) -> None:
         """Add a tag to a checkpoint, which may have it already."""
         row = self.pick(key, position)
@@ -370,11 +323,7 @@ class SaverMachine(RuleBasedStateMachine):
         if tag not in row.tags:
             row.tags.append(tag)
 
-    @rule(
-        key=histories,
-        position=positions,
-        tag=st.sampled_from(TAGS),
-    )
+    @rule(key=histories, position=positions, tag=st.sampled_from(TAGS))
     def remove_tag(self, key: HistoryKey, position: float, tag: str) -> None:
         """Remove a tag from a checkpoint, which may not have it."""
         row = self.pick(key, position)
@@ -397,12 +346,12 @@ class SaverMachine(RuleBasedStateMachine):
         # A version is made for the whole thread, unless it was empty.
         is_empty = not any(released.values())
         if is_empty or not isinstance(self.savers[0], HasVersions):
-            assert_same(tag.version, None)
+            check.same(tag.version, None)
             return
 
         versions = self.versions.setdefault(key.thread, [])
         versions.append(released)
-        assert_equal(tag.version, len(versions))
+        check.equal(tag.version, len(versions))
 
     @rule(thread=threads)
     def delete(self, thread: str) -> None:
@@ -410,7 +359,7 @@ class SaverMachine(RuleBasedStateMachine):
         removed = self.remove_rows(thread)
         versions = self.versions.pop(thread, [])
         existed = any(removed.values()) or bool(versions)
-        assert_same(self.saver.delete(thread), existed)
+        check.same(self.saver.delete(thread), existed)
 
     def remove_rows(self, thread: str) -> dict[str, list[Row]]:
         """Remove the histories of a thread from the model, and return them by namespace."""
@@ -424,22 +373,19 @@ class SaverMachine(RuleBasedStateMachine):
     @rule(source=threads, destination=threads)
     def copy(self, source: str, destination: str) -> None:
         """Copy a thread."""
-        expected_error: type[Exception] | None = None
-
+        expected: type[Exception] | None = None
         if not self.has_rows(source):
-            expected_error = CheckpointNotFoundError
+            expected = CheckpointNotFoundError
         elif self.has_rows(destination):
-            expected_error = CheckpointConflictError
+            expected = CheckpointConflictError
 
         error: type[Exception] | None = None
-
         try:
             self.saver.copy(source, destination)
         except (CheckpointNotFoundError, CheckpointConflictError) as caught:
             error = type(caught)
 
-        assert_equal(error, expected_error, "the error of copy")
-
+        check.equal(error, expected, "the error of copy")
         if error is None:
             self.copy_rows(source, destination)
 
@@ -498,7 +444,7 @@ class SaverMachine(RuleBasedStateMachine):
             keep_tags=keep_tags,
             keep_interrupted=keep_interrupted,
         )
-        assert_equal(count, expected, "the count of prune")
+        check.equal(count, expected, "the count of prune")
 
     @rule(index=st.integers(0, 1))
     def open_again(self, index: int) -> None:
@@ -528,21 +474,21 @@ class SaverMachine(RuleBasedStateMachine):
 
         for row in rows:
             found = saver.get_writes(self.config(key, row))
-            assert_same(found, row.writes, "pending writes")
+            check.same(found, row.writes, "pending writes")
 
         newest = saver.get(config)
         summary = saver.summary(config)
 
         if not rows:
-            assert_same(newest, None)
-            assert_same(summary, None)
+            check.same(newest, None)
+            check.same(summary, None)
             return
 
-        assert_checkpoints([assert_not_none(newest)], rows[-1:])
+        assert_checkpoints([check.not_none(newest)], rows[-1:])
 
-        summary = assert_not_none(summary)
-        assert_equal(summary.latest, infos[0])
-        assert_equal(summary.checkpoints, len(infos))
+        summary = check.not_none(summary)
+        check.equal(summary.latest, infos[0])
+        check.equal(summary.checkpoints, len(infos))
 
     @precondition(lambda self: self.rows)
     @rule(key=histories, position=positions)
@@ -552,11 +498,11 @@ class SaverMachine(RuleBasedStateMachine):
 
         if row is None:
             unknown = RunnableConfig(key.thread, "id 1", key.namespace)
-            assert_same(self.saver.get(unknown), None)
+            check.same(self.saver.get(unknown), None)
             return
 
         checkpoint = self.saver.get(self.config(key, row))
-        assert_checkpoints([assert_not_none(checkpoint)], [row])
+        assert_checkpoints([check.not_none(checkpoint)], [row])
 
     @invariant()
     def check_threads(self) -> None:
@@ -575,18 +521,18 @@ class SaverMachine(RuleBasedStateMachine):
             if rows[-1].is_interrupted():
                 interrupted.append(key)
 
-        assert_items(sorted(saver.threads()), namespaces, "threads")
+        check.items(sorted(saver.threads()), namespaces, "threads")
 
         known = {*namespaces, *self.versions}
         listed = saver.threads(released=True)
-        assert_equal(sorted(listed), sorted(known), "threads and released threads")
+        check.equal(sorted(listed), sorted(known), "threads and released threads")
 
         for thread, expected in namespaces.items():
             found = saver.namespaces(thread)
-            assert_equal(sorted(found), expected, "namespaces")
+            check.equal(sorted(found), expected, "namespaces")
 
         reported = [(interrupt.thread_id, interrupt.checkpoint_ns) for interrupt in saver.interrupts()]
-        assert_equal(sorted(reported), interrupted, "interrupts")
+        check.equal(sorted(reported), interrupted, "interrupts")
 
     @rule(key=histories)
     def read_versions(self, key: HistoryKey) -> None:
@@ -599,7 +545,7 @@ class SaverMachine(RuleBasedStateMachine):
         versions = self.versions.get(key.thread, [])
         listed = saver.versions_by_thread_id(key.thread)
         expected = range(1, len(versions) + 1)
-        assert_items(listed, expected, "versions")
+        check.items(listed, expected, "versions")
 
         for number, version in enumerate(versions, 1):
             rows = version[key.namespace]
@@ -631,7 +577,7 @@ def assert_checkpoints(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -
     newest_first = rows[::-1]
     ids = [checkpoint.id for checkpoint in checkpoints]
     expected_ids = [row.id for row in newest_first]
-    assert_equal(ids, expected_ids, "ids")
+    check.equal(ids, expected_ids, "ids")
 
     for checkpoint, row in zip(checkpoints, newest_first, strict=True):
         # The default methods keep pending writes and tags in the metadata.
@@ -639,7 +585,7 @@ def assert_checkpoints(checkpoints: Sequence[Checkpoint], rows: Sequence[Row]) -
         found = checkpoint.with_metadata(metadata)
 
         fields = {name: getattr(found, name) for name in row.fields}
-        assert_same(fields, row.fields, "fields")
+        check.same(fields, row.fields, "fields")
 
 
 def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
@@ -647,11 +593,11 @@ def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
     newest_first = rows[::-1]
     ids = [info.id for info in infos]
     expected_ids = [row.id for row in newest_first]
-    assert_equal(ids, expected_ids, "the ids of history")
+    check.equal(ids, expected_ids, "the ids of history")
 
     for info, row in zip(infos, newest_first, strict=True):
-        assert_equal(info.tags, tuple(row.tags), "tags")
-        assert_equal(info.stopped, row.stopped, "stopped")
+        check.equal(info.tags, tuple(row.tags), "tags")
+        check.equal(info.stopped, row.stopped, "stopped")
 
     if not infos:
         return
@@ -659,10 +605,10 @@ def assert_infos(infos: Sequence[CheckpointInfo], rows: Sequence[Row]) -> None:
     # Only the latest checkpoint has a status; the machine has neither active nor failed runs.
     latest, *older = infos
     expected_status = rows[-1].stopped or "stalled"
-    assert_equal(latest.status, expected_status, "the status of the latest checkpoint")
+    check.equal(latest.status, expected_status, "the status of the latest checkpoint")
 
     for info in older:
-        assert_equal(info.status, "", "the status of an older checkpoint")
+        check.equal(info.status, "", "the status of an older checkpoint")
 
 
 __all__: Sequence[str] = ["SaverMachine"]

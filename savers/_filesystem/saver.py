@@ -17,7 +17,7 @@ from graphkit.saver_kit import IncomingThread, check_copy, resolve_thread_id
 from graphkit.values import FrozenDict
 from savers._cipher import Cipher, check_cipher, parse_cipher
 from savers._compression import Compression, parse_compression
-from savers._filesystem import catalog, lifecycle, rewrite
+from savers._filesystem import catalog, layout, lifecycle, rewrite
 from savers._filesystem.io import FileIO
 from savers._filesystem.lock import WriteLockIfFree
 from savers._filesystem.log_bytes import FileLogBytes
@@ -54,6 +54,9 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
 
     docs/format.md specifies the bytes.
     """
+
+    def _describe_place(self) -> str:
+        return f"{self._store.root!r}, "
 
     @property
     def seals_records(self) -> bool:
@@ -152,6 +155,17 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
     def base_directory(self) -> str:
         """The directory, absolute."""
         return self._store.root
+
+    def thread_directory(self, thread: ThreadLike = None) -> str:
+        """Return the directory of a thread, which has its logs, whether it exists or not."""
+        return self._store.locate(resolve_thread_id(thread)).thread_path
+
+    @staticmethod
+    def is_store(base_directory: str | os.PathLike[str]) -> bool:
+        """Return whether a directory is a store, also one that lost its marker. Creates nothing."""
+        return any(
+            name in {layout.MARKER, layout.LOCKS} or layout.is_thread(name) for name in os.listdir(base_directory)
+        )
 
     def describe(self) -> str:
         return self._store.root
@@ -530,6 +544,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             self._store.close()
 
     checkOptions = check_options
+    isStore = is_store
+    threadDirectory = thread_directory
 
 
 def _has_checkpoints(log: FileLog) -> bool:

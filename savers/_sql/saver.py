@@ -84,6 +84,13 @@ class SqlSaver(LogSaver[RowLogBytes]):
         self._store = RowStore(database, codec, compression, key_ring)
         super().__init__(self._store, codec)
 
+    def _describe_place(self) -> str:
+        return f"{self._database.path}, "
+
+    def _count_threads(self) -> int:
+        # To list the threads would create the tables.
+        return len(self.threads()) if self.exists() else 0
+
     @property
     def seals_records(self) -> bool:
         return self._store.mark.key_ring is not None

@@ -59,6 +59,10 @@ class SaverWrapper(BaseCheckpointSaver):
         """Wrap a saver."""
         self.delegate = delegate
 
+    def __repr__(self) -> str:
+        """Return the class, and the wrapped saver."""
+        return f"{type(self).__name__}({self.delegate!r})"
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make the async method of each overridden method call the override.
 

@@ -156,7 +156,7 @@ GETTERS = [
     (NodeOutput("a", AgentState()), {"isSTART": "is_start", "isEND": "is_end", "isSubGraph": "is_subgraph"}),
     (NodeOutput(END, AgentState(), is_subgraph=True), {"isSTART": "is_start", "isEND": "is_end", "isSubGraph": "is_subgraph"}),
     (STOP, {"nodeId": "node_id", "getNodeId": "node_id", "reason": "payload"}),
-    (CONFIG, {"nodeId": "node_id", "threadId": "thread_id", "checkPointId": "checkpoint_id", "nextNode": "next_node", "streamMode": "stream_mode"}),
+    (CONFIG, {"nodeId": "node_id", "nodePath": "node_path", "threadId": "thread_id", "checkPointId": "checkpoint_id", "nextNode": "next_node", "streamMode": "stream_mode"}),
     (OPTIONS, {"checkpointSaver": "checkpoint_saver", "interruptsBefore": "interrupt_before", "interruptsAfter": "interrupt_after", "interruptBeforeEdge": "interrupt_before_edge", "releaseThread": "release_thread", "recursionLimit": "max_iterations", "graphId": "graph_id"}),
     (Tag("t", ()), {"threadId": "thread_id"}),
     (Command("n"), {"gotoNode": "goto"}),

@@ -97,7 +97,7 @@ def test_one_of_several_questions(saver, store):
     saver.put_writes(here, {"interrupt:q-2": {**STOP, "payload": "Wrap?", "created_at": minutes_ago(57)}})
     several = graphkit("answer", store, "order-17", "--value", "1")
     assert several.code == 2
-    assert "q-1 (approve: Ship lamp?), q-2 (approve: Wrap?)" in several.err
+    assert "q-1 (inside approve: Ship lamp?), q-2 (inside approve: Wrap?)" in several.err
     assert graphkit("answer", store, "order-17", "--value", "1", "--interrupt", "q-3").code == 11
     assert graphkit("answer", store, "order-17", "--value", "1", "--interrupt", "-2").code == 0
     assert saver.get_writes(here)["answer:q-2"] == 1

@@ -311,52 +311,33 @@ def test_a_damaged_thread_is_no_unknown_one(store):
         assert (done.code, "is damaged at byte" in done.err, done.err.count("\n")) == (12, True, 1)
 
 
-def test_unknown_words_and_missing_ones(store):
-    assert graphkit("thread", store).code == 2
-    assert graphkit("threads", store, "--stats", "x").code == 2
-    assert graphkit("threads").code == 2
-    assert graphkit("threads", store, "--status", "happy").code == 2
-    assert graphkit().err.startswith("Usage: graphkit")
-
-
 @pytest.mark.parametrize(
-    ("typed", "sentence"),
+    ("typed", "named", "help_of"),
     [
-        (["show", "runs"], "the argument THREAD is missing; see `graphkit show --help`"),
-        (["search", "runs"], "the argument KEY=VALUE is missing; see `graphkit search --help`"),
-        (["answer", "runs", "t"], "the option --value is missing; see `graphkit answer --help`"),
-        (["thread", "runs"], "there is no command thread; did you mean threads?"),
-        (["zzzzzz"], "there is no command zzzzzz; see `graphkit --help`"),
-        (["threads", "runs", "--stats"], "there is no option --stats; did you mean --status?; see `graphkit threads --help`"),
-        (["--vers"], "there is no option --vers; did you mean --version?; see `graphkit --help`"),
-        (["threads", "runs", "x"], "unexpected argument: x; see `graphkit threads --help`"),
-        (["threads", "runs", "--all=3"], "the option --all takes no value"),
-        (["threads", "runs", "--limit"], "the option --limit requires a value"),
-        (
-            ["threads", "runs", "--limit", "0"],
-            "the option --limit must be at least 1; see `graphkit threads --help`",
-        ),
-        (
-            ["threads", "runs", "--limit", "many"],
-            "the option --limit must be a whole number; see `graphkit threads --help`",
-        ),
-        (
-            ["watch", "runs", "--interval", "0"],
-            "the option --interval must be at least 0.01; see `graphkit watch --help`",
-        ),
-        (
-            ["threads", "runs", "--status", "happy"],
-            "the option --status must be one of 'running', 'stalled', 'interrupted', 'answered', 'failed', 'finished', 'incomplete', 'damaged', 'sealed', not 'happy'",
-        ),
+        ([], "", ""),
+        (["show", "runs"], "'THREAD'", "show "),
+        (["search", "runs"], "'KEY=VALUE...'", "search "),
+        (["answer", "runs", "t"], "'--value'", "answer "),
+        (["thread", "runs"], "'threads'", ""),
+        (["zzzzzz"], "'zzzzzz'", ""),
+        (["threads", "runs", "--stats"], "'--status'", "threads "),
+        (["--vers"], "'--version'", ""),
+        (["threads", "runs", "x"], "x", "threads "),
+        (["threads", "runs", "--all=3"], "'--all'", "threads "),
+        (["threads", "runs", "--limit"], "'--limit'", "threads "),
+        (["threads", "runs", "--limit", "0"], "'--limit'", "threads "),
+        (["threads", "runs", "--limit", "many"], "'--limit'", "threads "),
+        (["watch", "runs", "--interval", "0"], "'--interval'", "watch "),
+        (["threads", "runs", "--status", "\x1bappy"], "'sealed'", "threads "),
     ],
-)  # fmt: skip
-def test_what_is_typed_wrongly_is_said_in_graphkit_s_words(typed, sentence):
+)
+def test_what_is_typed_wrongly_is_named_with_where_to_find_help(typed, named, help_of):
     done = graphkit(*typed)
-    assert (done.code, done.out) == (2, "")
-    # Some versions of the parser do not say whose option it is.
-    assert done.err.replace("; see `graphkit threads --help`", "") == f"graphkit: {sentence}\n".replace(
-        "; see `graphkit threads --help`", ""
-    )
+    assert (done.code, done.out, named in done.err, "\x1b" in done.err) == (2, "", True, False)
+    if typed:
+        assert done.err.endswith(f"; see `graphkit {help_of}--help`\n")
+    else:
+        assert done.err.startswith("Usage: graphkit")
 
 
 def test_debug_shows_where_it_happened(store):

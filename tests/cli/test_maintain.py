@@ -143,10 +143,7 @@ def test_many_losses_are_cut_for_people_only(store, saver):
     for number in range(30, 50):
         saver.put(RunnableConfig("import-a"), checkpoint(number, "x", "y", {f"k{number}": "v" * 200}, number - 1))
     saver.close()
-    (path,) = store.glob("t-import-a-*/log")
-    data = bytearray(path.read_bytes())
-    data[300] ^= 0xFF
-    path.write_bytes(data)
+    damage(store, "import-a", offset=300)
     would = graphkit("repair", store, "--dry-run")
     assert len(would.lines) < 20
     assert "more; --json lists all" in would.out
@@ -399,7 +396,6 @@ def lines_at_a_terminal(text):
 
 
 def test_warnings_never_share_a_line_with_a_progress_bar(store, monkeypatch):
-    monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: WarningSaver(store))
     monkeypatch.setattr(logging.getLogger("app"), "propagate", False)
     handlers = []
 

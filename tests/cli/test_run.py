@@ -1,5 +1,6 @@
 """run and resume: live output, answers, recovery, and what cannot go on."""
 
+import json
 import os
 import signal
 import subprocess
@@ -38,8 +39,6 @@ def test_a_run_step_by_step(tmp_path, shop):
 
 
 def test_a_run_as_lines_of_json(tmp_path, shop):
-    import json
-
     lines = [json.loads(line) for line in run(tmp_path / "runs", "--json").lines]
     assert [line.get("node") for line in lines] == ["__START__", "reserve", None]
     assert lines[1]["update"] == {"log": ["reserved lamp"]}

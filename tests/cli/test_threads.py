@@ -43,15 +43,6 @@ def test_threads_as_json(store):
     }  # fmt: skip
 
 
-def test_only_the_page_of_a_terminal_ends_with_a_note(tmp_path):
-    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
-        for number in range(101):
-            saver.put(RunnableConfig(f"t-{number:03d}"), checkpoint(number, START, "read", {}))
-    assert "--all or --limit shows more" in graphkit("threads", tmp_path / "runs", terminal=True).err
-    assert graphkit("threads", tmp_path / "runs", "--limit", 100, terminal=True).err == ""
-    assert graphkit("threads", tmp_path / "runs", "--limit", 100).err == ""
-
-
 def test_characters_that_take_two_columns_of_a_terminal_are_aligned(store, saver):
     saver.put(RunnableConfig("\u6ce8\u6587"), checkpoint(30, START, "read", {}))
     lines = graphkit("threads", store, terminal=True).lines
@@ -99,6 +90,8 @@ def test_a_terminal_gets_a_page_and_a_pipe_all(tmp_path):
     assert len(graphkit("threads", tmp_path / "many").lines) == 102
     by_age = graphkit("threads", tmp_path / "many", "--sort", "age", terminal=True)
     assert (len(by_age.lines), by_age.err) == (101, paged.err)
+    limited = graphkit("threads", tmp_path / "many", "--limit", 100, terminal=True)
+    assert (len(limited.lines), limited.err) == (101, "")
 
 
 def test_a_damaged_thread_is_listed_among_the_good_ones(store):

@@ -319,7 +319,7 @@ def test_damage_comes_along_and_is_told(tmp_path, source):
         ('"graphkit": "logs"', '"graphkit": "threads"', "in the format 'lines', not 'logs'"),
         ('"format": 1', '"format": 2', "reads up to 1"),
         ('"thread": "t"', '"thread": "u"', "is not the directory of thread 'u'"),
-        ('"directory": "t-', '"directory": "../t-', "expected a thread"),
+        ('"directory": "t-', '"directory": "../t-', "is not the directory of thread 't'"),
         ('"file": "log"', '"file": "../../log"', "expected a log"),
         ('"file": "log"', '"file": "run.lock"', "expected a log"),
         ('"data": "', '"data": "AAAA', "were changed"),

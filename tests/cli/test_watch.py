@@ -5,15 +5,14 @@ import json
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig
 from savers import FileSystemSaver
+from tests.support.command_process import CommandProcess
 from tests.support.terminal import damage, graphkit, minutes_ago
 
-PATIENCE = 60.0
 STOP = {"node_id": "ask", "when": "inside", "payload": {"question": "ok?"}, "metadata": {}, "created_at": 1}
 AT = RunnableConfig("order-17")
 
@@ -27,26 +26,20 @@ def told(line):
     return line[10:]
 
 
-class Watching:
-    """A `graphkit watch` in a process of its own, that has begun to watch."""
+class Watching(CommandProcess):
+    """A `graphkit watch` in a process of its own."""
 
-    def __init__(self, directory, saver, *options):
-        command = [sys.executable, "-W", "error", "-m", "graphkit", "watch", str(directory), *options]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-        )
-        self.killer = threading.Timer(PATIENCE, self.process.kill)
-        self.killer.start()
+    def __init__(self, directory, *options):
+        super().__init__("watch", directory, *options)
 
     def lines(self):
-        out, err = self.process.communicate()
-        self.killer.cancel()
-        assert (self.process.returncode, err) == (0, "")
-        return out.splitlines()
+        lines, err, code = self.end()
+        assert (code, err) == (0, "")
+        return lines
 
 
 def test_a_line_per_step_of_another_process(store, saver):
-    watching = Watching(store, saver, "order-17", "--interval", "3600", "--limit", "8")
+    watching = Watching(store, "order-17", "--interval", "3600", "--limit", "8")
     assert told(watching.process.stdout.readline()).split() == ["order-17", "reserve", "->", "approve"]
     stopped = "waits inside approve: Ship lamp?"
     assert told(watching.process.stdout.readline()) == f"{'order-17':24} {stopped}\n"
@@ -142,7 +135,7 @@ def test_a_run_whose_process_has_died_is_told(store, saver):
         "import os, sys; from savers import FileSystemSaver; from graphkit import RunnableConfig;"
         f"s = FileSystemSaver({str(store)!r}); l = s.run_lock(RunnableConfig('import-a')); l.__enter__(); os._exit(1)"
     )
-    watching = Watching(store, saver, "import-a", "--limit", "2", "--interval", "3600")
+    watching = Watching(store, "import-a", "--limit", "2", "--interval", "3600")
     watching.process.stdout.readline()
     subprocess.run([sys.executable, "-c", code], check=False)
     assert [told(line) for line in watching.lines()] == [f"{'import-a':24} its process has died"]
@@ -166,7 +159,7 @@ else:
 
 @pytest.mark.parametrize(("how", "said"), [("close", "no process runs it now"), ("die", "its process has died")])
 def test_a_stream_that_was_closed_is_told_from_a_death(store, saver, how, said):
-    watching = Watching(store, saver, "import-a", "--limit", "3", "--interval", "3600")
+    watching = Watching(store, "import-a", "--limit", "3", "--interval", "3600")
     watching.process.stdout.readline()
     subprocess.run([sys.executable, "-c", CLOSE, str(store), how], check=False)
     assert [told(line) for line in watching.lines()] == [
@@ -177,7 +170,7 @@ def test_a_stream_that_was_closed_is_told_from_a_death(store, saver, how, said):
 
 
 def test_an_answer_is_not_the_death_of_a_process(store, saver):
-    watching = Watching(store, saver, "order-17", "--json", "--limit", "4", "--interval", "3600")
+    watching = Watching(store, "order-17", "--json", "--limit", "4", "--interval", "3600")
     for _ in range(2):
         watching.process.stdout.readline()
     command = [sys.executable, "-m", "graphkit", "answer", str(store), "order-17", "--value", "1"]
@@ -205,7 +198,7 @@ def test_bad_input(store, tmp_path):
 
 
 def test_a_store_that_another_process_makes_threads_in(store, saver):
-    watching = Watching(store, saver, "--json", "--limit", "1", "--interval", "3600")
+    watching = Watching(store, "--json", "--limit", "1", "--interval", "3600")
     more = 0
     with FileSystemSaver(store, fsync="never") as writer:
         while watching.process.poll() is None:  # until it has begun, nothing is told of what is written

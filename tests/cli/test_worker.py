@@ -18,10 +18,11 @@ from graphkit import RetryPolicy, RunnableConfig
 from graphkit.errors import ThreadBusyError
 from savers import FileSystemSaver, SaverWrapper
 from savers._filesystem import layout
+from tests.support.command_process import PATIENCE, CommandProcess
+from tests.support.terminal import damage
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
-PATIENCE = 60.0
 FLOW = """
 import os
 from graphkit import END, START, Channels, StateGraph, interrupt
@@ -84,16 +85,11 @@ main()
 """.replace("graphkit.retry", "graphkit")
 
 
-class Process:
-    """A `graphkit` in a process of its own, whose lines are waited for."""
+class Process(CommandProcess):
+    """A worker in a process of its own, whose lines are waited for."""
 
     def __init__(self, place, *args):
-        command = [sys.executable, "-W", "error", "-c", COMMAND, *map(str, args)]
-        self.process = subprocess.Popen(
-            command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-        )
-        self.killer = threading.Timer(PATIENCE, self.process.kill)
-        self.killer.start()
+        super().__init__(*args, code=("-c", COMMAND), cwd=place)
 
     def line(self):
         return json.loads(self.process.stdout.readline() or "null")
@@ -105,14 +101,10 @@ class Process:
                 return line
         raise AssertionError(self.process.stderr.read())
 
-    def signal(self, number):
-        self.process.send_signal(number)
-
-    def end(self):
+    def rows(self):
         """What else it says, and its exit code."""
-        out, err = self.process.communicate()
-        self.killer.cancel()
-        return [json.loads(line) for line in out.splitlines()], err, self.process.returncode
+        lines, err, code = self.end()
+        return [json.loads(line) for line in lines], err, code
 
 
 @pytest.fixture
@@ -189,8 +181,8 @@ def test_an_answer_given_elsewhere_is_noticed_without_polling(place, saver, star
     answer(saver, "t", "yes")
     worker.until(lambda line: line["node"] == "__END__")
     assert log(saver, "t") == ["draft", "yes", "held", "publish"]
-    worker.signal(signal.SIGTERM)
-    rest, _, code = worker.end()
+    worker.process.send_signal(signal.SIGTERM)
+    rest, _, code = worker.rows()
     assert code == 0
     assert rest[-1] == {"runs": 2}
     assert work(place) == ["t draft", "t held", "t publish"]
@@ -201,8 +193,8 @@ def test_a_worker_may_start_before_there_is_a_directory(place, start):
     with FileSystemSaver(place / "runs") as saver:
         begin(saver, "t")
         assert worker.until(lambda line: line["interrupts"])["thread"] == "t"
-    worker.signal(signal.SIGTERM)
-    assert worker.end()[2] == 0
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.rows()[2] == 0
 
 
 def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, saver, start):
@@ -216,7 +208,7 @@ def test_a_second_worker_takes_over_from_one_that_is_killed_in_a_node(place, sav
         holders = [one for one in (first, second) if holds_lock(one, saver, "t")]
         (holder,) = holders
         other = second if holder is first else first
-        holder.signal(signal.SIGKILL)
+        holder.process.send_signal(signal.SIGKILL)
         holder.process.wait(PATIENCE)
     other.until(lambda line: line["node"] == "__END__")
     assert log(saver, "t") == ["draft", "yes", "held", "publish"]
@@ -308,8 +300,8 @@ def test_workers_side_by_side_never_run_a_thread_at_the_same_time(place, saver, 
                 missing.discard(change.thread_id)
     taken = 0
     for worker in workers:
-        worker.signal(signal.SIGTERM)
-        rest, err, code = worker.end()
+        worker.process.send_signal(signal.SIGTERM)
+        rest, err, code = worker.rows()
         assert (code, [line for line in err.splitlines() if "stopping" not in line]) == (0, [])
         taken += rest[-1]["runs"]
     assert Counter(work(place)) == {
@@ -326,14 +318,14 @@ def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, saver, 
     worker.until(lambda line: line["interrupts"])
     answer(saver, "t", "yes")
     with inside_the_node(place):
-        worker.signal(signal.SIGTERM)
+        worker.process.send_signal(signal.SIGTERM)
         assert "stopping after the current node" in worker.process.stderr.readline()
-    rest, _, code = worker.end()
+    rest, _, code = worker.rows()
     assert code == 0
     assert rest[-1] == {"runs": 2}
     assert log(saver, "t") == ["draft", "yes", "held"]
     assert not saver.interrupts("t")  # nobody has to answer for it
-    again, _, code = start("--once").end()
+    again, _, code = start("--once").rows()
     assert (code, again[-1]) == (0, {"runs": 1})
     assert log(saver, "t") == ["draft", "yes", "held", "publish"]
     assert Counter(work(place)) == {"t draft": 1, "t hold": 1, "t held": 1, "t publish": 1}
@@ -341,11 +333,8 @@ def test_sigterm_stops_at_the_node_boundary_with_everything_saved(place, saver, 
 
 def test_a_damaged_thread_does_not_keep_the_others_waiting(place, saver, start):
     begin(saver, "bad", "good")
-    (path,) = (place / "runs").glob("t-bad-*/log")
-    data = bytearray(path.read_bytes())
-    data[-10] ^= 1
-    path.write_bytes(data)
-    rest, err, code = start("--once").end()
+    damage(place / "runs", "bad")
+    rest, err, code = start("--once").rows()
     assert code == 0
     assert "is damaged at byte" in err
     assert [line["thread"] for line in rest[:-1]] == ["good", "good"]
@@ -355,10 +344,8 @@ def test_a_damaged_thread_does_not_keep_the_others_waiting(place, saver, start):
 def test_people_read_lines(place, saver):
     begin(saver, "t")
     args = ["worker", "runs", "--app", "flow:app", "--once"]
-    done = Process(place, *args)
-    out, err = done.process.communicate()
-    done.killer.cancel()
-    assert (done.process.returncode, err) == (0, "serving; Ctrl-C or SIGTERM stops before the next node\n")
-    said = [line[10:] for line in out.splitlines()[:-1]]
-    assert said == [f"{'t':24} draft", f"{'t':24} waits inside review: ok?"]
-    assert out.splitlines()[-1] == "resumed 1 run"
+    lines, err, code = Process(place, *args).end()
+    assert (code, err) == (0, "serving; Ctrl-C or SIGTERM stops before the next node\n")
+    *said, last = lines
+    assert [line[10:] for line in said] == [f"{'t':24} draft", f"{'t':24} waits inside review: ok?"]
+    assert last == "resumed 1 run"

@@ -37,7 +37,7 @@ class FourMethods(BaseCheckpointSaver):
 
     def get(self, config=None):
         wanted = RunnableConfig.of(config).checkpoint_id
-        return next((checkpoint for checkpoint in self.list(config) if wanted in (None, checkpoint.id)), None)
+        return next((one for one in self.list(config) if wanted in (None, one.id)), None)
 
     def put(self, config, checkpoint):
         config = RunnableConfig.of(config)
@@ -156,11 +156,8 @@ def test_two_savers_on_one_store_share_the_lock_by_the_key_of_the_run_lock():
         def run_lock_key(self, config=None):
             return "store", RunnableConfig.of(config).thread
 
-    first = OnOneStore(2)
-    second = OnOneStore(2)
-    second.histories = first.histories
-    second.lock = first.lock
-    second.met = first.met
+    first, second = OnOneStore(2), OnOneStore(2)
+    second.histories, second.lock, second.met = first.histories, first.lock, first.met
     first.put(None, made({"n": 1}))
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda saver: saver.put_writes(None, {str(id(saver)): 1}), (first, second)))
@@ -192,7 +189,7 @@ def test_of_two_copies_into_one_thread_at_once_the_second_is_refused():
 
     with ThreadPoolExecutor(2) as pool:
         (copied,) = set(pool.map(copy, ["a", "b"])) - {None}
-    assert [checkpoint.state["thread"] for checkpoint in saver.list(RunnableConfig("target"))] == [copied] * 3
+    assert [one.state["thread"] for one in saver.list(RunnableConfig("target"))] == [copied] * 3
 
 
 def test_recording_does_not_wait_for_a_run_and_may_happen_inside_a_put():
@@ -239,10 +236,7 @@ EMBEDDED = ["", "in%2Fner", "in%2Fner/deep"]
 
 def everything(saver, thread="t"):
     spaces = [RunnableConfig(thread, checkpoint_ns=namespace) for namespace in EMBEDDED]
-    return {
-        at.checkpoint_ns: [(checkpoint.id, checkpoint.state, saver.get_writes(at)) for checkpoint in saver.list(at)]
-        for at in spaces
-    }
+    return {at.checkpoint_ns: [(one.id, one.state, saver.get_writes(at)) for one in saver.list(at)] for at in spaces}
 
 
 def test_the_namespaces_of_embedded_graphs_are_found():
@@ -285,10 +279,7 @@ def test_prune_loses_no_namespace_of_a_saver_that_lists_them():
         saver.put(RunnableConfig("t", checkpoint_ns="own/choice"), made({"n": n}))
     assert saver.prune("t", keep_last=2) == 2
     for namespace in ("", "own/choice"):
-        assert [checkpoint.state["n"] for checkpoint in saver.list(RunnableConfig("t", checkpoint_ns=namespace))] == [
-            2,
-            1,
-        ]
+        assert [one.state["n"] for one in saver.list(RunnableConfig("t", checkpoint_ns=namespace))] == [2, 1]
 
 
 def test_prune_loses_nothing_that_a_saver_keeps_beside_its_checkpoints():
@@ -314,10 +305,7 @@ def test_prune_loses_nothing_that_a_saver_keeps_beside_its_checkpoints():
         saver.add_tags(None, "one", "two")
     assert saver.prune("$default", keep_last=2) == 1
     assert [(info.metadata, info.tags) for info in saver.history(None)] == [({"k": n}, ("one", "two")) for n in (2, 1)]
-    assert [saver.get_writes(RunnableConfig(checkpoint_id=checkpoint.id)) for checkpoint in saver.list(None)] == [
-        {"w": 2},
-        {"w": 1},
-    ]
+    assert [saver.get_writes(RunnableConfig(checkpoint_id=one.id)) for one in saver.list(None)] == [{"w": 2}, {"w": 1}]
 
 
 def test_prune_is_refused_where_a_fork_may_hide_histories():
@@ -350,4 +338,4 @@ def test_prune_waits_for_a_run():
                 waiter.result(0.1)
             saver.put(RunnableConfig("t"), made({"n": 3}))
         assert waiter.result(60) == 3
-    assert [checkpoint.state["n"] for checkpoint in saver.list(RunnableConfig("t"))] == [3]
+    assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [3]

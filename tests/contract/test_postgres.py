@@ -4,13 +4,12 @@ import uuid
 from functools import partial
 
 import pytest
-from hypothesis import settings
 
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import PostgresSaver
-from tests.contract.sql import KEYS, Elsewhere, Reopening, close_used, note_used
 from tests.support import postgres_server
+from tests.support.reopening import KEYS, Elsewhere, close_used, fewer, note_used, reopen_each_time, reopening
 from tests.support.sweeps import examples
 
 
@@ -66,10 +65,10 @@ class TestPostgresSaverReopened(InSchema):
     """Every single operation on a saver object of its own, which takes six times as long."""
 
     def make_saver(self):
-        return Reopening(partial(PostgresSaver, self.connection_string, schema=f"test {uuid.uuid4().hex}"))
+        return reopen_each_time(PostgresSaver, self.connection_string, schema=f"test {uuid.uuid4().hex}")
 
     def reopen(self, saver):
-        return Reopening(saver.open_saver)
+        return type(saver)(saver.open_saver)
 
 
 @pytest.mark.sweep(10, of="tests")
@@ -110,22 +109,14 @@ class PostgresMachine(OnServer, SaverMachine):
 
 class ReopeningMachine(OnServer, SaverMachine):
     def make_saver(self):
-        return Reopening(self.new_opener())
+        return reopening(PostgresSaver)(self.new_opener())
 
     def reopen(self, saver):
-        return Reopening(saver.open_saver)
+        return type(saver)(saver.open_saver)
 
     def teardown(self):
         assert self.savers[0].verify().ok
         close_used()
-
-
-def fewer(machine, part, steps):
-    """A server is slow, and connecting at every step is slower."""
-    machine.TestCase.settings = settings(
-        max_examples=max(1, settings.default.max_examples // part), stateful_step_count=steps
-    )
-    return machine.TestCase
 
 
 TestPostgresMachine = fewer(PostgresMachine, 4, 50)

@@ -2,16 +2,14 @@
 
 import shutil
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
 from savers import SqliteSaver
-from tests.contract.sql import KEYS, Elsewhere, Reopening, close_used
+from tests.support.reopening import KEYS, Elsewhere, close_used, fewer, reopen_each_time
 from tests.support.sweeps import examples
 
 
@@ -59,10 +57,10 @@ class TestSqliteSaverReopened(InFile):
     """Every single operation on a saver object of its own, which takes three times as long."""
 
     def make_saver(self):
-        return Reopening(partial(SqliteSaver, self.new_path(), fsync="never", cipher=self.cipher))
+        return reopen_each_time(SqliteSaver, self.new_path(), fsync="never", cipher=self.cipher)
 
     def reopen(self, saver):
-        return Reopening(saver.open_saver)
+        return type(saver)(saver.open_saver)
 
 
 @pytest.mark.sweep(20, of="tests")
@@ -96,23 +94,15 @@ class SqliteMachine(SaverMachine):
 class ReopeningMachine(SaverMachine):
     def make_saver(self):
         self.root = Path(tempfile.mkdtemp())
-        return Reopening(partial(SqliteSaver, self.root / "store.db", fsync="never"))
+        return reopen_each_time(SqliteSaver, self.root / "store.db", fsync="never")
 
     def reopen(self, saver):
-        return Reopening(saver.open_saver)
+        return type(saver)(saver.open_saver)
 
     def teardown(self):
         assert self.savers[0].verify().ok
         close_used()
         shutil.rmtree(self.root)
-
-
-def fewer(machine, part, steps):
-    """Files are slow, and reopening them at every step is slower."""
-    machine.TestCase.settings = settings(
-        max_examples=max(1, settings.default.max_examples // part), stateful_step_count=steps
-    )
-    return machine.TestCase
 
 
 TestSqliteMachine = fewer(SqliteMachine, 4, 50)

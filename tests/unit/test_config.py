@@ -66,7 +66,7 @@ def test_a_config_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize(
-    "wrong", ["t", 3, ["t"], {"thread_id": "t"}, {"configurable": {"thread_id": 1.5}}, {"configurable": "t"}]
+    "wrong", [3, ["t"], {"thread_id": "t"}, {"configurable": {"thread_id": 1.5}}, {"configurable": "t"}]
 )
 def test_what_no_config_is(wrong):
     with pytest.raises(CheckpointerConfigurationError):

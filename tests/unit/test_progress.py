@@ -74,9 +74,9 @@ def test_the_command_line_tells_it(tmp_path):
         mapping(item).compile(checkpoint_saver=saver).invoke({}, CONFIG)
     saver.close()
     listed = graphkit("threads", tmp_path, "--json")
-    assert [row["waiting"] for row in json.loads(listed.out)] == ["3 of 5 items of m done"]
-    assert "3 of 5 items of m" in graphkit("show", tmp_path, "t").out
-    assert "3 of 5 items of m done" in graphkit("watch", tmp_path, "t", "--limit", "2").out
+    assert [row["waiting"] for row in json.loads(listed.out)] == ["3/5 items of m done"]
+    assert "3/5 items of m" in graphkit("show", tmp_path, "t").out
+    assert "3/5 items of m done" in graphkit("watch", tmp_path, "t", "--limit", "2").out
 
 
 def test_a_watch_tells_that_items_are_done(tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 from graphkit._values.frozen import freeze
 from graphkit.testing import same
-from graphkit.testing._values import Level, Money, Note, Point, answer_model, find_difference, sample_values
+from graphkit.testing._check import find_difference
+from graphkit.testing._values import Level, Money, Note, Point, answer_model, sample_values
 
 NAIVE = datetime(2026, 10, 25, 2, 30)  # noqa: DTZ001 - naive ones are values too
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias, final
 
+from graphkit._values.state import MapFailure
 from graphkit.errors import CheckpointerConfigurationError
 
 Flavour: TypeAlias = Literal["enum", "namedtuple", "dataclass", "pydantic"]
@@ -170,16 +171,18 @@ class TypeRegistry:
     __slots__ = ("_by_name", "_lock", "_renamed", "by_type")
 
     def __init__(self) -> None:
-        self.by_type: dict[type, ApplicationType] = {}
+        own = ApplicationType("graphkit.MapFailure", MapFailure, "dataclass")  # states have it without the user's doing
+        self.by_type: dict[type, ApplicationType] = {MapFailure: own}
         """Each registered class, with the first name under which it was registered."""
-        self._by_name: dict[str, ApplicationType] = {}
+        self._by_name: dict[str, ApplicationType] = {own.name: own}
         self._renamed: dict[str, ApplicationType] = {}
         """What `find_renamed` found."""
         self._lock = threading.RLock()
 
     def list_types(self) -> dict[str, type]:
-        """Return the registered types, by the names in stored data."""
-        return {name: entry.cls for name, entry in self._by_name.copy().items()}
+        """Return the types that users have registered, by the names in stored data."""
+        entries = self._by_name.copy().items()
+        return {name: entry.cls for name, entry in entries if entry.cls is not MapFailure}
 
     def register_as(self, name: str, cls: type) -> None:
         """Register a class under a name, and the classes in the annotations of its fields under theirs.

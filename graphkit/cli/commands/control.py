@@ -17,7 +17,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.placeholder_types import with_placeholder_types
 from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, find_threads, match_ids
-from graphkit.cli.rows import Row, interrupt_row
+from graphkit.cli.rows import Row, describe_stop, interrupt_row
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import (
     UsageError,
@@ -29,12 +29,7 @@ from graphkit.cli.values import (
     pluralize,
 )
 from graphkit.cli.views import Column, Message, Table
-from graphkit.errors import (
-    CheckpointConflictError,
-    CheckpointerError,
-    CheckpointNotFoundError,
-    CheckpointSerializationError,
-)
+from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
@@ -100,52 +95,32 @@ def answer(context: CliContext, directory: str, thread: str, value: str, interru
     parsed = parse_json(text, "--value")
     # Held from here on, so that the interrupt is still pending when it is answered.
     with saver.run_lock(RunnableConfig(thread_id)):
-        pending = saver.interrupts(thread_id)
-        chosen = _choose_interrupt(thread_id, pending, interrupt)
-        _check_answer(chosen, parsed)
-        operations.answer(saver, thread_id, parsed, interrupt=chosen.id)
+        chosen = _choose_interrupt(saver.interrupts(thread_id), interrupt)
+        if chosen is not None and not can_answer(chosen.when, parsed):
+            raise UsageError(
+                f"the run stopped {chosen.when} {escape(chosen.node_id)}: --value must be an object to merge into "
+                f"the state, or {{}} to continue"
+            )
+        answered = operations.answer(saver, thread_id, parsed, interrupt=chosen.id if chosen else interrupt)
 
-    row = interrupt_row(chosen)
+    row = interrupt_row(answered)
     row["answer"] = parsed
-    question = describe_payload(chosen.payload or chosen.node_id)
+    question = describe_payload(answered.payload or answered.node_id)
     sentence = f'{escape(thread_id)}: answered "{question}" with {abbreviate(parsed)}'
     return Message(f"{sentence}; the next resume continues with it", row)
 
 
-def _choose_interrupt(
-    thread_id: str,
-    pending: Sequence[WaitingInterrupt],
-    typed: str | None,
-) -> WaitingInterrupt:
-    """Return the interrupt that the user typed: an id, or a unique beginning or end of it.
+def _choose_interrupt(pending: Sequence[WaitingInterrupt], typed: str | None) -> WaitingInterrupt | None:
+    """Return the interrupt that the user typed, None if there is no such interrupt.
 
-    None stands for the only one.
+    That is an id, or a unique beginning or end of it. None stands for the only one.
     """
-    if not pending:
-        raise CheckpointConflictError(thread_id, "no interrupt is pending, so there is nothing to answer")
-    wanted = typed or ""
     by_id = {interrupt.id: interrupt for interrupt in pending}
-    matches = match_ids([interrupt.id for interrupt in pending], wanted)
-    if len(matches) == 1:
-        return by_id[matches[0]]
-
-    ids = ", ".join(map(_describe_interrupt, pending))
-    if not matches:
-        what = f"pending interrupt {escape(wanted)}"
-        raise CheckpointNotFoundError(thread_id, what, f"pending: {ids}")
-    raise UsageError(f"{len(matches)} interrupts are pending, choose one with --interrupt: {ids}")
-
-
-def _describe_interrupt(interrupt: WaitingInterrupt) -> str:
-    return f"{interrupt.id} ({escape(interrupt.node_id)}: {describe_payload(interrupt.payload)})"
-
-
-def _check_answer(interrupt: WaitingInterrupt, value: Any) -> None:
-    if not can_answer(interrupt.when, value):
-        raise UsageError(
-            f"the run stopped {interrupt.when} {escape(interrupt.node_id)}: --value must be an object to merge into "
-            f"the state, or {{}} to continue"
-        )
+    matches = match_ids(by_id, typed or "")
+    if len(matches) > 1:
+        stops = [f"{stop.id} ({describe_stop(stop.when, stop.node_id, stop.payload)})" for stop in pending]
+        raise UsageError(f"{len(matches)} interrupts are pending, choose one with --interrupt: {', '.join(stops)}")
+    return by_id[matches[0]] if matches else None
 
 
 @click.command("update", cls=Command)
@@ -188,6 +163,7 @@ def update(
             raise UsageError("--as-node, --goto and --checkpoint require the graph: give --app module:object")
         return _store_update(directory, thread, ns, values)
 
+    # Through the graph: only it knows how its channels merge, and which node its edge chooses on the new state.
     graph = load_app(app, directory)
     saver = require_saver(graph)
     config = find_config(saver, thread, ns=ns, checkpoint=checkpoint)

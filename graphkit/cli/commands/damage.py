@@ -17,7 +17,7 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.resolve import find_only
 from graphkit.cli.rows import Row
-from graphkit.cli.stores import ENTRY_DIRECTORIES, open_store
+from graphkit.cli.stores import has_entries, open_store
 from graphkit.cli.values import escape, pluralize
 from graphkit.cli.views import Column, Message, Table
 from graphkit.errors import (
@@ -71,6 +71,8 @@ def find_thread_or_files(saver: BaseCheckpointSaver, typed: str | None) -> str |
         CheckpointNotFoundError: there is no such thread, and no directory of it.
         UsageError: several threads have the prefix.
     """
+    # A lookup that fails may mean that the thread is too damaged to be listed. The name of a directory is a hash of its
+    # thread's id, so that a saver can tell whether a directory is that of the id that the user typed.
     try:
         return find_only(saver, typed, released=True)
     except CheckpointNotFoundError:
@@ -97,12 +99,9 @@ def verify(context: CliContext, directory: str, thread: str | None) -> Any:
     if not isinstance(saver, SupportsVerify):
         raise missing_capability(saver, "verify")
     only = find_thread_or_files(saver, thread)
-    entry_logs: Mapping[str, Any] = {}
     with context.progress("verifying") as progress:
         report: Any = saver.verify(only, progress=progress)
-    directory_of_entries = _find_entries(saver)
-    if thread is None and directory_of_entries is not None:
-        entry_logs = _load_maintenance().verify_entries(directory_of_entries)
+    entry_logs = _check_entries(saver, thread, "verify_entries")
 
     problems = list(_problem_rows(report, entry_logs))
     data = _count_readable(report, entry_logs)
@@ -145,6 +144,7 @@ def _count_readable(report: Any, entry_logs: Mapping[str, Any]) -> Row:
 
 def _judge(saver: BaseCheckpointSaver, states: AbstractSet[str]) -> tuple[int, str]:
     """Return the exit code for logs in these states, and what to do about them."""
+    # A torn end is what a crash leaves of a put that had not returned. Nothing that was acknowledged is lost.
     if states == {"torn"}:
         return 0, "the next write, or `graphkit repair`, sets a torn end aside"
     if states <= {"torn", "sealed"}:
@@ -201,14 +201,9 @@ def repair(context: CliContext, directory: str, thread: str | None, dry_run: boo
     only = find_thread_or_files(saver, thread)
     with context.progress("checking" if dry_run else "repairing") as progress:
         report: Any = saver.repair(only, dry_run=dry_run, progress=progress)
-    entry_logs: Mapping[str, Any] = {}
-    directory_of_entries = _find_entries(saver)
-    if thread is None and directory_of_entries is not None:
-        entry_logs = _load_maintenance().repair_entries(directory_of_entries, dry_run=dry_run)
+    entry_logs = _check_entries(saver, thread, "repair_entries", dry_run=dry_run)
 
-    root = Path()
-    if isinstance(saver, HasBaseDirectory):
-        root = Path(saver.base_directory)
+    root = Path(saver.base_directory) if isinstance(saver, HasBaseDirectory) else Path()
     text = _RepairText(root, dry_run=dry_run)
     lines: list[str] = []
     if report.files or report.changed or not entry_logs:
@@ -287,9 +282,7 @@ class _RepairText:
     def describe_entries(self, repairs: Mapping[str, Any]) -> Iterator[str]:
         """Yield what was done to the logs of LangGraph's store and cache."""
         for noun, log in repairs.items():
-            lost = "nothing"
-            if log.before.lost:
-                lost = pluralize(log.before.lost, "byte")
+            lost = pluralize(log.before.lost, "byte") if log.before.lost else "nothing"
             directory = Path(log.before.path).parts[0]
             balance = self._balance(log.refused, pluralize(log.kept, noun), lost)
             yield f"{directory}: {balance}"
@@ -301,14 +294,10 @@ class _RepairText:
                 yield "    would copy the old bytes to a file beside it"
 
     def _describe_thread(self, directory: str, files: Sequence[Any]) -> Iterator[str]:
-        name = directory
-        if files[0].thread_id is not None:
-            name = escape(files[0].thread_id)
+        name = directory if files[0].thread_id is None else escape(files[0].thread_id)
         attempted = [file for file in files if not file.refused]
-        kept = "nothing"
         count = sum(file.kept for file in attempted)
-        if count:
-            kept = pluralize(count, "checkpoint")
+        kept = pluralize(count, "checkpoint") if count else "nothing"
         balance = self._balance(not attempted, kept, _describe_loss(attempted))
         yield f"{name}: {balance}"
         for file in files:
@@ -404,19 +393,17 @@ def _pick(report: Any, *names: str) -> Row:
 # The logs of LangGraph's store and cache in a checkpoint directory
 
 
-def _find_entries(saver: object) -> Path | None:
-    """Return the directory of a saver if it has a store or a cache."""
-    if not isinstance(saver, HasBaseDirectory):
-        return None
+def _check_entries(saver: object, thread: str | None, check: str, **options: Any) -> Mapping[str, Any]:
+    """Verify or repair the logs of LangGraph's store and cache, which belong to no thread; return a report of each."""
+    if thread is not None or not isinstance(saver, HasBaseDirectory):
+        return {}
     directory = Path(saver.base_directory)
-    if any((directory / name).is_dir() for name in ENTRY_DIRECTORIES):
-        return directory
-    return None
-
-
-def _load_maintenance() -> Any:
+    if not has_entries(directory):
+        return {}
     # By name, since graphkit does not import savers.
-    return importlib.import_module("savers.langgraph._entries.log")
+    maintenance = importlib.import_module("savers.langgraph._entries.log")
+    reports: Mapping[str, Any] = getattr(maintenance, check)(directory, **options)
+    return reports
 
 
 def _is_total_loss(repaired: Any) -> bool:

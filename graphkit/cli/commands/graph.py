@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
 import click
 
-from graphkit._diagram.render import GraphRepresentation
-from graphkit._records.config import END, START, RunnableConfig
+from graphkit._diagram.render import GraphRepresentation, draw
+from graphkit._plan.definition import GraphDefinition
+from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit.cli import options
 from graphkit.cli.apps import load_app, require_saver
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import OneOf
 from graphkit.cli.resolve import find_checkpoint, find_thread
 from graphkit.cli.stores import open_store
-from graphkit.cli.values import UsageError, escape
+from graphkit.cli.values import UsageError
 from graphkit.cli.views import Text
 from graphkit.operations import lineage
 
@@ -35,7 +34,7 @@ _SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})
 @click.option(
     "--format",
     "syntax",
-    type=OneOf([syntax.value for syntax in GraphRepresentation.Type]),
+    type=click.Choice([syntax.value for syntax in GraphRepresentation.Type]),
     default=GraphRepresentation.Type.MERMAID.value,
     help="The syntax of the diagram.",
 )
@@ -93,57 +92,12 @@ def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
 
 
 def _draw_path(path: Sequence[str], title: str, form: GraphRepresentation.Type) -> str:
-    """Draw a path without its graph.
-
-    Each node is drawn once; an arrow has the numbers of its steps.
-    """
-    # The ids of nodes may be any text, which neither syntax takes as a name.
-    labels = _node_labels(path)
-    names: dict[str, str] = {}
-    for number, node in enumerate(labels):
-        names[node] = node if node in {START, END} else f"n{number}"
-
-    if form is GraphRepresentation.Type.PLANTUML:
-        node_line = 'usecase "{label}" as {name}'
-        arrow_line = "{source} --> {target} : {steps}"
-        header = ["@startuml", f"title {escape(title)}"]
-        footer = ["@enduml"]
-    else:
-        node_line = '\t{name}("{label}")'
-        arrow_line = "\t{source} -->|{steps}| {target}"
-        header = ["---", f"title: {escape(title)}", "---", "flowchart TD"]
-        footer = []
-
-    lines = list(header)
-    for node, label in labels.items():
-        line = node_line.format(name=names[node], label=label)
-        lines.append(line)
-
-    for (source, target), steps in _steps_of_arrows(path).items():
-        line = arrow_line.format(
-            source=names[source],
-            target=names[target],
-            steps=" ".join(map(str, steps)),
-        )
-        lines.append(line)
-
-    lines += footer
-    return "\n".join(lines) + "\n"
-
-
-def _node_labels(path: Sequence[str]) -> dict[str, str]:
-    """Return the label of each node, in the order of the path, with the number of its visits."""
-    labels: dict[str, str] = {}
-    for node, visits in Counter(path).items():
-        labels[node] = escape(node).replace('"', "'")
-        if visits > 1:
-            labels[node] += f" (x{visits})"
-    return labels
-
-
-def _steps_of_arrows(path: Sequence[str]) -> dict[tuple[str, str], list[int]]:
-    """Return the numbers of the steps from each node to another."""
-    steps: dict[tuple[str, str], list[int]] = {}
-    for number, arrow in enumerate(pairwise(path), 1):
-        steps.setdefault(arrow, []).append(number)
-    return steps
+    """Draw the graph that consists of a path."""
+    # Without nodes: the diagram adds those that edges lead to, as in a graph that is not finished.
+    definition = GraphDefinition()
+    for source, target in pairwise(path):
+        targets = definition.edges.setdefault(source, [])
+        assert isinstance(targets, list)
+        if target not in targets:
+            targets.append(target)
+    return draw(definition, form, title, path=path).content

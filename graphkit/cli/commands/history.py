@@ -86,12 +86,9 @@ def history(
     """
     saver = open_store(directory)
     config = find_config(saver, thread, ns=ns)
-    count = None
     has_filter = source is not None or clean or node is not None
-    if limit is not None and not has_filter:
-        # One more than is shown, because the duration of the last one depends on the one before it.
-        count = limit + 1
-    infos = _read_newest(saver, config, count)
+    # One more than is shown, because the duration of the last one depends on the one before it.
+    infos = saver.history(config) if limit is None or has_filter else saver.recent(config, limit=limit + 1)
 
     rows: list[Row] = []
     for info, previous in zip_longest(infos, infos[1:]):
@@ -100,12 +97,6 @@ def history(
         if _matches(info, source, clean=clean, node=node):
             rows.append(_checkpoint_row(saver, info, previous))
     return Table(_HISTORY_COLUMNS, rows, empty=f"thread {config.thread!r} has no matching checkpoints")
-
-
-def _read_newest(saver: BaseCheckpointSaver, config: RunnableConfig, count: int | None) -> Sequence[CheckpointInfo]:
-    if count is None:
-        return saver.history(config)
-    return saver.recent(config, limit=count)
 
 
 def _matches(info: CheckpointInfo, source: str | None, *, clean: bool, node: str | None) -> bool:
@@ -272,32 +263,26 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
     """
     saver = open_store(directory)
     threads = find_threads(saver, thread)
-    listed = threads
-    if thread is None:
-        listed = saver.threads(released=True)
-        size = size_of(saver, None)
-    else:
-        size = size_of(saver, threads[0])
+    listed = saver.threads(released=True) if thread is None else threads
+    size = size_of(saver, None if thread is None else threads[0])
     histories: list[_History] = []
     nested: list[_History] = []
     statuses: Counter[str] = Counter()
     released = 0
     live = frozenset(threads)
-    with context.progress("reading") as progress:
-        for done, thread_id in enumerate(listed, 1):
-            try:
-                root, *others = _read_histories(saver, thread_id)
-                released += _count_released(saver, thread_id)
-                histories.append(root)
-                nested += others
-                status = _status_of(root)
-            except CheckpointKeyError:
-                status = "sealed"
-            except CheckpointerError:
-                status = "damaged"
-            if status and thread_id in live:
-                statuses[status] += 1
-            progress(done, len(listed), thread_id)
+    for thread_id in context.track("reading", listed):
+        try:
+            root, *others = _read_histories(saver, thread_id)
+            released += _count_released(saver, thread_id)
+            histories.append(root)
+            nested += others
+            status = root[0].status if root else ""
+        except CheckpointKeyError:
+            status = "sealed"
+        except CheckpointerError:
+            status = "damaged"
+        if status and thread_id in live:
+            statuses[status] += 1
 
     infos = [info for history in (*histories, *nested) for info in history]
     row = {
@@ -313,12 +298,6 @@ def stats(context: CliContext, directory: str, thread: str | None) -> Card:
         row |= _sum_up_durations(saver, histories)
         row |= _sum_up_resumes(histories)
     return Card(_COLUMNS, row)
-
-
-def _status_of(history: _History) -> str:
-    if not history:
-        return ""
-    return history[0].status
 
 
 def _read_histories(saver: BaseCheckpointSaver, thread_id: str) -> Sequence[_History]:

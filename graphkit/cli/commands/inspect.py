@@ -44,6 +44,7 @@ _COLUMNS: Final = (
     Column("waiting", "waiting for", "interrupts"),
     Column("failure", "failed", "failure"),
     Column("recorded", "for the resume", "value"),
+    Column("traceback", "traceback", "lines"),
 )
 _INTERNAL_CHANNELS: Final = ("__", "branch:to:", "join:")
 """How the names of LangGraph's own channels begin."""
@@ -159,6 +160,8 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         waiting = langgraph_interrupts(config, writes, checkpoint.created_at)
     else:
         waiting = waiting_interrupts(config, writes)
+    failure = dict(find_failure(config, writes) or {})
+    traceback = failure.pop("traceback", None)
     return {
         "thread": config.thread,
         "ns": config.checkpoint_ns,
@@ -172,8 +175,11 @@ def _properties(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: 
         "metadata": public_metadata(checkpoint.metadata),
         "waiting": [interrupt_row(interrupt) for interrupt in waiting],
         "progress": describe_progress(writes),
-        "failure": find_failure(config, writes),
-        "recorded": _stored_for_resume(writes),
+        "failure": failure or None,
+        "traceback": traceback,
+        "recorded": {
+            key: value for key, value in writes.items() if key.startswith((ANSWER, UPDATE)) and value is not None
+        },
     }
 
 
@@ -183,11 +189,6 @@ def _find_status(saver: BaseCheckpointSaver, config: RunnableConfig) -> str | No
         if latest.id == config.checkpoint_id:
             return latest.status
     return None
-
-
-def _stored_for_resume(writes: Mapping[str, Any]) -> Row:
-    """Return the pending writes that a user stored for the next resume."""
-    return {key: value for key, value in writes.items() if key.startswith((ANSWER, UPDATE)) and value is not None}
 
 
 @click.command("diff", cls=Command)
@@ -277,20 +278,13 @@ def _format_difference(difference: Difference, width: int) -> list[str]:
         return [f"- {name}: {old}"]
 
     header = f"~ {name}:"
-    if _has_lines(difference.old, difference.new):
-        lines = _compare_lines(difference.old, difference.new)
-        return [header, *lines]
+    values = (difference.old, difference.new)
+    if all(isinstance(value, str) for value in values) and any("\n" in value for value in values):
+        return [header, *_compare_lines(*values)]
     line = f"{header} {old} → {new}"
     if len(line) < width:
         return [line]
     return [header, f"  - {old}", f"  + {new}"]
-
-
-def _has_lines(old: Any, new: Any) -> bool:
-    """Return whether both values are texts, and at least one has several lines."""
-    if not isinstance(old, str) or not isinstance(new, str):
-        return False
-    return "\n" in old or "\n" in new
 
 
 def _compare_lines(old: str, new: str) -> Iterator[str]:
@@ -343,17 +337,14 @@ def _parse_path(path: str) -> Iterator[tuple[str, str | int]]:
         if match is None:
             rest = path[position:]
             raise UsageError(f"cannot parse the key {path!r} from {rest!r} on; write a.b[3]")
-        yield match[0], _parse_step(match)
+        name, index = match.groups()
+        if name:
+            yield match[0], name
+        elif index[0] in "'\"":
+            yield match[0], index[1:-1]
+        else:
+            yield match[0], int(index)
         position = match.end()
-
-
-def _parse_step(step: re.Match[str]) -> str | int:
-    name, index = step.groups()
-    if name:
-        return str(name)
-    if index[0] in "'\"":
-        return str(index[1:-1])
-    return int(index)
 
 
 def _get_child(value: Any, key: str | int) -> Any:
@@ -389,25 +380,19 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[Difference]:
 
     They come in the order of the old value.
     """
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        yield from _compare_mappings(old, new, path)
+    if old is _ABSENT:
+        yield Difference(path=path, change="added", old=None, new=new)
+    elif new is _ABSENT:
+        yield Difference(path=path, change="removed", old=old, new=None)
+    elif isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys((*old, *new)):
+            yield from differences(old.get(key, _ABSENT), new.get(key, _ABSENT), _child_path(path, str(key)))
     elif isinstance(old, list) and isinstance(new, list):
-        yield from _compare_lists(old, new, path)
+        pairs = zip_longest(old, new, fillvalue=_ABSENT)
+        for index, (first, second) in enumerate(pairs):
+            yield from differences(first, second, f"{path}[{index}]")
     elif not _is_same(old, new):
         yield Difference(path=path, change="changed", old=old, new=new)
-
-
-def _compare_mappings(old: Mapping[Any, Any], new: Mapping[Any, Any], path: str) -> Iterator[Difference]:
-    for key in dict.fromkeys((*old, *new)):
-        first = old.get(key, _ABSENT)
-        second = new.get(key, _ABSENT)
-        yield from _compare(first, second, _child_path(path, str(key)))
-
-
-def _compare_lists(old: list[Any], new: list[Any], path: str) -> Iterator[Difference]:
-    pairs = zip_longest(old, new, fillvalue=_ABSENT)
-    for index, (first, second) in enumerate(pairs):
-        yield from _compare(first, second, f"{path}[{index}]")
 
 
 def _child_path(path: str, key: str) -> str:
@@ -418,17 +403,7 @@ def _child_path(path: str, key: str) -> str:
     return f"{path}.{key}"
 
 
-def _compare(old: Any, new: Any, path: str) -> Iterator[Difference]:
-    if old is new:
-        return
-    if old is _ABSENT:
-        yield Difference(path=path, change="added", old=None, new=new)
-    elif new is _ABSENT:
-        yield Difference(path=path, change="removed", old=old, new=None)
-    else:
-        yield from differences(old, new, path)
-
-
 def _is_same(old: Any, new: Any) -> bool:
     """Return whether two values are equal and of one type: True is not 1, but nan is nan."""
-    return type(old) is type(new) and (old == new or repr(old) == repr(new))
+    # By `repr`, too: nan is not equal to itself, and a value of the application may not define `==`.
+    return old is new or (type(old) is type(new) and (old == new or repr(old) == repr(new)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -40,11 +40,7 @@ def import_langgraph_sqlite(context: CliContext, file: str, directory: str) -> M
 
     Example: graphkit import langgraph-sqlite checkpoints.sqlite runs
     """
-    target, options = open_target(directory)
-    with context.progress("importing") as progress:
-        file = strip_kind(file, SQLITE)
-        report = load_langgraph().import_langgraph_sqlite(file, target, progress=progress, **options)
-    return view_report(report, "imported", directory)
+    return _import(context, load_langgraph().import_langgraph_sqlite, strip_kind(file, SQLITE), directory)
 
 
 @click.command("import-langgraph-postgres", cls=Command)
@@ -57,11 +53,14 @@ def import_langgraph_postgres(context: CliContext, dsn: str, directory: str) -> 
 
     Example: graphkit import langgraph-postgres postgresql://localhost/agents runs
     """
+    return _import(context, load_langgraph().import_langgraph_postgres, strip_kind(dsn, POSTGRES), directory)
+
+
+def _import(context: CliContext, import_: Callable[..., Any], database: str, directory: str) -> Message:
     target, options = open_target(directory)
     with context.progress("importing") as progress:
-        dsn = strip_kind(dsn, POSTGRES)
-        report = load_langgraph().import_langgraph_postgres(dsn, target, progress=progress, **options)
-    return view_report(report, "imported", directory)
+        report = import_(database, target, progress=progress, **options)
+    return _describe_report(report, "imported", directory)
 
 
 def load_langgraph() -> Any:
@@ -70,19 +69,19 @@ def load_langgraph() -> Any:
     return importlib.import_module("savers.langgraph")
 
 
-def view_report(report: Any, verb: str, place: str, left_out: Sequence[str] | None = None) -> Message:
-    """Return the message about an import or an export.
+def _describe_report(report: Any, verb: str, place: str) -> Message:
+    """Return the message about an ImportReport or an ExportReport, whose fields are the keys of the JSON.
 
     Args:
         report: what was done.
         verb: "imported" or "exported".
         place: where the threads are now.
-        left_out: the threads that were not LangGraph's; None if the report does not tell.
     """
     sentence = f"{verb} {pluralize(report.checkpoints, 'checkpoint')} to {escape(place)}"
     if report.skipped:
         sentence += f", skipped {report.skipped} that were already there"
     sentence += f"; {pluralize(report.threads, 'thread')}"
+    left_out: Sequence[str] = getattr(report, "left_out", ())
     if left_out:
         own = pluralize(len(left_out), "thread")
         sentence += f", left out {own} with runs of graphkit: {join_some(left_out)}"
@@ -91,16 +90,7 @@ def view_report(report: Any, verb: str, place: str, left_out: Sequence[str] | No
     else:
         problems = "\n".join(report.problems[:_MAX_PROBLEMS])
         sentence += f". {pluralize(len(report.problems), 'problem')}:\n{problems}"
-
-    data: dict[str, Any] = {
-        "threads": report.threads,
-        "checkpoints": report.checkpoints,
-        "skipped": report.skipped,
-    }
-    if left_out is not None:
-        data["left_out"] = list(left_out)
-    data["problems"] = list(report.problems)
-    return Message(sentence, data, 0 if report.ok else 1)
+    return Message(sentence, vars(report), 0 if report.ok else 1)
 
 
 @click.command("export-langgraph-sqlite", cls=Command)
@@ -140,4 +130,4 @@ def export_langgraph_sqlite(
             cipher=key_file,
             plaintext=plaintext,
         )
-    return view_report(report, "exported", database, report.left_out)
+    return _describe_report(report, "exported", database)

@@ -15,7 +15,6 @@ from graphkit.cli.cells import format_bytes
 from graphkit.cli.command import Command
 from graphkit.cli.commands.damage import find_thread_or_files, missing_capability
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Whole
 from graphkit.cli.resolve import find_only, find_thread, find_threads
 from graphkit.cli.rows import Row, count_checkpoints, status_of
 from graphkit.cli.stores import KEY_FILE, open_store
@@ -73,17 +72,13 @@ def rotate(context: CliContext, directory: str, thread: str | None) -> Message:
     if report.set_aside:
         names = ", ".join(map(escape, report.set_aside))
         text = f"{text}; these still hold bytes as they were, remove what you do not need: {names}"
-    data = {
-        "rewritten": list(report.rewritten),
-        "set_aside": list(report.set_aside),
-    }
-    return Message(text, data)
+    return Message(text, vars(report))
 
 
 @click.command("prune", cls=Command)
 @options.directory
 @options.maybe_thread
-@click.option("--keep-last", type=Whole(1), help="Keep this many checkpoints of each history.")
+@click.option("--keep-last", type=click.IntRange(1), help="Keep this many checkpoints of each history.")
 @click.option("--older-than", metavar="AGE", help="Remove only checkpoints older than this: 12h, 30d.")
 @click.option("--keep-tag", "keep_tags", multiple=True, help="Keep checkpoints with this tag; repeatable.")
 @click.option("--interrupted", is_flag=True, help="Also remove checkpoints, or threads, with pending interrupts.")
@@ -129,30 +124,19 @@ def prune(
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     count = 0
-    with context.progress("pruning") as progress:
-        for done, thread_id in enumerate(threads, 1):
-            if dry_run:
-                count += _count_removable(saver, thread_id, Retention(**criteria))
-            else:
-                count += saver.prune(thread_id, **criteria)
-            progress(done, len(threads), thread_id)
+    for thread_id in context.track("pruning", threads):
+        if not dry_run:
+            count += saver.prune(thread_id, **criteria)
+            continue
+        for namespace in saver.namespaces(thread_id):
+            history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
+            count += len(Retention(**criteria).select_removable(history))
 
-    verb = "removed"
-    if dry_run:
-        verb = "would remove"
+    verb = "would remove" if dry_run else "removed"
     return Message(
         f"{verb} {pluralize(count, 'checkpoint')} of {pluralize(len(threads), 'thread')}",
         {"removed": count, "threads": len(threads), "dry_run": dry_run},
     )
-
-
-def _count_removable(saver: BaseCheckpointSaver, thread_id: str, retention: Retention) -> int:
-    """Return how many checkpoints of a thread `prune` would remove."""
-    count = 0
-    for namespace in saver.namespaces(thread_id):
-        history = saver.history(RunnableConfig(thread_id, checkpoint_ns=namespace))
-        count += len(retention.select_removable(history))
-    return count
 
 
 def _prune_idle(
@@ -170,6 +154,7 @@ def _prune_idle(
     if not isinstance(saver, SupportsDeleteIdle):
         raise missing_capability(saver, "prune --idle")
     assert isinstance(saver, BaseCheckpointSaver)
+    # The same moment before and after the question: the user confirms these threads, however long the answer takes.
     chosen: list[str] = []
     waiting: list[str] = []
     for thread_id in saver.delete_idle(only, idle_since=idle_since, dry_run=True):
@@ -192,11 +177,9 @@ def _prune_idle(
     if not yes and not _confirm(context, f"delete {what}, for good?"):
         return Message("nothing was deleted", data, exit_code=1)
 
-    with context.progress("deleting") as progress:
-        for done, thread_id in enumerate(chosen, 1):
-            # A thread that a process has written to since then stays.
-            data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
-            progress(done, len(chosen), thread_id)
+    for thread_id in context.track("deleting", chosen):
+        # A thread that a process has written to since then stays.
+        data["deleted"] += saver.delete_idle(thread_id, idle_since=idle_since)
     deleted = len(data["deleted"])
     text = f"deleted {pluralize(deleted, 'thread')} {idle}"
     if deleted < len(chosen):

@@ -15,14 +15,12 @@ from graphkit.cli import options
 from graphkit.cli.apps import load_app, require_saver
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Whole
 from graphkit.cli.render import show
 from graphkit.cli.resolve import find_config
-from graphkit.cli.rows import format_event, status_of
+from graphkit.cli.rows import describe_stop, format_event, status_of
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
-    describe_payload,
     escape,
     parse_assignments,
     parse_json,
@@ -55,7 +53,7 @@ _NODE_WIDTH: Final = 24
 @click.option(
     "--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Metadata to store with each checkpoint; repeatable."
 )
-@click.option("--max-iterations", type=Whole(1), help="The maximum number of nodes to run.")
+@click.option("--max-iterations", type=click.IntRange(1), help="The maximum number of nodes to run.")
 def run(
     context: CliContext,
     app: str,
@@ -94,7 +92,7 @@ def run(
 @click.option(
     "--recover", is_flag=True, help="If the latest checkpoint is damaged, continue from the newest readable one."
 )
-@click.option("--max-iterations", type=Whole(1), help="The maximum number of nodes to run.")
+@click.option("--max-iterations", type=click.IntRange(1), help="The maximum number of nodes to run.")
 def resume(
     context: CliContext,
     directory: str,
@@ -175,6 +173,8 @@ def _outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iter
         return
     import asyncio
 
+    # One step of the event loop at a time, so that each output is shown as soon as there is one. The loop stands still
+    # in between; nothing else runs in it. The runner ends the stream if the caller stops early.
     stream = graph.astream(given, config)
 
     async def read_next() -> NodeOutput | None:
@@ -228,12 +228,7 @@ def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
 
 
 def _describe_stops(output: InterruptionMetadata) -> str:
-    """Return where a run waits, and what it asks there."""
-    parts = []
-    for interrupt in output.interrupts:
-        reason = describe_payload(interrupt.reason())
-        parts.append(f"{interrupt.when} {escape(interrupt.node_id)}: {reason}")
-    return "; ".join(parts)
+    return "; ".join(describe_stop(stop.when, stop.node_id, stop.reason()) for stop in output.interrupts)
 
 
 def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
@@ -282,13 +277,10 @@ def worker(context: CliContext, directory: str, app: str, failed: bool, once: bo
 
 def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
     interrupts: Sequence[InterruptionMetadata] = ()
-    text = escape(output.node)
-    if isinstance(output, InterruptionMetadata):
+    text = "finished" if output.is_end else escape(output.node)
+    if isinstance(output, InterruptionMetadata) and output.interrupts:
         interrupts = output.interrupts
-    if isinstance(output, InterruptionMetadata) and interrupts:
         text = f"waits {_describe_stops(output)}"
-    elif output.is_end:
-        text = "finished"
     when = context.now()
     data = {
         "time": when,

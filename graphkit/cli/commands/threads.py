@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -17,7 +16,7 @@ from graphkit._saver.writes import time_or_none
 from graphkit.cli import options
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import ROWS, OneOf, Whole
+from graphkit.cli.options import ROWS
 from graphkit.cli.placeholder_types import with_placeholder_types
 from graphkit.cli.rows import Row, describe_failure, describe_progress, size_of
 from graphkit.cli.stores import open_store
@@ -55,7 +54,11 @@ _COLUMNS: Final = (
 @click.command("threads", cls=Command)
 @options.directory
 @click.option(
-    "--status", "statuses", type=OneOf(_STATUSES), multiple=True, help="Only threads with this status; repeatable."
+    "--status",
+    "statuses",
+    type=click.Choice(_STATUSES),
+    multiple=True,
+    help="Only threads with this status; repeatable.",
 )
 @click.option("--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Only threads with this metadata; repeatable.")
 @click.option("--tag", help="Only threads with a checkpoint that has this tag.")
@@ -63,12 +66,12 @@ _COLUMNS: Final = (
 @click.option("--older", metavar="AGE", help="Only threads not changed within this time.")
 @click.option(
     "--sort",
-    type=OneOf(_SORTS),
+    type=click.Choice(_SORTS),
     default="id",
     help="Sort key; the newest, largest or most come first.",
 )
 @click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N threads.")
-@click.option("--offset", type=Whole(0, 10**9), default=0, help="Skip this many threads first.")
+@click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Skip this many threads first.")
 @click.option("--all", "everything", is_flag=True, help="At a terminal, show all threads instead of the first 100.")
 @with_placeholder_types
 def threads(
@@ -91,13 +94,22 @@ def threads(
 
     Example: graphkit threads runs --status interrupted --sort age
     """
-    wanted = _Filter(
-        statuses=frozenset(statuses),
-        metadata=parse_assignments(meta, "--meta"),
-        tag=tag,
-        changed_since=_time_ago(context, newer),
-        changed_before=_time_ago(context, older),
-    )
+    metadata = parse_assignments(meta, "--meta")
+    since = _time_ago(context, newer)
+    before = _time_ago(context, older)
+
+    def is_wanted(row: Row) -> bool:
+        stored = row.get("metadata") or {}
+        updated = row["updated"]
+        if statuses and row["status"] not in statuses:
+            return False
+        if tag is not None and tag not in row.get("tags", ()):
+            return False
+        if any(stored.get(key, _ABSENT) != value for key, value in metadata.items()):
+            return False
+        if since is not None and (updated is None or updated < since):
+            return False
+        return before is None or (updated is not None and updated < before)
 
     saver = open_store(directory)
     is_page = limit is None and context.is_pretty and not everything
@@ -107,7 +119,7 @@ def threads(
     # Iterators as far as possible: a row costs the reading of a thread, and a terminal shows 100 of perhaps 100,000.
     # The ids are sorted, so that only another order needs all rows.
     all_rows = (_thread_row(saver, thread_id) for thread_id in saver.threads())
-    rows: Iterator[Row] = filter(wanted.matches, all_rows)
+    rows: Iterator[Row] = filter(is_wanted, all_rows)
     if sort != "id":
         ordered = sorted(rows, key=lambda row: _sort_key(row, sort), reverse=True)
         rows = iter(ordered)
@@ -117,7 +129,8 @@ def threads(
     note = ""
     if is_page and next(rows, None) is not None:
         note = f"only the first {len(page)} threads; --all or --limit shows more"
-    empty = "no threads" if wanted.is_empty else "no matching threads"
+    has_filter = any((statuses, metadata, tag is not None, since, before))
+    empty = "no matching threads" if has_filter else "no threads"
     return Table(_COLUMNS, page, empty=empty, note=note)
 
 
@@ -135,45 +148,6 @@ def _time_ago(context: CliContext, age: str | None) -> datetime | None:
     return context.now() - parse_age(age)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Filter:
-    """The threads that the options ask for."""
-
-    statuses: frozenset[str]
-    metadata: Mapping[str, Any]
-    tag: str | None
-    changed_since: datetime | None
-    changed_before: datetime | None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether every thread matches."""
-        if self.statuses or self.metadata or self.tag is not None:
-            return False
-        return self.changed_since is None and self.changed_before is None
-
-    def matches(self, row: Row) -> bool:
-        """Return whether a thread is wanted."""
-        if self.statuses and row["status"] not in self.statuses:
-            return False
-        if self.tag is not None and self.tag not in row.get("tags", ()):
-            return False
-        return self._matches_metadata(row) and self._matches_time(row["updated"])
-
-    def _matches_metadata(self, row: Row) -> bool:
-        metadata = row.get("metadata") or {}
-        return all(metadata.get(key, _ABSENT) == value for key, value in self.metadata.items())
-
-    def _matches_time(self, updated: datetime | None) -> bool:
-        if self.changed_since is None and self.changed_before is None:
-            return True
-        if updated is None:
-            return False
-        if self.changed_since is not None and updated < self.changed_since:
-            return False
-        return self.changed_before is None or updated < self.changed_before
-
-
 def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
     """Return a thread as plain data; one that cannot be read with the reason in place of its interrupts."""
     row: Row = {column.key: None for column in _COLUMNS}
@@ -182,8 +156,18 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
         row["size"] = size_of(saver, thread_id)
         summary = saver.summary(RunnableConfig(thread_id)) or _summarize_any_namespace(saver, thread_id)
         if summary is not None:
-            row.update(_summary_fields(summary))
-            row["waiting"] = _describe_waiting(saver, summary)
+            latest = summary.latest
+            row |= {
+                "status": latest.status,
+                "node": latest.node_id,
+                "next": latest.next_node_id,
+                "updated": _last_change(summary),
+                "checkpoints": summary.checkpoints,
+                "metadata": latest.metadata,
+                "id": latest.id,
+                "tags": list(summary.tags),
+                "waiting": _describe_waiting(saver, summary),
+            }
     except CheckpointSerializationError:  # a type is not registered
         raise
     except CheckpointKeyError as error:
@@ -194,20 +178,6 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
         row["waiting"] = str(error)
 
     return row
-
-
-def _summary_fields(summary: HistorySummary) -> Row:
-    latest = summary.latest
-    return {
-        "status": latest.status,
-        "node": latest.node_id,
-        "next": latest.next_node_id,
-        "updated": _last_change(summary),
-        "checkpoints": summary.checkpoints,
-        "metadata": latest.metadata,
-        "id": latest.id,
-        "tags": list(summary.tags),
-    }
 
 
 def _summarize_any_namespace(saver: BaseCheckpointSaver, thread_id: str) -> HistorySummary | None:

@@ -12,12 +12,11 @@ from typing import Any, Final, TextIO
 
 import click
 
-from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._transfer.lines import LineReader
 from graphkit.cli import options
 from graphkit.cli.apps import load_app
 from graphkit.cli.command import Command
-from graphkit.cli.context import CliContext, Progress
+from graphkit.cli.context import CliContext
 from graphkit.cli.options import complete_thread
 from graphkit.cli.resolve import find_chosen, find_thread, join_some
 from graphkit.cli.rows import count_checkpoints
@@ -69,23 +68,46 @@ def copy(
 
     Example: graphkit copy runs --to backup
     """
-    names: Sequence[str] = threads
-    if to is not None:
-        return _copy_to(context, directory, names, to, versions=versions, plaintext=plaintext, dry_run=dry_run, app=app)
-    if plaintext or not versions or app is not None:
-        raise UsageError("--plaintext, --no-versions and --app are for a copy to another store: name it with --to")
+    if to is None:
+        if plaintext or not versions or app is not None:
+            raise UsageError("--plaintext, --no-versions and --app are for a copy to another store: name it with --to")
+        return _copy_within(context, directory, threads, dry_run=dry_run)
+    from graphkit.transfer import copy_threads
+
+    source = open_store(directory)
+    types = _types_of(app)
+    source.register_types(*types)
+    chosen = find_chosen(source, threads, released=versions)
+    place = hide_passwords(to)
+    if dry_run:
+        found = chosen or source.threads(released=versions)
+        return _describe_dry_run("copy", found, f" to {escape(place)}", to=place)
+
+    target = open_store(to, create=True, is_sealed=not plaintext, fsync=SECONDS_UNTIL_SYNC)
+    target.register_types(*types)
+    with context.progress("copying") as progress:
+        done = copy_threads(source, target, chosen, versions=versions, plaintext=plaintext, progress=progress)
+
+    copied = _describe(done.checkpoints, done.versions)
+    count = pluralize(len(done.threads), "thread")
+    text = f"copied {copied} of {count} to {escape(place)}, verified"
+    if done.skipped_checkpoints or done.skipped_versions:
+        skipped = _describe(done.skipped_checkpoints, done.skipped_versions)
+        text += f"; skipped {skipped} that were already there"
+    return Message(text, {"to": place, **done._asdict()})
+
+
+def _copy_within(context: CliContext, directory: str, threads: Sequence[str], *, dry_run: bool) -> Message:
     # With GRAPHKIT_DIR the directory may be omitted, but nothing is missing for the parser then: it takes the thread
     # for the directory.
     default = context.environment.get("GRAPHKIT_DIR")
+    names: Sequence[str] = threads
     if default and len(names) < _NAMES_WITHIN_STORE:
         names = [directory, *names]
         directory = default
     if len(names) != _NAMES_WITHIN_STORE:
         raise UsageError("name the thread and the id of its copy, or another store with --to")
-    return _copy_within(directory, *names, dry_run=dry_run)
-
-
-def _copy_within(directory: str, thread: str, target: str, *, dry_run: bool) -> Message:
+    thread, target = names
     saver = open_store(directory)
     source = find_thread(saver, thread)
     count = count_checkpoints(saver, source)
@@ -103,51 +125,6 @@ def _copy_within(directory: str, thread: str, target: str, *, dry_run: bool) -> 
     if saver.namespaces(target):
         return Message(f"would refuse to copy {what}, which is not empty", data)
     return Message(f"would copy {what}", data)
-
-
-def _copy_to(
-    context: CliContext,
-    directory: str,
-    names: Sequence[str],
-    to: str,
-    *,
-    versions: bool,
-    plaintext: bool,
-    dry_run: bool,
-    app: str | None,
-) -> Message:
-    from graphkit.transfer import copy_threads
-
-    source = open_store(directory)
-    types = _types_of(app)
-    source.register_types(*types)
-    chosen = find_chosen(source, names, released=versions)
-    place = hide_passwords(to)
-    if dry_run:
-        threads = chosen or source.threads(released=versions)
-        return _describe_dry_run("copy", threads, f" to {escape(place)}", to=place)
-
-    target = open_store(to, create=True, is_sealed=not plaintext, fsync=SECONDS_UNTIL_SYNC)
-    target.register_types(*types)
-    with context.progress("copying") as progress:
-        done = copy_threads(source, target, chosen, versions=versions, plaintext=plaintext, progress=progress)
-
-    copied = _describe(done.checkpoints, done.versions)
-    count = pluralize(len(done.threads), "thread")
-    text = f"copied {copied} of {count} to {escape(place)}, verified"
-    if done.skipped_checkpoints or done.skipped_versions:
-        skipped = _describe(done.skipped_checkpoints, done.skipped_versions)
-        text += f"; skipped {skipped} that were already there"
-    data: dict[str, Any] = {
-        "to": place,
-        "threads": list(done.threads),
-        "skipped_threads": list(done.skipped_threads),
-        "checkpoints": done.checkpoints,
-        "skipped_checkpoints": done.skipped_checkpoints,
-        "versions": done.versions,
-        "skipped_versions": done.skipped_versions,
-    }
-    return Message(text, data)
 
 
 def _describe(checkpoints: int, versions: int) -> str:
@@ -211,9 +188,7 @@ def export(
     saver.register_types(*types)
     chosen = find_chosen(saver, threads, released=versions)
     if dry_run:
-        place = escape(output)
-        if output == _STANDARD_STREAM:
-            place = "standard output"
+        place = "standard output" if output == _STANDARD_STREAM else escape(output)
         return _describe_dry_run("export", chosen or saver.threads(released=versions), f" to {place}", file=output)
     with context.progress("exporting", is_wanted=output != _STANDARD_STREAM) as progress:
         from graphkit.transfer import export_threads
@@ -228,7 +203,9 @@ def export(
             progress=progress,
         )
         if output == _STANDARD_STREAM:
-            _write_to_stream(context, lines)
+            context.use_utf8()
+            for line in lines:
+                context.out.write(line)
             return None
         count = _write_to_file(Path(output), lines)
 
@@ -245,12 +222,6 @@ def _types_of(app: str | None) -> tuple[type, ...]:
     return tuple(load_app(app).topology.schema.types)
 
 
-def _write_to_stream(context: CliContext, lines: Iterable[str]) -> None:
-    context.use_utf8()
-    for line in lines:
-        context.out.write(line)
-
-
 def _write_to_file(path: Path, lines: Iterable[str]) -> int:
     """Write lines to a file; return the number of threads.
 
@@ -259,6 +230,7 @@ def _write_to_file(path: Path, lines: Iterable[str]) -> int:
     Raises:
         CheckpointStorageError: the file cannot be written. No file is left behind.
     """
+    # In the same directory: a rename to another file system would be a copy, which can fail in the middle.
     partial = path.with_name(f"{path.name}.part")
     count = 0
     try:
@@ -299,10 +271,14 @@ def import_(
 
     Example: graphkit import elsewhere order-17.jsonl --as order-18
     """
+    from graphkit.transfer import import_threads
+
     with (
         _open_input(context, file) as file_lines,
         context.progress("importing") as progress,
     ):
+        # Nothing is created for a file that is none of graphkit's, so that its first line is read before the store is
+        # opened, and put back.
         header = next(file_lines, "")
         form = LineReader([header]).read_head(None)
         if rename is not None and form == "logs":
@@ -314,30 +290,14 @@ def import_(
         if rename is not None:
             lines = _check_single(lines)
         saver = open_store(directory, create=True, fsync=SECONDS_UNTIL_SYNC)
-        return _import_threads(saver, lines, rename, _types_of(app), progress)
+        new_name = str if rename is None else lambda _: rename
+        done = import_threads(saver, lines, types=_types_of(app), rename=new_name, progress=progress)
 
-
-def _import_threads(
-    saver: BaseCheckpointSaver,
-    lines: Iterable[str],
-    rename: str | None,
-    types: tuple[type, ...],
-    progress: Progress,
-) -> Message:
-    from graphkit.transfer import import_threads
-
-    new_name = str if rename is None else lambda _: rename
-    done = import_threads(saver, lines, types=types, rename=new_name, progress=progress)
     checkpoints = pluralize(done.checkpoints, "checkpoint")
     sentence = f"imported {checkpoints} of {pluralize(len(done.threads), 'thread')}, verified"
     if done.skipped:
         sentence += f"; skipped {done.skipped} that were already there"
-    data = {
-        "threads": list(done.threads),
-        "checkpoints": done.checkpoints,
-        "skipped": done.skipped,
-    }
-    return Message(sentence, data)
+    return Message(sentence, done._asdict())
 
 
 @contextmanager

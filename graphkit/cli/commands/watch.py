@@ -18,12 +18,11 @@ from graphkit._saver.writes import problem_with_interrupt
 from graphkit.cli import options
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.options import Whole
 from graphkit.cli.render import show
 from graphkit.cli.resolve import find_checkpoint, find_thread
-from graphkit.cli.rows import Row, describe_failure, describe_progress, format_event, status_of
+from graphkit.cli.rows import Row, describe_failure, describe_progress, describe_stop, format_event, status_of
 from graphkit.cli.stores import open_store
-from graphkit.cli.values import UsageError, abbreviate, describe_payload, escape
+from graphkit.cli.values import UsageError, abbreviate, escape
 from graphkit.cli.views import Column, Table, Text, View
 from graphkit.errors import CheckpointerError
 
@@ -31,7 +30,6 @@ _MAX_ROWS: Final = 20
 """Threads in the table that a terminal shows."""
 _REFRESH_SECONDS: Final = 1.0
 """The time between two refreshes of the ages in that table."""
-_TEXT_LIMIT: Final = 60
 _FAILURE_LIMIT: Final = 80
 _DESCRIPTIONS: Final = {
     "checkpoint": "",  # the nodes say enough
@@ -60,7 +58,7 @@ _COLUMNS: Final = (
     metavar="ID",
     help="The checkpoint after which to start, shortened to a unique beginning or end.",
 )
-@click.option("--limit", "-n", type=Whole(1), metavar="N", help="Stop after N changes.")
+@click.option("--limit", "-n", type=click.IntRange(1), metavar="N", help="Stop after N changes.")
 @options.interval
 def watch(
     context: CliContext,
@@ -79,33 +77,21 @@ def watch(
 
     Example: graphkit watch runs order-17
     """
+    if thread is None and checkpoint is not None:
+        raise UsageError("--checkpoint requires a thread: name the thread too")
     saver = open_store(directory)
+    config = None
+    if thread is not None:
+        config = RunnableConfig(find_thread(saver, thread, released=True))
+    if config is not None and checkpoint is not None:
+        found = find_checkpoint(saver, config, checkpoint)
+        config = config.with_check_point_id(found.id)
     latest = context.is_pretty or thread is not None
-    with _open_watch(saver, thread, checkpoint, latest=latest, interval=interval) as changes:
+    with saver.watch(config, latest=latest, interval=interval) as changes:
         if context.is_pretty:
             _Screen(context, saver).follow(changes, limit)
         else:
             yield from _change_views(context, saver, changes, limit)
-
-
-def _open_watch(
-    saver: BaseCheckpointSaver,
-    thread: str | None,
-    checkpoint: str | None,
-    *,
-    latest: bool,
-    interval: float,
-) -> Watch:
-    if thread is None:
-        if checkpoint is not None:
-            raise UsageError("--checkpoint requires a thread: name the thread too")
-        return saver.watch(latest=latest, interval=interval)
-    thread_id = find_thread(saver, thread, released=True)
-    config = RunnableConfig(thread_id)
-    if checkpoint is not None:
-        found = find_checkpoint(saver, config, checkpoint)
-        config = config.with_check_point_id(found.id)
-    return saver.watch(config, latest=latest, interval=interval)
 
 
 def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watch, limit: int | None) -> Iterator[View]:
@@ -207,9 +193,12 @@ def _describe_change(change: Change) -> str:
     if change.kind == "interrupt":
         return _describe_interrupt(change.id, value)
     if change.kind == "failure":
-        return _describe_failure(value)
+        if not isinstance(value, Mapping):
+            return "failed"
+        failure = abbreviate(describe_failure(value), _FAILURE_LIMIT)
+        return f"failed in {escape(str(value.get('node_id')))}: {failure}"
     if change.kind == "answer" and value is not None:
-        return f"answered: {abbreviate(value, _TEXT_LIMIT)}"
+        return f"answered: {abbreviate(value)}"
     if change.kind == "idle" and value:
         return "its process has died"
     return _DESCRIPTIONS[change.kind]
@@ -221,13 +210,7 @@ def _describe_interrupt(id: str | None, record: Any) -> str:
     reason = record["payload"]
     if reason is None:
         reason = record.get("metadata", {}).get("reason")
-    return f"waits {record['when']} {escape(record['node_id'])}: {describe_payload(reason, _TEXT_LIMIT)}"
-
-
-def _describe_failure(failure: Any) -> str:
-    if not isinstance(failure, Mapping):
-        return "failed"
-    return f"failed in {escape(str(failure.get('node_id')))}: {abbreviate(describe_failure(failure), _FAILURE_LIMIT)}"
+    return f"waits {describe_stop(record['when'], record['node_id'], reason)}"
 
 
 def _format_line(context: CliContext, row: Row) -> str:
@@ -252,6 +235,7 @@ class _Screen:
         from rich.live import Live
 
         console = Console(file=self._context.out, width=self._context.width)
+        # Without a refresh by a thread of rich, which would draw a table while this one changes its rows.
         live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
         write_above = partial(self._write_above, live)
         count = 0
@@ -295,6 +279,7 @@ class _Screen:
     def _render(self) -> Any:
         from rich.text import Text as RichText
 
+        # The table is laid out by `show`, as that of `threads` is; rich only replaces the lines on the screen.
         newest_first = list(reversed(self._rows.values()))
         note = ""
         if len(newest_first) > _MAX_ROWS:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 from unittest import SkipTest
 
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import ConfigLike, RunnableConfig
-from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._records.config import RunnableConfig
+from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import Quality
 from graphkit._saver.versions import HasVersions
-from graphkit.testing._values import (
-    CONFIG,
-    application_types,
-    assert_equal,
-    assert_not_none,
-    assert_same,
-    assert_same_checkpoint,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._values import CONFIG, application_types
 
 E = TypeVar("E", bound=BaseException)
 R = TypeVar("R")
@@ -55,94 +49,6 @@ def read_everything(saver: BaseCheckpointSaver, config: RunnableConfig) -> Histo
     # The size of a checkpoint may depend on where it is stored, which is not part of its content.
     history = [info._replace(size=0) for info in saver.history(config)]
     return HistoryContent(checkpoints=checkpoints, history=history, writes=writes)
-
-
-def get_ids(records: Iterable[Checkpoint | CheckpointInfo | WaitingInterrupt]) -> list[str]:
-    """Return the ids of checkpoints, infos or interrupts, in their order."""
-    return [record.id for record in records]
-
-
-def assert_ids(
-    got: Iterable[Checkpoint | CheckpointInfo],
-    expected: Iterable[Checkpoint],
-    what: str = "ids",
-) -> None:
-    """Assert that checkpoints or infos have the ids of the expected checkpoints, in this order."""
-    assert_equal(get_ids(got), get_ids(expected), what)
-
-
-def assert_count(got: Sized, expected: int, what: str = "count") -> None:
-    """Assert how many items a collection has."""
-    assert_equal(len(got), expected, what)
-
-
-def assert_threads(saver: BaseCheckpointSaver, *expected: str, released: bool = False) -> None:
-    """Assert that a saver lists exactly these threads, in any order."""
-    threads = saver.threads(released=released)
-    assert_equal(sorted(threads), sorted(expected), "threads")
-
-
-def get_statuses(infos: Iterable[CheckpointInfo]) -> list[str]:
-    """Return the status of each info, in their order."""
-    return [info.status for info in infos]
-
-
-def assert_statuses(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
-    """Assert the status of each checkpoint of a history, newest first."""
-    infos = saver.history(config)
-    assert_equal(get_statuses(infos), [*expected], "statuses")
-
-
-def assert_interrupts(saver: BaseCheckpointSaver, *expected: str) -> None:
-    """Assert the ids of the pending interrupts of the thread "t"."""
-    interrupts = saver.interrupts("t")
-    assert_equal(get_ids(interrupts), [*expected], "interrupts")
-
-
-def get_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> Checkpoint:
-    """Return a checkpoint that must exist."""
-    return assert_not_none(saver.get(config))
-
-
-def assert_checkpoint(saver: BaseCheckpointSaver, config: ConfigLike, expected: Checkpoint) -> None:
-    """Assert that `get` returns this checkpoint."""
-    assert_same_checkpoint(saver.get(config), expected)
-
-
-def assert_missing(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> None:
-    """Assert that `get` returns None."""
-    assert_same(saver.get(config), None)
-
-
-def assert_state(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
-    """Assert that `get` returns a checkpoint with this state."""
-    checkpoint = get_checkpoint(saver, config)
-    assert_same(checkpoint.state, expected, "state")
-
-
-def assert_writes(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
-    """Assert that a checkpoint has exactly these pending writes, in this order."""
-    writes = saver.get_writes(config)
-    assert_same(writes, expected, "pending writes")
-
-
-def assert_no_writes(saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
-    """Assert that a checkpoint has no pending writes; any empty mapping will do."""
-    assert_equal(dict(saver.get_writes(config)), {}, "pending writes")
-
-
-def assert_tags(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
-    """Assert that a checkpoint has exactly these tags, in this order."""
-    assert_equal(saver.tags_of(config), expected, "tags")
-
-
-def assert_checkpoints(got: Sequence[Checkpoint], oldest_first: Sequence[Checkpoint]) -> None:
-    """Assert that checkpoints, newest first, equal the expected ones, oldest first."""
-    newest_first = oldest_first[::-1]
-    assert_equal(get_ids(got), get_ids(newest_first), "ids")
-
-    for checkpoint, expected in zip(got, newest_first, strict=True):
-        assert_same_checkpoint(checkpoint, expected)
 
 
 class ContractTests:
@@ -230,25 +136,25 @@ class ContractTests:
         Reads the history in every way, through this object and another one.
         """
         newest_first = oldest_first[::-1]
-        expected_ids = get_ids(newest_first)
+        expected_ids = check.get_ids(newest_first)
         newest_id = expected_ids[0] if expected_ids else None
 
         for reader in self.readers_of(saver):
             listed = reader.list(config)
-            assert_equal(get_ids(listed), expected_ids, "the ids of list")
+            check.equal(check.get_ids(listed), expected_ids, "the ids of list")
 
             infos = reader.history(config)
-            assert_equal(get_ids(infos), expected_ids, "the ids of history")
+            check.equal(check.get_ids(infos), expected_ids, "the ids of history")
 
             for checkpoint, expected in zip(listed, newest_first, strict=True):
-                assert_same_checkpoint(checkpoint, expected)
+                check.same_checkpoint(checkpoint, expected)
 
                 checkpoint_config = config.replace(checkpoint_id=expected.id)
-                assert_checkpoint(reader, checkpoint_config, expected)
+                check.checkpoint(reader, checkpoint_config, expected)
 
             latest = reader.get(config)
             latest_id = None if latest is None else latest.id
-            assert_equal(latest_id, newest_id, "the id of get")
+            check.equal(latest_id, newest_id, "the id of get")
 
     @contextmanager
     def raises_without_change(self, saver: BaseCheckpointSaver, kind: type[E]) -> Iterator[Caught[E]]:
@@ -263,7 +169,7 @@ class ContractTests:
         yield
         for reader in self.readers_of(saver):
             after = read_everything(reader, config)
-            assert_equal(after, before, "the history")
+            check.equal(after, before, "the history")
 
 
 def call_in_thread(call: Callable[..., R], *args: Any) -> R:

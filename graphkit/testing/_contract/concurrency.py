@@ -12,25 +12,12 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import INTERRUPT
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing._contract.base import (
-    TIMEOUT,
-    ContractTests,
-    assert_checkpoint,
-    assert_count,
-    assert_ids,
-    assert_missing,
-    assert_state,
-    assert_writes,
-    get_ids,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._contract.base import TIMEOUT, ContractTests
 from graphkit.testing._values import (
     CONFIG,
     OTHER,
     UNKNOWN,
-    assert_equal,
-    assert_same,
-    assert_same_checkpoint,
-    assert_true,
     config_of,
     extend_list,
     grow_list,
@@ -65,8 +52,8 @@ class ConcurrencyTests(ContractTests):
                 states = {loaded.id: loaded.state for loaded in listed}
                 is_listed = checkpoint.id in states
 
-                assert_true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
-                assert_same(states[checkpoint.id], checkpoint.state)
+                check.true(is_listed, f"list() lacks the checkpoint {checkpoint.id} that was put: {[*states]}")
+                check.same(states[checkpoint.id], checkpoint.state)
 
             return ids
 
@@ -74,18 +61,18 @@ class ConcurrencyTests(ContractTests):
 
         for reader in self.readers_of(saver):
             listed = reader.list(CONFIG)
-            order = get_ids(reversed(listed))
+            order = check.get_ids(reversed(listed))
 
-            assert_count(order, 60)
-            assert_count(set(order), 60)
+            check.count(order, 60)
+            check.count(set(order), 60)
 
             for writer, ids in enumerate(ids_by_writer):
                 own_order = [checkpoint_id for checkpoint_id in order if checkpoint_id in ids]
-                assert_equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
+                check.equal(own_order, ids, "the checkpoints of one writer, in the order of the history")
 
                 for n, checkpoint_id in enumerate(ids):
                     config = make_config("t", checkpoint_id)
-                    assert_state(reader, config, _make_writer_state(writer, n))
+                    check.state(reader, config, _make_writer_state(writer, n))
 
     def test_concurrent_puts_to_many_threads_are_isolated(self) -> None:
         saver = self.open()
@@ -115,8 +102,8 @@ class ConcurrencyTests(ContractTests):
         expected = sorted(f"{number} {n}" for number in range(6) for n in range(5))
         reader = self.open_again(saver)
 
-        assert_equal(sorted(reader.get_writes(CONFIG)), expected)
-        assert_equal(sorted(reader.tags_of(CONFIG)), expected)
+        check.equal(sorted(reader.get_writes(CONFIG)), expected)
+        check.equal(sorted(reader.tags_of(CONFIG)), expected)
 
     # Another object, another process
 
@@ -131,30 +118,30 @@ class ConcurrencyTests(ContractTests):
             state = {"list": [*range(number)]}
             checkpoint = put_state(writer, state)
             checkpoints.append(checkpoint)
-            assert_checkpoint(reader, CONFIG, checkpoint)
+            check.checkpoint(reader, CONFIG, checkpoint)
 
             writer.put_writes(CONFIG, {"w": number})
-            assert_writes(reader, CONFIG, {"w": number})
-            assert_count(reader.list(CONFIG), number + 1)
+            check.writes(reader, CONFIG, {"w": number})
+            check.count(reader.list(CONFIG), number + 1)
 
         # Changes that build on a checkpoint that the other saver put.
         following = extend_list(checkpoints[-1], "x")
         saver.put(CONFIG, following)
         last = extend_list(following, "y")
         other.put(CONFIG, last)
-        assert_checkpoint(saver, CONFIG, last)
+        check.checkpoint(saver, CONFIG, last)
 
         first_config = config_of(checkpoints[0])
         replacement = made({"list": "replaced"}, id=checkpoints[0].id)
         other.put(first_config, replacement)
-        assert_checkpoint(saver, first_config, replacement)
+        check.checkpoint(saver, first_config, replacement)
 
         tag = other.release(CONFIG)
-        assert_count(tag.checkpoints, 8)
-        assert_missing(saver)
+        check.count(tag.checkpoints, 8)
+        check.missing(saver)
 
         fresh = put_state(saver, {"list": "fresh"})
-        assert_checkpoint(other, CONFIG, fresh)
+        check.checkpoint(other, CONFIG, fresh)
 
     def test_a_checkpoint_written_without_the_saver_is_read(self) -> None:
         saver = self.open()
@@ -171,7 +158,7 @@ class ConcurrencyTests(ContractTests):
         if states is None:
             self.skip("`peek` is not implemented")
         lists = [state["list"] for state in states]
-        assert_equal(lists, [[0, 1, 2], [0, 1], [0]])
+        check.equal(lists, [[0, 1, 2], [0, 1], [0]])
 
     # Async
 
@@ -184,24 +171,24 @@ class ConcurrencyTests(ContractTests):
         second = made({"n": 2})
         stored = await saver.aput(CONFIG, first)
         await saver.aput(CONFIG, second)
-        assert_equal(stored, config_of(first))
+        check.equal(stored, config_of(first))
 
         listed = await saver.alist(CONFIG)
-        assert_ids(listed, [second, first])
-        assert_same_checkpoint(await saver.aget(stored), first)
-        assert_same_checkpoint(await saver.aget(CONFIG), second)
+        check.ids(listed, [second, first])
+        check.same_checkpoint(await saver.aget(stored), first)
+        check.same_checkpoint(await saver.aget(CONFIG), second)
 
         writes = {INTERRUPT + "i": make_interrupt()}
         await saver.aput_writes(CONFIG, writes)
-        assert_same(await saver.aget_writes(CONFIG), writes)
+        check.same(await saver.aget_writes(CONFIG), writes)
 
         saver.add_tags(stored, "two")
         await saver.acopy("t", "u")
         count = await saver.aprune("t", keep_last=1, keep_tags=("two",))
-        assert_equal(count, 0)
+        check.equal(count, 0)
 
         count = await saver.aprune("t", keep_last=1)
-        assert_equal(count, 1)
+        check.equal(count, 1)
 
         with self.raises(ValueError):
             await saver.aprune("t")
@@ -209,9 +196,9 @@ class ConcurrencyTests(ContractTests):
             await saver.aput(UNKNOWN, second)
 
         tag = await saver.arelease(CONFIG)
-        assert_ids(tag.checkpoints, [second])
-        assert_same(await saver.adelete("u"), True)
-        assert_same(await saver.aget(OTHER), None)
+        check.ids(tag.checkpoints, [second])
+        check.same(await saver.adelete("u"), True)
+        check.same(await saver.aget(OTHER), None)
 
 
 def _make_writer_state(writer: int, number: int) -> dict[str, object]:

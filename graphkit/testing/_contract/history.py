@@ -8,26 +8,12 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import CheckpointInfo
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing._contract.base import (
-    ContractTests,
-    assert_checkpoint,
-    assert_missing,
-    assert_no_writes,
-    assert_tags,
-    get_checkpoint,
-    get_ids,
-    get_statuses,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
     CONFIG,
     NESTED,
     UNKNOWN,
-    assert_equal,
-    assert_isinstance,
-    assert_items,
-    assert_not_none,
-    assert_same,
-    assert_true,
     config_of,
     extend_list,
     grow_list,
@@ -46,13 +32,13 @@ class HistoryTests(ContractTests):
     def test_an_unknown_thread_is_empty(self) -> None:
         saver = self.open()
 
-        assert_items(saver.list(CONFIG), [])
-        assert_missing(saver, CONFIG)
-        assert_missing(saver, make_config("t", "some id"))
-        assert_items(saver.history(CONFIG), [])
-        assert_no_writes(saver, CONFIG)
-        assert_tags(saver, CONFIG)
-        assert_items(saver.namespaces("t"), [])
+        check.items(saver.list(CONFIG), [])
+        check.missing(saver, CONFIG)
+        check.missing(saver, make_config("t", "some id"))
+        check.items(saver.history(CONFIG), [])
+        check.no_writes(saver, CONFIG)
+        check.tags(saver, CONFIG)
+        check.items(saver.namespaces("t"), [])
 
     def test_put_returns_the_config_with_the_new_id(self) -> None:
         saver = self.open()
@@ -66,10 +52,10 @@ class HistoryTests(ContractTests):
 
         stored = saver.put(config, checkpoint)
 
-        assert_equal(stored.checkpoint_id, checkpoint.id)
+        check.equal(stored.checkpoint_id, checkpoint.id)
         # Every other option of the config is unchanged.
-        assert_equal(stored.replace(checkpoint_id=None), config)
-        assert_checkpoint(saver, stored, checkpoint)
+        check.equal(stored.replace(checkpoint_id=None), config)
+        check.checkpoint(saver, stored, checkpoint)
 
     def test_list_is_ordered_by_put_not_by_clock_or_id(self) -> None:
         saver = self.open()
@@ -97,12 +83,12 @@ class HistoryTests(ContractTests):
         first = put_state(saver, {"n": 1})
         second = put_state(saver, {"n": 2}, make_config("other"))
 
-        assert_checkpoint(saver, config_of(first), first)
+        check.checkpoint(saver, config_of(first), first)
         # An id is valid in its own thread and namespace only.
-        assert_missing(saver, config_of(second))
-        assert_missing(saver, make_config("t", first.id, "elsewhere"))
+        check.missing(saver, config_of(second))
+        check.missing(saver, make_config("t", first.id, "elsewhere"))
         # The empty string is an id, unlike None.
-        assert_missing(saver, make_config("t", ""))
+        check.missing(saver, make_config("t", ""))
 
     def test_every_field_is_stored(self) -> None:
         saver = self.open()
@@ -140,15 +126,15 @@ class HistoryTests(ContractTests):
 
         self.assert_history(saver, CONFIG, checkpoints)
 
-        latest = get_checkpoint(saver)
-        assert_same(latest.metadata, metadata)
-        assert_equal(latest.node_id, "last")
-        assert_equal(latest.next_node_id, END)
+        latest = check.get_checkpoint(saver)
+        check.same(latest.metadata, metadata)
+        check.equal(latest.node_id, "last")
+        check.equal(latest.next_node_id, END)
 
     def test_a_config_without_a_thread_id_uses_the_default_thread(self) -> None:
         saver = self.open()
         default = make_config("$default")
-        assert_equal(saver.THREAD_ID_DEFAULT, "$default")
+        check.equal(saver.THREAD_ID_DEFAULT, "$default")
 
         first = made({"x": 1})
         saver.put(None, first)
@@ -163,14 +149,14 @@ class HistoryTests(ContractTests):
 
         for config in spellings:
             listed = saver.list(config)
-            assert_equal(get_ids(listed), [first.id], f"the ids of the history of {config!r}")
-            assert_not_none(saver.get(config))
+            check.equal(check.get_ids(listed), [first.id], f"the ids of the history of {config!r}")
+            check.not_none(saver.get(config))
 
         second = made({"x": 2})
         saver.put({"configurable": {}}, second)
 
         self.assert_history(saver, default, [first, second])
-        assert_missing(saver, make_config("default"))
+        check.missing(saver, make_config("default"))
 
     def test_a_langgraph_config_is_accepted(self) -> None:
         saver = self.open()
@@ -183,10 +169,10 @@ class HistoryTests(ContractTests):
         stored = saver.put(latest_config, first)
         saver.put(latest_config, second)
 
-        assert_equal(stored["configurable"]["checkpoint_id"], first.id)
-        assert_checkpoint(saver, first_config, first)
-        assert_checkpoint(saver, latest_config, second)
-        assert_checkpoint(saver, NESTED, second)
+        check.equal(stored["configurable"]["checkpoint_id"], first.id)
+        check.checkpoint(saver, first_config, first)
+        check.checkpoint(saver, latest_config, second)
+        check.checkpoint(saver, NESTED, second)
 
         replacement = made({"n": 3})
         saver.put(first_config, replacement)
@@ -204,7 +190,7 @@ class HistoryTests(ContractTests):
             replacement = made({"n": "replaced"}, id=replaced.id, node_id="r")
             stored = saver.put(config_of(replaced), replacement)
 
-            assert_equal(stored, config_of(replaced))
+            check.equal(stored, config_of(replaced))
 
             checkpoints[position] = replacement
             self.assert_history(saver, CONFIG, checkpoints)
@@ -220,9 +206,9 @@ class HistoryTests(ContractTests):
         stored = saver.put(old_config, replacement)
 
         # put returns the config that it was given, with the old id.
-        assert_equal(stored, old_config)
+        check.equal(stored, old_config)
         self.assert_history(saver, CONFIG, [first, replacement, last])
-        assert_missing(saver, old_config)
+        check.missing(saver, old_config)
 
         with self.raises(CheckpointNotFoundError):
             put_state(saver, {"n": "again"}, old_config)
@@ -249,13 +235,13 @@ class HistoryTests(ContractTests):
         put_state(saver, {"n": 1})
         with self.raises_without_change(saver, CheckpointNotFoundError) as caught:
             put_state(saver, {"n": 2}, UNKNOWN)
-        assert_isinstance(caught.error, LookupError)
-        assert_equal(caught.error.thread_id, "t")
+        check.instance(caught.error, LookupError)
+        check.equal(caught.error.thread_id, "t")
 
         # The failed put does not create the thread.
         with self.raises(CheckpointNotFoundError):
             put_state(saver, {"n": 2}, make_config("never used", "unknown"))
-        assert_missing(saver, make_config("never used"))
+        check.missing(saver, make_config("never used"))
 
     # History
 
@@ -273,21 +259,21 @@ class HistoryTests(ContractTests):
             infos = reader.history(NESTED)
             for info, checkpoint in zip(infos, reversed(checkpoints), strict=True):
                 _assert_info(info, checkpoint)
-            assert_equal(get_statuses(infos), ["finished", "", ""])
+            check.equal(check.get_statuses(infos), ["finished", "", ""])
 
 
 def _assert_info(info: CheckpointInfo, checkpoint: Checkpoint) -> None:
     """Assert that an info of the history NESTED describes a checkpoint without tags."""
-    assert_equal(info.thread_id, "t")
-    assert_equal(info.checkpoint_ns, "n")
-    assert_equal(info.tags, ())
+    check.equal(info.thread_id, "t")
+    check.equal(info.checkpoint_ns, "n")
+    check.equal(info.tags, ())
 
-    assert_equal(info.id, checkpoint.id)
-    assert_equal(info.parent_id, checkpoint.parent_id)
-    assert_equal(info.node_id, checkpoint.node_id)
-    assert_equal(info.next_node_id, checkpoint.next_node_id)
-    assert_same(info.created_at, checkpoint.created_at)
-    assert_same(info.metadata, checkpoint.metadata)
+    check.equal(info.id, checkpoint.id)
+    check.equal(info.parent_id, checkpoint.parent_id)
+    check.equal(info.node_id, checkpoint.node_id)
+    check.equal(info.next_node_id, checkpoint.next_node_id)
+    check.same(info.created_at, checkpoint.created_at)
+    check.same(info.metadata, checkpoint.metadata)
 
-    assert_isinstance(info.size, int)
-    assert_true(info.size >= 0, f"a checkpoint has the size {info.size}")
+    check.instance(info.size, int)
+    check.true(info.size >= 0, f"a checkpoint has the size {info.size}")

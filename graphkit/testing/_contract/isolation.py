@@ -9,27 +9,9 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.versions import HasVersions
-from graphkit.testing._contract.base import (
-    ContractTests,
-    assert_checkpoints,
-    assert_writes,
-    call_in_thread,
-    get_checkpoint,
-    get_ids,
-)
-from graphkit.testing._values import (
-    CONFIG,
-    Note,
-    assert_equal,
-    assert_same,
-    assert_same_checkpoint,
-    assert_true,
-    config_of,
-    derive,
-    grow_list,
-    made,
-    put_state,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._contract.base import ContractTests, call_in_thread
+from graphkit.testing._values import CONFIG, Note, config_of, derive, grow_list, made, put_state
 
 
 class IsolationTests(ContractTests):
@@ -50,16 +32,16 @@ class IsolationTests(ContractTests):
         _mutate_all(*writes.values())
         _mutate_all(*_list_mutables(checkpoint))
 
-        loaded = get_checkpoint(saver)
+        loaded = check.get_checkpoint(saver)
         expected_state = {
             "items": [1, [2]],
             "note": Note("n", ["a"]),
             "notes": [Note("n", ["a"])],
         }
 
-        assert_same(loaded.state, expected_state)
+        check.same(loaded.state, expected_state)
         assert_metadata(loaded, {"deep": [1], "note": Note("m")})
-        assert_writes(saver, CONFIG, {"w": [1], "note": Note("w")})
+        check.writes(saver, CONFIG, {"w": [1], "note": Note("w")})
 
     def test_mutating_a_loaded_checkpoint_does_not_change_the_store(self) -> None:
         saver = self.open("isolates_values")
@@ -81,7 +63,7 @@ class IsolationTests(ContractTests):
 
         # Each way to read is used again after its first result was mutated: it may have a cache.
         for _ in range(2):
-            _mutate_after_check(saver, get_checkpoint(saver))
+            _mutate_after_check(saver, check.get_checkpoint(saver))
             _mutate_after_check(saver, saver.list(CONFIG)[0])
 
         released = saver.release(CONFIG).checkpoints[0]
@@ -90,7 +72,7 @@ class IsolationTests(ContractTests):
         if isinstance(saver, HasVersions):
             for _ in range(2):
                 (loaded,) = saver.tag(CONFIG).checkpoints
-                assert_same(loaded.state["note"], Note("n"))
+                check.same(loaded.state["note"], Note("n"))
 
                 _mutate_all(*_list_mutables(loaded))
 
@@ -106,10 +88,10 @@ class IsolationTests(ContractTests):
         tag = saver.release(CONFIG)
         put_state(saver, {"list": "fresh"})
 
-        assert_equal(get_ids(listed), get_ids(history))
-        assert_checkpoints(listed, checkpoints)
-        assert_same_checkpoint(newest, checkpoints[-1])
-        assert_same_checkpoint(tag.checkpoints[1], checkpoints[-1])
+        check.equal(check.get_ids(listed), check.get_ids(history))
+        check.checkpoints(listed, checkpoints)
+        check.same_checkpoint(newest, checkpoints[-1])
+        check.same_checkpoint(tag.checkpoints[1], checkpoints[-1])
 
     def test_an_open_iterator_does_not_block_writers(self) -> None:
         saver = self.open()
@@ -118,7 +100,7 @@ class IsolationTests(ContractTests):
         for read in (saver.list, saver.history):
             count = len(checkpoints)
             iterator: Iterator[Any] = iter(read(CONFIG))
-            assert_equal(next(iterator).id, checkpoints[-1].id)
+            check.equal(next(iterator).id, checkpoints[-1].id)
 
             other = self.open_again(saver)
             added = made({"list": []})
@@ -127,7 +109,7 @@ class IsolationTests(ContractTests):
 
             # The iterator does not return the checkpoint that was put after it started.
             remaining = [*iterator]
-            assert_equal(len(remaining), count - 1)
+            check.equal(len(remaining), count - 1)
 
         call_in_thread(self.open_again(saver).release, CONFIG)
 
@@ -135,7 +117,7 @@ class IsolationTests(ContractTests):
 def assert_metadata(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
     """Assert that a checkpoint has this metadata, besides what default methods store there."""
     found = public_metadata(checkpoint.metadata)
-    assert_same(found, expected, "metadata")
+    check.same(found, expected, "metadata")
 
 
 def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
@@ -148,10 +130,10 @@ def _mutate_after_check(saver: BaseCheckpointSaver, loaded: Checkpoint) -> None:
     writes = saver.get_writes(CONFIG)
     metadata = saver.history(CONFIG)[0].metadata
 
-    assert_same(loaded.state, expected_state)
+    check.same(loaded.state, expected_state)
     assert_metadata(loaded, {"note": Note("m")})
-    assert_same(writes, {"note": Note("w")})
-    assert_same(metadata, {"note": Note("m")})
+    check.same(writes, {"note": Note("w")})
+    check.same(metadata, {"note": Note("m")})
 
     _mutate_all(*_list_mutables(loaded))
     _mutate_all(writes["note"])
@@ -186,7 +168,7 @@ def _mutate_all(*values: Any) -> None:
             _mutate(value)
         except TypeError as error:
             is_explained = "read-only" in str(error)
-            assert_true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")
+            check.true(is_explained, f"the error of a read-only value does not contain 'read-only': {error}")
 
 
 def _mutate(value: Any) -> None:

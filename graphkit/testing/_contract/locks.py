@@ -15,29 +15,9 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit.errors import GraphRunnerError, ThreadBusyError
-from graphkit.testing._contract.base import (
-    TIMEOUT,
-    ContractTests,
-    assert_count,
-    assert_missing,
-    assert_statuses,
-    assert_threads,
-    call_in_thread,
-    get_checkpoint,
-)
-from graphkit.testing._values import (
-    CONFIG,
-    NESTED,
-    OTHER,
-    assert_equal,
-    assert_isinstance,
-    assert_not_none,
-    assert_same,
-    assert_true,
-    made,
-    make_config,
-    put_state,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._contract.base import TIMEOUT, ContractTests, call_in_thread
+from graphkit.testing._values import CONFIG, NESTED, OTHER, made, make_config, put_state
 
 
 class LockTests(ContractTests):
@@ -90,8 +70,8 @@ class LockTests(ContractTests):
         with ThreadPoolExecutor(1) as pool:
             with saver.run_lock(CONFIG):
                 waiter = pool.submit(wait)
-                assert_true(started.wait(TIMEOUT), "the other thread did not start")
-                assert_true(not waiter.done(), "another thread acquired the run lock while it was held")
+                check.true(started.wait(TIMEOUT), "the other thread did not start")
+                check.true(not waiter.done(), "another thread acquired the run lock while it was held")
 
             # The waiter acquires the lock now, or this raises its ThreadBusyError.
             waiter.result(TIMEOUT)
@@ -107,13 +87,13 @@ class LockTests(ContractTests):
             self.assert_locked(other, CONFIG)
 
             tag = saver.release(CONFIG)
-            assert_count(tag.checkpoints, 1)
+            check.count(tag.checkpoints, 1)
 
             # Only a saver with versions still has something of the thread to delete.
             existed = other.delete("t")
             is_possible = not existed or isinstance(saver, HasVersions)
 
-            assert_true(is_possible, "delete of a released thread returned True")
+            check.true(is_possible, "delete of a released thread returned True")
             self.assert_locked(other, CONFIG)
 
     def test_the_lock_holder_may_release_copy_and_delete(self) -> None:
@@ -123,17 +103,17 @@ class LockTests(ContractTests):
         with saver.run_lock(CONFIG):
             saver.copy("t", "u")
             tag = saver.release(CONFIG)
-            assert_count(tag.checkpoints, 1)
+            check.count(tag.checkpoints, 1)
 
             put_state(saver, {"n": 2})
-            assert_same(saver.delete("t"), True)
+            check.same(saver.delete("t"), True)
             self.assert_locked(saver, CONFIG)
 
-        assert_missing(saver)
+        check.missing(saver)
 
-        get_checkpoint(saver, OTHER)
+        check.get_checkpoint(saver, OTHER)
         if saver.lists_threads:
-            assert_threads(saver, "u")
+            check.threads(saver, "u")
 
     def test_the_run_lock_is_reentrant(self) -> None:
         saver, other = self.open_two()
@@ -151,14 +131,14 @@ class LockTests(ContractTests):
         app = _make_counter(saver)
 
         with saver.run_lock(CONFIG):
-            assert_equal(_count(app, 1), 2)
+            check.equal(_count(app, 1), 2)
 
             app.update_state(CONFIG, {"n": 5})
-            assert_equal(asyncio.run(_count_async(app, 7)), 8)
+            check.equal(asyncio.run(_count_async(app, 7)), 8)
             self.assert_locked(saver, CONFIG)
 
         # After the block, a run in another thread gets the lock.
-        assert_equal(call_in_thread(_count, app, 1), 2)
+        check.equal(call_in_thread(_count, app, 1), 2)
 
     def test_the_consumer_of_a_stream_does_not_hold_the_lock(self) -> None:
         saver = self.open()
@@ -190,7 +170,7 @@ class LockTests(ContractTests):
         with saver.run_lock(CONFIG):
             app.invoke({}, CONFIG)
 
-        assert_equal(errors, [GraphRunnerError])
+        check.equal(errors, [GraphRunnerError])
 
     def test_the_run_lock_key_identifies_the_store_and_the_thread(self) -> None:
         saver, other = self.open_two()
@@ -201,14 +181,14 @@ class LockTests(ContractTests):
         # The saver object, the checkpoint and the namespace do not matter.
         same_thread = make_config("t", "id", "n")
 
-        assert_equal(other.run_lock_key(same_thread), key)
-        assert_equal(saver.run_lock_key(make_config("$default")), default_key)
+        check.equal(other.run_lock_key(same_thread), key)
+        check.equal(saver.run_lock_key(make_config("$default")), default_key)
 
         is_shared = saver.run_lock_key(OTHER) == key
-        assert_true(not is_shared, "two threads have the same run lock")
+        check.true(not is_shared, "two threads have the same run lock")
 
         is_shared = other_store.run_lock_key(CONFIG) == key
-        assert_true(not is_shared, "two stores have the same run lock")
+        check.true(not is_shared, "two stores have the same run lock")
 
     def test_readers_and_puts_do_not_wait_for_a_run(self) -> None:
         saver = self.open()
@@ -217,10 +197,10 @@ class LockTests(ContractTests):
             other = self.open_again(saver)
             call_in_thread(other.put, CONFIG, made({"n": 1}))
             listed = call_in_thread(other.list, CONFIG)
-            assert_count(listed, 1)
+            check.count(listed, 1)
 
             loaded = call_in_thread(other.get, CONFIG)
-            assert_not_none(loaded)
+            check.not_none(loaded)
 
             call_in_thread(other.put_writes, CONFIG, {"w": 1})
 
@@ -249,7 +229,7 @@ class LockTests(ContractTests):
                 waiter = pool.submit(call, self.open_again(saver))
                 with self.raises(TimeoutError):
                     waiter.result(0.1)
-                assert_count(saver.list(CONFIG), count)
+                check.count(saver.list(CONFIG), count)
 
             waiter.result(TIMEOUT)
 
@@ -269,27 +249,27 @@ def _raise_key_error() -> None:
 
 def _assert_busy_error(error: ThreadBusyError) -> None:
     """Assert that an error describes the thread "t", after a wait of 0.05 seconds."""
-    assert_isinstance(error, TimeoutError)
-    assert_equal(error.thread_id, "t")
-    assert_true(bool(error.holder), "the error does not name the holder of the run lock")
+    check.instance(error, TimeoutError)
+    check.equal(error.thread_id, "t")
+    check.true(bool(error.holder), "the error does not name the holder of the run lock")
 
     # Clocks are coarse: a wait of 0.05 s may be measured as a little less.
     is_long_enough = error.waited >= 0.04  # noqa: PLR2004
-    assert_true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
+    check.true(is_long_enough, f"waited {error.waited} s for the run lock instead of 0.05 s")
 
 
 def _assert_reported(reader: BaseCheckpointSaver, *, is_locked: bool) -> None:
     """Assert what a saver reports of the run lock of "t", in this thread and in another."""
     for config in (CONFIG, NESTED):
         reported = reader.is_run_locked(config)
-        assert_equal(reported, is_locked, "is_run_locked")
+        check.equal(reported, is_locked, "is_run_locked")
 
         reported = call_in_thread(reader.is_run_locked, config)
-        assert_equal(reported, is_locked, "is_run_locked in another thread")
+        check.equal(reported, is_locked, "is_run_locked in another thread")
 
     expected_status = "running" if is_locked else "stalled"
-    assert_statuses(reader, CONFIG, expected_status)
-    assert_equal(reader.is_run_locked(OTHER), False, "is_run_locked of another thread")
+    check.statuses(reader, CONFIG, expected_status)
+    check.equal(reader.is_run_locked(OTHER), False, "is_run_locked of another thread")
 
 
 def _compile_single_node(graph: StateGraph, saver: BaseCheckpointSaver) -> CompiledGraph:
@@ -307,12 +287,12 @@ def _make_counter(saver: BaseCheckpointSaver) -> CompiledGraph:
 def _count(app: CompiledGraph, number: int) -> object:
     """Run a counter in the thread "t"."""
     result = app.invoke({"n": number}, CONFIG)
-    return assert_not_none(result)["n"]
+    return check.not_none(result)["n"]
 
 
 async def _count_async(app: CompiledGraph, number: int) -> object:
     result = await app.ainvoke({"n": number}, CONFIG)
-    return assert_not_none(result)["n"]
+    return check.not_none(result)["n"]
 
 
 def _acquire(saver: BaseCheckpointSaver, config: RunnableConfig, timeout: float) -> None:

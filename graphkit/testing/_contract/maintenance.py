@@ -15,23 +15,13 @@ from graphkit._saver.capabilities import SupportsDeleteIdle
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
-from graphkit.testing._contract.base import (
-    ContractTests,
-    assert_count,
-    assert_ids,
-    assert_missing,
-    assert_tags,
-    assert_threads,
-    assert_writes,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
     CONFIG,
     NESTED,
     OTHER,
     Note,
-    assert_equal,
-    assert_items,
-    assert_same,
     config_of,
     extend_list,
     grow_list,
@@ -67,8 +57,8 @@ class MaintenanceTests(ContractTests):
 
         if saver.lists_namespaces:
             self.assert_history(saver, nested_copy_config, [nested])
-        assert_writes(saver, copied_config, {"w": (1,)})
-        assert_tags(saver, make_config("u", tagged.id), "tag")
+        check.writes(saver, copied_config, {"w": (1,)})
+        check.tags(saver, make_config("u", tagged.id), "tag")
 
         # A change of the copy does not change the source.
         following = extend_list(checkpoints[-1], "copy")
@@ -76,7 +66,7 @@ class MaintenanceTests(ContractTests):
         saver.put_writes(copied_config, {"w": 2})
 
         self.assert_history(saver, CONFIG, checkpoints)
-        assert_writes(saver, config_of(with_writes), {"w": (1,)})
+        check.writes(saver, config_of(with_writes), {"w": (1,)})
 
         # The copy does not need its source.
         saver.delete("t")
@@ -95,7 +85,7 @@ class MaintenanceTests(ContractTests):
             with self.raises(CheckpointConflictError):
                 saver.copy("t", "t")
 
-        assert_missing(saver, make_config("new"))
+        check.missing(saver, make_config("new"))
 
     # Search
 
@@ -120,11 +110,11 @@ class MaintenanceTests(ContractTests):
 
         for reader in self.readers_of(saver):
             infos = reader.search({"user": "u"}, thread_id="t")
-            assert_equal(sorted(_get_numbers(infos)), all_numbers)
+            check.equal(sorted(_get_numbers(infos)), all_numbers)
 
             # The order within a history is newest first; that of the namespaces is undefined.
             root_infos = [info for info in infos if not info.checkpoint_ns]
-            assert_equal(_get_numbers(root_infos), [3, 2, 1, 0])
+            check.equal(_get_numbers(root_infos), [3, 2, 1, 0])
 
             _assert_found(reader, {"deep": {"a": [1]}}, [3, 1])
             _assert_found(reader, {"n": 2, "user": "u"}, [2])
@@ -132,21 +122,21 @@ class MaintenanceTests(ContractTests):
             # A None in the metadata is a value; a missing key does not match it.
             _assert_found(reader, {"none": None}, [3, 2, 1, 0])
             _assert_found(reader, {"missing": None}, [])
-            assert_items(reader.search({"user": "u"}, thread_id="u"), [])
+            check.items(reader.search({"user": "u"}, thread_id="u"), [])
 
     def test_search_stops_at_the_limit(self) -> None:
         saver = self.open()
         self._put_numbered(saver, 4)
 
         infos = saver.search({"user": "u"}, thread_id="t", limit=2)
-        assert_equal(_get_numbers(infos), [3, 2])
+        check.equal(_get_numbers(infos), [3, 2])
 
         infos = saver.search({"user": "u"}, thread_id="t", limit=0)
-        assert_items(infos, [])
+        check.items(infos, [])
 
         # A config names its thread.
         infos = saver.search({}, thread_id=CONFIG, limit=9)
-        assert_count(infos, 4)
+        check.count(infos, 4)
 
     def test_a_limit_may_exceed_the_history(self) -> None:
         saver = self.open()
@@ -156,10 +146,10 @@ class MaintenanceTests(ContractTests):
         for limit in (sys.maxsize, sys.maxsize + 1, 1 << 80):
             for thread_id in self._list_searched(saver):
                 infos = saver.search({"user": "u"}, thread_id=thread_id, limit=limit)
-                assert_equal(_get_numbers(infos), [1, 0])
+                check.equal(_get_numbers(infos), [1, 0])
 
             recent = saver.recent(CONFIG, limit=limit)
-            assert_equal(_get_numbers(recent), [1, 0])
+            check.equal(_get_numbers(recent), [1, 0])
 
     def test_an_invalid_limit_raises(self) -> None:
         saver = self.open()
@@ -196,10 +186,10 @@ class MaintenanceTests(ContractTests):
 
         infos = saver.search({"user": "u"})
         thread_ids = sorted(info.thread_id for info in infos)
-        assert_equal(thread_ids, ["t", "u"])
+        check.equal(thread_ids, ["t", "u"])
 
         infos = saver.search({"user": "u"}, limit=1)
-        assert_count(infos, 1)
+        check.count(infos, 1)
 
     # Prune
 
@@ -218,7 +208,7 @@ class MaintenanceTests(ContractTests):
 
         # Pruning is not a release.
         if isinstance(saver, HasVersions):
-            assert_items(saver.versions_by_thread_id("t"), [])
+            check.items(saver.versions_by_thread_id("t"), [])
 
     def test_prune_removes_old_checkpoints(self) -> None:
         saver = self.open()
@@ -257,8 +247,8 @@ class MaintenanceTests(ContractTests):
         # Three are removed: two without a reason to keep them, and one whose interrupt was answered.
         _assert_pruned(saver, 3, "t", keep_last=1, keep_tags=["keep"])
         self.assert_history_ids(saver, [tagged, interrupted, latest])
-        assert_tags(saver, config_of(tagged), "keep")
-        assert_writes(saver, config_of(interrupted), interrupt)
+        check.tags(saver, config_of(tagged), "keep")
+        check.writes(saver, config_of(interrupted), interrupt)
 
         # Without the options, only the latest is kept.
         _assert_pruned(saver, 2, "t", keep_last=1, keep_interrupted=False)
@@ -270,10 +260,10 @@ class MaintenanceTests(ContractTests):
 
         for reader in self.readers_of(saver):
             listed = reader.list(CONFIG)
-            assert_ids(listed, newest_first)
+            check.ids(listed, newest_first)
 
             for checkpoint, expected in zip(listed, newest_first, strict=True):
-                assert_same(checkpoint.state, expected.state)
+                check.same(checkpoint.state, expected.state)
 
     def test_prune_counts_each_namespace_separately(self) -> None:
         saver = self.open("lists_namespaces")
@@ -306,7 +296,7 @@ class MaintenanceTests(ContractTests):
                 saver.prune(thread, keep_last=0)
             with self.raises(ValueError):
                 saver.prune(thread, keep_tags=["tag"])
-            assert_count(saver.list(CONFIG), 2)
+            check.count(saver.list(CONFIG), 2)
 
     # Delete idle threads
 
@@ -320,37 +310,37 @@ class MaintenanceTests(ContractTests):
         # The time of the last write counts, not the `created_at` of a checkpoint.
         put_state(saver, {"n": 1}, created_at=now - timedelta(days=9))
         put_state(saver, {"n": 2}, OTHER)
-        assert_items(saver.delete_idle(idle_since=yesterday), [])
+        check.items(saver.delete_idle(idle_since=yesterday), [])
 
         found = saver.delete_idle(idle_since=tomorrow, dry_run=True)
-        assert_items(found, ["t", "u"])
-        assert_count(saver.threads(), 2)
+        check.items(found, ["t", "u"])
+        check.count(saver.threads(), 2)
 
         deleted = saver.delete_idle("u", idle_since=tomorrow)
-        assert_items(deleted, ["u"])
+        check.items(deleted, ["u"])
 
         # A thread with a run is not idle.
         with saver.run_lock(CONFIG):
             deleted = saver.delete_idle(idle_since=tomorrow)
-            assert_items(deleted, [])
+            check.items(deleted, [])
 
-        assert_count(saver.list(CONFIG), 1)
+        check.count(saver.list(CONFIG), 1)
 
         deleted = saver.delete_idle(idle_since=tomorrow)
-        assert_items(deleted, ["t"])
-        assert_threads(saver)
+        check.items(deleted, ["t"])
+        check.threads(saver)
 
 
 def _assert_pruned(saver: BaseCheckpointSaver, expected: int, thread: ThreadLike, **options: Any) -> None:
     """Prune, and assert how many checkpoints were removed."""
     count = saver.prune(thread, **options)
-    assert_equal(count, expected, "the count of prune")
+    check.equal(count, expected, "the count of prune")
 
 
 def _assert_found(saver: BaseCheckpointSaver, metadata: dict[str, Any], expected: Iterable[int]) -> None:
     """Assert the numbers of the checkpoints of thread "t" that a search finds."""
     infos = saver.search(metadata, thread_id="t")
-    assert_equal(_get_numbers(infos), expected)
+    check.equal(_get_numbers(infos), expected)
 
 
 def _get_numbers(infos: Iterable[CheckpointInfo]) -> list[int]:

@@ -6,35 +6,9 @@ from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._saver.arguments import ThreadLike
 from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit.errors import CheckpointerConfigurationError
-from graphkit.testing._contract.base import (
-    ContractTests,
-    assert_checkpoints,
-    assert_count,
-    assert_ids,
-    assert_missing,
-    assert_no_writes,
-    assert_statuses,
-    assert_tags,
-    assert_threads,
-    assert_writes,
-    get_statuses,
-)
-from graphkit.testing._values import (
-    CONFIG,
-    HOSTILE_IDS,
-    NESTED,
-    OTHER,
-    assert_at_least,
-    assert_equal,
-    assert_isinstance,
-    assert_items,
-    assert_not_none,
-    assert_same,
-    assert_same_checkpoint,
-    grow_list,
-    make_config,
-    put_state,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._contract.base import ContractTests
+from graphkit.testing._values import CONFIG, HOSTILE_IDS, NESTED, OTHER, grow_list, make_config, put_state
 
 
 class ThreadTests(ContractTests):
@@ -50,27 +24,27 @@ class ThreadTests(ContractTests):
 
         tag = saver.release(CONFIG)
 
-        assert_isinstance(tag, Tag)
-        assert_equal(tag.thread_id, "t")
-        assert_checkpoints(tag.checkpoints, checkpoints)
+        check.instance(tag, Tag)
+        check.equal(tag.thread_id, "t")
+        check.checkpoints(tag.checkpoints, checkpoints)
         self.assert_history(saver, CONFIG, [])
-        assert_count(saver.list(other_config), 1)
+        check.count(saver.list(other_config), 1)
 
         # The thread starts afresh, and the tag does not change.
         fresh = put_state(saver, {"n": "fresh"})
         self.assert_history(saver, CONFIG, [fresh])
-        assert_same_checkpoint(tag.checkpoints[0], checkpoints[-1])
+        check.same_checkpoint(tag.checkpoints[0], checkpoints[-1])
 
     def test_release_of_an_empty_thread_returns_an_empty_tag(self) -> None:
         saver = self.open()
 
         for _ in range(2):
             tag = saver.release(CONFIG)
-            assert_equal(tag.thread_id, "t")
-            assert_items(tag.checkpoints, [])
-            assert_equal(tag.version, None)
+            check.equal(tag.thread_id, "t")
+            check.items(tag.checkpoints, [])
+            check.equal(tag.version, None)
 
-        assert_missing(saver)
+        check.missing(saver)
 
     def test_release_covers_every_namespace_and_returns_the_root(self) -> None:
         saver = self.open()
@@ -80,10 +54,10 @@ class ThreadTests(ContractTests):
 
         tag = saver.release(inner_config)
 
-        assert_ids(tag.checkpoints, [root])
+        check.ids(tag.checkpoints, [root])
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, inner_config, [])
-        assert_items(saver.namespaces("t"), [])
+        check.items(saver.namespaces("t"), [])
 
     # Threads and namespaces
 
@@ -121,10 +95,10 @@ class ThreadTests(ContractTests):
         expected = ["", "n", "n/m"]
 
         for reader in self.readers_of(saver):
-            assert_equal(sorted(reader.namespaces("t")), expected)
+            check.equal(sorted(reader.namespaces("t")), expected)
             # The namespace of a config does not restrict the list.
-            assert_equal(sorted(reader.namespaces(NESTED)), expected)
-            assert_items(reader.namespaces("u"), [])
+            check.equal(sorted(reader.namespaces(NESTED)), expected)
+            check.items(reader.namespaces("u"), [])
 
     def test_any_string_is_a_thread_id(self) -> None:
         saver = self.open()
@@ -135,19 +109,19 @@ class ThreadTests(ContractTests):
             for thread in HOSTILE_IDS:
                 config = make_config(thread)
                 (loaded,) = reader.list(config)
-                assert_same(loaded.state, {"id": thread})
+                check.same(loaded.state, {"id": thread})
 
                 (info,) = reader.history(config)
-                assert_equal(info.thread_id, thread)
+                check.equal(info.thread_id, thread)
 
         # Releasing every second thread leaves the others, whose ids are similar.
         for thread in HOSTILE_IDS[::2]:
             tag = saver.release(make_config(thread))
-            assert_count(tag.checkpoints, 1)
+            check.count(tag.checkpoints, 1)
 
         for number, thread in enumerate(HOSTILE_IDS):
             listed = saver.list(make_config(thread))
-            assert_count(listed, number % 2)
+            check.count(listed, number % 2)
 
     def test_any_string_is_a_namespace(self) -> None:
         saver = self.open()
@@ -159,11 +133,11 @@ class ThreadTests(ContractTests):
             for namespace in HOSTILE_IDS:
                 config = make_config("t", namespace=namespace)
                 (loaded,) = reader.list(config)
-                assert_same(loaded.state, {"id": namespace})
+                check.same(loaded.state, {"id": namespace})
 
     def test_threads_lists_those_with_checkpoints(self) -> None:
         saver = self.open("lists_threads")
-        assert_threads(saver)
+        check.threads(saver)
 
         inner_config = make_config("only inside", namespace="n")
         put_state(saver, {"n": 1}, inner_config)
@@ -175,7 +149,7 @@ class ThreadTests(ContractTests):
         remaining = {*HOSTILE_IDS, "only inside"}
         remaining -= {"a", "A"}
         for reader in self.readers_of(saver):
-            assert_threads(reader, *remaining)
+            check.threads(reader, *remaining)
 
     def test_delete_removes_every_namespace(self) -> None:
         saver = self.open("lists_namespaces", "lists_threads")
@@ -192,18 +166,18 @@ class ThreadTests(ContractTests):
         # A thread is named by its id or by a config; None is the default thread.
         deleted: list[ThreadLike] = ["t", inner_config, None]
         for thread in deleted:
-            assert_same(saver.delete(thread), True)
-            assert_same(saver.delete(thread), False)
+            check.same(saver.delete(thread), True)
+            check.same(saver.delete(thread), False)
 
         reader = self.open_again(saver)
-        assert_threads(reader, "u")
-        assert_count(saver.list(OTHER), 3)
+        check.threads(reader, "u")
+        check.count(saver.list(OTHER), 3)
         self.assert_history(saver, CONFIG, [])
         self.assert_history(saver, NESTED, [])
 
         fresh = put_state(saver, {"n": "fresh"})
         self.assert_history(saver, CONFIG, [fresh])
-        assert_no_writes(saver, CONFIG)
+        check.no_writes(saver, CONFIG)
 
     # Capabilities
 
@@ -226,7 +200,7 @@ class ThreadTests(ContractTests):
         incoming = IncomingThread(saver, "t", "u")
         incoming.begin([""], checkpoints[0].state)
         for reader in self.readers_of(saver):
-            assert_statuses(reader, CONFIG, "incomplete")
+            check.statuses(reader, CONFIG, "incomplete")
 
         # Every way to read the status agrees while the copy is under way.
         for checkpoint in checkpoints[:3]:
@@ -234,11 +208,11 @@ class ThreadTests(ContractTests):
 
         for reader in self.readers_of(saver):
             (latest,) = reader.recent(CONFIG, limit=1)
-            summary = assert_not_none(reader.summary(CONFIG))
+            summary = check.not_none(reader.summary(CONFIG))
 
-            assert_equal(reader.history(CONFIG)[0].status, "incomplete")
-            assert_equal(latest.status, "incomplete")
-            assert_equal(summary.latest.status, "incomplete")
+            check.equal(reader.history(CONFIG)[0].status, "incomplete")
+            check.equal(latest.status, "incomplete")
+            check.equal(summary.latest.status, "incomplete")
 
         # The copy never finishes; another one replaces it.
         saver.copy("u", "t")
@@ -262,35 +236,35 @@ class ThreadTests(ContractTests):
 
         for reader in self.readers_of(saver):
             infos = reader.history(CONFIG)
-            assert_equal(get_statuses(infos), ["stalled", "", "", ""])
+            check.equal(check.get_statuses(infos), ["stalled", "", "", ""])
 
             for info in infos:
                 config = make_config("t", info.id)
-                assert_tags(reader, config, "tag")
-                assert_writes(reader, config, {"w": info.id})
+                check.tags(reader, config, "tag")
+                check.writes(reader, config, {"w": info.id})
 
     # Size
 
     def test_size(self) -> None:
         saver = self.open("measures_size")
-        assert_equal(saver.size("t"), 0)
+        check.equal(saver.size("t"), 0)
 
         # The size is at least that of the text; what is stored around it may add to it.
         put_state(saver, {"text": "x" * 5_000})
-        assert_at_least(saver.size("t"), 5_000)
+        check.at_least(saver.size("t"), 5_000)
 
         put_state(saver, {"text": "y" * 5_000})
         root_size = saver.size("t")
-        assert_at_least(root_size, 10_000)
+        check.at_least(root_size, 10_000)
 
         # The size of a thread includes its namespaces, and the size of the store its threads.
         put_state(saver, {"text": "z" * 5_000}, NESTED)
         thread_size = saver.size(CONFIG)
-        assert_at_least(thread_size, root_size + 5_000)
+        check.at_least(thread_size, root_size + 5_000)
 
         put_state(saver, {"text": "u" * 5_000}, OTHER)
         other_size = saver.size("u")
-        assert_at_least(saver.size(), thread_size + other_size)
+        check.at_least(saver.size(), thread_size + other_size)
 
         saver.delete("t")
-        assert_equal(saver.size("t"), 0)
+        check.equal(saver.size("t"), 0)

@@ -7,25 +7,14 @@ from typing import Any
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointSerializationError
-from graphkit.testing._contract.base import (
-    ContractTests,
-    assert_count,
-    assert_missing,
-    assert_state,
-    assert_threads,
-    assert_writes,
-    get_checkpoint,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import (
     CONFIG,
     GROWING,
     Note,
     UnknownType,
     Unregistered,
-    assert_equal,
-    assert_isinstance,
-    assert_same,
-    assert_true,
     config_of,
     derive,
     extend_list,
@@ -68,7 +57,7 @@ class ValueTests(ContractTests):
 
         listed = saver.list(CONFIG)
         for loaded, state in zip(reversed(listed), states, strict=True):
-            assert_same(loaded.state, state)
+            check.same(loaded.state, state)
 
     def test_a_growing_state(self) -> None:
         saver = self.open()
@@ -82,7 +71,7 @@ class ValueTests(ContractTests):
             "fixed": "f" * 100,
             "last": 24,
         }
-        assert_state(saver, middle, expected)
+        check.state(saver, middle, expected)
 
     def test_a_state_derived_from_an_older_checkpoint(self) -> None:
         saver = self.open()
@@ -105,7 +94,7 @@ class ValueTests(ContractTests):
             "fixed": None,
             "last": 1,
         }
-        assert_state(saver, config_of(second), expected)
+        check.state(saver, config_of(second), expected)
 
     def test_a_state_derived_from_a_loaded_checkpoint_or_another_thread(self) -> None:
         saver = self.open()
@@ -113,7 +102,7 @@ class ValueTests(ContractTests):
         first = put_state(saver, {"list": [1], "note": Note("a")})
 
         # The second derives from an object that the saver itself has made.
-        loaded = get_checkpoint(saver)
+        loaded = check.get_checkpoint(saver)
         second = extend_list(loaded, 2)
         saver.put(CONFIG, second)
 
@@ -124,7 +113,7 @@ class ValueTests(ContractTests):
 
         self.assert_history(saver, CONFIG, [first, second])
         self.assert_history(saver, elsewhere, [second, third])
-        assert_same(third.state["list"], [1, 2, 3])
+        check.same(third.state["list"], [1, 2, 3])
 
     def test_every_type_is_stored_exactly(self) -> None:
         saver = self.open()
@@ -136,13 +125,13 @@ class ValueTests(ContractTests):
             saver.put_writes(CONFIG, {"w": value})
 
             for reader in self.readers_of(saver):
-                loaded = get_checkpoint(reader)
+                loaded = check.get_checkpoint(reader)
                 info = reader.history(CONFIG)[0]
 
-                assert_same(loaded.state, state)
-                assert_same(loaded.metadata["m"], value)
-                assert_writes(reader, CONFIG, {"w": value})
-                assert_same(info.metadata, {"m": value})
+                check.same(loaded.state, state)
+                check.same(loaded.metadata["m"], value)
+                check.writes(reader, CONFIG, {"w": value})
+                check.same(info.metadata, {"m": value})
 
     def test_all_types_in_one_state(self) -> None:
         saver = self.open()
@@ -163,8 +152,8 @@ class ValueTests(ContractTests):
 
         for reader in self.readers_of(saver):
             newest, oldest = reader.list(CONFIG)
-            assert_same(oldest.state, old_state)
-            assert_same(newest.state, new_state)
+            check.same(oldest.state, old_state)
+            check.same(newest.state, new_state)
 
     # Values that cannot be stored
 
@@ -176,11 +165,11 @@ class ValueTests(ContractTests):
             saver.put(CONFIG, checkpoint)
 
         error = caught.error
-        assert_isinstance(error, TypeError)
-        assert_equal(error.path, path)
+        check.instance(error, TypeError)
+        check.equal(error.path, path)
 
         is_named = error.type_name.endswith(type_name)
-        assert_true(is_named, f"the error names the type {error.type_name} instead of {type_name}")
+        check.true(is_named, f"the error names the type {error.type_name} instead of {type_name}")
 
     def test_an_unstorable_value_raises_with_its_path(self) -> None:
         saver = self.open("refuses_unstorable_values")
@@ -200,7 +189,7 @@ class ValueTests(ContractTests):
 
         # The saver still stores what it can.
         put_state(saver, {"messages": [1, 2]})
-        assert_count(saver.list(CONFIG), 2)
+        check.count(saver.list(CONFIG), 2)
 
     def test_an_unstorable_change_raises_with_its_path(self) -> None:
         # A saver that checks only what changed must still name the path from the top of the state.
@@ -246,10 +235,10 @@ class ValueTests(ContractTests):
         saver = self.open("refuses_unstorable_values")
         with self.raises(CheckpointSerializationError):
             put_state(saver, {"n": UnknownType()})
-        assert_missing(saver)
+        check.missing(saver)
 
         if saver.lists_threads:
-            assert_threads(saver)
+            check.threads(saver)
 
 
 def _list_samples() -> list[Any]:
@@ -260,4 +249,4 @@ def _list_samples() -> list[Any]:
 def _assert_in_path(error: CheckpointSerializationError, part: str) -> None:
     """Assert that the path of an error contains a text; savers may put a prefix before it."""
     is_named = part in error.path
-    assert_true(is_named, f"the error names the path {error.path!r} instead of {part}")
+    check.true(is_named, f"the error names the path {error.path!r} instead of {part}")

@@ -6,26 +6,9 @@ from typing import Any
 
 from graphkit._saver.versions import HasVersions
 from graphkit.errors import CheckpointNotFoundError
-from graphkit.testing._contract.base import (
-    ContractTests,
-    assert_checkpoints,
-    assert_missing,
-    assert_threads,
-)
-from graphkit.testing._values import (
-    CONFIG,
-    HOSTILE_IDS,
-    NESTED,
-    OTHER,
-    assert_at_least,
-    assert_equal,
-    assert_isinstance,
-    assert_items,
-    assert_same,
-    grow_list,
-    make_config,
-    put_state,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._contract.base import ContractTests
+from graphkit.testing._values import CONFIG, HOSTILE_IDS, NESTED, OTHER, grow_list, make_config, put_state
 
 
 class VersionTests(ContractTests):
@@ -34,41 +17,41 @@ class VersionTests(ContractTests):
     def test_release_creates_a_version(self) -> None:
         saver = self.open_versioned()
         first = grow_list(saver, CONFIG, 3)
-        assert_equal(saver.release(CONFIG).version, 1)
+        check.equal(saver.release(CONFIG).version, 1)
 
         second = put_state(saver, {"n": "second"})
         put_state(saver, {"n": "inner"}, NESTED)
-        assert_equal(saver.release(CONFIG).version, 2)
+        check.equal(saver.release(CONFIG).version, 2)
 
         readers: list[Any] = [saver, self.open_again(saver)]
 
         for reader in readers:
-            assert_isinstance(reader, HasVersions)
+            check.instance(reader, HasVersions)
             assert_versions(reader, "t", [1, 2])
             assert_versions(reader, CONFIG, [1, 2])
-            assert_equal(reader.last_version_by_thread_id("t"), 2)
-            assert_equal(reader.get_version(CONFIG), "2")
+            check.equal(reader.last_version_by_thread_id("t"), 2)
+            check.equal(reader.get_version(CONFIG), "2")
 
             tag = reader.tag(CONFIG, 1)
-            assert_equal(tag.thread_id, "t")
-            assert_equal(tag.version, 1)
-            assert_checkpoints(tag.checkpoints, first)
+            check.equal(tag.thread_id, "t")
+            check.equal(tag.version, 1)
+            check.checkpoints(tag.checkpoints, first)
 
             # Without a number, the tag is that of the last version.
             for version in (2, None):
                 tag = reader.tag(CONFIG, version)
-                assert_equal(tag.version, 2)
-                assert_checkpoints(tag.checkpoints, [second])
+                check.equal(tag.version, 2)
+                check.checkpoints(tag.checkpoints, [second])
 
     def test_an_empty_release_creates_no_version(self) -> None:
         saver = self.open_versioned()
         tag = saver.release(CONFIG)
-        assert_same(tag.version, None)
+        check.same(tag.version, None)
 
         put_state(saver, {"n": 1})
         saver.release(CONFIG)
         tag = saver.release(CONFIG)
-        assert_same(tag.version, None)
+        check.same(tag.version, None)
 
         reader = self.open_again(saver)
         assert_versions(reader, "t", [1])
@@ -76,8 +59,8 @@ class VersionTests(ContractTests):
     def test_an_unknown_version_raises(self) -> None:
         saver = self.open_versioned()
         assert_versions(saver, "t", [])
-        assert_same(saver.last_version_by_thread_id("t"), None)
-        assert_same(saver.get_version(CONFIG), None)
+        check.same(saver.last_version_by_thread_id("t"), None)
+        check.same(saver.get_version(CONFIG), None)
 
         with self.raises(CheckpointNotFoundError):
             saver.tag(CONFIG)
@@ -105,8 +88,8 @@ class VersionTests(ContractTests):
             assert_versions(saver, thread, [1])
 
             tag = saver.tag(config, 1)
-            assert_same(tag.checkpoints[0].state, {"id": thread})
-            assert_missing(saver, config)
+            check.same(tag.checkpoints[0].state, {"id": thread})
+            check.missing(saver, config)
 
     def test_released_threads_are_listed_until_deleted(self) -> None:
         saver = self.open_versioned("lists_threads", "measures_size")
@@ -121,15 +104,15 @@ class VersionTests(ContractTests):
         # `threads` lists a thread without checkpoints only on demand.
         reader = self.open_again(saver)
 
-        assert_threads(saver, "both", "live")
-        assert_threads(reader, "both", "live", "released", released=True)
-        assert_at_least(saver.size("released"), 1)
+        check.threads(saver, "both", "live")
+        check.threads(reader, "both", "live", "released", released=True)
+        check.at_least(saver.size("released"), 1)
 
         # Deleting a thread deletes its versions.
-        assert_same(saver.delete("released"), True)
-        assert_same(saver.delete("released"), False)
+        check.same(saver.delete("released"), True)
+        check.same(saver.delete("released"), False)
         assert_versions(saver, "released", [])
-        assert_threads(saver, "both", "live", released=True)
+        check.threads(saver, "both", "live", released=True)
 
         with self.raises(CheckpointNotFoundError):
             saver.tag(released, 1)
@@ -137,7 +120,7 @@ class VersionTests(ContractTests):
         # The versions of the new thread start at 1 again.
         put_state(saver, {"n": 3}, released)
         tag = saver.release(released)
-        assert_equal(tag.version, 1)
+        check.equal(tag.version, 1)
 
     def test_copy_copies_no_versions(self) -> None:
         saver = self.open_versioned()
@@ -157,22 +140,22 @@ class VersionTests(ContractTests):
         assert_versions(saver, "u", [1])
 
         tag = saver.tag(OTHER)
-        assert_same(tag.checkpoints[0].state, {"n": "u"})
+        check.same(tag.checkpoints[0].state, {"n": "u"})
 
         tag = saver.release(OTHER)
-        assert_equal(tag.version, 2)
+        check.equal(tag.version, 2)
 
     def test_the_java_names_of_versions(self) -> None:
         saver = self.open_versioned()
         put_state(saver, {"n": 1})
         saver.release(CONFIG)
 
-        assert_items(saver.versionsByThreadId("t"), [1])
-        assert_equal(saver.lastVersionByThreadId("t"), 1)
-        assert_equal(saver.getVersion(CONFIG), "1")
+        check.items(saver.versionsByThreadId("t"), [1])
+        check.equal(saver.lastVersionByThreadId("t"), 1)
+        check.equal(saver.getVersion(CONFIG), "1")
 
 
 def assert_versions(saver: Any, thread: Any, expected: list[int]) -> None:
     """Assert that a thread has exactly these versions."""
     versions = saver.versions_by_thread_id(thread)
-    assert_items(versions, expected, "versions")
+    check.items(versions, expected, "versions")

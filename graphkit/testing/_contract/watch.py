@@ -11,20 +11,9 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.versions import HasVersions
 from graphkit._saver.watch import Change, Watch
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
+from graphkit.testing import _check as check
 from graphkit.testing._contract.base import TIMEOUT, ContractTests
-from graphkit.testing._values import (
-    CONFIG,
-    OTHER,
-    UNKNOWN,
-    assert_equal,
-    assert_not_none,
-    assert_same,
-    assert_true,
-    made,
-    make_config,
-    make_interrupt,
-    put_state,
-)
+from graphkit.testing._values import CONFIG, OTHER, UNKNOWN, made, make_config, make_interrupt, put_state
 
 _INTERVAL = 0.01
 """The polling interval of savers without change events, in seconds."""
@@ -46,12 +35,12 @@ class WatchTests(ContractTests):
             changes = _collect_until(watch, ids[-1])
 
         # The checkpoint from before the watch is not reported.
-        assert_equal(_get_checkpoint_ids(changes), ids)
+        check.equal(_get_checkpoint_ids(changes), ids)
 
         for change in changes:
-            assert_equal(change.kind, "checkpoint")
-            assert_equal(change.thread_id, "t")
-            assert_equal(change.checkpoint_ns, "")
+            check.equal(change.kind, "checkpoint")
+            check.equal(change.thread_id, "t")
+            check.equal(change.checkpoint_ns, "")
 
     def test_watch_reports_interrupts_answers_and_failures(self) -> None:
         saver = self.open()
@@ -70,19 +59,19 @@ class WatchTests(ContractTests):
             # Other pending writes, such as the results of `once`, are not reported.
             other.put_writes(CONFIG, {"interrupt:i": interrupt, "once:1": 2})
             change = _get_change(watch, "interrupt")
-            assert_equal(change.id, "i")
+            check.equal(change.id, "i")
 
             other.put_writes(CONFIG, {"answer:i": {"yes": True}})
             change = _get_change(watch, "answer")
 
-            assert_equal(change.id, "i")
-            assert_same(change.value, {"yes": True})
+            check.equal(change.id, "i")
+            check.same(change.value, {"yes": True})
 
             other.put_writes(CONFIG, {"failure": failure})
             change = _get_change(watch, "failure")
 
-            assert_equal(change.value["message"], "m")
-            assert_same(watch.get(0), None)
+            check.equal(change.value["message"], "m")
+            check.same(watch.get(0), None)
 
     def test_watch_can_start_at_a_checkpoint(self) -> None:
         saver = self.open()
@@ -95,10 +84,10 @@ class WatchTests(ContractTests):
         start = make_config("t", start_id)
         with saver.watch(start, interval=_INTERVAL) as watch:
             changes = _collect_until(watch, later_ids[-1])
-        assert_equal(_get_checkpoint_ids(changes), later_ids)
+        check.equal(_get_checkpoint_ids(changes), later_ids)
 
         interrupt_ids = [change.id for change in changes if change.kind == "interrupt"]
-        assert_equal(interrupt_ids, ["i"])
+        check.equal(interrupt_ids, ["i"])
 
         with self.raises(CheckpointNotFoundError):
             saver.watch(UNKNOWN)
@@ -109,15 +98,15 @@ class WatchTests(ContractTests):
         saver.put_writes(CONFIG, {"interrupt:i": make_interrupt("x")})
 
         with saver.watch("t", latest=True, interval=_INTERVAL) as watch:
-            first = assert_not_none(watch.get(TIMEOUT))
-            latest = assert_not_none(first.checkpoint)
-            assert_equal(latest.id, ids[-1])
+            first = check.not_none(watch.get(TIMEOUT))
+            latest = check.not_none(first.checkpoint)
+            check.equal(latest.id, ids[-1])
 
             # The checkpoint is followed by its pending writes, and by nothing else.
-            second = assert_not_none(watch.get(TIMEOUT))
-            assert_equal(second.kind, "interrupt")
-            assert_equal(second.id, "i")
-            assert_same(watch.get(0), None)
+            second = check.not_none(watch.get(TIMEOUT))
+            check.equal(second.kind, "interrupt")
+            check.equal(second.id, "i")
+            check.same(watch.get(0), None)
 
     def test_watch_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")
@@ -133,10 +122,10 @@ class WatchTests(ContractTests):
 
         # Each thread is reported once, with its checkpoint.
         reported_ids = _get_checkpoint_ids(changes)
-        assert_equal(sorted(reported_ids), sorted(ids))
+        check.equal(sorted(reported_ids), sorted(ids))
 
         reported = [change.thread_id for change in changes]
-        assert_equal(sorted(reported), sorted(thread_ids))
+        check.equal(sorted(reported), sorted(thread_ids))
 
     def test_watch_of_one_thread_ignores_others(self) -> None:
         saver = self.open()
@@ -147,7 +136,7 @@ class WatchTests(ContractTests):
 
             # Changes arrive in order, so one of the other thread would be the first of two.
             (change,) = _collect_until(watch, own_id)
-            assert_equal(change.thread_id, "t")
+            check.equal(change.thread_id, "t")
 
     def test_watch_of_a_namespace_covers_nested_namespaces(self) -> None:
         saver = self.open("lists_namespaces")
@@ -165,10 +154,10 @@ class WatchTests(ContractTests):
             nested_id = _put(saver, nested, 1)
             own_id = _put(saver, namespace, 1)
             changes = _collect_until(whole_thread, similar_id, nested_id, own_id)
-            assert_equal(_get_namespaces(changes), {"ab", "a/b", "a"})
+            check.equal(_get_namespaces(changes), {"ab", "a/b", "a"})
 
             changes = _collect_until(one_namespace, nested_id, own_id)
-            assert_equal(_get_namespaces(changes), {"a/b", "a"})
+            check.equal(_get_namespaces(changes), {"a/b", "a"})
 
     def test_watch_reports_release_and_delete(self) -> None:
         saver = self.open()
@@ -179,7 +168,7 @@ class WatchTests(ContractTests):
         with saver.watch("t", interval=_INTERVAL) as watch:
             saver.release(CONFIG)
             change = _get_change(watch, kind)
-            assert_same(change.checkpoint, None)
+            check.same(change.checkpoint, None)
 
             new_id = _put(saver, CONFIG, 1)
             _collect_until(watch, new_id)
@@ -201,8 +190,8 @@ class WatchTests(ContractTests):
             changes = reader.result(TIMEOUT)
 
         kinds = {change.kind for change in changes}
-        assert_equal(kinds - {"checkpoint"}, set())
-        assert_same(watch.get(TIMEOUT), None)
+        check.equal(kinds - {"checkpoint"}, set())
+        check.same(watch.get(TIMEOUT), None)
 
     def test_wake_ends_a_waiting_get(self) -> None:
         saver = self.open()
@@ -212,14 +201,14 @@ class WatchTests(ContractTests):
             reader = pool.submit(watch.get)
             watch.wake()
 
-            assert_same(reader.result(TIMEOUT), None)
-            assert_same(watch.get(0), None)
+            check.same(reader.result(TIMEOUT), None)
+            check.same(watch.get(0), None)
 
     def test_watch_get_respects_its_timeout_at_a_tiny_interval(self) -> None:
         saver = self.open()
         with ThreadPoolExecutor(1) as pool, saver.watch("t", interval=1e-9) as watch:
             reader = pool.submit(watch.get, 0.0)
-            assert_same(reader.result(TIMEOUT), None)
+            check.same(reader.result(TIMEOUT), None)
 
     def test_watch_requires_a_positive_interval(self) -> None:
         for interval in (0.0, -1.0, float("nan")):
@@ -231,7 +220,7 @@ class WatchTests(ContractTests):
     def test_wait_for_resume_returns_after_the_last_answer(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 0})
-        assert_same(saver.wait_for_resume("t"), True)
+        check.same(saver.wait_for_resume("t"), True)
 
         interrupts = {
             "interrupt:i": make_interrupt("x"),
@@ -248,10 +237,10 @@ class WatchTests(ContractTests):
             other.put_writes(CONFIG, {"answer:i": None})
 
             _assert_waiting(saver, 0.05)
-            assert_true(not waiter.done(), "wait_for_resume returned before the answer")
+            check.true(not waiter.done(), "wait_for_resume returned before the answer")
 
             other.put_writes(CONFIG, {"answer:j": 1})
-            assert_same(waiter.result(TIMEOUT), True)
+            check.same(waiter.result(TIMEOUT), True)
 
     def test_wait_for_resume_returns_when_the_thread_moves_on(self) -> None:
         self._check_wait_ends(lambda saver: saver.put(CONFIG, made({"n": 1})))
@@ -267,7 +256,7 @@ class WatchTests(ContractTests):
         with ThreadPoolExecutor(1) as pool:
             waiter = _start_waiting(pool, saver, "t")
             call(self.open_again(saver))
-            assert_same(waiter.result(TIMEOUT), True)
+            check.same(waiter.result(TIMEOUT), True)
 
     def test_wait_for_resume_covers_nested_subgraphs(self) -> None:
         saver = self.open()
@@ -287,7 +276,7 @@ class WatchTests(ContractTests):
             _assert_waiting(saver, 0.05)
 
             other.put_writes(CONFIG, {"inner:k": None})
-            assert_same(waiter.result(TIMEOUT), True)
+            check.same(waiter.result(TIMEOUT), True)
 
 
 def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLike) -> Future[bool]:
@@ -298,14 +287,14 @@ def _start_waiting(pool: Executor, saver: BaseCheckpointSaver, thread: ThreadLik
 def _assert_waiting(saver: BaseCheckpointSaver, timeout: float) -> None:
     """Assert that `wait_for_resume` reaches its timeout, because an answer is missing."""
     is_answered = saver.wait_for_resume("t", timeout, interval=_INTERVAL)
-    assert_same(is_answered, False, "wait_for_resume")
+    check.same(is_answered, False, "wait_for_resume")
 
 
 def _put(saver: BaseCheckpointSaver, config: RunnableConfig, number: int) -> str:
     """Put a checkpoint and return its id."""
     checkpoint = made({"n": number})
     stored = saver.put(config, checkpoint)
-    assert_equal(stored.checkpoint_id, checkpoint.id)
+    check.equal(stored.checkpoint_id, checkpoint.id)
     return checkpoint.id
 
 
@@ -317,8 +306,8 @@ def _get_change(watch: Watch, kind: str) -> Change:
     change = watch.get(TIMEOUT)
     while change is not None and change.kind == "idle":
         change = watch.get(TIMEOUT)
-    change = assert_not_none(change)
-    assert_equal(change.kind, kind, f"the kind of {change!r}")
+    change = check.not_none(change)
+    check.equal(change.kind, kind, f"the kind of {change!r}")
     return change
 
 
@@ -328,7 +317,7 @@ def _collect_until(watch: Watch, *ids: str) -> list[Change]:
     changes: list[Change] = []
 
     while missing:
-        change = assert_not_none(watch.get(TIMEOUT))
+        change = check.not_none(watch.get(TIMEOUT))
         changes.append(change)
         if change.checkpoint is not None:
             missing.discard(change.checkpoint.id)

@@ -12,35 +12,9 @@ from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, ITEMS, OUTER_EXECUTION, SUBGRAPH_INTERRUPT, TASK, UPDATE
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
-from graphkit.testing._contract.base import (
-    ContractTests,
-    assert_count,
-    assert_ids,
-    assert_interrupts,
-    assert_missing,
-    assert_no_writes,
-    assert_state,
-    assert_statuses,
-    assert_tags,
-    assert_writes,
-    get_checkpoint,
-    get_ids,
-)
-from graphkit.testing._values import (
-    CONFIG,
-    NESTED,
-    UNKNOWN,
-    assert_equal,
-    assert_isinstance,
-    assert_items,
-    assert_not_none,
-    assert_same,
-    assert_true,
-    config_of,
-    make_config,
-    make_interrupt,
-    put_state,
-)
+from graphkit.testing import _check as check
+from graphkit.testing._contract.base import ContractTests
+from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_config, make_interrupt, put_state
 
 
 class WriteTests(ContractTests):
@@ -58,33 +32,33 @@ class WriteTests(ContractTests):
 
         expected = {"b": None, "a": [2], "c": (3,)}
         for reader in self.readers_of(saver):
-            assert_writes(reader, CONFIG, expected)
+            check.writes(reader, CONFIG, expected)
 
     def test_writes_belong_to_one_checkpoint(self) -> None:
         saver = self.open()
         first = put_state(saver, {"n": 1})
         saver.put_writes(CONFIG, {"w": "of the first"})
         second = put_state(saver, {"n": 2})
-        assert_no_writes(saver, CONFIG)
+        check.no_writes(saver, CONFIG)
 
         saver.put_writes(CONFIG, {"w": "of the second"})
         saver.put_writes(config_of(first), {"x": 1})
 
         for reader in self.readers_of(saver):
-            assert_writes(reader, config_of(first), {"w": "of the first", "x": 1})
-            assert_writes(reader, config_of(second), {"w": "of the second"})
-            assert_writes(reader, CONFIG, {"w": "of the second"})
-            assert_no_writes(reader, UNKNOWN)
+            check.writes(reader, config_of(first), {"w": "of the first", "x": 1})
+            check.writes(reader, config_of(second), {"w": "of the second"})
+            check.writes(reader, CONFIG, {"w": "of the second"})
+            check.no_writes(reader, UNKNOWN)
 
             # Recording writes has not changed the history itself.
             self._assert_first_and_second(reader, first, second)
 
     def _assert_first_and_second(self, reader: BaseCheckpointSaver, first: Checkpoint, second: Checkpoint) -> None:
         """Assert that the history has these two checkpoints, with n = 1 and n = 2."""
-        assert_ids(reader.history(CONFIG), [second, first])
+        check.ids(reader.history(CONFIG), [second, first])
 
         states = [checkpoint.state for checkpoint in reader.list(CONFIG)]
-        assert_same(states, [{"n": 2}, {"n": 1}])
+        check.same(states, [{"n": 2}, {"n": 1}])
 
     def test_replace_keeps_writes_and_tags(self) -> None:
         saver = self.open()
@@ -95,14 +69,14 @@ class WriteTests(ContractTests):
 
         # The default methods store writes and tags in the metadata, so the replacement must be made
         # from the stored checkpoint.
-        stored = get_checkpoint(saver)
+        stored = check.get_checkpoint(saver)
         replacement = stored.update_state({"n": 3}, {})
         saver.put(config_of(stored), replacement)
 
         for reader in self.readers_of(saver):
-            assert_writes(reader, CONFIG, {"w": 1})
-            assert_tags(reader, CONFIG, "kept")
-            assert_state(reader, CONFIG, {"n": 3})
+            check.writes(reader, CONFIG, {"w": 1})
+            check.tags(reader, CONFIG, "kept")
+            check.state(reader, CONFIG, {"n": 3})
 
     def test_put_writes_without_a_checkpoint_raises(self) -> None:
         saver = self.open()
@@ -123,8 +97,8 @@ class WriteTests(ContractTests):
         put_state(saver, {"n": 1}, id=checkpoint.id)
         reader = self.open_again(saver)
 
-        assert_no_writes(saver, CONFIG)
-        assert_no_writes(reader, config_of(checkpoint))
+        check.no_writes(saver, CONFIG)
+        check.no_writes(reader, config_of(checkpoint))
 
     def test_malformed_writes_raise(self) -> None:
         saver = self.open()
@@ -137,13 +111,13 @@ class WriteTests(ContractTests):
             with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.put_writes(CONFIG, writes)
             is_named = str(key) in caught.error.path
-            assert_true(is_named, f"the error does not name {key!r}: {caught.error}")
+            check.true(is_named, f"the error does not name {key!r}: {caught.error}")
 
         # The interrupt from before is still readable.
         for reader in self.readers_of(saver):
-            assert_interrupts(reader, "i")
+            check.interrupts(reader, "i")
 
-            summary = assert_not_none(reader.summary(CONFIG))
+            summary = check.not_none(reader.summary(CONFIG))
             _assert_payloads(summary, "why?")
 
     def test_other_writes_may_hold_any_value(self) -> None:
@@ -165,9 +139,9 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, writes)
 
         for reader in self.readers_of(saver):
-            assert_writes(reader, CONFIG, writes)
-            assert_interrupts(reader)
-            assert_statuses(reader, CONFIG, "stalled")
+            check.writes(reader, CONFIG, writes)
+            check.interrupts(reader)
+            check.statuses(reader, CONFIG, "stalled")
 
     # Interrupts
 
@@ -188,37 +162,37 @@ class WriteTests(ContractTests):
         for reader in self.readers_of(saver):
             first, second = reader.interrupts("t")
             _assert_first_interrupt(first)
-            assert_equal(first.checkpoint_ns, namespace)
-            assert_equal(first.checkpoint_id, checkpoint.id)
-            assert_equal(second.id, "i2")
-            assert_statuses(reader, config, "interrupted")
-            assert_count(reader.interrupts(CONFIG), 2)
+            check.equal(first.checkpoint_ns, namespace)
+            check.equal(first.checkpoint_id, checkpoint.id)
+            check.equal(second.id, "i2")
+            check.statuses(reader, config, "interrupted")
+            check.count(reader.interrupts(CONFIG), 2)
 
         # None is an answer too.
         checkpoint_config = make_config("t", checkpoint.id, namespace)
         saver.put_writes(checkpoint_config, {ANSWER + "i1": None})
         reader = self.open_again(saver)
-        assert_interrupts(reader, "i2")
+        check.interrupts(reader, "i2")
 
         saver.put_writes(checkpoint_config, {ANSWER + "i2": "yes"})
         reader = self.open_again(saver)
 
-        assert_interrupts(reader)
-        assert_statuses(saver, config, "answered")
+        check.interrupts(reader)
+        check.statuses(saver, config, "answered")
 
     def test_only_the_latest_checkpoint_is_interrupted(self) -> None:
         saver = self.open()
         put_state(saver, {"n": 1})
         saver.put_writes(CONFIG, {INTERRUPT + "i": make_interrupt()})
-        assert_count(saver.interrupts("t"), 1)
+        check.count(saver.interrupts("t"), 1)
 
         put_state(saver, {"n": 2})
-        assert_interrupts(saver)
+        check.interrupts(saver)
 
         # `status` is about the run and only the latest has one; `stopped` is about the checkpoint.
-        assert_statuses(saver, CONFIG, "stalled", "")
+        check.statuses(saver, CONFIG, "stalled", "")
         stops = [info.stopped for info in saver.history(CONFIG)]
-        assert_equal(stops, ["", "interrupted"])
+        check.equal(stops, ["", "interrupted"])
 
     def test_interrupts_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")
@@ -230,10 +204,10 @@ class WriteTests(ContractTests):
 
         reader = self.open_again(saver)
         threads = [interrupt.thread_id for interrupt in reader.interrupts()]
-        assert_equal(sorted(threads), ["t", "v"])
+        check.equal(sorted(threads), ["t", "v"])
 
         saver.release(CONFIG)
-        assert_equal(get_ids(saver.interrupts()), ["v"])
+        check.equal(check.get_ids(saver.interrupts()), ["v"])
 
     # Tags
 
@@ -247,22 +221,22 @@ class WriteTests(ContractTests):
         saver.add_tags(CONFIG, "newest")
 
         for reader in self.readers_of(saver):
-            assert_tags(reader, first_config, "good", "best", "last")
-            assert_tags(reader, CONFIG, "newest")
+            check.tags(reader, first_config, "good", "best", "last")
+            check.tags(reader, CONFIG, "newest")
 
             newest, oldest = reader.history(CONFIG)
-            assert_equal(newest.tags, ("newest",))
-            assert_equal(oldest.tags, ("good", "best", "last"))
+            check.equal(newest.tags, ("newest",))
+            check.equal(oldest.tags, ("good", "best", "last"))
             # Tags are not part of the metadata, wherever a saver keeps them.
-            assert_same(oldest.metadata, {"k": 1})
+            check.same(oldest.metadata, {"k": 1})
 
         saver.remove_tags(first_config, "best", "never there")
         saver.remove_tags(CONFIG, "newest")
 
         for reader in self.readers_of(saver):
-            assert_tags(reader, first_config, "good", "last")
-            assert_tags(reader, CONFIG)
-            assert_tags(reader, UNKNOWN)
+            check.tags(reader, first_config, "good", "last")
+            check.tags(reader, CONFIG)
+            check.tags(reader, UNKNOWN)
 
         self._assert_first_and_second(saver, first, second)
 
@@ -275,7 +249,7 @@ class WriteTests(ContractTests):
             with self.raises(CheckpointNotFoundError):
                 saver.remove_tags(config, "tag")
 
-        assert_missing(saver)
+        check.missing(saver)
 
     def test_tags_must_be_strings(self) -> None:
         saver = self.open()
@@ -287,19 +261,19 @@ class WriteTests(ContractTests):
             with self.raises_without_change(saver, CheckpointSerializationError) as caught:
                 saver.add_tags(CONFIG, "fine", tag)
             path = caught.error.path
-            assert_true("tags" in path, f"the error names the path {path!r} instead of tags")
+            check.true("tags" in path, f"the error names the path {path!r} instead of tags")
 
             with self.raises_without_change(saver, CheckpointSerializationError):
                 saver.remove_tags(CONFIG, "kept", tag)
 
         reader = self.open_again(saver)
-        assert_tags(reader, CONFIG, "kept")
+        check.tags(reader, CONFIG, "kept")
 
     # Summaries
 
     def test_summary_agrees_with_history_and_interrupts(self) -> None:
         saver = self.open()
-        assert_same(saver.summary(CONFIG), None)
+        check.same(saver.summary(CONFIG), None)
 
         checkpoint = put_state(saver, {"n": 1}, metadata={"user": "anna"})
         self.assert_summary(saver, CONFIG)
@@ -321,7 +295,7 @@ class WriteTests(ContractTests):
         _assert_payloads(summary, "really?")
 
         summary = self.assert_summary(saver, NESTED)
-        assert_equal(summary.checkpoints, 1)
+        check.equal(summary.checkpoints, 1)
 
     def test_summary_includes_nested_interrupts_and_the_failure(self) -> None:
         saver = self.open()
@@ -336,8 +310,8 @@ class WriteTests(ContractTests):
         # list namespaces.
         summary = self.assert_summary(saver, CONFIG)
 
-        assert_equal(summary.waiting, tuple(saver.interrupts("t")))
-        assert_equal(summary.latest.status, "interrupted")
+        check.equal(summary.waiting, tuple(saver.interrupts("t")))
+        check.equal(summary.latest.status, "interrupted")
 
         failure = {
             "node_id": "a",
@@ -348,13 +322,13 @@ class WriteTests(ContractTests):
         saver.put_writes(CONFIG, {SUBGRAPH_INTERRUPT + "q": None, FAILURE: failure})
         summary = self.assert_summary(saver, CONFIG)
 
-        assert_equal(summary.latest.status, "failed")
-        assert_same(summary.failure, failure)
+        check.equal(summary.latest.status, "failed")
+        check.same(summary.failure, failure)
 
         # None removes the failure.
         saver.put_writes(CONFIG, {FAILURE: None})
         summary = self.assert_summary(saver, CONFIG)
-        assert_same(summary.failure, None)
+        check.same(summary.failure, None)
 
     def test_summary_lists_each_tag_and_counts_each_checkpoint_once(self) -> None:
         saver = self.open()
@@ -364,7 +338,7 @@ class WriteTests(ContractTests):
 
         # A replacement is not a further checkpoint, and not the latest.
         summary = self.assert_summary(saver, CONFIG)
-        assert_equal(summary.latest.id, second.id)
+        check.equal(summary.latest.id, second.id)
 
         put_state(saver, {"n": 3})
         self.assert_summary(saver, CONFIG)
@@ -373,27 +347,27 @@ class WriteTests(ContractTests):
         saver.add_tags(config_of(second), "good", "best")
         saver.add_tags(CONFIG, "new", "good")
         summary = self.assert_summary(saver, CONFIG)
-        assert_equal(summary.tags, ("new", "good", "best"))
+        check.equal(summary.tags, ("new", "good", "best"))
 
         saver.remove_tags(CONFIG, "new", "good")
         summary = self.assert_summary(saver, CONFIG)
-        assert_equal(summary.tags, ("good", "best"))
+        check.equal(summary.tags, ("good", "best"))
 
     def assert_summary(self, saver: BaseCheckpointSaver, config: RunnableConfig) -> HistorySummary:
         """Assert that the summary of a history agrees with the history; return it."""
         for reader in (self.open_again(saver), saver):
-            summary = assert_not_none(reader.summary(config))
+            summary = check.not_none(reader.summary(config))
             infos = reader.history(config)
             all_tags = [tag for info in infos for tag in info.tags]
             unique_tags = tuple(dict.fromkeys(all_tags))
 
-            assert_same(summary.latest, infos[0])
-            assert_equal(summary.checkpoints, len(infos))
-            assert_equal(summary.tags, unique_tags)
+            check.same(summary.latest, infos[0])
+            check.equal(summary.checkpoints, len(infos))
+            check.equal(summary.tags, unique_tags)
 
             recent = [*reader.recent(config, limit=2)]
             latest_infos = [*infos[:2]]
-            assert_same(recent, latest_infos)
+            check.same(recent, latest_infos)
 
         with self.raises(ValueError):
             saver.recent(config, limit=0)
@@ -402,21 +376,21 @@ class WriteTests(ContractTests):
 
 def _assert_first_interrupt(interrupt: WaitingInterrupt) -> None:
     """Assert the fields of the interrupt "i1" of thread "t" that was made by `make_interrupt`."""
-    assert_isinstance(interrupt, WaitingInterrupt)
-    assert_equal(interrupt.thread_id, "t")
-    assert_equal(interrupt.node_id, "x")
-    assert_equal(interrupt.when, "inside")
-    assert_equal(interrupt.id, "i1")
-    assert_same(interrupt.payload, {"q": (1,)})
+    check.instance(interrupt, WaitingInterrupt)
+    check.equal(interrupt.thread_id, "t")
+    check.equal(interrupt.node_id, "x")
+    check.equal(interrupt.when, "inside")
+    check.equal(interrupt.id, "i1")
+    check.same(interrupt.payload, {"q": (1,)})
 
     created_at = make_interrupt()["created_at"]
-    assert_same(interrupt.created_at, created_at)
+    check.same(interrupt.created_at, created_at)
 
 
 def _assert_payloads(summary: HistorySummary, *expected: str) -> None:
     """Assert the payloads of the interrupts that a summary lists."""
     payloads = [interrupt.payload for interrupt in summary.waiting]
-    assert_items(payloads, expected, "payloads")
+    check.items(payloads, expected, "payloads")
 
 
 def make_malformed_writes() -> Iterator[tuple[Any, Any]]:

@@ -1,16 +1,16 @@
-"""What the contract tests of the SQL savers share."""
+"""What the contract tests of savers on files and databases share: other processes, and a saver object per operation."""
 
-import abc
 import inspect
 import pickle
 import subprocess
 import sys
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
+
+from hypothesis import settings
 
 from graphkit import HasVersions
 from graphkit.abc import BaseCheckpointSaver
-from savers import SqliteSaver
 
 KEYS = {"current": bytes(range(32)), "old": bytes(32)}
 """The keys of sealed savers."""
@@ -65,7 +65,7 @@ def close_used():
         _USED.pop().close()
 
 
-def reopened(name):
+def _reopened(name, *, is_async):
     def call(self, *args, **kwargs):
         with self.opened() as saver:
             return getattr(saver, name)(*args, **kwargs)
@@ -74,11 +74,11 @@ def reopened(name):
         with self.opened() as saver:
             return await getattr(saver, name)(*args, **kwargs)
 
-    return async_call if inspect.iscoroutinefunction(getattr(SqliteSaver, name)) else call
+    return async_call if is_async else call
 
 
 class Reopening(BaseCheckpointSaver, HasVersions):
-    """Every operation on a saver object of its own, which connects for it."""
+    """Every operation on a saver object of its own; `reopening` adds the operations."""
 
     isolates_values = refuses_unstorable_values = waits_for_runs = True
 
@@ -110,8 +110,25 @@ class Reopening(BaseCheckpointSaver, HasVersions):
             yield
 
 
-for base in (BaseCheckpointSaver, HasVersions, SqliteSaver):
-    for name, _ in inspect.getmembers(base, inspect.isfunction):
-        if not name.startswith("_") and name not in vars(Reopening) and name != "close":
-            setattr(Reopening, name, reopened(name))
-abc.update_abstractmethods(Reopening)
+@cache
+def reopening(saver_class):
+    """Return a Reopening with the operations of a class of savers."""
+    operations = {
+        name: _reopened(name, is_async=inspect.iscoroutinefunction(method))
+        for name, method in inspect.getmembers(saver_class, inspect.isfunction)
+        if not name.startswith("_") and name not in vars(Reopening) and name != "close"
+    }
+    return type(Reopening)(f"Reopening{saver_class.__name__}", (Reopening,), operations)
+
+
+def reopen_each_time(saver_class, *args, **options):
+    """Return such a saver."""
+    return reopening(saver_class)(partial(saver_class, *args, **options))
+
+
+def fewer(machine, part, steps=50):
+    """Return the tests of a state machine with fewer examples: stores are slow, and reopening them is slower."""
+    machine.TestCase.settings = settings(
+        max_examples=max(1, settings.default.max_examples // part), stateful_step_count=steps
+    )
+    return machine.TestCase

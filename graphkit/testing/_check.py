@@ -1,0 +1,271 @@
+"""The assertions of the saver tests, which call them as `check.same(...)`.
+
+pytest explains a bare `assert` only in modules that it rewrites, and unittest never does. The tests of the contract
+therefore call these functions, whose messages show under both what was expected and what was found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from datetime import datetime, time
+from decimal import Decimal
+from typing import Any, Final, TypeVar
+
+from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import ConfigLike, RunnableConfig
+from graphkit._records.output import CheckpointInfo, WaitingInterrupt
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet
+from graphkit.testing._values import CONFIG
+
+V = TypeVar("V")
+_MAX_SHOWN: Final = 1_000
+"""Characters of a value in a message: enough for a list of ids, not for a hostile one."""
+
+
+def true(condition: bool, message: str) -> None:
+    """Assert a condition; the message says what was found instead."""
+    if not condition:
+        raise AssertionError(message)
+
+
+def equal(got: object, expected: object, what: str = "value") -> None:
+    """Assert that two values are equal by `==`, where `same` would be too strict."""
+    true(got == expected, f"{what}: {_compare(got, expected)}")
+
+
+def items(got: Iterable[object], expected: Iterable[object], what: str = "items") -> None:
+    """Assert that two iterables have equal items in the same order, whatever their types."""
+    equal([*got], [*expected], what)
+
+
+def at_least(number: float, least: float) -> None:
+    """Assert that a number is at least as large as another."""
+    true(number >= least, f"{number} instead of at least {least}")
+
+
+def not_none(value: V | None) -> V:
+    """Assert that a value is not None, and return it."""
+    if value is None:
+        raise AssertionError("None instead of a value")
+    return value
+
+
+def instance(value: object, kind: type) -> None:
+    """Assert that a value is of a type."""
+    true(isinstance(value, kind), f"{_show(value)} instead of a {kind.__name__}")
+
+
+def _compare(got: object, expected: object) -> str:
+    return f"{_show(got)} instead of {_show(expected)}"
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... ({len(text)} characters)"
+
+
+# --- equality, strict in type and order -------------------------------------------------------------------------------
+
+_READ_ONLY: Final[dict[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
+
+
+def same(got: object, expected: object, what: str = "value") -> None:
+    """Assert that two values are equal in type and order, including NaN, -0.0 and time zones.
+
+    Read-only lists, dicts and sets count as the builtins.
+
+    Raises:
+        AssertionError: the values differ; the message has the path of the first difference, which
+            begins with `what`.
+    """
+    message = find_difference(got, expected, what)
+    if message is not None:
+        raise AssertionError(message)
+
+
+def find_difference(got: Any, expected: Any, path: str = "value") -> str | None:
+    """Return a message with the path of the first difference and both values; None if there is none."""
+    got_type = _get_builtin_type(got)
+    expected_type = _get_builtin_type(expected)
+    if got_type is not expected_type:
+        types = f"{got_type.__name__} instead of {expected_type.__name__}"
+        return f"{path}: {types}: {_compare(got, expected)}"
+
+    expected_parts = _split(expected)
+    if expected_parts is None:
+        is_same = _normalize_scalar(got) == _normalize_scalar(expected)
+        return None if is_same else f"{path}: {_compare(got, expected)}"
+
+    got_parts = _split(got) or []
+    if len(got_parts) != len(expected_parts):
+        counts = f"{len(got_parts)} parts instead of {len(expected_parts)}"
+        return f"{path}: {counts}: {_compare(got, expected)}"
+
+    pairs = zip(got_parts, expected_parts, strict=True)
+
+    for number, (got_part, expected_part) in enumerate(pairs):
+        message = find_difference(got_part, expected_part, f"{path}[{number}]")
+        if message is not None:
+            return message
+
+    return None
+
+
+def _get_builtin_type(value: object) -> type:
+    """Return the type of a value; for a read-only list, dict or set, the builtin type."""
+    return _READ_ONLY.get(type(value), type(value))
+
+
+def _split(value: Any) -> list[Any] | None:
+    """Return the parts of a compound value in a defined order; None for a scalar."""
+    if isinstance(value, dict):
+        # Keys and values alternate, so that the order of a dict counts.
+        return [part for item in value.items() for part in item]
+
+    if isinstance(value, (list, tuple)):
+        return [*value]
+
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=_get_sort_key)
+
+    # Only instances of pydantic models have `model_fields_set`.
+    if dataclasses.is_dataclass(value) or hasattr(value, "model_fields_set"):
+        return [vars(value)]
+
+    return None
+
+
+def _get_sort_key(item: object) -> tuple[str, str]:
+    """Return a key by which items of different types can be sorted."""
+    return type(item).__name__, repr(item)
+
+
+def _normalize_scalar(value: Any) -> object:
+    """Return an object that compares equal exactly if two scalars are indistinguishable.
+
+    `==` is too weak for that: it ignores the sign of zero, the exponent of a Decimal (1.0 and 1.00)
+    and the time zone of a datetime, and a NaN does not equal itself.
+    """
+    if isinstance(value, float):
+        return struct.pack(">d", value)
+
+    if isinstance(value, complex):
+        return struct.pack(">dd", value.real, value.imag)
+
+    if isinstance(value, Decimal):
+        return str(value)
+
+    if isinstance(value, (datetime, time)):
+        local_time = value.replace(tzinfo=None)
+        zone = str(value.tzinfo)
+        return local_time, value.fold, zone, value.utcoffset()
+
+    return value
+
+
+def same_checkpoint(got: Checkpoint | None, expected: Checkpoint) -> None:
+    """Assert that two checkpoints are equal, field by field.
+
+    Raises:
+        AssertionError: the checkpoints differ; the message has the path of the first difference.
+    """
+    got = not_none(got)
+    for name in ("id", "node_id", "next_node_id", "parent_id", "created_at", "state"):
+        same(getattr(got, name), getattr(expected, name), name)
+    # A saver of four methods keeps pending writes and tags in the metadata.
+    same(public_metadata(got.metadata), expected.metadata, "metadata")
+
+
+# --- what a saver stores ----------------------------------------------------------------------------------------------
+
+
+def get_ids(records: Iterable[Checkpoint | CheckpointInfo | WaitingInterrupt]) -> list[str]:
+    """Return the ids of checkpoints, infos or interrupts, in their order."""
+    return [record.id for record in records]
+
+
+def ids(
+    got: Iterable[Checkpoint | CheckpointInfo],
+    expected: Iterable[Checkpoint],
+    what: str = "ids",
+) -> None:
+    """Assert that checkpoints or infos have the ids of the expected checkpoints, in this order."""
+    equal(get_ids(got), get_ids(expected), what)
+
+
+def count(got: Sized, expected: int, what: str = "count") -> None:
+    """Assert how many items a collection has."""
+    equal(len(got), expected, what)
+
+
+def threads(saver: BaseCheckpointSaver, *expected: str, released: bool = False) -> None:
+    """Assert that a saver lists exactly these threads, in any order."""
+    threads = saver.threads(released=released)
+    equal(sorted(threads), sorted(expected), "threads")
+
+
+def get_statuses(infos: Iterable[CheckpointInfo]) -> list[str]:
+    """Return the status of each info, in their order."""
+    return [info.status for info in infos]
+
+
+def statuses(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+    """Assert the status of each checkpoint of a history, newest first."""
+    infos = saver.history(config)
+    equal(get_statuses(infos), [*expected], "statuses")
+
+
+def interrupts(saver: BaseCheckpointSaver, *expected: str) -> None:
+    """Assert the ids of the pending interrupts of the thread "t"."""
+    interrupts = saver.interrupts("t")
+    equal(get_ids(interrupts), [*expected], "interrupts")
+
+
+def checkpoint(saver: BaseCheckpointSaver, config: ConfigLike, expected: Checkpoint) -> None:
+    """Assert that `get` returns this checkpoint."""
+    same_checkpoint(saver.get(config), expected)
+
+
+def missing(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> None:
+    """Assert that `get` returns None."""
+    same(saver.get(config), None)
+
+
+def state(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
+    """Assert that `get` returns a checkpoint with this state."""
+    checkpoint = get_checkpoint(saver, config)
+    same(checkpoint.state, expected, "state")
+
+
+def writes(saver: BaseCheckpointSaver, config: RunnableConfig, expected: Mapping[str, Any]) -> None:
+    """Assert that a checkpoint has exactly these pending writes, in this order."""
+    writes = saver.get_writes(config)
+    same(writes, expected, "pending writes")
+
+
+def no_writes(saver: BaseCheckpointSaver, config: RunnableConfig) -> None:
+    """Assert that a checkpoint has no pending writes; any empty mapping will do."""
+    equal(dict(saver.get_writes(config)), {}, "pending writes")
+
+
+def tags(saver: BaseCheckpointSaver, config: RunnableConfig, *expected: str) -> None:
+    """Assert that a checkpoint has exactly these tags, in this order."""
+    equal(saver.tags_of(config), expected, "tags")
+
+
+def checkpoints(got: Sequence[Checkpoint], oldest_first: Sequence[Checkpoint]) -> None:
+    """Assert that checkpoints, newest first, equal the expected ones, oldest first."""
+    newest_first = oldest_first[::-1]
+    equal(get_ids(got), get_ids(newest_first), "ids")
+
+    for checkpoint, expected in zip(got, newest_first, strict=True):
+        same_checkpoint(checkpoint, expected)
+
+
+def get_checkpoint(saver: BaseCheckpointSaver, config: RunnableConfig = CONFIG) -> Checkpoint:
+    """Return a checkpoint that must exist."""
+    return not_none(saver.get(config))

@@ -1,0 +1,100 @@
+"""What type checkers find: the types of the API, the mistakes of its users, and no error in examples and pages.
+
+pyright's engine is that of basedpyright, which needs no download, at pyright's own settings.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.api.test_docs import ROOT, SCRIPTS
+
+TYPED = Path(__file__).with_name("typed")
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+STRICT_EXAMPLES = ["01_document_review.py", "06_data_pipeline.py"]
+"""The examples that are checked at strict settings."""
+
+
+def mypy(directory, *files, options):
+    """Return the errors of mypy as "file:line: message"."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", f"--cache-dir={directory / 'cache'}", *options, *files],
+        cwd=directory,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return [line for line in done.stdout.splitlines() if ": error: " in line]
+
+
+def pyright(directory, *files, mode):
+    """Return the errors of pyright as "file:line: message"."""
+    settings = {"typeCheckingMode": mode, "include": [str(file) for file in files], "pythonVersion": "3.11"}
+    (directory / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(directory)],
+        cwd=directory,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    assert found["summary"]["filesAnalyzed"] == len(files), done.stdout + done.stderr
+    errors = [each for each in found["generalDiagnostics"] if each["severity"] == "error"]
+    return [f"{each['file']}:{each['range']['start']['line'] + 1}: {each['message']}" for each in errors]
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory):
+    """The examples, and the programs of README and docs, as files of one directory."""
+    directory = tmp_path_factory.mktemp("programs")
+    for example in EXAMPLES:
+        (directory / example.name).write_text(example.read_text(encoding="utf-8"), encoding="utf-8")
+    for script in SCRIPTS:
+        name = re.sub(r"\W", "_", script.name)
+        (directory / f"{name}.py").write_text(script.source, encoding="utf-8")
+    return directory
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.glob("*.py"))
+
+
+def test_the_api_has_these_types_for_mypy(tmp_path):
+    assert mypy(tmp_path, TYPED / "usage.py", options=["--strict"]) == []
+
+
+def test_the_api_has_these_types_for_pyright(tmp_path):
+    assert pyright(tmp_path, TYPED / "usage.py", mode="strict") == []
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_mistakes_are_found(tmp_path, checker):
+    source = TYPED / "mistakes.py"
+    lines = source.read_text(encoding="utf-8").splitlines()
+    expected = {number for number, line in enumerate(lines, 1) if checker in line.rpartition("  # ")[2]}
+    if checker == "mypy":
+        errors = mypy(tmp_path, source, options=["--check-untyped-defs"])
+    else:
+        errors = pyright(tmp_path, source, mode="standard")
+
+    assert {int(re.search(r"\.py:(\d+)", error)[1]) for error in errors} == expected
+
+
+def test_examples_and_pages_have_no_errors_for_mypy(programs):
+    options = ["--check-untyped-defs", "--ignore-missing-imports"]
+    assert mypy(programs, *names_in(programs), options=options) == []
+
+
+def test_examples_and_pages_have_no_errors_for_pyright(programs):
+    assert pyright(programs, *names_in(programs), mode="standard") == []
+
+
+def test_two_examples_are_strictly_typed(programs):
+    assert mypy(programs, *STRICT_EXAMPLES, options=["--strict"]) == []
+    assert pyright(programs, *STRICT_EXAMPLES, mode="strict") == []

@@ -1,0 +1,136 @@
+"""What a type checker infers for users of graphkit. Nothing here runs: test_types.py checks it."""
+# ruff: noqa: T201
+
+import operator
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, TypedDict, assert_type
+
+from pydantic import BaseModel
+
+from graphkit import (
+    END,
+    AgentState,
+    Channels,
+    Command,
+    CompiledGraph,
+    GraphResume,
+    MessagesState,
+    MessagesStateGraph,
+    NodeOutput,
+    RunnableConfig,
+    StateGraph,
+    StateSnapshot,
+    StreamMode,
+)
+from graphkit.recovery import recover
+from savers import MemorySaver
+
+
+class Order(TypedDict):
+    item: str
+    log: Annotated[list[str], operator.add]
+
+
+class Model(BaseModel):
+    number: int = 0
+
+
+@dataclass
+class Data:
+    number: int = 0
+
+
+class Own(AgentState):
+    SCHEMA = {"a": Channels.appender(list)}
+
+
+# Nodes and conditions of every kind
+
+
+def node(state: Order) -> dict[str, Any]:
+    return {"log": [state["item"]]}
+
+
+def node_with_config(state: Order, config: RunnableConfig) -> Command | None:
+    return Command(END) if config.thread_id else None
+
+
+async def async_node(state: Order) -> dict[str, object]:
+    return {"item": state["item"]}
+
+
+async def async_node_with_config(state: Order, config: RunnableConfig) -> Order:
+    return {"item": config.thread, "log": state["log"]}
+
+
+def generator(state: Order) -> Iterator[str]:
+    yield state["item"]
+
+
+async def async_generator(state: Order) -> AsyncIterator[str]:
+    yield state["item"]
+
+
+def condition(state: Order) -> str:
+    return state["item"]
+
+
+async def async_condition(state: Order, config: RunnableConfig) -> bool:
+    return state["item"] == config.thread
+
+
+def of_model(state: Model) -> Model:
+    return Model(number=state.number)
+
+
+def of_data(state: Data) -> Data:
+    return Data(number=state.number)
+
+
+def build() -> None:
+    graph = StateGraph(Order)
+    assert_type(graph, StateGraph[Order])
+    graph.add_node("a", node).add_node("b", node_with_config).add_node("c", async_node)
+    graph.add_node("d", async_node_with_config).add_node("e", generator).add_node("f", async_generator)
+    graph.add_node(node).add_sequence([node, ("again", async_node)])
+    graph.add_node("g", lambda state: {"log": [state["item"]]})
+    graph.add_node("h", lambda state, config: {"log": [state["item"], config.thread]})
+    graph.add_conditional_edges("a", condition, {"x": END}).add_conditional_edges("b", async_condition, {True: "a"})
+    graph.add_conditional_edges("c", lambda state: state["item"])
+
+    app = graph.compile(checkpointer=MemorySaver(), interrupt_before=["a"])
+    assert_type(app, CompiledGraph[Order])
+    graph.add_node("nested", app).add_node("inlined", StateGraph(Order))
+    assert_type(StateGraph(Model).add_node("m", of_model).compile().invoke(Model()), Model)
+    assert_type(StateGraph(Data).add_node("d", of_data).compile().invoke(Data()), Data)
+    assert_type(StateGraph(Own).compile().invoke({}), Own)
+    assert_type(StateGraph(Own.SCHEMA, Own).compile().invoke({}), Own)
+    assert_type(StateGraph({"a": Channels.appender(list)}).compile().invoke({}), AgentState)
+    assert_type(MessagesStateGraph().compile().invoke({}), MessagesState)
+
+
+async def run(app: CompiledGraph[Order]) -> None:
+    assert_type(app.invoke({"item": "tea"}), Order)
+    assert_type(app.invoke({"item": "tea", "log": []}, "thread")["log"], list[str])
+    assert_type(await app.ainvoke(None, RunnableConfig("thread")), Order)
+    assert_type(app.invoke(GraphResume("yes"), {"configurable": {"thread_id": "thread"}}), Order)
+    assert_type(app.resume("thread"), Order)
+    assert_type(recover(app, "thread"), Order)
+
+    final = app.invoke_final({}, interrupt_after=["a"])
+    assert_type(final, NodeOutput[Order])
+    assert_type(final.state["item"], str)
+    assert_type(final.is_interrupted, bool)
+    print(final.payload, [interrupt.payload for interrupt in final.interrupts], final.interrupts[0].node_id)
+
+    assert_type(app.get_state("thread"), StateSnapshot[Order])
+    for snapshot in app.get_state_history("thread"):
+        assert_type(snapshot.state, Order)
+    for output in app.stream({}, stream_mode="updates"):
+        assert_type(output, NodeOutput[Order])
+    for mode, item in app.stream({}, stream_mode=["updates", "custom"]):
+        assert_type(mode, StreamMode)
+        print(item)
+    async for output in app.astream({}):
+        assert_type(output.state, Order)

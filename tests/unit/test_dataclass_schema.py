@@ -1,0 +1,152 @@
+"""A dataclass as the schema of a graph: its defaults, reducers and methods, and its objects as updates."""
+
+import operator
+import pickle
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import pytest
+
+from graphkit import END, REMOVE, RESET, START, GraphRunnerError, NodeExecutionError, StateGraph
+from savers import FileSystemSaver, MemorySaver
+
+
+@dataclass
+class Address:
+    city: str
+
+
+@dataclass
+class Order:
+    item: str
+    amount: int = 1
+    address: Address | None = None
+    log: Annotated[list[str], operator.add] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+
+    @property
+    def label(self):
+        return f"{self.amount} x {self.item}"
+
+    def is_for(self, city):
+        return self.address is not None and self.address.city == city
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    value: int = 0
+
+
+def run(node, given, schema=Order, saver=None):
+    graph = StateGraph(schema).add_node("node", node).set_entry_point("node").set_finish_point("node")
+    return graph.compile(checkpoint_saver=saver).invoke(given, {"configurable": {"thread_id": "t"}})
+
+
+def test_a_node_reads_fields_properties_and_methods():
+    seen = []
+    run(lambda state: seen.append((state.item, state.label, state.is_for("Rome"))), Order("tea", 2, Address("Rome")))
+
+    assert seen == [("tea", "2 x tea", True)]
+
+
+def test_fields_that_the_input_lacks_get_their_defaults():
+    state = run(lambda state: {}, {"item": "tea"})
+
+    assert state == {"item": "tea", "amount": 1, "address": None, "log": [], "seen": set()}
+
+
+def test_each_thread_gets_a_default_of_its_own():
+    graph = StateGraph(Order).add_node("node", lambda state: {}).set_entry_point("node").set_finish_point("node")
+    app = graph.compile()
+
+    assert app.invoke({"item": "a"}).log is not app.invoke({"item": "b"}).log
+    assert Order("c").log == []
+
+
+def test_reducers_merge_and_the_other_fields_are_replaced():
+    state = run(lambda state: {"log": ["done"], "amount": 5}, {"item": "tea", "log": ["begun"]})
+
+    assert (state.log, state.amount) == (["begun", "done"], 5)
+
+
+def test_reset_restores_the_default_of_a_reducer_and_remove_removes_a_field():
+    state = run(lambda state: {"log": RESET, "address": REMOVE}, {"item": "tea", "log": ["begun"]})
+
+    assert state.log == []
+    assert "address" not in state
+
+
+def test_an_object_of_the_schema_is_an_update_of_all_its_fields():
+    state = run(lambda state: Order(state.item, 7, log=["node"]), Order("tea", log=["input"]))
+
+    assert (state.amount, state.log) == (7, ["input", "node"])
+
+
+def test_a_field_without_a_value_is_an_attribute_error():
+    with pytest.raises(NodeExecutionError, match="item"):
+        run(lambda state: {"amount": len(state.item)}, {})
+
+
+@pytest.mark.parametrize("given", [{"itme": "tea"}, {"item": "tea", "label": "x"}])
+def test_an_unknown_field_is_refused(given):
+    with pytest.raises(GraphRunnerError, match="Order has no key"):
+        run(lambda state: {}, given)
+
+
+def test_an_object_of_another_class_is_not_an_update():
+    with pytest.raises(GraphRunnerError, match="Address"):
+        run(lambda state: {}, Address("Rome"))
+    with pytest.raises(NodeExecutionError, match="Address"):
+        run(lambda state: Address("Rome"), {"item": "tea"})
+
+
+def test_a_state_is_read_only_and_pickles():
+    state = run(lambda state: {}, Order("tea", 2))
+
+    with pytest.raises(TypeError, match="read-only"):
+        state.amount = 3
+    copy = pickle.loads(pickle.dumps(state))
+    assert (copy, copy.label) == (state, "2 x tea")
+
+
+def test_a_frozen_dataclass_with_slots():
+    assert run(lambda state: Frozen(state.value + 1), Frozen(2), schema=Frozen).value == 3
+
+
+def test_a_method_of_a_frozen_dataclass_sees_the_fields():
+    @dataclass(frozen=True, slots=True)
+    class Doubled:
+        value: int = 2
+
+        def doubled(self):
+            return 2 * self.value
+
+    assert run(lambda state: {"value": state.doubled()}, {}, schema=Doubled).value == 4
+
+
+def test_fields_with_types_of_the_application_are_stored(tmp_path):
+    with FileSystemSaver(tmp_path) as saver:
+        run(lambda state: {"seen": {"a"}}, Order("tea", address=Address("Rome")), saver=saver)
+
+    with FileSystemSaver(tmp_path, types=[Address]) as saver:
+        stored = saver.get({"configurable": {"thread_id": "t"}})
+        assert stored.state["address"] == Address("Rome")
+        assert stored.state["seen"] == {"a"}
+
+
+def test_a_nested_graph_with_a_dataclass():
+    inner = StateGraph(Order).add_node("add", lambda state: {"log": ["inner"]})
+    inner.set_entry_point("add").set_finish_point("add")
+    outer = StateGraph(Order).add_node("nested", inner.compile())
+    outer.set_entry_point("nested").set_finish_point("nested")
+
+    state = outer.compile(checkpoint_saver=MemorySaver()).invoke(Order("tea"), {"configurable": {"thread_id": "t"}})
+
+    assert state.log == ["inner"]
+
+
+def test_a_map_whose_items_return_objects():
+    graph = StateGraph(Order).add_map_node("map", lambda item: {"log": [item]}, lambda state: ["a", "b"])
+    graph.add_edge(START, "map").add_edge("map", END)
+
+    assert graph.compile().invoke(Order("tea")).log == ["a", "b"]

@@ -1,0 +1,152 @@
+"""What users of LangGraph and newcomers write: it works, or a sentence names graphkit's way."""
+
+import copy
+import pickle
+import re
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    Command,
+    GraphRunnerError,
+    GraphStateError,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+)
+from savers import MemorySaver
+
+
+def first(state):
+    return {"log": ["first"]}
+
+
+def second(state):
+    return {"log": ["second"]}
+
+
+def make_graph():
+    return StateGraph({"log": Channels.appender(list)})
+
+
+def chain():
+    return make_graph().add_sequence([first, second]).set_entry_point("first").set_finish_point("second")
+
+
+def test_a_node_takes_the_name_of_its_function():
+    graph = make_graph().add_node(first, metadata={"team": "a"}).set_entry_point("first").set_finish_point("first")
+
+    assert graph.compile().invoke({}) == {"log": ["first"]}
+
+
+@pytest.mark.parametrize("function", [lambda state: {}, copy.deepcopy(object)()])
+def test_what_has_no_name_needs_an_id(function):
+    with pytest.raises(GraphStateError):
+        make_graph().add_node(function)
+
+
+def test_a_sequence_has_functions_and_named_actions():
+    graph = make_graph().add_sequence([first, ("between", lambda state: {"log": ["between"]}), second])
+    app = graph.set_entry_point("first").set_finish_point("second").compile()
+
+    assert app.invoke({}) == {"log": ["first", "between", "second"]}
+    with pytest.raises(GraphStateError):
+        make_graph().add_sequence([])
+
+
+def test_checkpointer_is_checkpoint_saver():
+    saver = MemorySaver()
+
+    assert chain().compile(checkpointer=saver).compile_config.checkpoint_saver is saver
+    with pytest.raises(TypeError, match="same option"):
+        chain().compile(checkpointer=saver, checkpoint_saver=saver)
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("checkpoint_savr", "checkpoint_saver"), ("interupt_before", "interrupt_before"), ("debug", "observers")],
+)
+def test_an_unknown_option_of_compile_names_the_right_one(option, hint):
+    with pytest.raises(TypeError, match=rf"{option}.*{hint}"):
+        chain().compile(**{option: None})
+
+
+@pytest.mark.parametrize("method", ["invoke", "invoke_final", "stream"])
+@pytest.mark.parametrize(
+    ("option", "hint"), [("interupt_before", "interrupt_before"), ("context", "metadata"), ("x", "interrupt_after")]
+)
+def test_an_unknown_option_of_a_run_names_the_right_one(method, option, hint):
+    with pytest.raises(TypeError, match=rf"{option}.*{hint}"):
+        getattr(chain().compile(), method)({}, **{option: {}})
+
+
+def test_a_run_may_have_stops_of_its_own():
+    app = chain().compile(checkpointer=MemorySaver())
+
+    stopped = app.invoke({}, "t", interrupt_before=["second"])
+    assert (stopped, stopped.interrupts[0].node_id) == ({"log": ["first"]}, "second")
+    assert app.invoke(None, "t") == {"log": ["first", "second"]}
+    assert app.invoke({}, "u", interrupt_after="first").interrupts[0].when == "after"
+    with pytest.raises(GraphStateError, match="'secnd'"):
+        app.invoke({}, "v", interrupt_before=["secnd"])
+
+
+def test_a_command_resumes():
+    def ask(state):
+        return {"log": [interrupt("ok?")]}
+
+    graph = make_graph().add_node(ask).set_entry_point("ask").set_finish_point("ask")
+    app = graph.compile(checkpointer=MemorySaver())
+    app.invoke({}, "t")
+
+    assert app.invoke(Command(resume="yes"), "t") == {"log": ["yes"]}
+
+
+def test_a_command_with_a_goto_is_no_input():
+    with pytest.raises(GraphRunnerError, match="Command"):
+        chain().compile().invoke(Command("second"))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("with_config", "config"), ("batch", "invoke"), ("invok", "invoke"), ("zzzz", "no 'zzzz'")]
+)
+def test_a_method_of_other_libraries_is_explained(name, hint):
+    with pytest.raises(AttributeError, match=hint):
+        getattr(chain().compile(), name)
+
+
+def test_a_compiled_graph_can_still_be_asked_for_anything():
+    app = chain().compile()
+
+    assert not hasattr(app, "_repr_svg_")
+    assert copy.copy(app).topology is app.topology
+    with pytest.raises(Exception, match=re.compile("pickle|local", re.IGNORECASE)):
+        pickle.dumps(
+            StateGraph({}).add_node("a", lambda state: {}).set_entry_point("a").set_finish_point("a").compile()
+        )
+
+
+def test_the_drawing_has_langgraphs_method():
+    assert chain().compile().get_graph().draw_mermaid() == chain().compile().get_graph().content
+
+
+class Send:
+    """As LangGraph's class of this name."""
+
+    def __init__(self, node, arg):
+        self.node = node
+        self.arg = arg
+
+
+@pytest.mark.parametrize("target", [["a", "b"], ("a",), Send("a", 1), [Send("a", 1)]])
+def test_several_targets_name_a_fork_and_a_map(target):
+    graph = make_graph().add_node("a", first).add_node("b", second)
+    graph.add_edge(START, "a").add_conditional_edges("a", lambda state: target).add_edge("b", END)
+
+    with pytest.raises(GraphRunnerError, match=r"add_edge.*add_map_node"):
+        graph.add_node("c", first, destinations=["b"]).add_conditional_edges("c", lambda state: "b").compile().invoke(
+            {}, RunnableConfig()
+        )

@@ -1,0 +1,302 @@
+"""Streams of several modes, and what nodes dispatch while they run."""
+
+import asyncio
+import threading
+
+import pytest
+
+from graphkit import (
+    END,
+    START,
+    Channels,
+    GraphRunnerError,
+    MapProgress,
+    RetryPolicy,
+    RunnableConfig,
+    StateGraph,
+    StreamMode,
+    interrupt,
+)
+from savers import MemorySaver
+
+WAIT = 20
+"""Seconds that a test waits for another thread before it fails."""
+
+
+def chain(*nodes):
+    graph = StateGraph({"log": Channels.appender(list)}).add_sequence(nodes)
+    return graph.set_entry_point(nodes[0].__name__).set_finish_point(nodes[-1].__name__)
+
+
+def dispatching(*values):
+    def node(state, config):
+        for value in values:
+            config.dispatch(value)
+        return {"log": ["node"]}
+
+    return node
+
+
+def read(app, given, **options):
+    """Return the items of a stream."""
+    return list(app.stream(given, **options))
+
+
+def aread(app, given, **options):
+    """Return the items of an asynchronous stream."""
+
+    async def collect():
+        return [item async for item in app.astream(given, **options)]
+
+    return asyncio.run(collect())
+
+
+both = pytest.mark.parametrize("read", [read, aread])
+
+
+@both
+def test_custom_yields_the_values_themselves(read):
+    app = chain(dispatching(1, {"two": 2}, None)).compile()
+
+    assert read(app, {}, stream_mode="custom") == [1, {"two": 2}, None]
+
+
+@both
+def test_several_modes_yield_pairs_in_order(read):
+    app = chain(dispatching(1, 2)).compile()
+
+    items = read(app, {}, stream_mode=["values", "custom"])
+
+    assert [(mode, item if mode == "custom" else item.node) for mode, item in items] == [
+        ("values", START),
+        ("custom", 1),
+        ("custom", 2),
+        ("values", "node"),
+        ("values", END),
+    ]
+
+
+@both
+def test_each_mode_gets_what_it_shows_alone(read):
+    app = chain(dispatching()).compile(checkpoint_saver=MemorySaver())
+    config = RunnableConfig("t")
+
+    items = read(app, {}, config=config, stream_mode=["updates", "snapshots"])
+
+    step = [item for mode, item in items if item.node == "node"]
+    assert [mode for mode, item in items if item.node == "node"] == [StreamMode.UPDATES, StreamMode.SNAPSHOTS]
+    assert step[0].update == {"node": {"log": ["node"]}}
+    assert step[1].checkpoint_id
+
+
+@both
+def test_the_modes_of_the_config_count_and_the_argument_overrides_them(read):
+    app = chain(dispatching(1)).compile()
+    config = RunnableConfig(stream_mode=["custom", "custom"])
+
+    assert read(app, {}, config=config) == [("custom", 1)]
+    assert [item.node for item in read(app, {}, config=config, stream_mode="values")][-1] == END
+
+
+@both
+def test_chunks_of_generators_are_custom_items(read):
+    def talk(state):
+        yield "a"
+        yield "b"
+        return {"log": ["ab"]}
+
+    items = read(chain(talk).compile(), {}, stream_mode=["custom", "values"])
+
+    assert [item for mode, item in items if mode == "custom"] == ["a", "b"]
+    assert [item.node for mode, item in items if mode == "values"] == [START, "talk", END]
+
+
+def test_a_value_arrives_while_its_node_runs():
+    seen = threading.Event()
+
+    def node(state, config):
+        config.dispatch("here")
+        assert seen.wait(WAIT), "the caller has not received the value while the node runs"
+
+    for item in chain(node).compile().stream({}, stream_mode="custom"):
+        assert item == "here"
+        seen.set()
+
+
+def test_a_value_arrives_while_an_async_node_runs():
+    async def main():
+        seen = asyncio.Event()
+
+        async def node(state, config):
+            config.dispatch("here")
+            await asyncio.wait_for(seen.wait(), WAIT)
+
+        async for item in chain(node).compile().astream({}, stream_mode="custom"):
+            assert item == "here"
+            seen.set()
+        assert seen.is_set()
+
+    asyncio.run(main())
+
+
+def test_a_value_arrives_while_a_sync_node_of_an_async_run_runs():
+    seen = threading.Event()
+
+    def node(state, config):
+        config.dispatch("here")
+        assert seen.wait(WAIT)
+
+    async def main():
+        async for _ in chain(node).compile().astream({}, stream_mode="custom"):
+            seen.set()
+
+    asyncio.run(main())
+    assert seen.is_set()
+
+
+@both
+def test_branches_items_and_nested_graphs_dispatch_too(read):
+    def tell(item, config):
+        config.dispatch(item)
+
+    inner = StateGraph({}).add_node("in", lambda state, config: config.dispatch("nested"))
+    inner.set_entry_point("in").set_finish_point("in")
+    graph = StateGraph({}).add_node("left", lambda state, config: config.dispatch("left"))
+    graph.add_node("right", lambda state, config: config.dispatch("right"))
+    graph.add_map_node("map", tell, lambda state: ["x", "y"]).add_node("nested", inner.compile())
+    graph.add_edge(START, "left").add_edge(START, "right").add_edge("left", "map").add_edge("right", "map")
+    graph.add_edge("map", "nested").add_edge("nested", END)
+
+    items = read(graph.compile(), {}, stream_mode="custom")
+    items = [item for item in items if not isinstance(item, MapProgress)]
+
+    assert sorted(items[:2]) == ["left", "right"]
+    assert sorted(items[2:4]) == ["x", "y"]
+    assert items[4:] == ["nested"]
+
+
+@both
+def test_an_error_of_a_node_leaves_the_stream(read):
+    def fail(state, config):
+        config.dispatch("before")
+        raise OSError("no network")
+
+    with pytest.raises(GraphRunnerError, match="no network"):
+        read(chain(fail).compile(), {}, stream_mode="custom")
+
+
+@both
+def test_a_stream_without_a_custom_mode_yields_after_the_node(read):
+    app = chain(dispatching("late")).compile()
+
+    items = read(app, {}, stream_mode="values")
+
+    assert [getattr(item, "chunk", item.node) for item in items] == [START, "late", "node", END]
+
+
+@both
+def test_an_interrupt_is_the_last_item(read):
+    def ask(state, config):
+        config.dispatch("asking")
+        interrupt("sure?")
+
+    app = chain(ask).compile(checkpoint_saver=MemorySaver())
+
+    items = read(app, {}, config=RunnableConfig("t"), stream_mode=["custom", "values"])
+
+    assert ("custom", "asking") in items
+    assert items[-1][1].payload == "sure?"
+
+
+def test_invoke_ignores_the_stream_modes_of_the_config():
+    app = chain(dispatching(1)).compile()
+
+    assert app.invoke({}, RunnableConfig(stream_mode=["custom", "values"])) == {"log": ["node"]}
+
+
+def test_a_closed_stream_stops_at_the_node_boundary():
+    def second(state):
+        raise AssertionError("the stream is closed")
+
+    saver = MemorySaver()
+    app = chain(dispatching(1), second).compile(checkpoint_saver=saver)
+    stream = app.stream({}, RunnableConfig("t"), stream_mode=["custom"])
+    assert next(stream) == ("custom", 1)
+    stream.close()
+
+    assert app.get_state(RunnableConfig("t")).next == "second"
+    assert not any(thread.name == "graphkit stream" for thread in threading.enumerate())
+
+
+def test_the_run_waits_until_the_caller_asks_for_more():
+    ran = []
+
+    def first(state):
+        ran.append("first")
+
+    def second(state):
+        ran.append("second")
+
+    stream = chain(first, second).compile().stream({}, stream_mode=["values", "custom"])
+    assert [next(stream)[1].node for _ in range(2)] == [START, "first"]
+    assert ran == ["first"]
+    stream.close()
+
+
+def test_a_cancelled_task_cancels_its_run():
+    async def main():
+        started = asyncio.Event()
+        ended = []
+
+        async def node(state, config):
+            try:
+                started.set()
+                await asyncio.sleep(WAIT)
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        async def consume():
+            async for _ in chain(node).compile().astream({}, stream_mode="custom"):
+                pass
+
+        task = asyncio.ensure_future(consume())
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == ["cancelled"]
+
+    asyncio.run(main())
+
+
+def test_an_attempt_that_is_too_late_dispatches_nothing():
+    late = threading.Event()
+    done = threading.Event()
+
+    def node(state, config):
+        if config.attempt == 1:
+            late.wait(WAIT)
+            config.dispatch("late")
+            done.set()
+        else:
+            late.set()
+            assert done.wait(WAIT)
+            config.dispatch("in time")
+
+    graph = StateGraph({}).add_node("node", node, timeout=0.5, retry=RetryPolicy(max_attempts=2, initial_delay=0))
+    app = graph.set_entry_point("node").set_finish_point("node").compile()
+
+    assert list(app.stream({}, stream_mode="custom")) == ["in time"]
+
+
+@pytest.mark.parametrize("mode", ["value", ["values", "nothing"], [], 5])
+def test_an_unknown_mode_is_refused_before_the_run(mode):
+    ran = []
+
+    def node(state):
+        ran.append(1)
+
+    with pytest.raises((ValueError, TypeError)):
+        chain(node).compile().stream({}, stream_mode=mode)
+    assert ran == []

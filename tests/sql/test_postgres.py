@@ -383,7 +383,7 @@ def test_a_connection_whose_opening_is_interrupted_is_closed(database, monkeypat
 
     monkeypatch.setattr(PostgresSession, "run", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        database.connect()
+        database._server.connect()
     assert opened[0].connection.closed
 
 
@@ -397,7 +397,7 @@ def test_a_connection_that_was_lent_while_the_others_were_closed_is_closed_when_
 
 
 def test_a_watch_that_ends_after_its_store_was_closed_leaves_no_connection(server, schema, database):
-    listener = database.open_listener("t")
+    listener = database.changes.open_listener("t")
     database.close()
     listener.close()
     assert database._connections is None

@@ -3,7 +3,7 @@
 This module may import the private code of the databases. Test files take it from here.
 """
 
-from savers._sql import postgres_changes, postgres_connections, postgres_database, row_inserts, row_log_bytes, saver
+from savers._sql import postgres_changes, postgres_server, row_inserts, row_log_bytes, saver
 from savers._sql.database import (
     ConnectionLostError as ConnectionLostError,
     HistoryGoneError as HistoryGoneError,
@@ -48,9 +48,9 @@ def limit_wait_for_puts(monkeypatch, seconds):
 
 def limit_wait_for_delivery(monkeypatch, seconds):
     """Let the check for a pooler wait so long for a notification."""
-    monkeypatch.setattr(postgres_connections, "_LONGEST_DELIVERY", seconds)
+    monkeypatch.setattr(postgres_server, "_LONGEST_DELIVERY", seconds)
 
 
 def end_idle_transactions_soon(monkeypatch):
     """Let the server end a transaction of a paused process as soon as the lease is over."""
-    monkeypatch.setattr(postgres_database, "_LEAST_IDLE", 0)
+    monkeypatch.setattr(postgres_server, "_LEAST_IDLE", 0)

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointNotFoundError, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import history
+from tests.support.logs import keep_no_records
 
 THREAD = RunnableConfig("t")
 
@@ -45,7 +45,7 @@ def plain(monkeypatch):
 
     def read(directory, checkpoint_id):
         with monkeypatch.context() as patch:
-            patch.setattr(history, "MAX_LENGTH", 0)
+            keep_no_records(patch)
             return FileSystemSaver(directory).get(name(checkpoint_id)).state
 
     return read

@@ -15,11 +15,11 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointStorageError,
 )
-from savers._filesystem.io import FileIO
 from savers._filesystem.sync import SyncAlways
 from savers.langgraph import FileSystemCache, FileSystemStore
 from savers.langgraph._entries import log as entry_log
 from tests.disk.simfs import Disk, Fault, SimFS
+from tests.support.disks import FileIO
 
 PLACE = "/data"
 

@@ -4,7 +4,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.values import FrozenList
-from savers._log import catalogue
+from tests.support.logs import limit_cache
 
 CONFIG = RunnableConfig("t")
 
@@ -105,7 +105,7 @@ def test_the_rows_of_a_past_state_count_as_cached(saver, open_saver):
 
 
 def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
-    monkeypatch.setattr(catalogue, "CACHED_BYTES", 200_000)
+    limit_cache(monkeypatch, 200_000)
     for thread in range(20):
         for number in range(12):
             checkpoint = make_checkpoint(number, metadata={"text": f"{number} " * 2_000})

@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from savers._filesystem import layout
 from savers._filesystem.saver import SMALL_STATE
 from savers._sql.saver import _SMALL_STATE
-from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver, async_methods
+from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver, thread_calls
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
@@ -42,7 +42,7 @@ def hops(monkeypatch):
         names.hopped.set()
         return await asyncio.to_thread(call)
 
-    monkeypatch.setattr(async_methods, "run_in_thread", run_in_thread)
+    monkeypatch.setattr(thread_calls, "run_in_thread", run_in_thread)
     return names
 
 

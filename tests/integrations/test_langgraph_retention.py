@@ -30,7 +30,7 @@ from savers._filesystem import layout
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from savers.langgraph.opening import PeriodicSweep
-from savers.langgraph.pruning import start_sweeper
+from savers.langgraph.sweeping import start_sweeper
 from tests.integrations import langgraph_graphs as graphs
 from tests.support.terminal import graphkit
 
@@ -292,7 +292,7 @@ def test_each_round_goes_by_the_clock(tmp_path, monkeypatch):
             return super().wait(timeout)
 
     times = iter([datetime.now(UTC) + days * DAY for days in (0, 3, 6)])
-    monkeypatch.setattr("savers.langgraph.pruning.datetime", SimpleNamespace(now=lambda _: next(times)))
+    monkeypatch.setattr("savers.langgraph.sweeping.datetime", SimpleNamespace(now=lambda _: next(times)))
     sweep_periodically(histories, 4 * DAY, Note(rounds=3))
     assert left[1:] == [["old", "own", "recent", "waiting"], ["own", "recent"], ["own"]]
 

@@ -13,8 +13,8 @@ pytest.importorskip("langgraph")
 from langgraph.checkpoint.base import empty_checkpoint
 
 from savers._waiting import InUseError
-from savers.langgraph import SqliteCheckpointSaver, async_methods
-from savers.langgraph.async_methods import ThreadCalls
+from savers.langgraph import SqliteCheckpointSaver, thread_calls
+from savers.langgraph.thread_calls import ThreadCalls
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def saver(tmp_path):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """No call of a test goes to a thread because it waits for long."""
-    monkeypatch.setattr(async_methods, "_MAX_WAIT", 3600.0)
+    monkeypatch.setattr(thread_calls, "_MAX_WAIT", 3600.0)
 
 
 class Hops(list):
@@ -47,7 +47,7 @@ def hops(monkeypatch):
             names.has_put.set()
         return await asyncio.to_thread(call)
 
-    monkeypatch.setattr(async_methods, "run_in_thread", run_in_thread)
+    monkeypatch.setattr(thread_calls, "run_in_thread", run_in_thread)
     return names
 
 
@@ -191,7 +191,7 @@ def test_a_history_that_another_process_has_begun_is_continued(saver, hops, tmp_
 
 
 def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypatch):
-    monkeypatch.setattr(async_methods, "_MAX_WAIT", 0.0)
+    monkeypatch.setattr(thread_calls, "_MAX_WAIT", 0.0)
 
     async def run():
         await aput(saver, "t0")
@@ -326,7 +326,7 @@ def test_a_call_that_finds_the_lock_in_use_again_stays_the_first():
             await call()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(async_methods, "run_in_thread", run_in_thread)
+            patch.setattr(thread_calls, "run_in_thread", run_in_thread)
             threads = await start(*(calls.run(end.wait) for end in ends))
             waiting = await start(*(calls.call_when_free(lambda name=name: make(name)) for name in "ab"))
             ends[0].set()

@@ -12,9 +12,9 @@ pytest.importorskip("langgraph")
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from savers._waiting import InUseError
 from savers.langgraph import SqliteCheckpointSaver, thread_calls
 from savers.langgraph.thread_calls import ThreadCalls
+from tests.support.langgraph import WorkerCalls
 
 
 @pytest.fixture
@@ -29,26 +29,9 @@ def patience(monkeypatch):
     monkeypatch.setattr(thread_calls, "_MAX_WAIT", 3600.0)
 
 
-class Hops(list):
-    """The names of the methods that run in a worker thread, and an event for a put."""
-
-    def __init__(self):
-        super().__init__()
-        self.has_put = asyncio.Event()
-
-
 @pytest.fixture
 def hops(monkeypatch):
-    names = Hops()
-
-    async def run_in_thread(call):
-        names.append(getattr(call, "func", call).__name__)
-        if names[-1] == "put":
-            names.has_put.set()
-        return await asyncio.to_thread(call)
-
-    monkeypatch.setattr(thread_calls, "run_in_thread", run_in_thread)
-    return names
+    return WorkerCalls(monkeypatch)
 
 
 class Holder:
@@ -318,7 +301,7 @@ def test_a_call_that_finds_the_lock_in_use_again_stays_the_first():
 
         def make(name):
             if not is_free:
-                raise InUseError
+                raise thread_calls.InUseError
             made.append(name)
             return (name,)
 

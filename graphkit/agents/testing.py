@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
-from graphkit._option_checks import check_count
+from graphkit._options import check_count
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas
 from graphkit.errors import CheckpointStorageError

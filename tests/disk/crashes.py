@@ -497,7 +497,7 @@ def langgraph_steps(run):
     """Steps of LangGraph: the writes of a task come before the checkpoint that it ran from, and one of a step that never ends."""
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-    from savers.langgraph import file_saver as adapters
+    from savers.langgraph import checkpoint_savers as adapters
     from savers.langgraph.encoding import Encoder, encode_writes
 
     def adapt(store):

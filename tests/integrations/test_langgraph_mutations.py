@@ -142,7 +142,7 @@ class _Harness:
             arguments["sweep"] = Sweep(is_full=False)
             arguments["log"] = tmp_path / "langgraph-store" / "log"
             if "failing" in wanted:
-                io = faults.Failing()
+                io = faults.FailingFiles()
                 store_that_fails = FileSystemStore(tmp_path, io=io)
                 store_that_fails.put(("a",), "one", {"n": 1})
                 arguments["failing"] = io, store_that_fails

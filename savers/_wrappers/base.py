@@ -262,6 +262,9 @@ class VersionedSaverWrapper(SaverWrapper, HasVersions):
     def tag(self, config: ConfigLike, version: int | None = None) -> Tag:
         return self.delegate.tag(config, version)  # type: ignore[no-any-return]
 
+    def last_tag(self, config: ConfigLike = None) -> Tag | None:
+        return self.delegate.last_tag(config)  # type: ignore[no-any-return]
+
     def get_version(self, config: ConfigLike = None) -> str | None:
         return self.delegate.get_version(config)  # type: ignore[no-any-return]
 

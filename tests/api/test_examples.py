@@ -57,7 +57,7 @@ def test_its_top_says_what_it_shows_how_to_run_it_and_what_it_prints(path):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_is_tested_here(path):
     tests = [Path(__file__), *(ROOT / "tests" / "integrations").glob("test_*.py")]
-    assert any(f'"{path.name}"' in one.read_text(encoding="utf-8") for one in tests)
+    assert any(f'"{path.name}"' in each.read_text(encoding="utf-8") for each in tests)
 
 
 REPORT = """\
@@ -248,7 +248,7 @@ def test_data_pipeline_fails_once_and_goes_on_in_another_process(fresh_folder):
         "stage 4: report",
         "4 values, 20.0 on average, 23.0 at most",
     ]
-    assert [one.node_id for one in saver.list(RunnableConfig("pipeline"))][::-1] == [
+    assert [checkpoint.node_id for checkpoint in saver.list(RunnableConfig("pipeline"))][::-1] == [
         "__START__",
         "ingest",
         "preprocess",

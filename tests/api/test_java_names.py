@@ -279,12 +279,6 @@ def test_a_builder_builds_what_keywords_make(cls, fields, values):
         assert getattr(built, field) == getattr(cls(**values), field)
 
 
-@pytest.mark.parametrize("field", fields_of(CompileConfig))
-def test_each_field_of_a_compile_config_alone(field):
-    value = BUILDERS[0][2][field]
-    assert getattr(CompileConfig.builder(), camel(field))(value).build() == CompileConfig(**{field: value})
-
-
 def test_the_other_builder_methods():
     assert CompileConfig.builder().interruptBefore("a", "b").build() == CompileConfig(interrupt_before=["a", "b"])
     assert CompileConfig.builder().interruptsBefore({"a"}).build() == CompileConfig(interrupt_before=["a"])
@@ -305,13 +299,6 @@ def test_an_unfinished_checkpoint_is_not_built():
         Checkpoint.builder().build()
     with pytest.raises(TypeError, match="state"):
         Checkpoint.builder().nodeId("a").nextNodeId("b").build()
-
-
-def test_an_interruption_is_built():
-    built = (
-        InterruptionMetadata.builder("a", AgentState()).addMetadata("k", 1).putMetadata("l", 2).reason("why").build()
-    )
-    assert (built.getNodeId(), dict(built.metadata), built.reason()) == ("a", {"k": 1, "l": 2}, "why")
 
 
 # Errors and the order of parameters

@@ -1,7 +1,6 @@
 """langgraph4j's drawings (behaviour 17), re-stated: the layout of both syntaxes."""
 
-from graphkit import END, START, StateGraph
-from graphkit._diagram.render import GraphRepresentation
+from graphkit import END, START, GraphRepresentation, StateGraph
 
 MERMAID, PLANTUML = GraphRepresentation.Type.MERMAID, GraphRepresentation.Type.PLANTUML
 
@@ -115,11 +114,3 @@ end
 	__START__:::__START__ --> S:::S
 	S:::S --> __END__:::__END__
 """ + END_OF_MERMAID  # fmt: skip
-
-
-def test_a_fork_is_drawn_edge_by_edge():
-    graph = StateGraph({}).addNode("A1", node).addNode("A2", node).addNode("B", node)
-    graph.addEdge(START, "A1").addEdge(START, "A2").addEdge("A1", "B").addEdge("A2", "B").addEdge("B", END)
-    content = graph.getGraph(MERMAID).content
-    for source, target in (("__START__", "A1"), ("__START__", "A2"), ("A1", "B"), ("A2", "B")):
-        assert f"\t{source}:::{source} --> {target}:::{target}\n" in content

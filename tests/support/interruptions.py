@@ -103,7 +103,7 @@ def _unguarded(code):
     instructions = list(dis.get_instructions(code))
     offsets = {instruction.offset for instruction in instructions if instruction.opname in {"NOP", "POP_EXCEPT"}}
     for number in range(len(instructions) - 2):
-        if all(one.opname == "LOAD_CONST" and one.argval is None for one in instructions[number : number + 3]):
+        if all(each.opname == "LOAD_CONST" and each.argval is None for each in instructions[number : number + 3]):
             offsets.add(instructions[number].offset)
             if number and instructions[number - 1].opname == "SWAP":  # below the value that is returned
                 offsets.add(instructions[number - 1].offset)

@@ -47,10 +47,10 @@ def view(saver, config=CONFIG, version=None):
     """All of a history."""
     listed = saver.list(config) if version is None else saver.tag(config, version).checkpoints
     found = []
-    for one in listed:
-        at = config.with_check_point_id(one.id)
+    for each in listed:
+        at = config.with_check_point_id(each.id)
         beside = (saver.get_writes(at), saver.tags_of(at)) if version is None else ()
-        found.append((one.id, one.node_id, one.next_node_id, dict(one.metadata), dict(one.state), *beside))
+        found.append((each.id, each.node_id, each.next_node_id, dict(each.metadata), dict(each.state), *beside))
     return found
 
 

@@ -2,41 +2,9 @@
 
 import pytest
 
-from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
 from savers import FileSystemSaver, MemorySaver
-from tests.unit.graphs import CONFIG, outputs
-
-
-class ListSaver(BaseCheckpointSaver):
-    """Four methods on plain lists, newest last; everything else is the contract's own."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def _of(self, config):
-        config = RunnableConfig.of(config)
-        return self.kept.setdefault((config.thread, config.checkpoint_ns), [])
-
-    def list(self, config=None):
-        return self._of(config)[::-1]
-
-    def get(self, config=None):
-        wanted = RunnableConfig.of(config).checkpoint_id
-        return next((one for one in self.list(config) if wanted in {None, one.id}), None)
-
-    def put(self, config, checkpoint):
-        config = RunnableConfig.of(config)
-        history = self._of(config)
-        if config.checkpoint_id is None:
-            history.append(checkpoint)
-            return config.with_check_point_id(checkpoint.id)
-        history[[one.id for one in history].index(config.checkpoint_id)] = checkpoint
-        return config
-
-    def release(self, config=None):
-        config = RunnableConfig.of(config)
-        return Tag(config.thread, tuple(self.kept.pop((config.thread, config.checkpoint_ns), [])[::-1]))
-
+from tests.support.graphs import CONFIG, outputs
+from tests.support.savers import ListSaver
 
 IN_TURN = pytest.mark.cell(1, of=("saver", "go"), in_turn=True)
 """The default run takes one of the six cells of a test that is neither about savers nor about sync and async."""
@@ -58,8 +26,8 @@ def list_saver():
 def go(request):
     """Runs a graph, in both ways; gives what it hands out."""
 
-    def run(graph, given, config=CONFIG):
-        return outputs(graph, given, config, how=run.kind)
+    def run(graph, given, config=CONFIG, **options):
+        return outputs(graph, given, config, how=run.kind, **options)
 
     run.kind = request.param
     return run

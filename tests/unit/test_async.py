@@ -16,23 +16,16 @@ from graphkit import (
     InterruptionMetadata,
     StateGraph,
     StateSnapshot,
-    interrupt,
 )
-from graphkit.errors import (
-    CheckpointNotFoundError,
-    GraphRunnerError,
-    MaxIterationsError,
-    NodeExecutionError,
-    ThreadBusyError,
-)
+from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver
+from tests.support.graphs import CONFIG, LOG, make_chain, stored
 from tests.support.sweeps import ALL
-from tests.unit.graphs import CONFIG, LOG, chain, stored
 
 pytestmark = pytest.mark.sweep(ALL)
 
 
-def says(word):
+def log_node(word):
     async def node(state):
         await asyncio.sleep(0)
         return {"log": word}
@@ -60,7 +53,7 @@ def test_asynchronous_and_synchronous_nodes_in_one_run(saver):
             return Command(update={"log": "object"})
 
     async def run():
-        compiled = chain(a=says("a"), b=sync, c=Callable(), d=functools.partial(call, says("d"))).compile(
+        compiled = make_chain(a=log_node("a"), b=sync, c=Callable(), d=functools.partial(call, log_node("d"))).compile(
             checkpoint_saver=saver
         )
         return await outputs_of(compiled.astream({"log": "i"}, CONFIG)), threading.get_ident()
@@ -76,7 +69,7 @@ def test_asynchronous_edges():
     async def edge(state, config):
         return "b" if config.thread_id == "t" else END
 
-    graph = StateGraph(LOG).add_node("a", says("a")).add_node("b", says("b")).add_edge("b", END)
+    graph = StateGraph(LOG).add_node("a", log_node("a")).add_node("b", log_node("b")).add_edge("b", END)
     graph.add_conditional_edges(START, lambda s: "a").add_conditional_edges("a", edge)
     assert asyncio.run(graph.compile().ainvoke({}, CONFIG))["log"] == ["a", "b"]
 
@@ -103,24 +96,24 @@ def test_a_synchronous_run_of_an_asynchronous_graph_is_refused_before_anything(s
 
 
 def test_an_awaitable_that_could_not_be_foreseen_is_refused_too():
-    compiled = chain(a=functools.partial(call, says("a"))).compile()
+    compiled = make_chain(a=functools.partial(call, log_node("a"))).compile()
     with pytest.raises(GraphRunnerError, match="astream"):
         compiled.invoke({})
     graph = StateGraph({}).add_node("a", lambda s: None).add_edge(START, "a")
     with pytest.raises(GraphRunnerError, match="astream"):
-        graph.add_conditional_edges("a", functools.partial(call, says("a"))).compile().invoke({})
+        graph.add_conditional_edges("a", functools.partial(call, log_node("a"))).compile().invoke({})
 
     class Future:
         def __await__(self):
             yield
 
     with pytest.raises(GraphRunnerError, match="astream"):
-        chain(a=lambda s: Future()).compile().invoke({})
+        make_chain(a=lambda s: Future()).compile().invoke({})
 
 
 def test_the_twins_look_and_correct(saver):
     async def run():
-        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
         assert await compiled.astate_of(CONFIG) is None
         assert await compiled.alast_state_of(CONFIG) is None
         assert await compiled.aget_state_history(CONFIG) == []
@@ -135,37 +128,11 @@ def test_the_twins_look_and_correct(saver):
         first = (await compiled.aget_state_history(CONFIG))[-1].config
         assert (await compiled.alast_state_of(first)).checkpoint_id == config.checkpoint_id
         snapshots = await outputs_of(compiled.astream_snapshots(GraphResume({"log": "ok"}), CONFIG))
-        assert [isinstance(one, StateSnapshot) for one in snapshots] == [True, False]
+        assert [isinstance(snapshot, StateSnapshot) for snapshot in snapshots] == [True, False]
         await compiled.aupdate_state(CONFIG, {}, "a")
         return await compiled.aresume("t")
 
     assert asyncio.run(run())["log"] == ["a", "u", "ok", "b", "b"]
-
-
-def test_the_java_names_of_the_twins(saver):
-    async def run():
-        compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
-        await compiled.ainvokeFinal({}, CONFIG)
-        assert len(await compiled.agetStateHistory(CONFIG)) == 2
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("kind", ["async", "sync"])
-def test_questions_and_answers(saver, kind):
-    async def ask(state):
-        return {"log": [interrupt("q1"), interrupt("q2")]}
-
-    def ask_at_once(state):
-        return {"log": [interrupt("q1"), interrupt("q2")]}
-
-    async def run():
-        compiled = chain(ask=ask if kind == "async" else ask_at_once).compile(checkpoint_saver=saver)
-        assert (await compiled.ainvoke_final({}, CONFIG)).payload == "q1"
-        assert (await compiled.ainvoke_final(GraphResume("a1"), CONFIG)).payload == "q2"
-        return await compiled.ainvoke(GraphResume("a2"), CONFIG)
-
-    assert asyncio.run(run())["log"] == ["a1", "a2"]
 
 
 def test_an_action_may_ask_asynchronously(saver):
@@ -177,7 +144,7 @@ def test_an_action_may_ask_asynchronously(saver):
             return {"log": "gate"}
 
     async def run():
-        compiled = chain(gate=Gate()).compile(checkpoint_saver=saver)
+        compiled = make_chain(gate=Gate()).compile(checkpoint_saver=saver)
         assert (await compiled.ainvoke_final({}, CONFIG)).metadata == {"reason": "wait"}
         return await compiled.ainvoke(GraphResume({"go": 1}), CONFIG)
 
@@ -196,7 +163,7 @@ def test_a_node_that_fails(saver, kind):
         next(iter(()))
 
     action = {"async": bad, "sync": bad_at_once, "stop iteration": stops}[kind]
-    compiled = chain(a=says("a"), bad=action).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a"), bad=action).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="bad"):
         asyncio.run(compiled.ainvoke({}, CONFIG))
     assert stored(saver) == [(START, "a"), ("a", "bad")]
@@ -204,22 +171,16 @@ def test_a_node_that_fails(saver, kind):
 
 def test_a_node_that_stops_an_iteration_fails_in_a_synchronous_run_too():
     with pytest.raises(NodeExecutionError, match="StopIteration"):
-        chain(a=lambda s: next(iter(()))).compile().invoke({})
-
-
-def test_max_iterations(saver):
-    graph = StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a")
-    graph.add_conditional_edges("a", lambda state: "a", ["a", END])
-    with pytest.raises(MaxIterationsError):
-        asyncio.run(graph.compile(checkpoint_saver=saver, max_iterations=3).ainvoke({}, CONFIG))
-    assert len(saver.list(CONFIG)) == 4
+        make_chain(a=lambda s: next(iter(()))).compile().invoke({})
 
 
 def test_the_thread_is_released_at_the_end():
     saver = MemorySaver(lock_timeout=0)
 
     async def run():
-        return await chain(a=says("a")).compile(checkpoint_saver=saver, release_thread=True).ainvoke({}, CONFIG)
+        return (
+            await make_chain(a=log_node("a")).compile(checkpoint_saver=saver, release_thread=True).ainvoke({}, CONFIG)
+        )
 
     assert asyncio.run(run())["log"] == ["a"]
     assert saver.threads() == ()
@@ -229,7 +190,7 @@ def test_at_the_last_item_the_thread_is_free():
     saver = MemorySaver(lock_timeout=0)
 
     async def run():
-        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
         async for output in compiled.astream({}, CONFIG):
             if isinstance(output, InterruptionMetadata):
                 await compiled.aupdate_state(CONFIG, {"log": "body"})
@@ -243,7 +204,7 @@ def test_a_second_run_of_a_thread_is_refused():
     saver = MemorySaver(lock_timeout=0)
 
     async def run():
-        compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+        compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
         async with aclosing(compiled.astream({}, CONFIG)) as stream:
             await anext(stream)
             with pytest.raises(ThreadBusyError):
@@ -261,14 +222,14 @@ def test_a_node_that_runs_its_own_thread_is_refused_at_once(kind):
     def again_at_once(state):
         return asyncio.run(compiled.ainvoke({}, CONFIG))
 
-    compiled = chain(a=again if kind == "async" else again_at_once).compile(checkpoint_saver=MemorySaver())
+    compiled = make_chain(a=again if kind == "async" else again_at_once).compile(checkpoint_saver=MemorySaver())
     with pytest.raises(GraphRunnerError, match="own thread"):
         asyncio.run(compiled.ainvoke({}, CONFIG))
 
 
 def test_closing_a_stream_stops_at_the_boundary_and_saves(saver):
     async def run():
-        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
         async with aclosing(compiled.astream({}, CONFIG)) as stream:
             assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
         assert stored(saver) == [(START, "a"), ("a", "b")]
@@ -279,7 +240,7 @@ def test_closing_a_stream_stops_at_the_boundary_and_saves(saver):
 
 def test_an_error_thrown_into_a_stream_saves_too(saver):
     async def run():
-        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
         stream = compiled.astream({}, CONFIG)
         await anext(stream)
         await anext(stream)
@@ -312,7 +273,7 @@ def test_cancelling_an_asynchronous_node_stops_before_it(saver):
                 await asyncio.Event().wait()
             return {"log": "b"}
 
-        compiled = chain(a=says("a"), b=waits).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        compiled = make_chain(a=log_node("a"), b=waits).compile(checkpoint_saver=saver, checkpoint_interval=10)
         task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
         await started.wait()
         await cancelled(task)
@@ -335,7 +296,9 @@ def test_cancelling_a_node_in_a_thread_waits_for_it_and_stores_its_step():
         return {"log": "b"}
 
     async def run():
-        compiled = chain(a=says("a"), b=waits, c=says("c")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+        compiled = make_chain(a=log_node("a"), b=waits, c=log_node("c")).compile(
+            checkpoint_saver=saver, checkpoint_interval=10
+        )
         task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
         await asyncio.to_thread(started.wait)
         for _ in range(2):
@@ -371,7 +334,7 @@ class Slow(MemorySaver):
 def test_cancelling_a_put_waits_for_it_and_stores_once():
     async def run():
         saver = Slow()
-        compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver)
+        compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver)
         task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
         await saver.started.wait()
         task.cancel()
@@ -391,7 +354,7 @@ def test_cancelling_while_the_lock_is_awaited_leaves_it_free():
     saver = MemorySaver(lock_timeout=60)
 
     async def run():
-        compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+        compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
         with saver.run_lock(CONFIG):
             task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
             await asyncio.sleep(0)
@@ -416,7 +379,7 @@ def test_a_cancelled_last_step_is_finished():
         assert go_on.wait(60)
 
     async def run():
-        compiled = chain(a=waits).compile(checkpoint_saver=saver)
+        compiled = make_chain(a=waits).compile(checkpoint_saver=saver)
         task = asyncio.create_task(compiled.ainvoke({}, CONFIG))
         await asyncio.to_thread(started.wait)
         task.cancel()
@@ -440,7 +403,7 @@ def test_a_cancelled_node_may_finish_after_all(saver):
             except asyncio.CancelledError:
                 return {"log": "a"}
 
-        task = asyncio.create_task(chain(a=stubborn).compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
+        task = asyncio.create_task(make_chain(a=stubborn).compile(checkpoint_saver=saver).ainvoke({}, CONFIG))
         await started.wait()
         task.cancel()
         return await task
@@ -455,7 +418,7 @@ def test_a_deadline_works():
         await asyncio.Event().wait()
 
     async def run():
-        compiled = chain(a=waits).compile(checkpoint_saver=saver)
+        compiled = make_chain(a=waits).compile(checkpoint_saver=saver)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await compiled.ainvoke({}, CONFIG)

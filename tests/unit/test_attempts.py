@@ -1,25 +1,35 @@
-"""One call with what surrounds it: the order of hooks, retries and timeouts, for every kind of function. Behaviour 18."""
+"""One execution of a node with what surrounds it: hooks, retries and timeouts, for every kind of function. Behaviour 18."""
 
 import asyncio
 import contextvars
 import functools
-import inspect
 import itertools
 import multiprocessing
-import pickle
 import threading
 from concurrent.futures import ProcessPoolExecutor
-from queue import Empty, SimpleQueue
+from dataclasses import dataclass
+from time import monotonic
 
 import pytest
+from hypothesis import assume, given, settings, strategies as st
 
-from graphkit import Command, GraphInterrupt, interrupt
-from graphkit._engine import calls
-from graphkit._engine.calls import compose_call
-from graphkit._plan.retry import RetryPolicy
-from graphkit._plan.topology import Call
-from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
+from graphkit import (
+    END,
+    START,
+    Command,
+    GraphInterrupt,
+    GraphResume,
+    NodeExecutionError,
+    RetryPolicy,
+    StateGraph,
+    StreamingOutput,
+    interrupt,
+)
+from graphkit.compat.go_agents import process_chain
 from graphkit.errors import GraphRunnerError
+from savers import MemorySaver
+from tests.support.graphs import CONFIG, close_at, is_chunk
+from tests.support.sweeps import examples
 
 AT_ONCE = RetryPolicy(initial_delay=0)
 LONG = 60
@@ -27,125 +37,51 @@ LONG = 60
 SHORT = 0.01
 
 
-class Journal:
-    """Keeps what a visit records and tells."""
-
-    def __init__(self):
-        self.kept = {}
-        self.told = []
-
-    def idempotency_key(self, visit):
-        return f"place of {visit.node_id}"
-
-    def find_result(self, visit, key):
-        return key in self.kept, self.kept.get(key)
-
-    def record_result(self, visit, key, value):
-        self.kept[key] = value
-        return value
-
-    def post_event(self, visit, type, data):
-        self.told.append(type)
+# Nodes and hooks of each kind, which log that they ran.
 
 
-@pytest.fixture
-def visit():
-    visit = NodeContext("n", (), frozenset(), journal=Journal())
-    token = CURRENT_NODE_CONTEXT.set(visit)
-    yield visit
-    CURRENT_NODE_CONTEXT.reset(token)
-
-
-# Functions of each kind that say they ran, and hooks of each kind that say when.
-
-
-def functions(log):
+def make_nodes(body):
     def plain(state, config):
-        log.append("node")
-        return {"got": [state, config]}
+        return body(state)
 
     async def later(state, config):
-        log.append("node")
-        return {"got": [state, config]}
+        return body(state)
 
     def chunks(state, config):
-        log.append("node")
         yield "chunk"
-        return {"got": [state, config]}
+        return body(state)
 
     async def later_chunks(state, config):
-        log.append("node")
         yield "chunk"
-        yield Command(update={"got": [state, config]})
+        yield Command(update=body(state))
 
     return {"plain": plain, "later": later, "chunks": chunks, "later_chunks": later_chunks}
 
 
-def hooks(log, name):
+def make_hooks(log, name):
     def plain(node_id, state, config, call):
-        log.append(f"{name}({node_id}, {state}, {config})")
-        result = call()
-        log.append(f"/{name}")
-        return result
+        log.append(name)
+        return call()
 
     async def later(node_id, state, config, call):
-        log.append(f"{name}({node_id}, {state}, {config})")
-        result = await call()
-        log.append(f"/{name}")
-        return result
+        log.append(name)
+        return await call()
 
     def chunks(node_id, state, config, call):
-        log.append(f"{name}({node_id}, {state}, {config})")
-        result = yield from call()
-        log.append(f"/{name}")
-        return result
+        log.append(name)
+        return (yield from call())
 
     async def later_chunks(node_id, state, config, call):
-        log.append(f"{name}({node_id}, {state}, {config})")
+        log.append(name)
         async for chunk in call():
             yield chunk
-        log.append(f"/{name}")
 
     return {"plain": plain, "later": later, "chunks": chunks, "later_chunks": later_chunks}
 
 
 KINDS = ["plain", "later", "chunks", "later_chunks"]
-
-
-def kind_of(result):
-    if inspect.isasyncgen(result):
-        return "later_chunks"
-    if inspect.isgenerator(result):
-        return "chunks"
-    return "later" if inspect.isawaitable(result) else "plain"
-
-
-async def settled(result):
-    """What came of a call: its chunks, and its update."""
-    if inspect.isasyncgen(result):
-        chunks = [chunk async for chunk in result]
-        is_last = chunks and isinstance(chunks[-1], Command)
-        return (chunks[:-1], chunks[-1].update) if is_last else (chunks, None)
-    if inspect.isgenerator(result):
-        chunks = []
-        while True:
-            try:
-                chunks.append(next(result))
-            except StopIteration as end:
-                return chunks, end.value
-    return [], await result if inspect.isawaitable(result) else result
-
-
-def run(call, state="s", config="c"):
-    return asyncio.run(settled_call(call, state, config))
-
-
-async def settled_call(call, state="s", config="c"):
-    assert call.takes_config
-    result = call.function(state, config)
-    promised = {(False, False): "plain", (True, False): "later", (False, True): "chunks", (True, True): "later_chunks"}
-    assert kind_of(result) == promised[call.is_async, call.is_generator]
-    return await settled(result)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+with_and_without_timeout = pytest.mark.parametrize("timeout", [None, LONG])
 
 
 def is_generator(kind):
@@ -156,87 +92,109 @@ def is_async(kind):
     return "later" in kind
 
 
+@dataclass
+class Result:
+    """What a run emitted, where it ended, what its observers saw, and whether only an async run was possible."""
+
+    chunks: list
+    state: dict
+    events: list
+    is_async: bool
+
+    @property
+    def retries(self):
+        return [(event.type, event.data["attempt"]) for event in self.events if event.type.startswith("retry.")]
+
+
+def make_graph(node, *hooks, retry=None, timeout=None):
+    graph = StateGraph({}).add_node("n", node, retry=retry, timeout=timeout, destinations=["other"])
+    for hook in hooks:
+        graph.add_wrap_call_node_hook("n", hook)
+    graph.add_node("other", lambda state: {"other": True})
+    return graph.add_edge(START, "n").add_edge("n", END).add_edge("other", END)
+
+
+async def collect(outputs):
+    return [output async for output in outputs]
+
+
+def run(node, *hooks, events=None, **options):
+    """Run a graph of one node; raise what the node raised."""
+    events = [] if events is None else events
+    compiled = make_graph(node, *hooks, **options).compile(observers=[events.append])
+    is_async_only = bool(compiled.topology.asynchronous)
+    try:
+        if is_async_only:
+            outputs = asyncio.run(collect(compiled.astream({}, CONFIG)))
+        else:
+            outputs = list(compiled.stream({}, CONFIG))
+    except NodeExecutionError as error:
+        raise error.__cause__ from None
+    chunks = [output.chunk for output in outputs if isinstance(output, StreamingOutput)]
+    return Result(chunks, dict(outputs[-1].state), events, is_async_only)
+
+
 # --- Composing --------------------------------------------------------------------------------------------------------
 
 
-def test_with_nothing_to_add_it_is_the_call_itself():
-    call = Call(lambda state: None)
-    assert compose_call(call, "n", (), None, None) is call
-
-
-def can_go_through(hook, *inside):
-    """Whether a hook as written above can: a generator needs chunks inside, of a sort it can go through."""
+def can_wrap(hook, inside):
+    """Whether a hook of this kind can wrap what is inside: a generator needs chunks that it can go through."""
     if hook == "chunks":
         return any(map(is_generator, inside)) and not any(map(is_async, inside))
     return hook != "later_chunks" or any(map(is_generator, inside))
 
 
-NESTS = [
-    (outer, inner, kind)
-    for outer, inner, kind in itertools.product(KINDS, KINDS, KINDS)
-    if can_go_through(inner, kind) and can_go_through(outer, inner, kind)
-]
-
-
-@pytest.mark.sweep(1, of=("retry", "timeout"), in_turn=True)
-@pytest.mark.parametrize(("outer", "inner", "kind"), NESTS)
-@pytest.mark.parametrize(("retry", "timeout"), [(None, None), (AT_ONCE, None), (None, LONG), (AT_ONCE, LONG)])
-def test_hooks_of_every_kind_around_functions_of_every_kind(outer, inner, kind, retry, timeout):  # behaviour 18
+@settings(max_examples=examples(200))
+@given(
+    st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
+    st.sampled_from(KINDS),
+    st.sampled_from([None, AT_ONCE]),
+    st.sampled_from([None, LONG]),
+)
+def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, retry, timeout):  # behaviour 18
+    kinds = [*outer, kind]
+    assume(all(can_wrap(hook, kinds[place + 1 :]) for place, hook in enumerate(outer)))
     log = []
-    wraps = [Call(hooks(log, "outer")[outer]), Call(hooks(log, "inner")[inner])]
-    call = compose_call(Call(functions(log)[kind]), "n", wraps, retry, timeout)
-    assert call.is_async == any(map(is_async, [outer, inner, kind]))
-    assert call.is_generator == any(map(is_generator, [outer, inner, kind]))
-    chunks, update = run(call)
-    assert update == {"got": ["s", "c"]}
-    assert chunks == (["chunk"] if is_generator(kind) else [])
-    assert log[0] == "outer(n, s, c)"  # the first is outermost
-    assert [one for one in log if "/" not in one] == ["outer(n, s, c)", "inner(n, s, c)", "node"]
+    node = make_nodes(lambda state: log.append("node") or {"done": True})[kind]
+    hooks = [make_hooks(log, place)[hook] for place, hook in enumerate(outer)]
+    result = run(node, *hooks, retry=retry, timeout=timeout)
+    assert result.is_async == any(map(is_async, kinds))
+    assert result.chunks == (["chunk"] if is_generator(kind) else [])
+    assert result.state == {"done": True}
+    assert log == [*range(len(outer)), "node"]  # the first is outermost
 
 
 def test_an_update_passes_all_hooks_from_the_inside_out():
-    def adding(word):
-        return Call(lambda node_id, state, config, call: {"log": [*call()["log"], word]})
+    def add(word):
+        return lambda node_id, state, config, call: {"log": [*call()["log"], word]}
 
-    call = compose_call(Call(lambda state: {"log": ["node"]}), "n", [adding("outer"), adding("inner")], AT_ONCE)
-    assert run(call) == ([], {"log": ["node", "inner", "outer"]})
-
-
-def test_a_function_is_called_with_the_config_only_if_it_takes_it():
-    hook = Call(lambda node_id, state, config, call: call())
-    assert run(compose_call(Call(lambda state: state), "n", [hook])) == ([], "s")
-    assert run(compose_call(Call(lambda state, config: config), "n", [hook])) == ([], "c")
+    result = run(lambda state: {"log": ["node"]}, add("outer"), add("inner"), retry=AT_ONCE)
+    assert result.state == {"log": ["node", "inner", "outer"]}
 
 
-@pytest.mark.parametrize("hook_kind", ["plain", "later"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("around", ["plain", "later"])
-def test_a_hook_may_answer_instead(hook_kind, kind, around):
-    log = []
-
+@given(st.sampled_from(["plain", "later"]), st.sampled_from(["plain", "later"]), st.sampled_from(KINDS))
+def test_a_hook_may_answer_instead(around, hook_kind, kind):
     def plain(node_id, state, config, call):
         return {"cached": True}
 
     async def later(node_id, state, config, call):
         return {"cached": True}
 
-    wraps = [Call(hooks(log, "around")[around]), Call({"plain": plain, "later": later}[hook_kind])]
-    call = compose_call(Call(functions(log)[kind]), "n", wraps, AT_ONCE, LONG)
-    assert run(call) == ([], {"cached": True})
-    assert "node" not in log
+    node = make_nodes(lambda state: pytest.fail("the node ran"))[kind]
+    hook = {"plain": plain, "later": later}[hook_kind]
+    result = run(node, make_hooks([], "around")[around], hook, retry=AT_ONCE, timeout=LONG)
+    assert (result.chunks, result.state) == ([], {"cached": True})
 
 
 def test_a_hook_may_answer_nothing_where_chunks_were_foreseen():
     async def hook(node_id, state, config, call):
         return None
 
-    async def all_of(call):
-        return [chunk async for chunk in call.function("s", "c")]
-
-    assert asyncio.run(all_of(compose_call(Call(functions([])["chunks"]), "n", [Call(hook)]))) == []
+    result = run(make_nodes(lambda state: {"done": True})["chunks"], hook)
+    assert (result.chunks, result.state) == ([], {})
 
 
-def test_a_hook_may_hand_out_chunks_where_the_function_has_none():
+def test_a_hook_may_emit_chunks_where_the_function_has_none():
     def hook(node_id, state, config, call):
         yield "begun"
         return call()
@@ -245,28 +203,28 @@ def test_a_hook_may_hand_out_chunks_where_the_function_has_none():
         yield "begun"
         yield Command(update=await call())
 
-    for one in (hook, later_hook):
-        call = compose_call(Call(functions([])["plain"]), "n", [Call(one)], AT_ONCE, LONG)
-        assert run(call) == (["begun"], {"got": ["s", "c"]})
+    for wrap in (hook, later_hook):
+        result = run(lambda state: {"done": True}, wrap, retry=AT_ONCE, timeout=LONG)
+        assert (result.chunks, result.state) == (["begun"], {"done": True})
 
 
 def test_a_hook_may_change_chunks():
-    def numbered(node_id, state, config, call):
+    def number(node_id, state, config, call):
         chunks = call()
-        for number in itertools.count():
+        for position in itertools.count():
             try:
-                yield f"{number}: {next(chunks)}"
+                yield f"{position}: {next(chunks)}"
             except StopIteration as end:
-                return {**end.value, "chunks": number}
+                return {**end.value, "count": position}
 
-    async def upper(node_id, state, config, call):
+    async def shout(node_id, state, config, call):
         async for chunk in await call():
             yield chunk.upper() if isinstance(chunk, str) else chunk
 
-    chunks = functions([])["chunks"]
-    assert run(compose_call(Call(chunks), "n", [Call(numbered)])) == (["0: chunk"], {"got": ["s", "c"], "chunks": 1})
-    wraps = [Call(upper), Call(numbered)]
-    assert run(compose_call(Call(chunks), "n", wraps, AT_ONCE, LONG))[0] == ["0: CHUNK"]
+    node = make_nodes(lambda state: {"done": True})["chunks"]
+    result = run(node, number)
+    assert (result.chunks, result.state) == (["0: chunk"], {"done": True, "count": 1})
+    assert run(node, shout, number, retry=AT_ONCE, timeout=LONG).chunks == ["0: CHUNK"]
 
 
 def test_a_hook_may_return_an_iterator_of_its_own():
@@ -282,34 +240,26 @@ def test_a_hook_may_return_an_iterator_of_its_own():
                 raise StopAsyncIteration
             return self.left.pop(0)
 
-    chunks = functions([])["chunks"]
-    assert run(compose_call(Call(chunks), "n", [Call(lambda n, s, c, call: iter("ab"))])) == (["a", "b"], None)
-    later = functions([])["later_chunks"]
-    assert run(compose_call(Call(later), "n", [Call(lambda n, s, c, call: Letters())])) == (["a", "b"], None)
-    assert run(compose_call(Call(later), "n", [Call(lambda n, s, c, call: iter("ab"))])) == (["a", "b"], None)
+    nodes = make_nodes(lambda state: None)
+    for kind, make in (("chunks", lambda: iter("ab")), ("later_chunks", Letters), ("later_chunks", lambda: iter("ab"))):
+        assert run(nodes[kind], lambda node_id, state, config, call, make=make: make()).chunks == ["a", "b"]
 
 
 def test_a_command_of_a_plain_generator_stays_one_where_it_is_asynchronous():
     def chunks(state):
         yield "chunk"
-        return Command("there", {"x": 1})
+        return Command("other", {"x": 1})
 
-    async def hook(node_id, state, config, call):
-        return await call()
-
-    async def all_of(call):
-        return [chunk async for chunk in call.function("s", "c")]
-
-    call = compose_call(Call(chunks), "n", [Call(hook)])
-    assert asyncio.run(all_of(call)) == ["chunk", Command("there", {"x": 1})]
+    result = run(chunks, make_hooks([], "hook")["later"])
+    assert (result.chunks, result.state) == (["chunk"], {"x": 1, "other": True})
 
 
 def test_nothing_runs_on_the_event_loop_that_may_block_it():
     threads = {}
 
-    def node(state):
+    def node(state, config):
         threads["node"] = threading.get_ident()
-        yield CURRENT_NODE_CONTEXT.get().node_id
+        yield config.thread_id
         threads["next"] = threading.get_ident()
 
     def inner(node_id, state, config, call):
@@ -320,58 +270,49 @@ def test_nothing_runs_on_the_event_loop_that_may_block_it():
         threads["outer"] = threading.get_ident()
         return await call()
 
-    async def in_a_visit(call):
-        CURRENT_NODE_CONTEXT.set(NodeContext("n", (), frozenset()))
-        return await settled_call(call)
-
-    assert asyncio.run(in_a_visit(compose_call(Call(node), "n", [Call(outer), Call(inner)]))) == (["n"], None)
+    assert run(node, outer, inner).chunks == ["t"]
     assert threads["outer"] == threading.get_ident()
     assert threading.get_ident() not in {threads["node"], threads["next"], threads["inner"]}
 
 
-RAISED = [ValueError("no"), StopIteration(3), GraphInterrupt("q"), KeyboardInterrupt()]
-
-
-@pytest.mark.parametrize("raised", RAISED)
-def test_what_is_raised_on_the_thread_of_an_attempt_comes_through(raised):
-    with pytest.raises(type(raised)) as seen:
-        compose_call(Call(raising(raised)), "n", [], None, LONG).function("s", "c")
-    assert seen.value is raised
-
-
-@pytest.mark.parametrize("raised", RAISED)
+@pytest.mark.parametrize("raised", [ValueError("no"), StopIteration(3), KeyboardInterrupt()])
 def test_what_is_raised_on_a_thread_comes_through(raised):
-    # No coroutine can raise a StopIteration, as Python has it; but nobody waits for ever.
+    def node(state):
+        raise raised
+
+    with pytest.raises(type(raised)) as caught:
+        run(node, timeout=LONG)
+    assert caught.value is raised
+
+    # No coroutine can raise a StopIteration, as Python has it; but the hook does not wait for ever.
     expected = RuntimeError if isinstance(raised, StopIteration) else type(raised)
 
     async def hook(node_id, state, config, call):
-        with pytest.raises(expected) as seen:
+        with pytest.raises(expected) as caught:
             await call()
-        return seen.value
+        assert raised in {caught.value, caught.value.__cause__}
+        return {"done": True}
 
-    error = run(compose_call(Call(raising(raised)), "n", [Call(hook)]))[1]
-    assert raised in {error, error.__cause__}
+    assert run(node, hook).state == {"done": True}
 
 
 def test_a_cancellation_waits_for_a_thread():
-    started, free, log = threading.Event(), threading.Event(), []
+    started, released, log = threading.Event(), threading.Event(), []
 
     def node(state):
         started.set()
-        assert free.wait(LONG)
+        assert released.wait(LONG)
         log.append("node ended")
 
-    async def hook(node_id, state, config, call):
-        return await call()
-
     async def cancel():
-        task = asyncio.ensure_future(compose_call(Call(node), "n", [Call(hook)]).function("s", "c"))
+        compiled = make_graph(node, make_hooks([], "hook")["later"]).compile()
+        task = asyncio.ensure_future(compiled.ainvoke({}))
         await asyncio.to_thread(started.wait, LONG)
         for _ in range(2):  # once is as good as twice
             task.cancel()
             await asyncio.sleep(0)
         assert not task.done()
-        free.set()
+        released.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         log.append("cancelled")
@@ -380,262 +321,269 @@ def test_a_cancellation_waits_for_a_thread():
     assert log == ["node ended", "cancelled"]
 
 
-@pytest.mark.parametrize("timeout", [None, LONG])
-@pytest.mark.parametrize("kind", ["plain", "later", "chunks"])
-def test_a_stream_that_is_closed_closes_everything_inside(kind, timeout):
+@with_and_without_timeout
+@pytest.mark.parametrize(
+    ("kind", "hook"), [("chunks", "plain"), ("chunks", "chunks"), ("chunks", "later"), ("later_chunks", "plain")]
+)
+def test_a_stream_that_is_closed_closes_everything_inside_and_is_not_retried(kind, hook, timeout):
     log = []
 
-    def node(state):
+    def chunks(state):
         try:
             yield 1
         finally:
             log.append("closed")
 
-    def hook(node_id, state, config, call):
-        yield from call()
-
-    wraps = {"plain": [], "chunks": [Call(hook)], "later": [Call(hooks(log, "outer")["later"])]}[kind]
-    call = compose_call(Call(node), "n", wraps, AT_ONCE, timeout)
-
-    async def close():
-        stream = call.function("s", "c")
-        if call.is_async:
-            assert await anext(stream) == 1
-            await stream.aclose()
-        else:
-            assert next(stream) == 1
-            stream.close()
-        assert log[-1] == "closed"
-
-    asyncio.run(close())
-
-
-@pytest.mark.parametrize("timeout", [None, LONG])
-def test_an_asynchronous_stream_that_is_closed_closes_everything_inside(timeout):
-    log = []
-
-    async def node(state):
+    async def later_chunks(state):
         try:
             yield 1
         finally:
             log.append("closed")
 
-    async def close():
-        call = compose_call(Call(node), "n", [Call(hooks(log, "outer")["plain"])], AT_ONCE, timeout)
-        stream = call.function("s", "c")
-        assert await anext(stream) == 1
-        await stream.aclose()
-        assert log[-1] == "closed"
-
-    asyncio.run(close())
-
-
-def test_what_is_thrown_into_a_stream_closes_everything_inside():
-    log = []
-
-    def node(state):
-        try:
-            yield 1
-        finally:
-            log.append("closed")
-
-    async def throw():
-        stream = compose_call(Call(node), "n", [Call(hooks(log, "outer")["later"])]).function("s", "c")
-        assert await anext(stream) == 1
-        with pytest.raises(KeyError, match="mine") as held:  # noqa: F841 - holds the frames that hold the generator
-            await stream.athrow(KeyError("mine"))
-        assert log[-1] == "closed"
-
-    asyncio.run(throw())
+    node = {"chunks": chunks, "later_chunks": later_chunks}[kind]
+    compiled = make_graph(node, make_hooks([], "hook")[hook], retry=AT_ONCE, timeout=timeout).compile()
+    for how in ("async",) if compiled.topology.asynchronous else ("async", "sync"):
+        log.clear()
+        close_at(compiled, is_chunk, {}, how=how)
+        assert log == ["closed"]
 
 
 # --- Retries ----------------------------------------------------------------------------------------------------------
 
 
-def flaky(kind, failures, log):
-    """A function of a kind that fails so many times, with the visit's attempt in the log."""
+class Failing:
+    """The body of a node that raises the errors in turn, then counts its calls in the update."""
 
-    def body():
-        visit = CURRENT_NODE_CONTEXT.get()
-        log.append(visit.attempt if visit else None)
-        if len(log) <= failures:
-            raise ValueError(f"failure {len(log)}")
-        return {"ran": len(log)}
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.calls = 0
 
-    def plain(state):
-        return body()
-
-    async def later(state):
-        return body()
-
-    def chunks(state):
-        yield "chunk"
-        return body()
-
-    async def later_chunks(state):
-        yield "chunk"
-        yield Command(update=body())
-
-    return Call({"plain": plain, "later": later, "chunks": chunks, "later_chunks": later_chunks}[kind])
+    def __call__(self, state):
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return {"calls": self.calls}
 
 
-@pytest.mark.parametrize("timeout", [None, LONG])
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, visit):  # behaviour 18, G26
-    attempts, log = [], []
-    hook = Call(hooks(log, "hook")["plain"])
-    chunks, update = run(compose_call(flaky(kind, 2, attempts), "n", [hook], AT_ONCE, timeout))
-    assert (attempts, update) == ([1, 2, 3], {"ran": 3})
-    assert visit.attempt == 3  # H35: the engine tells a clean step by this
-    assert chunks == (["chunk"] * 3 if is_generator(kind) else [])
-    assert log == ["hook(n, s, c)", "/hook"]
-    assert visit.journal.told == ["retry.attempt", "retry.attempt"]
+def as_option(policy):
+    return [], policy
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_a_visit_it_is_run_again_too(kind):
-    attempts = []
-    assert run(compose_call(flaky(kind, 2, attempts), "n", [], AT_ONCE, LONG))[1] == {"ran": 3}
-    assert attempts == [None, None, None]
+def as_hook(policy):
+    return [policy.as_hook()], None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_last_failure_comes_out(kind, visit):
-    with pytest.raises(ValueError, match="failure 3"):
-        run(compose_call(flaky(kind, 9, []), "n", [], AT_ONCE, LONG))
-    assert visit.journal.told == ["retry.attempt", "retry.attempt", "retry.exhausted"]
+both_ways = pytest.mark.parametrize("use", [as_option, as_hook])
 
 
-def test_a_policy_as_a_hook_retries_the_hooks_inside_it(visit):  # behaviour 18
-    attempts, log = [], []
-    wraps = [Call(hooks(log, "outer")["plain"]), Call(AT_ONCE.as_hook()), Call(hooks(log, "inner")["plain"])]
-    assert run(compose_call(flaky("plain", 1, attempts), "n", wraps))[1] == {"ran": 2}
-    assert attempts == [1, 2]
-    assert log == ["outer(n, s, c)", "inner(n, s, c)", "inner(n, s, c)", "/inner", "/outer"]
+@both_ways
+@with_and_without_timeout
+@every_kind
+def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, use):  # behaviour 18, G26
+    policy = RetryPolicy(max_attempts=4, initial_delay=0.002, jitter=False)
+    failing, log = Failing(ValueError("one"), KeyError("two")), []
+    hooks, retry = use(policy)
+    hook = make_hooks(log, "hook")["plain"]
+    started = monotonic()
+    result = run(make_nodes(failing)[kind], hook, *hooks, retry=retry, timeout=timeout)
+    assert monotonic() - started >= 0.006
+    assert result.state == {"calls": 3}
+    # A generator starts over, so what it emitted comes again.
+    assert result.chunks == (["chunk"] * 3 if is_generator(kind) else [])
+    assert log == ["hook"]
+    assert [dict(event.data) for event in result.events if event.type == "retry.attempt"] == [
+        {"attempt": 1, "delay": 0.002, "error_type": "ValueError", "error": "one"},
+        {"attempt": 2, "delay": 0.004, "error_type": "KeyError", "error": "'two'"},
+    ]
 
 
-def test_a_policy_inside_a_policy_counts_all_attempts(visit):
-    attempts = []
+@both_ways
+@every_kind
+def test_the_last_failure_is_raised(kind, use):  # behaviour 18
+    last = ValueError("last")
+    failing, events = Failing(ValueError("first"), last, ValueError("never")), []
+    hooks, retry = use(RetryPolicy(max_attempts=2, initial_delay=0))
+    with pytest.raises(ValueError, match="last") as raised:
+        run(make_nodes(failing)[kind], *hooks, retry=retry, events=events)
+    assert raised.value is last
+    assert failing.calls == 2
+    (exhausted,) = [event for event in events if event.type == "retry.exhausted"]
+    assert dict(exhausted.data) == {"attempt": 2, "error_type": "ValueError", "error": "last"}
+
+
+@both_ways
+@every_kind
+def test_another_failure_is_raised_at_once(kind, use):
+    failing, events = Failing(ValueError("again"), KeyError("not this"), ValueError("never")), []
+    hooks, retry = use(AT_ONCE.replace(retry_on=ValueError))
+    with pytest.raises(KeyError):
+        run(make_nodes(failing)[kind], *hooks, retry=retry, events=events)
+    assert failing.calls == 2
+    # There were attempts left.
+    assert [event.type for event in events if event.type.startswith("retry.")] == ["retry.attempt"]
+
+
+def test_a_failing_predicate_is_an_error_of_its_own():
+    graph = make_graph(lambda state: {}["missing"], retry=RetryPolicy(retry_on=lambda error: 1 / 0))
+    with pytest.raises(NodeExecutionError, match="ZeroDivisionError") as raised:
+        graph.compile().invoke({})
+    assert isinstance(raised.value.__cause__.__context__, KeyError)
+
+
+def test_what_is_sometimes_asynchronous_is_retried_too():
+    nodes = make_nodes(Failing(ValueError("in the coroutine"), ValueError("at once")))
+    kinds = iter(["later", "plain", "plain"])
+
+    def node(state, config):
+        kind = next(kinds)
+        return nodes[kind](state, config)
+
+    assert asyncio.run(make_graph(node, AT_ONCE.as_hook()).compile().ainvoke({})) == {"calls": 3}
+
+
+def test_a_policy_as_a_hook_retries_the_hooks_inside_it():  # behaviour 18
+    log = []
+    hooks = [make_hooks(log, "outer")["plain"], AT_ONCE.as_hook(), make_hooks(log, "inner")["plain"]]
+    result = run(make_nodes(Failing(ValueError()))["plain"], *hooks)
+    assert result.state == {"calls": 2}
+    assert log == ["outer", "inner", "inner"]
+
+
+def test_a_policy_inside_a_policy():
     twice = RetryPolicy(initial_delay=0, max_attempts=2)
-    run(compose_call(flaky("plain", 3, attempts), "n", [Call(twice.as_hook())], twice))
-    assert attempts == [1, 2, 3, 4]
+    result = run(make_nodes(Failing(*[ValueError()] * 3))["plain"], twice.as_hook(), retry=twice)
+    assert result.state == {"calls": 4}
+    assert result.retries == [
+        ("retry.attempt", 1),
+        ("retry.exhausted", 2),
+        ("retry.attempt", 1),
+        ("retry.attempt", 1),
+    ]
 
 
-def test_a_hook_may_call_again_by_itself(visit):
-    attempts = []
-
-    def stubborn(node_id, state, config, call):
+def test_a_hook_may_call_again_by_itself():
+    def insist(node_id, state, config, call):
         while True:
             try:
                 return call()
             except ValueError:
-                visit.outputs.append("sorry")
+                pass
 
-    assert run(compose_call(flaky("plain", 2, attempts), "n", [Call(stubborn)]))[1] == {"ran": 3}
-    assert attempts == [1, 2, 3]
+    assert run(make_nodes(Failing(ValueError(), ValueError()))["plain"], insist).state == {"calls": 3}
 
 
-@pytest.mark.parametrize("timeout", [None, LONG])
-def test_a_failed_attempt_takes_back_what_it_dispatched(visit, timeout):
-    def node(state):
-        now = CURRENT_NODE_CONTEXT.get()
-        now.outputs.append(f"from attempt {now.attempt}")
-        if now.attempt < 3:
+@with_and_without_timeout
+def test_a_failed_attempt_takes_back_what_it_dispatched(timeout):
+    attempts = itertools.count(1)
+
+    def node(state, config):
+        attempt = next(attempts)
+        config.dispatch(f"from attempt {attempt}")
+        if attempt < 3:
             raise ValueError
 
     def hook(node_id, state, config, call):
-        visit.outputs.append("from the hook")
+        config.dispatch("before")
         call()
-        visit.outputs.append("after")
+        config.dispatch("after")
 
-    run(compose_call(Call(node), "n", [Call(hook)], AT_ONCE, timeout))
-    assert visit.outputs == ["from the hook", "from attempt 3", "after"]
+    assert run(node, hook, retry=AT_ONCE, timeout=timeout).chunks == ["before", "from attempt 3", "after"]
 
 
-@pytest.mark.parametrize("timeout", [None, LONG])
-@pytest.mark.parametrize("policy_is_outside", [False, True])
-def test_each_attempt_is_answered_from_where_it_began(timeout, policy_is_outside):
-    failed, heard = [], []
+@both_ways
+@with_and_without_timeout
+def test_each_attempt_is_answered_from_where_it_began(timeout, use):
+    heard, failures = [], []
 
     def node(state):
         heard.append(("node", interrupt("b"), interrupt("c")))
-        if not failed:
-            failed.append(1)
+        if not failures:
+            failures.append(1)
             raise ValueError
 
-    def asking(node_id, state, config, call):
+    def ask(node_id, state, config, call):
         heard.append(("hook", interrupt("a")))
         return call()
 
-    visit = NodeContext("n", ("A", "B", "C"), frozenset())
-    token = CURRENT_NODE_CONTEXT.set(visit)
-    try:
-        wraps = [Call(AT_ONCE.as_hook()), Call(asking)] if policy_is_outside else [Call(asking)]
-        run(compose_call(Call(node), "n", wraps, None if policy_is_outside else AT_ONCE, timeout))
-    finally:
-        CURRENT_NODE_CONTEXT.reset(token)
-    asked, told = ("hook", "A"), ("node", "B", "C")
-    assert heard == ([asked, told, asked, told] if policy_is_outside else [asked, told, told])
-    assert visit.interrupt_calls == 3
+    hooks, retry = use(AT_ONCE)
+    graph = make_graph(node, *hooks, ask, retry=retry, timeout=timeout).compile(checkpoint_saver=MemorySaver())
+    graph.invoke({}, CONFIG)
+    graph.invoke(GraphResume("A"), CONFIG)
+    graph.invoke(GraphResume("B"), CONFIG)
+    heard.clear()
+    graph.invoke(GraphResume("C"), CONFIG)
+    of_hook, of_node = ("hook", "A"), ("node", "B", "C")
+    assert heard == ([of_hook, of_node] * 2 if use is as_hook else [of_hook, of_node, of_node])
 
 
-@pytest.mark.parametrize("timeout", [None, LONG])
+@with_and_without_timeout
 @pytest.mark.parametrize("raised", [GraphInterrupt("q"), KeyboardInterrupt(), SystemExit(1)])
-def test_a_stop_is_not_retried(visit, raised, timeout):
+def test_a_stop_is_not_retried(raised, timeout):
     runs = []
 
     def node(state):
         runs.append(1)
         raise raised
 
-    with pytest.raises(type(raised)) as seen:
-        compose_call(Call(node), "n", [], RetryPolicy(), timeout).function("s", "c")
-    assert seen.value is raised
-    assert (len(runs), visit.journal.told) == (1, [])
+    graph = make_graph(node, retry=RetryPolicy(), timeout=timeout).compile(checkpoint_saver=MemorySaver())
+    if isinstance(raised, GraphInterrupt):
+        graph.invoke({}, CONFIG)
+    else:
+        with pytest.raises(type(raised)):
+            graph.invoke({}, CONFIG)
+    assert len(runs) == 1
 
 
-def test_a_question_is_counted_in_an_attempt_with_a_timeout(visit):
-    with pytest.raises(GraphInterrupt):
-        compose_call(Call(lambda state: interrupt("q")), "n", [], AT_ONCE, LONG).function("s", "c")
-    assert visit.interrupt_calls == 1
+def test_executions_of_a_node_count_their_own_attempts():
+    failing = Failing(ValueError())
+    result = run(make_nodes(failing)["plain"], retry=AT_ONCE)
+    failing.errors.append(ValueError())
+    assert result.retries == run(make_nodes(failing)["plain"], retry=AT_ONCE).retries == [("retry.attempt", 1)]
 
 
-def test_calls_do_not_know_of_each_other(visit):
-    attempts = []
-    call = compose_call(flaky("plain", 1, attempts), "n", [], AT_ONCE)
-    run(call)
-    CURRENT_NODE_CONTEXT.set(NodeContext("n", (), frozenset()))
-    run(call)
-    assert attempts == [1, 2, 1]
+def test_a_cancelled_delay_ends_the_retries():
+    failing = Failing(ValueError("one"))
+    compiled = make_graph(make_nodes(failing)["later"], retry=RetryPolicy(initial_delay=LONG)).compile()
+
+    async def cancel():
+        task = asyncio.ensure_future(compiled.ainvoke({}))
+        while failing.calls == 0:  # noqa: ASYNC110 - turns of the loop, not a wait
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert failing.calls == 1
 
 
 # --- Timeouts ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def late():
-    """What makes a plain function late; it ends with the test."""
+def released():
+    """What a plain function that is too late waits for; set when the test ends."""
     before = set(threading.enumerate())
-    free = threading.Event()
-    yield free
-    free.set()
+    event = threading.Event()
+    yield event
+    event.set()
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("graphkit-"):
             thread.join(LONG)
 
 
-def slow(kind, free):
-    """A function of a kind that is late, after a chunk if it has chunks."""
+def make_late(kind, released):
+    """A function of a kind that is too late, after a chunk if it has chunks."""
 
     def plain(state):
-        free.wait(LONG)
+        released.wait(LONG)
 
     async def later(state):
         await asyncio.sleep(LONG)
 
     def chunks(state):
         yield "chunk"
-        free.wait(LONG)
+        released.wait(LONG)
         yield "late"
 
     async def later_chunks(state):
@@ -643,154 +591,91 @@ def slow(kind, free):
         await asyncio.sleep(LONG)
         yield "late"
 
-    return Call({"plain": plain, "later": later, "chunks": chunks, "later_chunks": later_chunks}[kind])
+    return {"plain": plain, "later": later, "chunks": chunks, "later_chunks": later_chunks}[kind]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_attempt_that_is_late_fails(kind, late):
+@pytest.mark.parametrize("retry", [None, AT_ONCE.replace(retry_on=TimeoutError)])
+@every_kind
+def test_an_attempt_that_is_late_fails_and_is_retried_as_any_error_is(kind, retry, released):
+    events = []
     with pytest.raises(TimeoutError, match=r"node 'n' took longer than its timeout of 0\.01 s"):
-        run(compose_call(slow(kind, late), "n", [], None, SHORT))
+        run(make_late(kind, released), retry=retry, timeout=SHORT, events=events)
+    retries = [event.type for event in events if event.type.startswith("retry.")]
+    assert retries == ([] if retry is None else ["retry.attempt", "retry.attempt", "retry.exhausted"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_lateness_is_retried_as_any_error_is(kind, late, visit):
-    with pytest.raises(TimeoutError, match="node 'n'"):
-        run(compose_call(slow(kind, late), "n", [], AT_ONCE.replace(retry_on=TimeoutError), SHORT))
-    assert visit.attempt == 3
-    assert visit.journal.told == ["retry.attempt", "retry.attempt", "retry.exhausted"]
+def test_an_awaitable_that_could_not_be_foreseen_is_late_too(released):
+    node = functools.partial(lambda function, state: function(state), make_late("later", released))
+    compiled = make_graph(node, retry=AT_ONCE, timeout=SHORT).compile()
+    with pytest.raises(NodeExecutionError, match="node 'n' took longer"):
+        asyncio.run(compiled.ainvoke({}))
 
 
-def test_each_attempt_has_the_whole_time(monkeypatch):
-    allowed = []
+def test_each_attempt_has_the_whole_time(released):
+    late = iter([True])
 
-    class FirstIsLate(SimpleQueue):
-        def get(self, timeout=None):
-            if timeout is not None:
-                allowed.append(timeout)
-                if len(allowed) == 1:
-                    raise Empty
-            return super().get(timeout=timeout)
+    def node(state):
+        if next(late, False):
+            released.wait(LONG)
+        return {"done": True}
 
-    monkeypatch.setattr(calls, "SimpleQueue", FirstIsLate)
-    assert run(compose_call(Call(lambda state: {"done": True}), "n", [], AT_ONCE, LONG)) == ([], {"done": True})
-    assert allowed == [LONG, LONG]
+    assert run(node, retry=AT_ONCE, timeout=0.5).state == {"done": True}
 
 
-def test_a_late_attempt_is_cancelled_and_may_tidy_up():
+def test_a_late_attempt_is_cancelled_and_may_clean_up():
     log = []
 
     async def node(state):
         try:
             await asyncio.sleep(LONG)
         finally:
-            log.append("tidied")
+            log.append("cleaned up")
 
     with pytest.raises(TimeoutError, match="node 'n'"):
-        run(compose_call(Call(node), "n", [], None, SHORT))
-    assert log == ["tidied"]
+        run(node, timeout=SHORT)
+    assert log == ["cleaned up"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_a_function_may_raise_a_timeout_of_its_own(kind):
     own = TimeoutError("mine")
-    calls = {
-        "plain": raising(own),
-        "later": later_raising(own),
-        "chunks": chunks_raising(own),
-        "later_chunks": later_chunks_raising(own),
-    }
     with pytest.raises(TimeoutError) as raised:
-        run(compose_call(Call(calls[kind]), "n", [], None, LONG))
+        run(make_nodes(Failing(own))[kind], timeout=LONG)
     assert raised.value is own
 
 
-def raising(error):
-    def node(state):
-        raise error
-
-    return node
-
-
-def later_raising(error):
-    async def node(state):
-        raise error
-
-    return node
-
-
-def chunks_raising(error):
-    def node(state):
-        yield 1
-        raise error
-
-    return node
-
-
-def later_chunks_raising(error):
-    async def node(state):
-        yield 1
-        raise error
-
-    return node
-
-
-def test_an_awaitable_that_could_not_be_foreseen_is_late_and_retried_too(late):
-    slow_one = slow("later", late).function
-    call = compose_call(Call(functools.partial(lambda f, state: f(state), slow_one)), "n", [], AT_ONCE, SHORT)
-    assert not call.is_async
-
-    async def awaited():
-        return await call.function("s", "c")
-
-    with pytest.raises(TimeoutError, match="node 'n'"):
-        asyncio.run(awaited())
-
-
-def test_what_is_done_with_the_chunks_takes_no_time_of_the_generator(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """The time in seconds, which only the test lets pass."""
     now = [0.0]
-    monkeypatch.setattr(calls, "monotonic", lambda: now[0])
-    stream = compose_call(Call(functions([])["chunks"]), "n", [], None, LONG).function("s", "c")
-    assert next(stream) == "chunk"
-    now[0] += 10 * LONG
-    with pytest.raises(StopIteration):
-        next(stream)
+    monkeypatch.setattr("graphkit._engine.calls.monotonic", lambda: now[0])
+    return now
 
 
-def test_the_time_of_a_generator_is_that_of_all_its_chunks(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(calls, "monotonic", lambda: now[0])
+def test_what_is_done_with_the_chunks_takes_no_time_of_the_generator(clock):
+    compiled = make_graph(make_nodes(lambda state: {"done": True})["chunks"], timeout=LONG).compile()
+    for output in compiled.stream({}):
+        if isinstance(output, StreamingOutput):
+            clock[0] += 10 * LONG
+    assert output.state == {"done": True}
 
-    def node(state):
+
+def test_the_time_of_a_generator_is_that_of_all_its_chunks(clock):
+    def chunks(state):
         for chunk in range(3):
-            now[0] += 25
+            clock[0] += 25
             yield chunk
 
-    stream = compose_call(Call(node), "n", [], None, LONG).function("s", "c")
-    assert [next(stream), next(stream), next(stream)] == [0, 1, 2]  # 75 seconds: none is left for the end
-    with pytest.raises(TimeoutError, match="of 60 s"):
-        next(stream)
-
-
-def test_the_time_of_an_asynchronous_generator_is_that_of_all_its_chunks_too(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(calls, "monotonic", lambda: now[0])
-
-    async def node(state):
-        for chunk in range(4):
+    async def later_chunks(state):
+        for chunk in range(3):
             await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            now[0] += 25
+            clock[0] += 25
             yield chunk
+        await asyncio.Event().wait()
 
-    async def some():
-        stream = compose_call(Call(node), "n", [], None, LONG).function("s", "c")
-        seen = [await anext(stream), await anext(stream), await anext(stream)]
-        now[0] += 10 * LONG
-        with pytest.raises(TimeoutError, match="of 60 s"):
-            await anext(stream)
-        return seen
-
-    assert asyncio.run(some()) == [0, 1, 2]
+    for node in (chunks, later_chunks):
+        with pytest.raises(TimeoutError, match="of 60 s"):  # 75 seconds: none is left for the end
+            run(node, timeout=LONG)
 
 
 def test_a_generator_stays_on_one_thread_and_in_one_context():
@@ -804,89 +689,67 @@ def test_a_generator_stays_on_one_thread_and_in_one_context():
         yield
         seen.append((threading.get_ident(), variable.get()))
 
-    run(compose_call(Call(node), "n", [], None, LONG))
-    (first, before), (second, after) = seen
-    assert (first == second, before, after, variable.get()) == (True, "around", "inside", "around")
-    assert first != threading.get_ident()
+    run(node, timeout=LONG)
+    (first_thread, first_value), (second_thread, second_value) = seen
+    assert first_thread == second_thread != threading.get_ident()
+    assert (first_value, second_value, variable.get()) == ("around", "inside", "around")
 
 
-def test_a_late_attempt_records_and_dispatches_nothing_more(visit, monkeypatch):
-    recorded, given_up, went_on, heard = threading.Event(), threading.Event(), threading.Event(), []
+def test_a_late_attempt_records_and_dispatches_nothing_more():
+    failed, ended, refused = threading.Event(), threading.Event(), []
 
-    class Late(SimpleQueue):
-        def get(self, timeout=None):
-            if timeout is None:
-                return super().get()
-            assert recorded.wait(LONG)
-            raise Empty
-
-    monkeypatch.setattr(calls, "SimpleQueue", Late)
-
-    def node(state):
-        mine = CURRENT_NODE_CONTEXT.get()
-        mine.journal.record_result(mine, "in time", 1)
-        mine.post_event("custom", {})
-        mine.outputs.append("never seen")
-        recorded.set()
-        given_up.wait(LONG)
-        mine.outputs.append("late")
-        mine.post_event("late", {})
-        for late in (
-            lambda: mine.journal.record_result(mine, "late", 2),
-            lambda: mine.journal.find_result(mine, "in time"),
-        ):
+    def node(state, config):
+        config.once("in time", lambda: config.idempotency_key)
+        config.dispatch("never emitted")
+        for key in ("late", "in time"):
             try:
-                late()
+                config.once(key, lambda: failed.wait(LONG))
             except GraphRunnerError as error:
-                heard.append((error.node_id, str(error)))
-        went_on.set()
+                refused.append((error.node_id, str(error)))
+        config.dispatch("late")
+        ended.set()
 
-    with pytest.raises(TimeoutError):
-        compose_call(Call(node), "n", [], None, SHORT).function("s", "c")
-    given_up.set()
-    assert went_on.wait(LONG)
-    assert visit.journal.kept == {"in time": 1}
-    assert (visit.journal.told, visit.outputs) == (["custom"], [])
-    assert heard == [("n", "this attempt of node 'n' is over: nothing more is recorded for it")] * 2
-
-
-def test_an_attempt_in_time_records_and_dispatches(visit):
-    def node(state):
-        mine = CURRENT_NODE_CONTEXT.get()
-        mine.outputs.append("one")
-        yield mine.journal.record_result(mine, "key", 1)
-        mine.outputs.append("two")
-        yield mine.journal.find_result(mine, "key")
-        yield mine.journal.idempotency_key(mine)
-
-    stream = compose_call(Call(node), "n", [], None, LONG).function("s", "c")
-    assert (next(stream), visit.outputs) == (1, ["one"])
-    assert (next(stream), visit.outputs) == ((True, 1), ["one", "two"])
-    assert next(stream) == "place of n"
-    stream.close()
+    saver = MemorySaver()
+    compiled = make_graph(node, timeout=0.5).compile(checkpoint_saver=saver)
+    outputs = []
+    with pytest.raises(NodeExecutionError, match="took longer"):
+        outputs.extend(compiled.stream({}, CONFIG))
+    failed.set()
+    assert ended.wait(LONG)
+    recorded = [value for key, value in saver.get_writes(CONFIG).items() if key.startswith("once:")]
+    assert len(recorded) == 1
+    assert isinstance(recorded[0], str)
+    assert not [output for output in outputs if isinstance(output, StreamingOutput)]
+    assert refused == [("n", "this attempt of node 'n' is over: nothing more is recorded for it")] * 2
 
 
-def test_a_late_generator_is_left_alone(late):
+def test_an_attempt_in_time_posts_its_events():
+    result = run(process_chain(lambda value: {"done": True}), timeout=LONG)
+    assert "chain.complete" in [event.type for event in result.events]
+
+
+def test_a_late_generator_is_left_alone(released):
     ended = threading.Event()
 
     def node(state):
         try:
-            late.wait(LONG)
+            released.wait(LONG)
             yield "late"
         finally:
             ended.set()
 
     with pytest.raises(TimeoutError):
-        run(compose_call(Call(node), "n", [], None, SHORT))
+        run(node, timeout=SHORT)
     assert not ended.is_set()
-    late.set()
+    released.set()
     assert ended.wait(LONG)  # its thread ends with it
 
 
 def test_no_thread_is_left_behind():
     before = set(threading.enumerate())
-    call = compose_call(Call(lambda state: threading.current_thread()), "n", [], None, LONG)
-    thread = call.function("s", "c")
+    threads = []
+    run(lambda state: threads.append(threading.current_thread()), timeout=LONG)
+    (thread,) = threads
     thread.join(LONG)
     assert thread.daemon
     assert set(threading.enumerate()) <= before
@@ -895,19 +758,18 @@ def test_no_thread_is_left_behind():
 # --- In another process -----------------------------------------------------------------------------------------------
 
 
-def fails_first(state, config, calls=itertools.count(1)):  # noqa: B008 - counts in the process it runs in
+def fail_twice(state, config, calls=itertools.count(1)):  # noqa: B008 - counts in the process it runs in
     if next(calls) < 3:
         raise ValueError
-    return {"got": [state, config], "visit": CURRENT_NODE_CONTEXT.get()}
+    return {"seen": [state["x"], config.thread_id]}
 
 
-def outermost(node_id, state, config, call):
+def note_node(node_id, state, config, call):
     return {**call(), "by": node_id}
 
 
 def test_a_composed_call_travels_to_another_process():  # behaviour 18
-    call = compose_call(Call(fails_first), "n", [Call(outermost)], AT_ONCE, LONG)
-    assert pickle.loads(pickle.dumps(call)).takes_config
+    graph = make_graph(fail_twice, note_node, retry=AT_ONCE, timeout=LONG)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        result = pool.submit(call.function, {"x": 1}, "c").result(LONG)
-    assert result == {"got": [{"x": 1}, "c"], "visit": None, "by": "n"}
+        state = graph.compile(executor=pool).invoke({"x": 1}, CONFIG)
+    assert state == {"x": 1, "seen": [1, "t"], "by": "n"}

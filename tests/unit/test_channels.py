@@ -6,21 +6,10 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import (
-    END,
-    REMOVE,
-    RESET,
-    START,
-    AppenderChannel,
-    Channel,
-    Channels,
-    RemoveByHash,
-    RemoveIdentifier,
-    ReplaceAllWith,
-    StateGraph,
-)
-from graphkit._values.frozen import freeze
+from graphkit import REMOVE, RESET, AppenderChannel, Channel, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith
+from graphkit.values import freeze
 from savers import MemorySaver
+from tests.support.graphs import make_chain
 
 
 class AtEvenPlaces(RemoveIdentifier):
@@ -147,7 +136,7 @@ class Point:
 
 def strictly_in(item, items):
     """The plain meaning: equal, and of one type."""
-    return any(type(one) is type(item) and one == item for one in items)
+    return any(type(each) is type(item) and each == item for each in items)
 
 
 @given(st.lists(st.lists(elements(), max_size=6), max_size=12), st.sampled_from([0, 48, 49, 50, 70]))
@@ -159,12 +148,13 @@ def test_a_long_list_without_duplicates_is_what_comparing_all_would_make(updates
             if not strictly_in(item, plain):
                 plain.append(item)
         lists.append(freeze(channel.update("k", lists[-1], update)))
-        assert [(type(one), one) for one in lists[-1]] == [(type(freeze(one)), one) for one in plain]
+        assert [(type(each), each) for each in lists[-1]] == [(type(freeze(each)), each) for each in plain]
 
 
 def test_messages_that_are_mappings_are_not_repeated_either():
-    graph = StateGraph({"log": Channels.appender()}).add_node("a", lambda state: {"log": {"role": "user", "n": [1]}})
-    app = graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=MemorySaver())
+    app = make_chain({"log": Channels.appender()}, a=lambda state: {"log": {"role": "user", "n": [1]}}).compile(
+        checkpoint_saver=MemorySaver()
+    )
     for _ in range(3):
         last = app.invoke({})
     assert last["log"] == [{"role": "user", "n": [1]}]

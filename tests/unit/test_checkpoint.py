@@ -28,9 +28,9 @@ def test_what_is_filled_in():
 
 def test_ids_are_of_version_7_and_differ_in_their_random_part():
     with ThreadPoolExecutor(4) as threads:
-        ids = [UUID(one) for one in threads.map(lambda _: generate_id(), range(2000))]
-    assert {(one.version, one.variant) for one in ids} == {(7, RFC_4122)}
-    assert len({random_part(str(one)) for one in ids}) == 2000
+        ids = [UUID(thread) for thread in threads.map(lambda _: generate_id(), range(2000))]
+    assert {(each.version, each.variant) for each in ids} == {(7, RFC_4122)}
+    assert len({random_part(str(each)) for each in ids}) == 2000
 
 
 def test_each_id_begins_with_the_time_at_which_it_was_made(monkeypatch):

@@ -2,14 +2,14 @@
 
 from datetime import UTC, datetime
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
 from graphkit import interrupt
-from graphkit._engine.requests import Clock
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
-from tests.unit.graphs import CONFIG, chain, says
+from tests.support.graphs import CONFIG, log_node, make_chain
 
 NOON = datetime(2031, 4, 1, 12, tzinfo=UTC)
 
@@ -26,14 +26,14 @@ def ids(monkeypatch):
         return made[-1]
 
     nanoseconds = int(NOON.timestamp()) * 1_000_000_000
-    clock = Clock(now=lambda: nanoseconds, measure=lambda: 0.0, new_id=new_id)
+    clock = SimpleNamespace(now=lambda: nanoseconds, measure=lambda: 0.0, new_id=new_id)
     monkeypatch.setattr("graphkit._engine.driver.CLOCK", clock)
     return made
 
 
 def test_checkpoints_and_interrupts(ids):
     saver = MemorySaver()
-    compiled = chain(a=says("a"), ask=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a"), ask=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=saver)
     compiled.invoke({}, CONFIG)
     (stop,) = saver.interrupts("t")
     assert (stop.id in ids, stop.created_at) == (True, NOON)
@@ -48,12 +48,12 @@ def test_failures_and_resumes(ids):
         raise KeyError(state)
 
     saver = MemorySaver()
-    compiled = chain(a=fail).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=fail).compile(checkpoint_saver=saver)
     for again in ({}, None):
         with pytest.raises(NodeExecutionError):
             compiled.invoke(again, CONFIG)
     config = CONFIG.replace(checkpoint_id=saver.get(CONFIG).id)
     assert saver.get_writes(config)["failure"]["at"] == NOON
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     compiled.invoke(None, CONFIG)
     assert saver.get(CONFIG).metadata["resumed_at"] == NOON.isoformat()

@@ -2,18 +2,17 @@
 
 import pytest
 
-from graphkit import END, START, Channels, CompileConfig, RunnableConfig, StateGraph
+from graphkit import END, START, CompileConfig, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError
 from savers import MemorySaver
+from tests.support.graphs import LOG, make_chain
 
 CONFIG = RunnableConfig("t", metadata={"k": 1})
-LOG = {"log": Channels.appender_with_duplicate()}
 
 
 @pytest.fixture
 def graph():
-    built = StateGraph(LOG).add_node("a", lambda s: {"log": "a"}).add_node("b", lambda s: {"log": "b"})
-    return built.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    return make_chain(LOG, a=lambda s: {"log": "a"}, b=lambda s: {"log": "b"})
 
 
 def test_an_unknown_thread(graph, saver):
@@ -38,7 +37,7 @@ def test_history_is_newest_first_and_each_snapshot_addresses_itself(graph, saver
     compiled = graph.compile(checkpoint_saver=saver)
     compiled.invoke({}, CONFIG)
     history = compiled.get_state_history(CONFIG)
-    assert [(one.node, one.next) for one in history] == [("b", END), ("a", "b"), (START, "a")]
+    assert [(each.node, each.next) for each in history] == [("b", END), ("a", "b"), (START, "a")]
     for snapshot, checkpoint in zip(history, saver.list(CONFIG), strict=True):
         assert snapshot.config == CONFIG.replace(checkpoint_id=checkpoint.id, next_node=checkpoint.next_node_id)
         assert compiled.get_state(snapshot.config).checkpoint_id == checkpoint.id

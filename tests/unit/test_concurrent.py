@@ -6,29 +6,14 @@ import itertools
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    Checkpoint,
-    GraphResume,
-    InterruptionMetadata,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, Channels, Checkpoint, GraphResume, InterruptionMetadata, StateGraph, interrupt
 from graphkit._engine.concurrent import run_concurrently
 from graphkit._engine.requests import Emit, Load, Record, Save, Start, Stop, Task, Wait, Withdraw
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import CONFIG, Boom
+from tests.support.savers import ListSaver
 from tests.support.sweeps import examples
-from tests.unit.conftest import ListSaver
-
-CONFIG = RunnableConfig("t")
-
-
-class Boom(Exception):
-    pass
 
 
 class Work(Task):
@@ -68,7 +53,7 @@ class Desk:
         if isinstance(request, Wait):
             return self.wait(request)
         if isinstance(request, Withdraw):
-            self.asked.append("withdraw " + " ".join(self.tickets[one] for one in sorted(request.tickets)))
+            self.asked.append("withdraw " + " ".join(self.tickets[each] for each in sorted(request.tickets)))
             return None, None
         if isinstance(request, Emit):
             outcome = self.outcomes.get(request.output)
@@ -84,7 +69,7 @@ class Desk:
         if isinstance(end, BaseException):
             return None, end
         names = end.split()
-        waited = {self.tickets[one]: one for one in request.tickets}
+        waited = {self.tickets[each]: each for each in request.tickets}
         outcomes = [self.outcomes.get(name, name) for name in names]
         return [
             (waited[name], None, one) if isinstance(one, BaseException) else (waited[name], one, None)
@@ -158,8 +143,14 @@ def test_a_strand_may_have_strands_of_its_own():
         yield Work("z")
 
     asked = Desk("a", "y", "x", "x2", "z").run([strand("a"), outer()])
-    assert [one for one in asked if one.startswith("start")] == ["start a", "start x", "start y", "start x2", "start z"]
-    assert [one for one in asked if one.startswith("record")] == ["record a", "record y", "record x", "record x2"]
+    assert [each for each in asked if each.startswith("start")] == [
+        "start a",
+        "start x",
+        "start y",
+        "start x2",
+        "start z",
+    ]
+    assert [each for each in asked if each.startswith("record")] == ["record a", "record y", "record x", "record x2"]
 
 
 def test_a_failure_outside_stops_what_is_inside_and_is_the_one_that_is_raised():
@@ -247,7 +238,7 @@ SEQUENCES = st.recursive(
 def named(sequence, names):
     """The same with names: a node is its name; a fork is (source, branches, join)."""
     return [
-        next(names) if part == "node" else (next(names), [named(one, names) for one in part], next(names))
+        next(names) if part == "node" else (next(names), [named(each, names) for each in part], next(names))
         for part in sequence
     ]
 
@@ -284,7 +275,7 @@ def wired(graph, sequence, source, node):
 
 
 class DiagramModel:
-    """Nodes that fail so many times and then ask so many questions; they note when they finish."""
+    """Nodes that fail and ask a number of times, and record when they finish."""
 
     def __init__(self, failures, questions):
         self.failures, self.questions = dict(failures), questions
@@ -315,7 +306,7 @@ def run_through(run, choose):
             continue
         if not isinstance(last, InterruptionMetadata):
             return last
-        waiting = {one.id: tuple(one.payload) for one in last.interrupts}
+        waiting = {stop.id: tuple(stop.payload) for stop in last.interrupts}
         given = GraphResume(waiting if choose() else dict([next(iter(waiting.items()))]))
 
 

@@ -13,13 +13,12 @@ import pytest
 from hypothesis import Phase, settings
 
 from graphkit import BaseCheckpointSaver, Checkpoint, RunnableConfig, Tag, testing
-from graphkit._values.frozen import FrozenDict
-from graphkit.errors import CheckpointNotFoundError
+from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
 from graphkit.saver_kit import resolve_thread_id
 from graphkit.testing import SaverContract, made
 from graphkit.testing.stateful import SaverMachine
+from graphkit.values import FrozenDict
 from savers import MemorySaver, VersionedMemorySaver
-from savers._memory import _History
 
 BROKEN = {}
 
@@ -63,7 +62,7 @@ class ReplacesAtTheEnd(MemorySaver):
         if config.checkpoint_id is not None:
             super().put(config, checkpoint)
             entries = self._get_history(config).checkpoints
-            entries.append(entries.pop([one.checkpoint.id for one in entries].index(checkpoint.id)))
+            entries.append(entries.pop([record.checkpoint.id for record in entries].index(checkpoint.id)))
             return config
         return super().put(config, checkpoint)
 
@@ -81,7 +80,7 @@ class HandsOutALiveView(MemorySaver):
 
         class View(list):
             def __iter__(self):
-                return iter([one.checkpoint for one in reversed(entries)])
+                return iter([record.checkpoint for record in reversed(entries)])
 
             def __len__(self):
                 return len(entries)
@@ -108,7 +107,9 @@ class KeepsWhatItIsGiven(MemorySaver):
 class KeepsAsJsonWould(MemorySaver):
     def put(self, config, checkpoint):
         state = {key: [*value] if type(value) is tuple else value for key, value in checkpoint.state.items()}
-        nested = [{"in": list(one["in"])} for one in state.get("nested", ()) if isinstance(one, dict) and "in" in one]
+        nested = [
+            {"in": list(each["in"])} for each in state.get("nested", ()) if isinstance(each, dict) and "in" in each
+        ]
         return super().put(config, Checkpoint.builder(checkpoint).state({**state, "nested": nested}).build())
 
 
@@ -129,9 +130,11 @@ class TrustsChanges(MemorySaver):
 @breaks("test_a_refused_put_creates_no_thread")
 class MakesTheThreadFirst(MemorySaver):
     def put(self, config, checkpoint):
-        config = RunnableConfig.of(config)
-        self._threads.setdefault(config.thread, {}).setdefault(config.checkpoint_ns, _History())
-        return super().put(config, checkpoint)
+        try:
+            return super().put(config, checkpoint)
+        except CheckpointSerializationError:
+            super().put(config, made({}))
+            raise
 
 
 @breaks("test_any_string_is_a_thread_id")
@@ -209,8 +212,8 @@ class AnswersLateOnly(MemorySaver):
 @breaks("test_an_empty_release_creates_no_version")
 class CountsEmptyReleases(VersionedMemorySaver):
     def release(self, config=None):
-        thread = RunnableConfig.of(config).thread
-        self._threads.setdefault(thread, {"": _History()})
+        if self.get(config) is None:
+            self.put(config, made({}))
         return super().release(config)
 
 
@@ -242,7 +245,7 @@ class Declares(BaseCheckpointSaver):
 
     def get(self, config=None):
         wanted = RunnableConfig.of(config).checkpoint_id
-        return next((one for one in self.list(config) if wanted in (None, one.id)), None)
+        return next((checkpoint for checkpoint in self.list(config) if wanted in (None, checkpoint.id)), None)
 
     def put(self, config, checkpoint):
         config = RunnableConfig.of(config)
@@ -252,7 +255,7 @@ class Declares(BaseCheckpointSaver):
         if config.checkpoint_id is None:
             history.append(checkpoint)
             return config.replace(checkpoint_id=checkpoint.id)
-        history[[one.id for one in history].index(config.checkpoint_id)] = checkpoint
+        history[[each.id for each in history].index(config.checkpoint_id)] = checkpoint
         return config
 
     def release(self, config=None):
@@ -331,9 +334,9 @@ class DeniesThreads(MemorySaver):
 class DeletesByTheAgeOfCheckpoints(MemorySaver):
     def delete_idle(self, thread=None, *, idle_since, dry_run=False, progress=None):
         threads = self.threads() if thread is None else [thread]
-        found = [one for one in sorted(threads) if self.get(RunnableConfig(one)).created_at < idle_since]
-        for one in found:
-            dry_run or self.delete(one)
+        found = [each for each in sorted(threads) if self.get(RunnableConfig(each)).created_at < idle_since]
+        for each in found:
+            dry_run or self.delete(each)
         return found
 
 
@@ -367,7 +370,7 @@ def test_the_state_machine_notices_too(saver):
         def make_saver(self):
             return saver()
 
-    # So many steps that one of the few threads grows past ten checkpoints.
+    # Enough steps that one of the few threads grows past ten checkpoints.
     Machine.TestCase.settings = settings(
         max_examples=100, phases=[Phase.generate], stateful_step_count=200, report_multiple_bugs=False
     )

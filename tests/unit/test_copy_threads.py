@@ -28,6 +28,7 @@ from graphkit.transfer import copy_threads
 from graphkit.values import FrozenDict
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
 from tests.contract.test_minimal import FourMethods, Lists
+from tests.support.graphs import make_chain
 from tests.support.sweeps import examples
 from tests.support.terminal import checkpoint
 from tests.support.threads import TYPES, assert_same, everything, exact
@@ -79,7 +80,7 @@ def test_everything_comes_along_between_any_savers(tmp_path, origin, kind):
     done = copy_threads(source, target, plaintext=True)
     assert done == (["t"], [], 5, 0, 0, 0)
     assert_same(source, target)
-    assert [one.id for one in target.interrupts("t")] == [one.id for one in source.interrupts("t")]
+    assert [stop.id for stop in target.interrupts("t")] == [stop.id for stop in source.interrupts("t")]
     again = copy_threads(source, target, plaintext=True)
     assert again == (["t"], ["t"], 0, 5, 0, 0)
 
@@ -103,7 +104,7 @@ def test_the_versions_of_nested_graphs_are_found_though_the_thread_has_none_now(
     source.put(SUB, checkpoint(9, START, "a", {"inner": 1}))
     source.release(T)
     copy_threads(source, target)
-    assert [one.state for one in target.tag(SUB, 1).checkpoints] == [{"inner": 1}]
+    assert [each.state for each in target.tag(SUB, 1).checkpoints] == [{"inner": 1}]
 
 
 def test_without_versions_the_active_history_is_copied(tmp_path):
@@ -120,10 +121,10 @@ def test_only_the_chosen_threads_are_copied():
     source, target = MemorySaver(), MemorySaver()
     for thread in "abc":
         source.put(RunnableConfig(thread), checkpoint(1, START, "a", {"n": thread}))
-    told = []
-    done = copy_threads(source, target, ["c", "a", "c"], progress=lambda *args: told.append(args))
+    steps = []
+    done = copy_threads(source, target, ["c", "a", "c"], progress=lambda *args: steps.append(args))
     assert done.threads == ["c", "a"]
-    assert told == [(1, 2, "c"), (2, 2, "a")]
+    assert steps == [(1, 2, "c"), (2, 2, "a")]
     assert sorted(target.threads()) == ["a", "c"]
     with pytest.raises(CheckpointNotFoundError, match="'x'"):
         copy_threads(source, target, ["b", "x"])
@@ -216,13 +217,15 @@ def test_an_answer_that_comes_while_the_thread_is_copied_comes_along():
 # Conflicts
 
 
+FIELDS = ("id", "node_id", "next_node_id", "state", "parent_id", "created_at", "metadata")
+
+
 def changed(number, change):
     def put_all(saver):
-        for one in reversed(everything(made("memory", None)).list(T)):
-            fields = {"id": one.id, "node_id": one.node_id, "next_node_id": one.next_node_id, "state": one.state}
-            fields |= {"parent_id": one.parent_id, "created_at": one.created_at, "metadata": one.metadata}
-            if one.id.endswith(f"{number:012d}"):
-                fields |= change(one)
+        for stored in reversed(everything(made("memory", None)).list(T)):
+            fields = {name: getattr(stored, name) for name in FIELDS}
+            if stored.id.endswith(f"{number:012d}"):
+                fields |= change(stored)
             saver.put(T, Checkpoint(**fields))
 
     return put_all
@@ -312,7 +315,7 @@ def test_a_thread_that_cannot_be_copied_does_not_stop_the_others():
     assert str(caught.value.__cause__) == message.partition(" (cannot copy")[0]
     assert done == [(number + 1, 5, f"t{number:02}") for number in range(5)]
     assert sorted(target.threads()) == ["t00", "t01", "t02", "t04"]
-    assert [one.node_id for one in target.list(RunnableConfig("t01"))] == ["z"]
+    assert [each.node_id for each in target.list(RunnableConfig("t01"))] == ["z"]
     target.delete("t01")
     assert copy_threads(source, target).skipped_threads == ["t00", "t02", "t04"]
 
@@ -446,7 +449,7 @@ def test_types_that_a_saver_does_not_know_are_named(tmp_path):
     with pytest.raises(CheckpointSerializationError, match=r"Colour|Pair|Point"):
         copy_threads(made("file", tmp_path / "a"), target := MemorySaver())
     placeholder, *precede = target.history(T)
-    assert (placeholder.status, [one.node_id for one in precede]) == ("incomplete", ["b", "a", START])
+    assert (placeholder.status, [each.node_id for each in precede]) == ("incomplete", ["b", "a", START])
     target.register_types(*TYPES)
     assert copy_threads(made("file", tmp_path / "a"), target).skipped_checkpoints == 4  # a later call goes on
     assert_same(made("file", tmp_path / "a"), target)
@@ -554,7 +557,7 @@ def test_one_state_is_in_memory_at_a_time():
 
     class Loads(Lists):
         def list(self, config=None):
-            return [self.lazy(one) for one in super().list(config)]
+            return [self.lazy(checkpoint) for checkpoint in super().list(config)]
 
         def lazy(self, one):
             def load():
@@ -576,7 +579,7 @@ def test_one_state_is_in_memory_at_a_time():
     for n in range(30):
         source.put(T, checkpoint(n, "a", "b", {"n": n}))
     copy_threads(source, target)
-    assert [one.state["x"].n for one in target.list(T)] == [*range(29, -1, -1)]
+    assert [each.state["x"].n for each in target.list(T)] == [*range(29, -1, -1)]
     assert 1 <= most <= 3
 
 
@@ -588,7 +591,7 @@ def test_threads_that_cannot_be_copied_keep_no_states_in_memory():
         """Its states hold an object of a type that the target does not know."""
 
         def list(self, config=None):
-            return [self.load(one) for one in super().list(config)]
+            return [self.load(checkpoint) for checkpoint in super().list(config)]
 
         def load(self, one):
             nonlocal most
@@ -636,7 +639,7 @@ def test_a_run_that_waits_for_a_human_goes_on_in_the_target(tmp_path):
     from graphkit import GraphResume
 
     source, target = MemorySaver(), FileSystemSaver(tmp_path, fsync="never")
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain({}, ask=ask)
     graph.compile(checkpoint_saver=source).invoke({"n": 0}, T)
     copy_threads(source, target)
     assert graph.compile(checkpoint_saver=target).invoke(GraphResume(7), T) == {"n": 7}

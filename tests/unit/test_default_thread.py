@@ -5,13 +5,14 @@ import warnings
 
 import pytest
 
-from graphkit import END, START, DefaultThreadWarning, GraphResume, RunnableConfig, StateGraph
+from graphkit import DefaultThreadWarning, GraphResume, RunnableConfig
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, VersionedMemorySaver
+from tests.support.graphs import make_chain
 
 
 @pytest.fixture
 def graph():
-    return StateGraph({}).add_node("a", lambda state: {"n": 1}).add_edge(START, "a").add_edge("a", END)
+    return make_chain({}, a=lambda state: {"n": 1})
 
 
 @pytest.fixture

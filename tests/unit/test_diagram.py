@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from graphkit import END, START, StateGraph
-from graphkit._diagram.render import GraphRepresentation, draw
+from graphkit import END, START, GraphRepresentation, StateGraph
+from tests.support.graphs import make_chain
 
 MERMAID, PLANTUML = GraphRepresentation.Type.MERMAID, GraphRepresentation.Type.PLANTUML
 FORK = "__PARALLEL__(A)"
@@ -40,8 +40,11 @@ def forked():
 
 
 def lines(graph, type=MERMAID, title=None, conditions=True, path=()):
-    picture = graph.compile().topology if path else graph._definition
-    return [line.strip() for line in draw(picture, type, title, conditions, path=path).content.splitlines()]
+    if path:
+        drawing = graph.compile().get_graph(type, title, conditions, path=path)
+    else:
+        drawing = graph.get_graph(type, title, conditions)
+    return [line.strip() for line in drawing.content.splitlines()]
 
 
 def arrows(graph, **more):
@@ -51,7 +54,7 @@ def arrows(graph, **more):
 
 
 def test_a_representation_says_what_it_is():
-    drawn = draw(chain("A")._definition, "plantuml")
+    drawn = chain("A").get_graph("plantuml")
     assert (drawn.type, drawn.content.splitlines()[-1]) == (PLANTUML, "@enduml")
     assert (MERMAID, PLANTUML) == ("mermaid", "plantuml")
     with pytest.raises(AttributeError):
@@ -71,7 +74,7 @@ def test_forks_are_edges():
 
 def test_a_compiled_graph_is_drawn_as_it_was_written():
     one = set(lines(forked()))
-    two = {line.strip() for line in draw(forked().compile().topology, MERMAID, None).content.splitlines()}
+    two = {line.strip() for line in forked().compile().get_graph(MERMAID, None).content.splitlines()}
     assert one == two
 
 
@@ -85,13 +88,12 @@ def test_map_nodes_look_like_several():
 
 
 def nested():
-    inner = StateGraph({}).add_node("x", node).add_node("I", chain("y"))
     return (
         StateGraph({})
         .add_node("A", node)
         .add_conditional_edges(START, node, ["A", "S"])
         .add_edge("A", END)
-        .add_node("S", inner.add_edge(START, "x").add_edge("x", "I").add_edge("I", END))
+        .add_node("S", make_chain({}, x=node, I=chain("y")))
         .add_node("E", agent().compile())
     )
 
@@ -117,7 +119,7 @@ def test_subgraphs_are_clusters_in_clusters():
 
 def test_a_compiled_picture_has_merged_graphs_expanded_and_embedded_ones_as_clusters():
     graph = nested().add_edge("S", "E").add_edge("E", END)
-    text = draw(graph.compile().topology, MERMAID, None).content
+    text = graph.compile().get_graph(MERMAID, None).content
     assert '("S-x")' in text
     assert '("S-I-y")' in text
     assert re.findall(r"subgraph .*", text) == ["subgraph E"]
@@ -226,7 +228,7 @@ def test_what_the_graph_does_not_have_is_left_out():
 
 
 def test_a_cluster_is_passed():
-    graph = StateGraph({}).add_node("E", agent().compile()).add_edge(START, "E").add_edge("E", END)
+    graph = make_chain({}, E=agent().compile())
     names, links = passed(graph, [START, "E", END])
     assert names == ["__START__", "__END__", "E"]
     assert links == ["__START__ -->|1| E", "E -->|2| __END__"]
@@ -244,7 +246,7 @@ def test_the_way_in_plantuml():
 
 
 def test_without_a_path_nothing_is_marked():
-    text = draw(agent().compile().topology, MERMAID).content
+    text = agent().compile().get_graph(MERMAID).content
     assert "passed" not in text
     assert "linkStyle" not in text
 
@@ -314,15 +316,10 @@ def test_no_name_begins_with_a_word_of_mermaids():
         "style",
         "subgraph",
     ]
-    ids = [
-        *words,
-        *(f"{word}s" for word in words),
-        *(word.upper() for word in words),
-        "_self",
-        "_blank",
-        "_parent",
-        "_top",
-    ]
+    longer = [f"{word}s" for word in words]
+    upper = [word.upper() for word in words]
+    targets = ["_self", "_blank", "_parent", "_top"]
+    ids = [*words, *longer, *upper, *targets]
     names = re.findall(r'^(\w+)\("', "\n".join(lines(chain(*ids))), re.MULTILINE)
     assert len(names) == len(ids)
     assert all(re.fullmatch(r"n\d+", name) for name in names)

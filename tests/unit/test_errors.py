@@ -63,12 +63,12 @@ EXAMPLES = [
 
 
 def classes():
-    found = [one for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, GraphKitError)]
+    found = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, GraphKitError)]
     return list(dict.fromkeys(found))  # the Java names are the same classes
 
 
 def test_every_error_has_an_example():
-    assert {type(one) for one in EXAMPLES} == set(classes())
+    assert {type(each) for each in EXAMPLES} == set(classes())
 
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)

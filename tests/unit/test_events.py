@@ -1,30 +1,21 @@
-"""What observers are told, in order, for each kind of graph; and that no observer changes a run. G25, G26, G33."""
+"""What observers receive, in order, for each kind of graph; and that no observer changes a run. G25, G26, G33."""
 
-import asyncio
 import threading
 from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    GraphResume,
-    RetryPolicy,
-    StateGraph,
-    interrupt,
-)
-from graphkit._plan.events import Outbox
+from graphkit import END, START, GraphResume, RetryPolicy, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
 from savers import MemorySaver
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, LOG, both, says
+from tests.support import graphs
+from tests.support.graphs import CONFIG, LOG, both, fail_once, invoke, log_node, make_graph
 
-chain = partial(graphs.chain_of, LOG, {})
+chain = partial(graphs.make_chain_of, LOG, {})
 
 
-class Told:
-    """An observer that keeps what it is told."""
+class Recorder:
+    """An observer that keeps its events."""
 
     def __init__(self):
         self.events = []
@@ -34,11 +25,7 @@ class Told:
 
     def take(self, *, verbose=False):
         taken, self.events = self.events, []
-        return [f"{one.type} {one.node_id}" for one in taken if verbose or one.level > "verbose"]
-
-
-def run(graph, given, config=CONFIG, *, how="sync"):
-    return graph.invoke(given, config) if how == "sync" else asyncio.run(graph.ainvoke(given, config))
+        return [f"{each.type} {each.node_id}" for each in taken if verbose or each.level > "verbose"]
 
 
 def node(name):
@@ -47,10 +34,10 @@ def node(name):
 
 @both
 def test_a_run_from_start_to_end(how):
-    told = Told()
-    graph = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[told])
-    run(graph, {}, how=how)
-    assert told.take(verbose=True) == [
+    recorder = Recorder()
+    graph = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[recorder])
+    invoke(graph, {}, how=how)
+    assert recorder.take(verbose=True) == [
         "state.create __START__",
         "checkpoint.save __START__",
         "graph.start a",
@@ -70,28 +57,25 @@ def test_a_run_from_start_to_end(how):
         "checkpoint.save b",
         "graph.complete __END__",
     ]
-    assert run(graph, {}, how=how)
-    assert told.take()[:3] == ["checkpoint.load b", "checkpoint.save __START__", "graph.start a"]
+    assert invoke(graph, {}, how=how)
+    assert recorder.take()[:3] == ["checkpoint.load b", "checkpoint.save __START__", "graph.start a"]
 
 
 @both
 def test_a_crash_and_a_resume(how):  # G25
-    told, fails = Told(), [1]
+    recorder = Recorder()
 
-    def b(state):
-        if fails:
-            raise ValueError("no")
-        return {"log": "b"}
+    b = fail_once(lambda state: {"log": "b"}, ValueError("no"))
 
     saver = MemorySaver()
-    graph = chain("a", b=b).compile(checkpoint_saver=saver, observers=[told])
+    graph = chain("a", b=b).compile(checkpoint_saver=saver, observers=[recorder])
     with pytest.raises(NodeExecutionError):
-        run(graph, {}, how=how)
-    last = told.events[-2:]
-    assert [(one.type, one.level) for one in last] == [("node.complete", "warning"), ("graph.fail", "error")]
+        invoke(graph, {}, how=how)
+    last = recorder.events[-2:]
+    assert [(each.type, each.level) for each in last] == [("node.complete", "warning"), ("graph.fail", "error")]
     assert (last[0].data["error"], last[0].data["reason"]) == (True, "no")
     assert "no" in last[1].data["error"]
-    assert told.take() == [
+    assert recorder.take() == [
         "checkpoint.save __START__",
         "graph.start a",
         *node("a"),
@@ -99,13 +83,12 @@ def test_a_crash_and_a_resume(how):  # G25
         *node("b"),
         "graph.fail b",
     ]
-    fails.clear()
-    run(graph, None, how=how)
-    load, resume = told.events[:2]
+    invoke(graph, None, how=how)
+    load, resume = recorder.events[:2]
     assert (resume.data["checkpoint_node"], resume.data["resume_node"]) == ("a", "b")
-    assert {one.thread_id for one in told.events} == {"t"}
+    assert {event.thread_id for event in recorder.events} == {"t"}
     assert load.checkpoint_id == saver.list(CONFIG)[1].id
-    assert told.take() == [
+    assert recorder.take() == [
         "checkpoint.load a",
         "checkpoint.resume b",
         "graph.start b",
@@ -116,44 +99,46 @@ def test_a_crash_and_a_resume(how):  # G25
 
 
 def test_a_save_that_fails_is_not_told_as_one(list_saver):  # G25: only after success
-    told = Told()
+    recorder = Recorder()
 
     def fails(config, checkpoint):
         raise OSError("full")
 
     list_saver.put = fails
     with pytest.raises(OSError, match="full"):
-        chain("a").compile(checkpoint_saver=list_saver, observers=[told]).invoke({}, CONFIG)
-    assert [(one.type, one.level) for one in told.events if "checkpoint" in one.type] == [("checkpoint.fail", "error")]
+        chain("a").compile(checkpoint_saver=list_saver, observers=[recorder]).invoke({}, CONFIG)
+    assert [(event.type, event.level) for event in recorder.events if "checkpoint" in event.type] == [
+        ("checkpoint.fail", "error")
+    ]
 
 
 @both
 def test_a_conditional_edge_and_a_loop(how):
-    told = Told()
-    graph = StateGraph(LOG).add_node("a", says("a")).add_edge(START, "a")
+    recorder = Recorder()
+    graph = StateGraph(LOG).add_node("a", log_node("a")).add_edge(START, "a")
     graph.add_conditional_edges(
         "a", lambda state: "again" if len(state["log"]) < 2 else "done", {"again": "a", "done": END}
     )
-    run(graph.compile(observers=[told]), {}, how=how)
-    asked = [(one.data["result"], one.data["target"]) for one in told.events if one.type == "edge.evaluate"]
+    invoke(graph.compile(observers=[recorder]), {}, how=how)
+    asked = [(event.data["result"], event.data["target"]) for event in recorder.events if event.type == "edge.evaluate"]
     assert asked == [("'again'", "a"), ("'done'", END)]
-    assert [one.data["visit_count"] for one in told.events if one.type == "cycle.detected"] == [2]
-    assert told.take() == ["graph.start a", *node("a"), "cycle.detected a", *node("a"), "graph.complete __END__"]
+    assert [event.data["visit_count"] for event in recorder.events if event.type == "cycle.detected"] == [2]
+    assert recorder.take() == ["graph.start a", *node("a"), "cycle.detected a", *node("a"), "graph.complete __END__"]
 
 
 @both
 def test_a_question_and_its_answer(how):
-    told = Told()
-    graph = chain(a=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=MemorySaver(), observers=[told])
-    run(graph, {}, how=how)
-    assert told.take() == [
+    recorder = Recorder()
+    graph = chain(a=lambda state: {"log": interrupt("?")}).compile(checkpoint_saver=MemorySaver(), observers=[recorder])
+    invoke(graph, {}, how=how)
+    assert recorder.take() == [
         "checkpoint.save __START__",
         "graph.start a",
         "node.start a",
         "interrupt.raised a",
     ]
-    run(graph, GraphResume("x"), how=how)
-    assert told.take() == [
+    invoke(graph, GraphResume("x"), how=how)
+    assert recorder.take() == [
         "checkpoint.load __START__",
         "checkpoint.resume a",
         "interrupt.answered a",
@@ -166,12 +151,15 @@ def test_a_question_and_its_answer(how):
 
 @both
 def test_a_fork(how):
-    told = Told()
-    graph = StateGraph(LOG).add_node("b", says("b")).add_node("c", says("c")).add_node("j", says("j"))
-    for name in ("b", "c"):
-        graph.add_edge(START, name).add_edge(name, "j")
-    run(graph.add_edge("j", END).compile(checkpoint_saver=MemorySaver(), observers=[told]), {}, how=how)
-    taken = told.take()
+    recorder = Recorder()
+    invoke(
+        make_graph(LOG, "START>b,c b>j c>j j>END", b=log_node("b"), c=log_node("c"), j=log_node("j")).compile(
+            checkpoint_saver=MemorySaver(), observers=[recorder]
+        ),
+        {},
+        how=how,
+    )
+    taken = recorder.take()
     fork = "__PARALLEL__(__START__)"
     assert taken[:3] == ["checkpoint.save __START__", f"graph.start {fork}", f"parallel.start {fork}"]
     inside = taken[3 : taken.index(f"parallel.complete {fork}")]
@@ -188,10 +176,10 @@ def test_a_fork(how):
 
 @both
 def test_a_subgraph(how):
-    told = Told()
-    graph = chain(s=chain("p").compile()).compile(checkpoint_saver=MemorySaver(), observers=[told])
-    run(graph, {}, how=how)
-    assert told.take() == [
+    recorder = Recorder()
+    graph = chain(s=chain("p").compile()).compile(checkpoint_saver=MemorySaver(), observers=[recorder])
+    invoke(graph, {}, how=how)
+    assert recorder.take() == [
         "checkpoint.save __START__",
         "graph.start s",
         "node.start s",
@@ -208,15 +196,15 @@ def test_a_subgraph(how):
 
 @both
 def test_a_map_and_a_generator(how):
-    told = Told()
+    recorder = Recorder()
 
     def chunks(state):
         yield "x"
         return {"log": "g"}
 
     graph = StateGraph(LOG).add_map_node("m", lambda n: {"log": n}, lambda state: range(2)).add_node("g", chunks)
-    run(graph.add_edge(START, "m").add_edge("m", "g").add_edge("g", END).compile(observers=[told]), {}, how=how)
-    assert told.take() == [
+    invoke(graph.add_edge(START, "m").add_edge("m", "g").add_edge("g", END).compile(observers=[recorder]), {}, how=how)
+    assert recorder.take() == [
         "graph.start m",
         "node.start m",
         "parallel.start m",
@@ -231,17 +219,17 @@ def test_a_map_and_a_generator(how):
 
 @both
 def test_retries(how):
-    told, failures = Told(), [ValueError("1"), ValueError("2")]
+    recorder, failures = Recorder(), [ValueError("1"), ValueError("2")]
 
     def a(state):
         if failures:
             raise failures.pop(0)
 
     graph = StateGraph(LOG).add_node("a", a, retry=RetryPolicy(max_attempts=2, initial_delay=0, jitter=False))
-    compiled = graph.add_edge(START, "a").add_edge("a", END).compile(observers=[told])
+    compiled = graph.add_edge(START, "a").add_edge("a", END).compile(observers=[recorder])
     with pytest.raises(NodeExecutionError):
-        run(compiled, {}, how=how)
-    assert told.take() == [
+        invoke(compiled, {}, how=how)
+    assert recorder.take() == [
         "graph.start a",
         "node.start a",
         "retry.attempt a",
@@ -252,25 +240,25 @@ def test_retries(how):
 
 
 def test_the_end_of_a_thread_that_is_not_kept():
-    told = Told()
-    chain("a").compile(checkpoint_saver=MemorySaver(), preserve=False, observers=[told]).invoke({}, CONFIG)
-    assert told.take()[-2:] == ["checkpoint.delete None", "graph.complete __END__"]
+    recorder = Recorder()
+    chain("a").compile(checkpoint_saver=MemorySaver(), preserve=False, observers=[recorder]).invoke({}, CONFIG)
+    assert recorder.take()[-2:] == ["checkpoint.delete None", "graph.complete __END__"]
 
 
 def test_a_closed_stream_failed_nobody():
-    told = Told()
-    stream = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[told]).stream({}, CONFIG)
+    recorder = Recorder()
+    stream = chain("a", "b").compile(checkpoint_saver=MemorySaver(), observers=[recorder]).stream({}, CONFIG)
     assert [next(stream).node, next(stream).node] == [START, "a"]
     stream.close()
-    assert told.take()[-1] == "checkpoint.save a"
+    assert recorder.take()[-1] == "checkpoint.save a"
 
 
 def test_what_data_events_have():
-    told = Told()
+    recorder = Recorder()
     saver = MemorySaver()
-    chain("a").compile(checkpoint_saver=saver, observers=[told]).invoke({"log": "i"}, CONFIG)
+    chain("a").compile(checkpoint_saver=saver, observers=[recorder]).invoke({"log": "i"}, CONFIG)
     run_id = saver.get(CONFIG).metadata["run_id"]
-    data = {(one.type, one.node_id, n): one.data for n, one in enumerate(told.events)}
+    data = {(one.type, one.node_id, n): one.data for n, one in enumerate(recorder.events)}
     started = next(given for (kind, *_), given in data.items() if kind == "graph.start")
     assert started["run_id"] == run_id
     states = [given for (kind, *_), given in data.items() if kind == "node.state"]
@@ -288,22 +276,21 @@ def test_one_that_raises(saver, error, how, caplog):  # G26
     def raises(event):
         raise error("observer")
 
-    told = Told()
-    graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[raises, told])
-    assert run(graph, {}, how=how)["log"] == ["a", "b"]
-    assert told.take()[-1] == "graph.complete __END__"
+    recorder = Recorder()
+    graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[raises, recorder])
+    assert invoke(graph, {}, how=how)["log"] == ["a", "b"]
+    assert recorder.take()[-1] == "graph.complete __END__"
     assert "failed at" in caplog.text
 
 
 @pytest.mark.sweep(2)
+@pytest.mark.usefixtures("impatient_observers")
 @both
-def test_one_that_blocks(saver, how, caplog, monkeypatch):  # G26
-    close = Outbox.close
-    monkeypatch.setattr(Outbox, "close", lambda outbox: close(outbox, 0.05))
+def test_one_that_blocks(saver, how, caplog):  # G26
     free = threading.Event()
     graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[lambda event: free.wait(60)])
     try:
-        assert run(graph, {}, how=how)["log"] == ["a", "b"]
+        assert invoke(graph, {}, how=how)["log"] == ["a", "b"]
     finally:
         free.set()
     assert "is abandoned" in caplog.text

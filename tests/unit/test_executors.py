@@ -30,13 +30,13 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
-from tests.unit.graphs import CONFIG
+from tests.support.graphs import CONFIG, logged
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "sum": Channels.base(lambda a, b: a + b, lambda: 10)}
 PATIENCE = 60
-CALLER = ContextVar("caller", default="nobody")
+CALLER = ContextVar("caller", default="unset")
 
 
 class Boom(Exception):
@@ -80,10 +80,6 @@ def where(state):
     return {"log": threading.current_thread().name.partition("_")[0]}
 
 
-def logged(outputs):
-    return list(outputs[-1].state["log"])
-
-
 # --- which executor ---------------------------------------------------------------------------------------------------
 
 
@@ -92,7 +88,7 @@ def threads():
     pools = {name: ThreadPoolExecutor(2, thread_name_prefix=name) for name in ("mine", "other", "third")}
     yield pools
     for pool in pools.values():
-        assert pool.submit(int).result() == 0  # nobody has shut it down
+        assert pool.submit(int).result() == 0  # it is not shut down
         pool.shutdown()
 
 
@@ -251,7 +247,7 @@ def asks(state):
 def test_interrupt_inside_a_process(go, processes, store):
     graph = fork_of(asks, process_of, executor=processes).compile(checkpoint_saver=store)
     assert go(graph, {})[-1].payload == {"first": 0}
-    assert [one.payload for one in store.interrupts("t")] == [{"first": 0}]
+    assert [stop.payload for stop in store.interrupts("t")] == [{"first": 0}]
     assert go(graph, GraphResume(1))[-1].payload == "second"
     assert logged(go(graph, GraphResume(2)))[:2] == [1, 2]
 
@@ -270,7 +266,7 @@ def last_is_a_command(state):
 
 def test_generators_and_what_they_dispatch(go, processes, store):
     outputs = go(fork_of(chunks, last_is_a_command, executor=processes).compile(checkpoint_saver=store), {})
-    handed = [(one.node, one.chunk) for one in outputs if hasattr(one, "chunk")]
+    handed = [(output.node, output.chunk) for output in outputs if hasattr(output, "chunk")]
     assert [chunk for node, chunk in handed if node == "n0"] == ["a", "b", "extra"]
     assert [chunk for node, chunk in handed if node == "n1"] == ["a"]
     assert logged(outputs) == ["done", "done"]
@@ -285,7 +281,7 @@ def third_time(state, config):
     return {"log": config.attempt}
 
 
-def test_retries_there_are_told_here(go, processes, tmp_path):
+def test_retries_in_a_process_are_events_of_the_run(go, processes, tmp_path):
     events = []
     graph = alone(third_time, executor=processes, retry=RetryPolicy(initial_delay=0.0, jitter=False))
     compiled = graph.compile(observers=[lambda event: events.append((event.type, event.node_id))])
@@ -307,7 +303,7 @@ def test_once_inside_a_process_is_recorded_there(go, processes, store):
 
 def once_then_fail(state, config):
     result = config.once("effect", lambda: _appended(state["folder"] + "/effects"))
-    if result == 1 and not os.path.exists(state["folder"] + "/mended"):  # noqa: PTH110
+    if result == 1 and not os.path.exists(state["folder"] + "/repaired"):  # noqa: PTH110
         raise Boom("after", "it")
     return {"log": result}
 
@@ -329,14 +325,14 @@ def test_once_is_found_again_whatever_is_stored_when(go, processes, store, tmp_p
     compiled = graph.compile(checkpoint_saver=store, **options)
     with pytest.raises(NodeExecutionError):
         go(compiled, {"folder": str(tmp_path)})
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     assert logged(go(compiled, None))[:2] == ["a", 1]
     assert (tmp_path / "effects").read_text() == "x"
 
 
 def test_once_without_a_saver_that_others_can_open(go, processes, tmp_path):
     graph = alone(once_then_fail, executor=processes)
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     assert logged(go(graph.compile(), {"folder": str(tmp_path)})) == [1]  # nothing is stored anyway
     with pytest.raises(NodeExecutionError, match=r"once.*cannot open the run's saver: use a FileSystemSaver"):
         go(graph.compile(checkpoint_saver=MemorySaver()), {"folder": str(tmp_path)})
@@ -344,7 +340,7 @@ def test_once_without_a_saver_that_others_can_open(go, processes, tmp_path):
 
 
 def dies(state):
-    if not os.path.exists(state["folder"] + "/mended"):  # noqa: PTH110
+    if not os.path.exists(state["folder"] + "/repaired"):  # noqa: PTH110
         os.kill(os.getpid(), signal.SIGKILL)
     return {"log": "n1"}
 
@@ -364,7 +360,7 @@ def test_a_broken_pool_is_an_error_and_a_new_one_goes_on(go, store, threads, tmp
         go(compiled, {"folder": str(tmp_path)}, CONFIG.replace(executor=pool))
     assert failed.value.node_id == "n1"
     assert isinstance(failed.value.__cause__, BrokenProcessPool)
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     with new_pool(1) as pool:
         assert logged(go(compiled, None, CONFIG.replace(executor=pool))) == ["n0", "n1"]
     assert len(runs) == 1
@@ -424,7 +420,7 @@ def test_once_of_another_process_outlives_the_run(tmp_path):
 
 
 def descriptors():
-    return {str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()}
+    return {str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()}
 
 
 def test_no_thread_and_no_file_is_left(go, saver):

@@ -33,7 +33,7 @@ def test_a_failure_comes_when_it_is_due():
         with pytest.raises(CheckpointStorageError):
             saver.put(None, made({"n": 2}))
     saver.put(None, made({"n": 3}))
-    assert [one.state["n"] for one in saver.list()] == [3, 1]
+    assert [checkpoint.state["n"] for checkpoint in saver.list()] == [3, 1]
     assert saver.count("put") == 4
 
 

@@ -2,11 +2,9 @@
 
 import pytest
 
-from graphkit import END, START, Channels, Command, RunnableConfig, StateGraph
+from graphkit import END, START, Command, StateGraph
 from graphkit.errors import GraphStateError
-from savers import MemorySaver
-
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.support.graphs import LOG, make_graph
 
 
 def logs(name):
@@ -34,7 +32,7 @@ def log(app, state=None):
 
 CHILD = chain("a", "b")
 CONDITIONAL = (
-    StateGraph(LOG).add_node("a", logs("a")).add_node("b", logs("b")).add_edge("a", END).add_edge("b", END)
+    make_graph(LOG, "a>END b>END", a=logs("a"), b=logs("b"))
     .add_conditional_edges(START, lambda state: state["way"], {"x": "a", "y": "b"})
 )  # fmt: skip
 
@@ -45,15 +43,6 @@ def test_nodes_and_edges_of_both_are_one_graph():
     assert list(graph.compile().topology.nodes) == ["A", "S-a", "S-b", "Z"]
     assert edges(graph) == {START: "A", "A": "S-a", "S-a": "S-b", "S-b": "Z", "Z": END}
     assert log(graph.compile()) == ["A", "a", "b", "Z"]
-
-
-def test_one_history_on_one_thread_with_the_parents_channels():
-    child = chain("a", "b", schema={})  # without its own channel, a node's update would replace the list
-    app = chain(("S", child), "Z").compile(checkpoint_saver=MemorySaver())
-    assert list(app.invoke({}, RunnableConfig("t"))["log"]) == ["a", "b", "Z"]
-    assert [(one.node, one.next) for one in app.get_state_history(RunnableConfig("t"))][::-1] == [
-        (START, "S-a"), ("S-a", "S-b"), ("S-b", "Z"), ("Z", END),
-    ]  # fmt: skip
 
 
 def test_merged_in_merged_in_merged():
@@ -108,25 +97,13 @@ def test_an_inner_start_and_an_outer_way_out_meet_in_one_bridge_each():
 
 def test_a_start_that_forks_and_a_way_out_that_forks():
     """Refused in langgraph4j."""
-    forking = StateGraph(LOG)
-    for name in "ab":
-        forking.add_node(name, logs(name)).add_edge(START, name).add_edge(name, END)
+    forking = make_graph(LOG, "START>a,b a>END b>END", make_node=logs)
     topology = (
-        StateGraph(LOG).add_node("S", forking).add_node("Y", logs("Y")).add_node("Z", logs("Z")).add_edge(START, "S")
-        .add_edge("S", "Y").add_edge("S", "Z").add_edge("Y", END).add_edge("Z", END).compile().topology
+        make_graph(LOG, "START>S S>Y,Z Y>END Z>END", S=forking, Y=logs("Y"), Z=logs("Z")).compile().topology
     )  # fmt: skip
     first, second = topology.forks.values()
     assert (first.source, first.heads, first.join) == ("S-__START__", ("S-a", "S-b"), "S-__END__")
     assert (second.source, second.heads, second.join) == ("S-__END__", ("Y", "Z"), END)
-
-
-def test_running_merged_graphs_as_branches():
-    graph = StateGraph(LOG).add_node("A", logs("A")).add_node("J", logs("J")).add_edge(START, "A").add_edge("J", END)
-    for name, child in (("S", CHILD), ("T", CONDITIONAL)):
-        graph.add_node(name, child).add_edge("A", name).add_edge(name, "J")
-    app = graph.compile()
-    assert log(app, {"way": "y"}) == ["A", "a", "b", "b", "J"]
-    assert [output.node for output in app.stream({"way": "x"})] == [START, "A", "__PARALLEL__(A)", "J", END]
 
 
 def test_merged_graphs_as_branches():
@@ -139,8 +116,7 @@ def test_merged_graphs_as_branches():
 
 
 def test_an_end_among_the_targets_of_a_childs_fork_is_no_branch_either():
-    child = StateGraph(LOG).add_node("a", logs("a")).add_node("b", logs("b")).add_edge(START, "a").add_edge("b", END)
-    child.add_edge("a", "b").add_edge("a", END)
+    child = make_graph(LOG, "START>a b>END a>b,END", a=logs("a"), b=logs("b"))
     (fork,) = chain(("S", child), "Z").compile().topology.forks.values()
     assert (fork.heads, fork.join) == (("S-b",), "Z")
 
@@ -151,8 +127,8 @@ def test_a_child_that_does_nothing():
 
 
 def test_a_branch_that_nothing_leads_on_from_ends_in_its_bridge():
-    graph = StateGraph(LOG).add_node("S", CHILD).add_node("T", logs("T"))
-    topology = graph.add_edge(START, "S").add_edge(START, "T").add_edge("T", END).compile().topology
+    graph = make_graph(LOG, "START>S,T T>END", S=CHILD, T=logs("T"))
+    topology = graph.compile().topology
     fork = "__PARALLEL__(__START__)"
     assert topology.edges == {START: fork, "S-a": "S-b", "S-b": "S-__END__", "T": END, fork: END}
     assert log(graph.compile()) == ["a", "b", "T"]

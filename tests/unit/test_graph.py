@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from graphkit import END, START, Command, CompileConfig, RunnableConfig, StateGraph, when
-from graphkit._plan.retry import RetryPolicy
+from graphkit import END, START, Command, CompileConfig, RetryPolicy, RunnableConfig, StateGraph, when
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError, GraphStateError, NodeExecutionError
+from tests.support.graphs import make_chain, make_graph
 
 
 def node(state):
@@ -61,21 +61,6 @@ def test_what_a_node_keeps_of_its_options(graph):
         assert kept.action.takes_config, "the retry and the timeout are around it"
     plain = graph.compile().topology.nodes["a"]
     assert (plain.action.function, plain.retry, plain.executor, plain.timeout) == (node, None, None, None)
-
-
-def test_a_failing_node_with_a_retry_runs_again():
-    tries = []
-
-    def flaky(state):
-        tries.append(1)
-        if len(tries) < 3:
-            raise OSError
-        return {"tries": len(tries)}
-
-    graph = (
-        StateGraph({}).add_node("a", flaky, retry=RetryPolicy(initial_delay=0)).add_edge(START, "a").add_edge("a", END)
-    )
-    assert graph.compile().invoke({}) == {"tries": 3}
 
 
 @pytest.mark.parametrize(("own", "seconds"), [(None, "0.01"), (0.02, "0.02")])
@@ -268,8 +253,7 @@ def test_a_fork_needs_its_own_id():
 
 
 def test_a_fork_is_a_place_between_its_source_and_its_join():
-    graph = StateGraph({}).add_node("a", node).add_node("b", node).add_edge("a", END).add_edge("b", END)
-    topology = graph.add_edge(START, "a").add_edge(START, "b").compile().topology
+    topology = make_graph({}, "a>END b>END START>a,b", a=node, b=node).compile().topology
     assert topology.edges == {"__PARALLEL__(__START__)": END, START: "__PARALLEL__(__START__)", "a": END, "b": END}
     assert topology.forks["__PARALLEL__(__START__)"].heads == ("a", "b")
 
@@ -319,8 +303,7 @@ def test_a_branch_may_just_end_if_another_shows_where_they_meet(graph):
 
 
 def test_a_join_without_an_outgoing_edge_is_reported():
-    graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("j", node)
-    graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", "j").add_edge("b", "j")
+    graph = make_graph({}, "START>a,b a>j b>j", a=node, b=node, j=node)
     assert any(problem.startswith("'j' has no outgoing edge") for problem in find_problems(graph))
 
 
@@ -335,8 +318,7 @@ def test_a_condition_that_no_run_comes_to_hides_nothing(graph):
 
 
 def test_a_merged_graph_is_reported_by_the_name_it_was_added_under(graph):
-    child = StateGraph({}).add_node("x", node).add_node("y", node)
-    child.add_edge(START, "x").add_edge("x", "y").add_edge("y", END)
+    child = make_chain({}, x=node, y=node)
     graph.add_edge("a", END).add_node("S", child)
     assert [problem.split(":")[0] for problem in find_problems(graph)] == [
         "'S' has no outgoing edge",
@@ -476,8 +458,8 @@ def test_java_names(graph):
 
 
 def test_a_slip_in_a_name_that_checkpoint_when_has_is_found_at_compile():
-    """G37, H51: it would never store anything, and nobody would know."""
-    graph = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
+    """G37, H51: otherwise it would store nothing, without a message."""
+    graph = make_chain({}, a=lambda state: None)
     graph.compile(checkpoint_when=when.any_of(when.after("a"), when.before(END)))
     with pytest.raises(GraphStateError, match="checkpoint_when names 'b', which is not a node"):
         graph.compile(checkpoint_when=when.after("b"))

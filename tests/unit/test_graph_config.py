@@ -143,12 +143,12 @@ def test_a_store_is_looked_up_when_the_graph_is_made_and_only_if_it_saves():  # 
             GraphConfig(checkpoint=CheckpointConfig(store=store, interval=1)).compile_options()
     with pytest.raises(CheckpointerConfigurationError, match="base_directory"):
         GraphConfig(checkpoint=CheckpointConfig(store="disk", interval=1)).compile_options()
-    with pytest.raises(CheckpointerConfigurationError, match="unknown observer 'nobody'"):
-        GraphConfig(observer="nobody").compile_options()
+    with pytest.raises(CheckpointerConfigurationError, match="unknown observer 'missing'"):
+        GraphConfig(observer="missing").compile_options()
 
 
 def test_objects_in_place_of_names():  # G14
-    config = GraphConfig(observer="nobody", checkpoint=CheckpointConfig(store="nowhere", interval=2))
+    config = GraphConfig(observer="missing", checkpoint=CheckpointConfig(store="nowhere", interval=2))
     saver, metrics = MemorySaver(), Metrics()
     for store in (saver, CheckpointStore(saver)):
         options = config.compile_options(store=store, observer=metrics)

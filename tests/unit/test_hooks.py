@@ -2,13 +2,13 @@
 
 import asyncio
 import inspect
+from functools import partial
 
 import pytest
 
 from graphkit import (
     END,
     START,
-    Channels,
     Command,
     GraphResume,
     InterruptableAction,
@@ -18,6 +18,7 @@ from graphkit import (
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, GraphStateError, MaxIterationsError, NodeExecutionError
+from tests.support.graphs import CONFIG, LOG, both, invoke, make_chain, make_chain_of, make_graph
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -42,13 +43,8 @@ def around(part):
     return names(part.before_hooks), names(part.wrap_hooks), names(part.after_hooks)
 
 
-def chain(*nodes):
-    graph = StateGraph({})
-    before = START
-    for one in nodes:
-        graph.add_node(one, node).add_edge(before, one)
-        before = one
-    return graph.add_edge(before, END)
+def chain(*names):
+    return make_chain({}, **dict.fromkeys(names, node))
 
 
 def add(graph, part, name, *place):
@@ -87,8 +83,7 @@ def test_edge_hooks_in_the_same_order():
 def test_a_merged_graphs_hooks_go_with_its_nodes_inside_those_of_its_parent():
     child = add(add(chain("a", "b"), "node", "child"), "node", "child-a", "a")
     child = add(add(child, "edge", "childs"), "node", "child-b", "b")
-    parent = StateGraph({}).add_node("Z", node).add_node("S", child)
-    parent.add_edge(START, "Z").add_edge("Z", "S").add_edge("S", END)
+    parent = make_chain({}, Z=node, S=child)
     add(parent, "node", "one", "S-a")
     add(parent, "node", "all")
     nodes = parent.compile().topology.nodes
@@ -109,7 +104,7 @@ def test_edge_hooks_on_a_merged_graph_are_on_the_bridge_it_is_left_by():
 
 
 def test_an_embedded_graph_is_not_wrapped():
-    graph = StateGraph({}).add_node("S", chain("a").compile()).add_edge(START, "S").add_edge("S", END)
+    graph = make_chain({}, S=chain("a").compile())
     add(graph, "node", "all")
     assert around(graph.compile().topology.nodes["S"]) == ("all", "", "all")
     with pytest.raises(GraphStateError, match="wrap hook is on 'S', a compiled graph"):
@@ -189,8 +184,7 @@ def test_hooks_that_are_refused(part, kind, arguments):
     ],
 )
 def test_hooks_that_compile_refuses(kind, part, place, words):
-    graph = StateGraph({}).add_node("a", node).add_node("S", chain("x"))
-    graph.add_edge(START, "a").add_edge("a", "S").add_edge("S", END)
+    graph = make_chain({}, a=node, S=chain("x"))
     getattr(graph, f"add_{kind}_call_{part}_hook")(place, hook("x"))
     with pytest.raises(GraphStateError, match=f"a {kind} {words}") as failed:
         graph.compile()
@@ -205,23 +199,8 @@ def test_a_childs_own_hooks_are_checked_when_it_is_added():
 
 # --- in a run ---------------------------------------------------------------------------------------------------------
 
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
-
-
-def logs(*nodes, schema=LOG, **given):
-    """a -> b -> ..., which log their names, or what is given."""
-    graph = StateGraph(schema)
-    made = {name: given.get(name, lambda state, name=name: {"log": name}) for name in dict.fromkeys((*nodes, *given))}
-    for name, action in made.items():
-        graph.add_node(name, action)
-    for source, target in zip([START, *made], [*made, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
-
-
-def run(graph, given, *, how="sync"):
-    return graph.invoke(given, CONFIG) if how == "sync" else asyncio.run(graph.ainvoke(given, CONFIG))
+logs = partial(make_chain_of, LOG, {})
+"""A graph a -> b -> ... of nodes that log their names, or of given ones."""
 
 
 def of(how, function):
@@ -234,9 +213,6 @@ def of(how, function):
         return await result if inspect.isawaitable(result) else result
 
     return called
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @both
@@ -253,12 +229,12 @@ def test_what_a_before_hook_returns_is_merged_before_the_node_and_not_stored_alo
     graph = logs("a", b=b).add_before_call_node_hook("b", of(how, lambda node_id, state, config: {"log": "before"}))
     compiled = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
-        run(compiled, {}, how=how)
-    assert [list(one.state["log"]) for one in saver.list(CONFIG)] == [["a"], []]
+        invoke(compiled, {}, how=how)
+    assert [list(checkpoint.state["log"]) for checkpoint in saver.list(CONFIG)] == [["a"], []]
     fails.clear()
-    assert run(compiled, None, how=how)["log"] == ["a", "before", "b"]
+    assert invoke(compiled, None, how=how)["log"] == ["a", "before", "b"]
     assert seen == [["a", "before"]] * 2
-    assert [list(one.state["log"]) for one in saver.list(CONFIG)] == [["a", "before", "b"], ["a"], []]
+    assert [list(checkpoint.state["log"]) for checkpoint in saver.list(CONFIG)] == [["a", "before", "b"], ["a"], []]
 
 
 @both
@@ -266,9 +242,9 @@ def test_after_a_question_the_before_hook_counts_once(saver, how):
     graph = logs(a=lambda state: {"log": interrupt("?")})
     graph.add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": "before"}))
     compiled = graph.compile(checkpoint_saver=saver)
-    run(compiled, {}, how=how)
+    invoke(compiled, {}, how=how)
     assert saver.get(CONFIG).state["log"] == []
-    assert run(compiled, GraphResume("x"), how=how)["log"] == ["before", "x"]
+    assert invoke(compiled, GraphResume("x"), how=how)["log"] == ["before", "x"]
 
 
 @both
@@ -278,7 +254,7 @@ def test_an_after_hook_changes_the_update_or_where_it_goes(saver, how):
         return Command("c", {"log": [update["log"], "after"]}) if node_id == "a" else update
 
     graph = logs("a", "b", "c").add_after_call_node_hook(of(how, after))
-    assert run(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == ["a", "after", "c"]
+    assert invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == ["a", "after", "c"]
 
 
 @both
@@ -296,8 +272,8 @@ def test_a_wrap_hook_may_answer_itself_call_again_or_change_what_came(saver, how
         return {**call(), "wrapped": config.thread}
 
     compiled = logs(a=a).add_wrap_call_node_hook("a", wrap).compile(checkpoint_saver=saver)
-    assert run(compiled, {}, how=how) == {"log": ["a"], "wrapped": "t"}
-    assert run(compiled, {"cached": "c"}, how=how)["log"] == ["a", "c"]
+    assert invoke(compiled, {}, how=how) == {"log": ["a"], "wrapped": "t"}
+    assert invoke(compiled, {"cached": "c"}, how=how)["log"] == ["a", "c"]
     assert runs == ["a", "a"]
 
 
@@ -308,9 +284,9 @@ def test_a_wrap_hook_may_ask_a_human_as_the_node_may(saver, how):
         return call() if answer else {"log": "no"}
 
     compiled = logs("a").add_wrap_call_node_hook(wrap).compile(checkpoint_saver=saver)
-    run(compiled, {}, how=how)
-    assert [one.payload for one in saver.interrupts("t")] == ["really?"]
-    assert run(compiled, GraphResume(False), how=how)["log"] == ["no"]
+    invoke(compiled, {}, how=how)
+    assert [stop.payload for stop in saver.interrupts("t")] == ["really?"]
+    assert invoke(compiled, GraphResume(False), how=how)["log"] == ["no"]
 
 
 @pytest.mark.parametrize("kind", ["before", "after", "wrap"])
@@ -329,11 +305,11 @@ def test_a_hook_that_fails_fails_the_step_and_stores_nothing_of_it(saver, kind, 
     getattr(graph, f"add_{kind}_call_{part}_hook")("a", of(how, broken))
     compiled = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match=r"'a'.*broken") as failed:
-        run(compiled, {}, how=how)
+        invoke(compiled, {}, how=how)
     assert (failed.value.node_id, type(failed.value.__cause__)) == ("a", ValueError)
-    assert [one.node_id for one in saver.list(CONFIG)] == [START]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == [START]
     fails.clear()
-    assert run(compiled, None, how=how)["log"] == ["a"]
+    assert invoke(compiled, None, how=how)["log"] == ["a"]
 
 
 @pytest.mark.parametrize("kind", ["before", "after"])
@@ -359,21 +335,18 @@ def test_a_before_hook_comes_before_the_question_of_an_action(saver, how):
 
     graph = logs(a=Action()).add_before_call_node_hook(of(how, lambda *arguments: {"log": "before"}))
     compiled = graph.compile(checkpoint_saver=saver)
-    run(compiled, {}, how=how)
-    assert run(compiled, None, how=how)["log"] == ["before", "a"]
+    invoke(compiled, {}, how=how)
+    assert invoke(compiled, None, how=how)["log"] == ["before", "a"]
     assert asked == [["before"], ["before"]]
 
 
 @both
 def test_edge_hooks_update_the_state_and_redirect(saver, how):
-    graph = StateGraph(LOG)
-    for name in "abc":
-        graph.add_node(name, lambda state, name=name: {"log": name})
-    graph.add_edge(START, "a").add_edge("b", END).add_edge("c", END)
+    graph = make_graph(LOG, "START>a b>END c>END")
     graph.add_conditional_edges("a", lambda state: state["key"], {"to b": "b", "to c": "c"})
     graph.add_before_call_edge_hook("a", of(how, lambda source, state, config: {"key": "to b"}))
     graph.add_after_call_edge_hook("a", of(how, lambda source, state, config, key: Command("to c", {"log": key})))
-    assert run(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == ["a", "to b", "c"]
+    assert invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == ["a", "to b", "c"]
     assert saver.list(CONFIG)[1].state["log"] == ["a", "to b"]
 
 
@@ -402,7 +375,7 @@ def test_around_an_embedded_graph_the_after_hook_gets_none(saver, how):
         "s", of(how, lambda node_id, state, config: {"log": "before s"})
     )
     compiled = graph.add_after_call_node_hook(of(how, after)).compile(checkpoint_saver=saver)
-    assert run(compiled, {}, how=how)["log"] == ["before s", "p", "after s"]
+    assert invoke(compiled, {}, how=how)["log"] == ["before s", "p", "after s"]
     assert updates == [("s", None)]
 
 
@@ -411,8 +384,8 @@ def test_the_hook_around_an_embedded_graph_counts_once_though_it_waits(saver, ho
     child = logs("p", q=lambda state: {"log": interrupt("?")}).compile()
     graph = logs(s=child).add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": "before s"}))
     compiled = graph.compile(checkpoint_saver=saver)
-    run(compiled, {}, how=how)
-    assert run(compiled, GraphResume("x"), how=how)["log"] == ["before s", "p", "x"]
+    invoke(compiled, {}, how=how)
+    assert invoke(compiled, GraphResume("x"), how=how)["log"] == ["before s", "p", "x"]
 
 
 @both
@@ -422,9 +395,9 @@ def test_hooks_of_the_graph_inside_and_of_the_one_it_is_merged_into(saver, how):
 
     child = logs("p").add_before_call_node_hook(before("child"))
     merged = logs(S=child).add_before_call_node_hook(before("parent")).compile(checkpoint_saver=saver)
-    assert run(merged, {}, how=how)["log"] == ["parent S-p", "child S-p", "p"]
+    assert invoke(merged, {}, how=how)["log"] == ["parent S-p", "child S-p", "p"]
     embedded = logs(S=child.compile()).compile()
-    assert run(embedded, {}, how=how)["log"] == ["child p", "p"]
+    assert invoke(embedded, {}, how=how)["log"] == ["child p", "p"]
 
 
 @both
@@ -435,7 +408,7 @@ def test_in_branches_and_around_maps(saver, how):
         graph.add_edge(START, name).add_edge(name, "j")
     graph.add_before_call_node_hook(of(how, lambda node_id, state, config: {"log": f"before {node_id}"}))
     graph.add_after_call_node_hook("m", of(how, lambda node_id, state, config, update: {"log": f"after {update}"}))
-    assert run(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [
+    assert invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [
         "before b",
         "b",
         "before m",
@@ -497,7 +470,7 @@ def test_an_asynchronous_wrap_hook_may_too(way):
         async def later(state, config, node=node):
             return node(state, config)
 
-        graph = StateGraph({}).add_node("a", later if is_async else node).add_edge(START, "a").add_edge("a", END)
+        graph = make_chain({}, a=later if is_async else node)
         graph.add_wrap_call_node_hook(hook)
         assert asyncio.run(graph.compile().ainvoke({"n": 1}, RunnableConfig("t")))["seen"] == SEEN[way]
 
@@ -517,7 +490,7 @@ def test_a_wrap_hook_of_a_generator_may_too():
         yield state["n"]
         return {"n": state["n"]}
 
-    graph = StateGraph({}).add_node("a", chunks).add_edge(START, "a").add_edge("a", END)
+    graph = make_chain({}, a=chunks)
     graph.add_wrap_call_node_hook(lambda node_id, state, config, call: call({"n": 7}))
     outputs = list(graph.compile().stream({"n": 1}))
     assert (outputs[1].chunk, outputs[-1].state["n"]) == (7, 7)
@@ -533,8 +506,7 @@ def test_the_limit_is_checked_before_the_hooks_of_the_node():
         def __call__(self, state, config):
             return {}
 
-    graph = StateGraph({}).add_node("a", node).add_node("b", Asking())
-    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    graph = make_chain({}, a=node, b=Asking())
     graph.add_before_call_node_hook("b", lambda node_id, state, config: ran.append("hook"))
     with pytest.raises(MaxIterationsError):
         graph.compile(max_iterations=1).invoke({})

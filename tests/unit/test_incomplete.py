@@ -11,7 +11,7 @@ from typing import TypedDict
 
 import pytest
 
-from graphkit import END, START, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt, operations
+from graphkit import Checkpoint, GraphResume, RunnableConfig, interrupt, operations
 from graphkit.errors import CheckpointConflictError, CheckpointSerializationError, CheckpointStorageError
 from graphkit.recovery import recover
 from graphkit.testing import made
@@ -19,6 +19,7 @@ from graphkit.transfer import copy_threads, export_threads, import_threads
 from graphkit.worker import Worker
 from savers import FileSystemSaver, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.contract.test_minimal import Lists
+from tests.support.graphs import make_chain
 from tests.support.threads import TYPES, assert_same, everything
 
 T = RunnableConfig("t")
@@ -48,12 +49,8 @@ def ask(state):
 
 def make_app(saver, effects):
     """first -> inner (one -> two) -> ask (waits) -> last."""
-    inner = StateGraph(State).add_node("one", effects.node("one")).add_node("two", effects.node("two"))
-    inner.add_edge(START, "one").add_edge("one", "two").add_edge("two", END)
-    graph = StateGraph(State).add_node("first", effects.node("first")).add_node("inner", inner.compile())
-    graph.add_node("ask", ask).add_node("last", effects.node("last"))
-    graph.add_edge(START, "first").add_edge("first", "inner").add_edge("inner", "ask")
-    graph.add_edge("ask", "last").add_edge("last", END)
+    inner = make_chain(State, one=effects.node("one"), two=effects.node("two"))
+    graph = make_chain(State, first=effects.node("first"), inner=inner.compile(), ask=ask, last=effects.node("last"))
     return graph.compile(checkpoint_saver=saver)
 
 

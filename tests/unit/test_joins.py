@@ -1,4 +1,4 @@
-"""Joins: the shapes of forks that have one, where it is and what is inside; and what each other shape is told."""
+"""Joins: the shapes of forks that have one, where it is and what is inside; and the message for each shape that has none."""
 
 import random
 
@@ -190,7 +190,7 @@ def reachable(start, leads, without):
 def is_join(place, heads, leads, source):
     """Whether the branches up to here are apart, and none of them goes on elsewhere."""
     branches = [reachable(head, leads, place) for head in heads]
-    together = [one for branch in branches for one in branch]
+    together = [each for branch in branches for each in branch]
     escapes = {END, source} - {place}
     return len(together) == len(set(together)) and not escapes & set(together)
 

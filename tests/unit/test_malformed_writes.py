@@ -5,15 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-import graphkit._saver.base
-import savers._log.log_saver
-import savers._memory
-from graphkit import END, START, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit._saver.writes import ForkProgress, progress_of
+from graphkit import Checkpoint, GraphResume, RunnableConfig, interrupt
 from graphkit.errors import CheckpointSerializationError
 from graphkit.recovery import recover
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import make_chain
 from tests.support.sweeps import ALL
 from tests.support.terminal import graphkit as command
 
@@ -38,8 +35,8 @@ MALFORMED = {
 def open_door(monkeypatch):
     """Lets `put_writes` store anything, as earlier versions did."""
     with monkeypatch.context() as patch:
-        for module in (graphkit._saver.base, savers._log.log_saver, savers._memory):
-            patch.setattr(module, "check_writes", lambda writes: None)
+        for module in ("graphkit._saver.base", "savers._log.log_saver", "savers._memory"):
+            patch.setattr(f"{module}.check_writes", lambda writes: None)
         yield patch
 
 
@@ -58,7 +55,7 @@ def warned_of(caplog):
 
 def test_what_waits_is_read_and_the_rest_is_named(old, caplog):
     with caplog.at_level(logging.WARNING, "graphkit"):
-        assert [one.id for one in old.interrupts("t")] == ["good"]
+        assert [stop.id for stop in old.interrupts("t")] == ["good"]
     assert {"interrupt:text", "interrupt:empty", "interrupt:when"} <= warned_of(caplog)
 
 
@@ -78,19 +75,21 @@ def test_namespaces_watch_and_history_can_be_read(old):
     assert old.wait_for_resume("t", timeout=0) is False, "the good one still waits"
 
 
-def test_progress_counts_what_it_can(old):
-    assert progress_of(old.get_writes(T)) == []
-    assert progress_of({"items:m": [1, 2], "task:m.0": {"node": "n"}, "task:m.1": "text"}) == [ForkProgress("n", 1, 2)]
+def test_progress_counts_what_it_can(open_door, tmp_path):
+    saver = FileSystemSaver(tmp_path / "store", fsync="never")
+    saver.put(T, Checkpoint(node_id="a", next_node_id="b", state={}))
+    saver.put_writes(T, {"items:m": [1, 2], "task:m.0": {"node": "n"}, "task:m.1": "text"})
+    assert "1/2 items of n done" in command("show", tmp_path / "store", "t").out
 
 
 def test_it_can_be_pruned_and_copied(old):
     old.put(T, Checkpoint(node_id="b", next_node_id="c", state={"n": 2}))
     old.put(T, Checkpoint(node_id="c", next_node_id="d", state={"n": 3}))
     assert old.prune("t", keep_last=1, keep_interrupted=True) == 1
-    assert [one.state["n"] for one in old.list(T)] == [3, 1]
+    assert [checkpoint.state["n"] for checkpoint in old.list(T)] == [3, 1]
     assert old.get_writes(T.with_check_point_id(old.list(T)[1].id))["interrupt:good"]["payload"] == "why?"
     old.copy("t", "u")
-    assert [one.state["n"] for one in old.list(RunnableConfig("u"))] == [3, 1]
+    assert [checkpoint.state["n"] for checkpoint in old.list(RunnableConfig("u"))] == [3, 1]
 
 
 def test_it_can_be_exported_and_imported(open_door):
@@ -103,8 +102,7 @@ def test_it_can_be_exported_and_imported(open_door):
 
 
 def asking():
-    graph = StateGraph({}).add_node("a", lambda state: {"answer": interrupt("why?")}).add_node("b", lambda state: None)
-    return graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    return make_chain({}, a=lambda state: {"answer": interrupt("why?")}, b=lambda state: None)
 
 
 def test_a_run_goes_on(saver, open_door):
@@ -121,7 +119,7 @@ def test_an_update_and_a_recovery_go_on(saver, open_door):
     saver.put_writes(T, MALFORMED)
     open_door.undo()
     app.update_state(T, {"n": 1})
-    assert [one.payload for one in saver.interrupts("t")] == ["why?"]
+    assert [stop.payload for stop in saver.interrupts("t")] == ["why?"]
     recover(app, "t")
     assert app.invoke(GraphResume("because"), T) == {"n": 1, "answer": "because"}
 

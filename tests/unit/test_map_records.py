@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from graphkit import END, START, Channels, GraphResume, StateGraph, interrupt
-from graphkit._plan.topology import StateItems
 from graphkit.agents.testing import RecordingSaver
 from graphkit.errors import CheckpointSerializationError, NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import CONFIG, logged
 from tests.support.sweeps import ALL
-from tests.unit.graphs import CONFIG
 
 pytestmark = pytest.mark.sweep(ALL)
 
 PATIENCE = 60
-SCHEMA = {"log": Channels.appender_with_duplicate()}
+SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(lambda old, new: new)}
 
 
 class Crash:
@@ -46,10 +45,7 @@ def crash(tmp_path):
 
 
 class Items:
-    """The items of a map: others each time, as those of a directory or a queue.
-
-    In StateItems, whose items are the same each time, they show when the list is recorded.
-    """
+    """The items of a map: others each time, as those of a directory or a queue."""
 
     def __init__(self, count):
         self.count = count
@@ -65,15 +61,11 @@ def mapped(action, items, **options):
     return graph.add_edge(START, "a").add_edge("a", "m").add_edge("m", END)
 
 
-def logged(outputs):
-    return list(outputs[-1].state["log"])
-
-
 @pytest.mark.parametrize(
-    ("count", "find", "records"),
-    [(0, StateItems, [0]), (1, StateItems, [0]), (1, Items, [1]), (2, StateItems, [2]), (5, Items, range(2, 6))],
+    ("count", "are_found", "records"),
+    [(0, False, [0]), (1, False, [0]), (1, True, [1]), (2, False, [2]), (5, True, range(2, 6))],
 )
-def test_how_many_records_a_map_needs(go, count, find, records):
+def test_how_many_records_a_map_needs(go, count, are_found, records):
     """A record has the results of all items that were ready when it was made, the last one has none."""
     saver = RecordingSaver(MemorySaver())
     together = threading.Barrier(max(count, 1))
@@ -82,26 +74,16 @@ def test_how_many_records_a_map_needs(go, count, find, records):
         together.wait(PATIENCE)
         return {"log": item}
 
-    items = Items(count)
-    if find is StateItems:
-        items = StateItems(items)
-    go(mapped(action, items).compile(checkpoint_saver=saver), {})
+    items = Items(count) if are_found else "items"
+    go(mapped(action, items).compile(checkpoint_saver=saver), {"items": [*range(count)]})
     methods = [call.method for call in saver.calls]
     assert methods.count("put_writes") in records
     assert methods.count("put") == 3
 
 
-def test_a_single_item_under_a_key_of_the_state_needs_no_record(go):
-    saver = RecordingSaver(MemorySaver())
-    graph = StateGraph(SCHEMA | {"keyed": Channels.base(list)}).add_map_node("m", lambda item: {"log": item}, "keyed")
-    compiled = graph.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=saver)
-    assert logged(go(compiled, {"keyed": ["one"]})) == ["one"]
-    assert "put_writes" not in [call.method for call in saver.calls]
-
-
 @pytest.mark.parametrize("use", ["idempotency_key", "once", "interrupt"])
 def test_a_single_item_is_recorded_before_anything_depends_on_it(go, crash, use):
-    items, seen = Items(1), []
+    seen = []
 
     def action(item, config):
         if use == "idempotency_key":
@@ -114,15 +96,15 @@ def test_a_single_item_is_recorded_before_anything_depends_on_it(go, crash, use)
         crash.here()
         return {"log": item}
 
-    graph = mapped(action, StateItems(items))
-    outputs = go(graph.compile(checkpoint_saver=crash.saver), {})
+    graph = mapped(action, "items")
+    outputs = go(graph.compile(checkpoint_saver=crash.saver), {"items": ["one"]})
     if use == "interrupt":
         assert seen == []
         outputs = go(graph.compile(checkpoint_saver=crash.saver), GraphResume("yes"))
-    assert logged(outputs) == ["a", "1.0"]
-    assert logged(go(graph.compile(checkpoint_saver=crash.left()), None)) == ["a", "1.0"]
+    assert logged(outputs) == ["a", "one"]
+    assert crash.left().get_writes(CONFIG)["items:"] == ["one"]
+    assert logged(go(graph.compile(checkpoint_saver=crash.left()), None)) == ["a", "one"]
     assert seen[0] == seen[1]
-    assert items.asked == 1
 
 
 def note_key_elsewhere(item, config):
@@ -130,56 +112,48 @@ def note_key_elsewhere(item, config):
     store = Path(item["store"])
     if not (store.parent / "left").exists():
         shutil.copytree(store, store.parent / "left")
-    return {"log": [item["asked"], config.idempotency_key]}
+    return {"log": config.idempotency_key}
 
 
 def test_a_single_item_is_recorded_before_it_is_sent_to_another_process(go, crash):
-    asked = []
-
-    def items(state):
-        asked.append(1)
-        return [{"asked": len(asked), "store": str(crash.directory / "store")}]
-
-    graph = mapped(note_key_elsewhere, StateItems(items))
+    items = [{"store": str(crash.directory / "store")}]
+    graph = mapped(note_key_elsewhere, "items")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        expected = logged(go(graph.compile(checkpoint_saver=crash.saver, executor=pool), {}))
+        expected = logged(go(graph.compile(checkpoint_saver=crash.saver, executor=pool), {"items": items}))
+        assert crash.left().get_writes(CONFIG)["items:"] == items
         assert logged(go(graph.compile(checkpoint_saver=crash.left(), executor=pool), None)) == expected
-    assert len(asked) == 1
 
 
 def test_a_single_item_of_the_state_is_found_there_again(go, crash):
-    items = Items(1)
-
     def action(item):
         crash.here()
         return {"log": item}
 
-    graph = mapped(action, StateItems(items))
-    assert logged(go(graph.compile(checkpoint_saver=crash.saver), {})) == ["a", "1.0"]
-    go(graph.compile(checkpoint_saver=crash.left()), None)
-    assert items.asked == 2
+    graph = mapped(action, "items")
+    assert logged(go(graph.compile(checkpoint_saver=crash.saver), {"items": ["one"]})) == ["a", "one"]
+    assert crash.left().get_writes(CONFIG) == {}
+    assert logged(go(graph.compile(checkpoint_saver=crash.left()), None)) == ["a", "one"]
 
 
-@pytest.mark.parametrize("items", ["keyed", StateItems(lambda state: state["keyed"])])
-def test_a_single_item_that_cannot_be_stored_is_refused_before_it_runs(go, crash, items):
+def test_a_single_item_that_cannot_be_stored_is_refused_before_it_runs(go, crash):
     runs = []
-    graph = StateGraph(SCHEMA | {"keyed": Channels.base(list)}).add_map_node("m", runs.append, items)
-    graph.add_before_call_node_hook("m", lambda node, state, config: {"keyed": [object()]})
-    compiled = graph.add_edge(START, "m").add_edge("m", END).compile(checkpoint_saver=crash.saver)
+    graph = mapped(runs.append, "items")
+    graph.add_before_call_node_hook("m", lambda node, state, config: {"items": [object()]})
+    compiled = graph.compile(checkpoint_saver=crash.saver)
     with pytest.raises(CheckpointSerializationError, match=r"\[0\].*object"):
         go(compiled, {})
     assert runs == []
 
 
-@pytest.mark.parametrize(("count", "is_in_state"), [(1, False), (3, False), (3, True)])
-def test_the_items_are_recorded_before_one_runs(go, crash, count, is_in_state):
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_items_are_recorded_before_one_runs(go, crash, count):
     items = Items(count)
 
     def action(item):
         crash.here()
         return {"log": item}
 
-    graph = mapped(action, StateItems(items) if is_in_state else items)
+    graph = mapped(action, items)
     go(graph.compile(checkpoint_saver=crash.saver), {})
     go(graph.compile(checkpoint_saver=crash.left()), None)
     assert items.asked == 1

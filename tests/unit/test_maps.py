@@ -27,15 +27,11 @@ from graphkit.errors import (
     NodeExecutionError,
 )
 from savers import FileSystemSaver, SaverWrapper
-from tests.unit.graphs import CONFIG
+from tests.support.graphs import CONFIG, Boom, logged, make_chain, make_graph
 
 SCHEMA = {"log": Channels.appender_with_duplicate(), "items": Channels.base(list)}
 PATIENCE = 60
 QUICK = RetryPolicy(max_attempts=3, initial_delay=0.0, jitter=False)
-
-
-class Boom(Exception):
-    pass
 
 
 def mapped(action, items, **options):
@@ -46,10 +42,6 @@ def double(item):
     return {"log": item * 2}
 
 
-def logged(outputs):
-    return list(outputs[-1].state["log"])
-
-
 # --- items ------------------------------------------------------------------------------------------------------------
 
 
@@ -57,9 +49,12 @@ def logged(outputs):
 def test_so_many_items(saver, go, count):
     graph = mapped(double, lambda state: range(count)).compile(checkpoint_saver=saver)
     outputs = go(graph, {})
-    assert [one.node for one in outputs] == [START, "m", END]
+    assert [output.node for output in outputs] == [START, "m", END]
     assert logged(outputs) == [2 * n for n in range(count)]
-    assert [(one.node_id, one.next_node_id) for one in saver.list(CONFIG)] == [("m", END), (START, "m")]
+    assert [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in saver.list(CONFIG)] == [
+        ("m", END),
+        (START, "m"),
+    ]
 
 
 ITEMS = {
@@ -97,7 +92,7 @@ def test_items_may_be_found_asynchronously(saver):
 
 
 @pytest.mark.parametrize(
-    ("items", "told"),
+    ("items", "reason"),
     [
         (lambda state: 3, "TypeError"),
         (lambda state: None, "TypeError"),
@@ -107,11 +102,11 @@ def test_items_may_be_found_asynchronously(saver):
         (lambda state: interrupt("which?"), "maps over"),
     ],
 )
-def test_items_that_cannot_be_listed(saver, go, items, told):
+def test_items_that_cannot_be_listed(saver, go, items, reason):
     with pytest.raises(NodeExecutionError, match="maps over") as failed:
         go(mapped(double, items).compile(checkpoint_saver=saver), {})
     assert failed.value.node_id == "m"
-    assert told in str(failed.value)
+    assert reason in str(failed.value)
 
 
 def test_items_must_be_a_key_or_callable():
@@ -201,7 +196,7 @@ def test_an_item_may_be_a_generator(saver, go):
         yield Command(update={"log": item})
 
     outputs = go(mapped(action, lambda state: [1, 2]).compile(checkpoint_saver=saver), {})
-    assert sorted(getattr(one, "chunk", "-") for one in outputs) == ["-", "-", "-", "chunk 1", "chunk 2"]
+    assert sorted(getattr(output, "chunk", "-") for output in outputs) == ["-", "-", "-", "chunk 1", "chunk 2"]
     assert logged(outputs) == [1, 2]
 
 
@@ -210,7 +205,7 @@ def test_items_dispatch(saver, go):
         config.dispatch(item)
 
     outputs = go(mapped(action, lambda state: [1, 2]).compile(checkpoint_saver=saver), {})
-    assert sorted(one.chunk for one in outputs if hasattr(one, "chunk")) == [1, 2]
+    assert sorted(output.chunk for output in outputs if hasattr(output, "chunk")) == [1, 2]
 
 
 def test_asynchronous_items(saver):
@@ -296,7 +291,7 @@ def test_items_that_wait_for_a_thread_are_taken_back(saver, go):
             os.sched_yield()
         if item == 0:
             raise Boom
-        for one in [one for one in pool.futures if not one.running()]:
+        for one in [future for future in pool.futures if not future.running()]:
             done = threading.Event()
             one.add_done_callback(lambda _, done=done: done.set())
             assert done.wait(PATIENCE)
@@ -331,10 +326,10 @@ def test_questions_per_item(saver, go):
 
     graph = mapped(action, lambda state: range(4)).compile(checkpoint_saver=saver)
     stop = go(graph, {})[-1]
-    assert sorted(one.payload for one in stop.interrupts) == ["1?", "2?", "3?"]
-    ids = {one.payload: one.id for one in stop.interrupts}
+    assert sorted(each.payload for each in stop.interrupts) == ["1?", "2?", "3?"]
+    ids = {each.payload: each.id for each in stop.interrupts}
     stop = go(graph, GraphResume({ids["3?"]: "three", ids["1?"]: "one"}))[-1]
-    assert [one.payload for one in stop.interrupts] == ["2?"]
+    assert [each.payload for each in stop.interrupts] == ["2?"]
     assert logged(go(graph, GraphResume("two"))) == ["none", "one", "two", "three"]
     assert runs.count(0) == 1
 
@@ -468,8 +463,7 @@ def test_a_map_visited_again_asks_for_its_items_again(saver, go):
 
 def test_a_map_in_a_merged_and_in_an_embedded_graph(saver, go):
     child = mapped(double, lambda state: range(2))
-    graph = StateGraph(SCHEMA).add_node("merged", child).add_node("inside", child.compile())
-    graph.add_edge(START, "merged").add_edge("merged", "inside").add_edge("inside", END)
+    graph = make_chain(SCHEMA, merged=child, inside=child.compile())
     assert logged(go(graph.compile(checkpoint_saver=saver), {})) == [0, 2, 0, 2]
 
 
@@ -524,8 +518,8 @@ def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(save
 def test_max_concurrency_with_items_that_wait_for_a_human(saver):
     app = squares([0, 1, 2], lambda n: {"log": interrupt(n)}, max_concurrency=1).compile(checkpoint_saver=saver)
     stop = app.invoke_final({}, CONFIG)
-    assert [one.payload for one in stop.interrupts] == [0, 1, 2]
-    answers = {one.id: one.payload * 10 for one in stop.interrupts}
+    assert [each.payload for each in stop.interrupts] == [0, 1, 2]
+    answers = {each.id: each.payload * 10 for each in stop.interrupts}
     assert app.invoke(GraphResume(answers), CONFIG)["log"] == [0, 10, 20]
 
 
@@ -569,8 +563,7 @@ def test_every_item_tells_its_index_and_how_many_there_are():
 
 def test_every_branch_tells_its_index_and_how_many_there_are():
     events = []
-    graph = StateGraph({}).add_node("a", lambda state: None).add_node("b", lambda state: None)
-    graph.add_edge(START, "a").add_edge(START, "b").add_edge("a", END).add_edge("b", END)
+    graph = make_graph({}, "START>a,b a>END b>END", a=lambda state: None, b=lambda state: None)
     graph.compile(observers=[events.append]).invoke({})
     fork = "__PARALLEL__(__START__)"
     assert sorted(branches_of(events)) == [(fork, 0, 2), (fork, 1, 2)]
@@ -583,7 +576,7 @@ def overwrites_of(events):
     return [(event.node_id, dict(event.data), event.level) for event in events if event.type == "parallel.overwrite"]
 
 
-def test_branches_that_write_the_same_plain_key_are_told_and_the_last_edge_wins():
+def test_branches_that_write_the_same_plain_key_are_reported_and_the_last_edge_wins():
     events = []
     graph = StateGraph({**SCHEMA, "list": Channels.base(None, list)})
     for name in "ab":
@@ -600,14 +593,14 @@ def test_branches_that_write_the_same_plain_key_are_told_and_the_last_edge_wins(
 
 def test_a_branch_that_writes_a_key_twice_overwrites_nobody():
     events = []
-    graph = StateGraph({}).add_node("a", lambda state: {"n": 1}).add_node("a2", lambda state: {"n": 2})
-    graph.add_node("b", lambda state: {"m": 1}).add_edge(START, "a").add_edge(START, "b")
-    graph.add_edge("a", "a2").add_edge("a2", END).add_edge("b", END)
+    graph = make_graph(
+        {}, "START>a,b a>a2 a2>END b>END", a=lambda state: {"n": 1}, a2=lambda state: {"n": 2}, b=lambda state: {"m": 1}
+    )
     graph.compile(observers=[events.append]).invoke({})
     assert overwrites_of(events) == []
 
 
-def test_items_that_write_the_same_plain_key_are_told_too():
+def test_items_that_write_the_same_plain_key_are_reported_too():
     events = []
     app = squares([1, 2], lambda n: {"plain": n, "log": n}).compile(observers=[events.append])
     assert app.invoke({})["plain"] == 2

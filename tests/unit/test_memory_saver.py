@@ -1,13 +1,30 @@
 import threading
+from dataclasses import dataclass
 from decimal import Decimal
 
 import pytest
 
-from graphkit import RunnableConfig
+from graphkit import Channels, RunnableConfig
 from graphkit.errors import CheckpointSerializationError, ThreadBusyError
 from graphkit.testing import made
-from graphkit.testing._values import GROWING, Note, UnknownType, derive
 from savers import MemorySaver, VersionedMemorySaver
+from tests.support.graphs import CONFIG, make_chain
+from tests.support.savers import PutRecorder
+
+SCHEMA = {"list": Channels.appender_with_duplicate()}
+
+
+@dataclass
+class Note:
+    text: str
+
+
+def run_nodes(*updates):
+    """Return the checkpoints that a run of nodes with these updates puts, the one at START left out."""
+    saver = PutRecorder()
+    nodes = {f"n{number}": lambda state, update=update: update for number, update in enumerate(updates)}
+    make_chain(SCHEMA, **nodes).compile(checkpoint_saver=saver).invoke({}, CONFIG)
+    return saver.puts[1:]
 
 
 @pytest.fixture
@@ -37,26 +54,25 @@ def test_plain_states_are_not_looked_at(looked_at):
 
 def test_only_what_changed_is_looked_at(looked_at):
     saver, seen = looked_at
-    first = made({"list": [(1,)], "other": Decimal(1)})
+    first, second = run_nodes({"list": [(1,)], "other": Decimal(1)}, {"list": [(2,)], "text": "x", "third": (3,)})
     saver.put(None, first)
     assert [path for path, _ in seen] == ["list", "other"]
     seen.clear()
-    saver.put(None, derive(first, {"list": [(2,)], "text": "x", "third": (3,)}, GROWING))
+    saver.put(None, second)
     assert seen == [("list", 1, [(2,)]), ("third", (3,))]
 
 
 def test_a_change_of_what_is_not_stored_is_looked_at_in_full(looked_at):
     saver, seen = looked_at
-    elsewhere = made({"list": [(1,)], "other": Decimal(1)})
-    saver.put(None, derive(elsewhere, {"other": 2}))
+    _, second = run_nodes({"list": [(1,)], "other": Decimal(1)}, {"other": 2})
+    saver.put(None, second)
     assert [path for path, _ in seen] == ["list"]
 
 
 def test_a_stored_checkpoint_does_not_hold_its_parents_state():
     saver = MemorySaver()
-    first = made({"list": [1]})
-    saver.put(None, first)
-    saver.put(None, derive(first, {"list": [2]}, GROWING))
+    for checkpoint in run_nodes({"list": [1]}, {"list": [2]}):
+        saver.put(None, checkpoint)
     assert all(stored.checkpoint.changes is None for stored in saver._threads["$default"].live[""].checkpoints)
 
 
@@ -86,7 +102,7 @@ def test_an_unregistered_type_is_refused_until_it_is_registered():
 
 def test_refused_metadata_is_named():
     with pytest.raises(CheckpointSerializationError) as caught:
-        MemorySaver().put(None, made({}, metadata={"who": UnknownType()}))
+        MemorySaver().put(None, made({}, metadata={"who": object()}))
     assert caught.value.path == "metadata.who"
 
 

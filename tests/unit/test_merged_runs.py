@@ -4,36 +4,35 @@ from functools import partial
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    Command,
-    GraphResume,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import MaxIterationsError, NodeExecutionError
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, COUNTED as LOG, both, outputs as run, stored
+from tests.support import graphs
+from tests.support.graphs import (
+    CONFIG,
+    COUNTED as LOG,
+    both,
+    logged,
+    make_chain,
+    make_graph,
+    nodes_of,
+    outputs as run,
+    stored,
+)
 
-says = partial(graphs.says, n=1)
-chain = partial(graphs.chain_of, LOG, {"n": 1})
-
-
-def walked(outputs):
-    return [output.node for output in outputs]
+log_node = partial(graphs.log_node, n=1)
+chain = partial(graphs.make_chain_of, LOG, {"n": 1})
 
 
 @both
 def test_one_history_and_one_thread_however_deep(saver, how):
-    graph = chain("a", S=chain("p", T=chain("x", "y"), q=says("q")), z=says("z")).compile(checkpoint_saver=saver)
+    graph = chain("a", S=chain("p", T=chain("x", "y"), q=log_node("q")), z=log_node("z")).compile(
+        checkpoint_saver=saver
+    )
     nodes = ["a", "S-p", "S-T-x", "S-T-y", "S-q", "z"]
     outputs = run(graph, {}, how=how)
-    assert walked(outputs) == [START, *nodes, END]
+    assert nodes_of(outputs) == [START, *nodes, END]
     assert not any(output.is_subgraph for output in outputs)
-    assert outputs[-1].state["log"] == ["a", "p", "x", "y", "q", "z"]
+    assert logged(outputs) == ["a", "p", "x", "y", "q", "z"]
     assert outputs[-1].state["n"] == 6
     assert stored(saver) == list(zip([START, *nodes], [*nodes, END], strict=True))
     assert [*saver.namespaces("t")] == [""]
@@ -41,17 +40,19 @@ def test_one_history_and_one_thread_however_deep(saver, how):
 
 def conditional(key):
     """A graph with a condition at its start."""
-    graph = StateGraph(LOG).add_node("p", says("p")).add_node("q", says("q")).add_edge("p", END).add_edge("q", END)
+    graph = (
+        StateGraph(LOG).add_node("p", log_node("p")).add_node("q", log_node("q")).add_edge("p", END).add_edge("q", END)
+    )
     return graph.add_conditional_edges(START, lambda state: state[key], {"left": "p", "right": "q"})
 
 
 @pytest.mark.parametrize(("way", "log"), [("left", ["a", "p", "z"]), ("right", ["a", "q", "z"])])
 @both
 def test_a_conditional_start_is_a_step_of_its_own(saver, way, log, how):
-    graph = chain("a", S=conditional("way"), z=says("z")).compile(checkpoint_saver=saver)
+    graph = chain("a", S=conditional("way"), z=log_node("z")).compile(checkpoint_saver=saver)
     outputs = run(graph, {"way": way}, how=how)
-    assert outputs[-1].state["log"] == log
-    assert walked(outputs)[2] == "S-__START__"
+    assert logged(outputs) == log
+    assert nodes_of(outputs)[2] == "S-__START__"
     assert ("S-__START__", f"S-{log[1]}") in stored(saver)
 
 
@@ -60,8 +61,8 @@ def test_the_condition_behind_it_is_a_step_of_its_own(saver, how):
     graph = StateGraph(LOG).add_node("S", chain("p")).add_edge(START, "S")
     graph.add_conditional_edges("S", lambda state: "S" if state["n"] < 3 else END)
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
-    assert walked(outputs) == [START, *["S-p", "S-__END__"] * 3, END]
-    assert outputs[-1].state["log"] == ["p"] * 3
+    assert nodes_of(outputs) == [START, *["S-p", "S-__END__"] * 3, END]
+    assert logged(outputs) == ["p"] * 3
 
 
 def test_a_bridge_counts_as_a_node():
@@ -76,7 +77,7 @@ def test_a_stop_before_it_is_one_before_its_first_node(saver, how):
     graph = chain("a", S=chain("p", "q")).compile(checkpoint_saver=saver, interrupt_before=["S"])
     last = run(graph, {}, how=how)[-1]
     assert (last.when, saver.get(CONFIG).next_node_id) == ("before", "S-p")
-    assert run(graph, GraphResume({"log": "yes"}), how=how)[-1].state["log"] == ["a", "yes", "p", "q"]
+    assert logged(run(graph, GraphResume({"log": "yes"}), how=how)) == ["a", "yes", "p", "q"]
 
 
 @pytest.mark.parametrize("options", [{"interrupt_before": ["S-q"]}, {"interrupt_after": ["S-p"]}])
@@ -104,22 +105,21 @@ def test_a_question_inside_and_a_failure_inside(saver, how):
         run(graph, GraphResume("x"), how=how)
     assert failed.value.node_id == "S-T-q"
     fails.clear()
-    assert run(graph, None, how=how)[-1].state["log"] == ["x"]
+    assert logged(run(graph, None, how=how)) == ["x"]
     assert runs == ["p"]
 
 
 @both
 def test_commands_go_to_merged_nodes(saver, how):
-    inside = chain(p=lambda state: Command("r", {"log": "p"}), q=says("q"), r=says("r"))
-    graph = StateGraph(LOG).add_node("a", lambda state: Command("S-p", {"log": "a"})).add_node("S", inside)
-    graph.add_node("b", says("b")).add_edge(START, "a").add_edge("a", "b").add_edge("b", "S").add_edge("S", END)
+    inside = chain(p=lambda state: Command("r", {"log": "p"}), q=log_node("q"), r=log_node("r"))
+    graph = make_chain(LOG, a=lambda state: Command("S-p", {"log": "a"}), b=log_node("b"), S=inside)
     compiled = graph.compile(checkpoint_saver=saver)
     outputs = run(compiled, {}, how=how)
-    assert walked(outputs) == [START, "a", "S-p", "S-r", END]
-    assert outputs[-1].state["log"] == ["a", "p", "r"]
+    assert nodes_of(outputs) == [START, "a", "S-p", "S-r", END]
+    assert logged(outputs) == ["a", "p", "r"]
     by_name = compiled.update_state(CONFIG, {}, goto="S")
     assert by_name.next_node == "S-p"
-    assert run(compiled, None, how=how)[-1].state["log"] == ["a", "p", "r", "p", "r"]
+    assert logged(run(compiled, None, how=how)) == ["a", "p", "r", "p", "r"]
 
 
 def test_an_update_as_one_of_its_nodes(saver):
@@ -133,34 +133,37 @@ def test_an_update_as_one_of_its_nodes(saver):
 def test_a_fork_inside(saver, how):
     inside = StateGraph(LOG)
     for name in "abcd":
-        inside.add_node(name, says(name))
+        inside.add_node(name, log_node(name))
     for source, target in ((START, "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", END)):
         inside.add_edge(source, target)
-    graph = chain(S=inside, z=says("z")).compile(checkpoint_saver=saver)
+    graph = chain(S=inside, z=log_node("z")).compile(checkpoint_saver=saver)
     outputs = run(graph, {}, how=how)
-    assert walked(outputs) == [START, "S-a", "__PARALLEL__(S-a)", "S-d", "z", END]
-    assert outputs[-1].state["log"] == ["a", "b", "c", "d", "z"]
+    assert nodes_of(outputs) == [START, "S-a", "__PARALLEL__(S-a)", "S-d", "z", END]
+    assert logged(outputs) == ["a", "b", "c", "d", "z"]
 
 
 @both
 def test_as_a_branch(saver, how):
-    graph = StateGraph(LOG).add_node("S", chain("p", "q")).add_node("b", says("b")).add_node("j", says("j"))
-    for name in ("S", "b"):
-        graph.add_edge(START, name).add_edge(name, "j")
-    outputs = run(graph.add_edge("j", END).compile(checkpoint_saver=saver), {}, how=how)
-    assert outputs[-1].state["log"] == ["p", "q", "b", "j"]
+    outputs = run(
+        make_graph(LOG, "START>S,b S>j b>j j>END", S=chain("p", "q"), b=log_node("b"), j=log_node("j")).compile(
+            checkpoint_saver=saver
+        ),
+        {},
+        how=how,
+    )
+    assert logged(outputs) == ["p", "q", "b", "j"]
 
 
 def test_the_rules_of_the_graph_around_it_hold(saver):
-    inside = StateGraph({"log": Channels.base()}).add_node("p", says("p")).add_edge(START, "p").add_edge("p", END)
+    inside = make_chain({"log": Channels.base()}, p=log_node("p"))
     assert chain("a", S=inside).compile(checkpoint_saver=saver).invoke({}, CONFIG)["log"] == ["a", "p"]
 
 
 @both
 def test_an_embedded_graph_inside_a_merged_one(saver, how):
     embedded = chain(x=lambda state: {"log": interrupt("?")}).compile()
-    graph = chain("a", S=chain(p=says("p"), t=embedded)).compile(checkpoint_saver=saver)
+    graph = chain("a", S=chain(p=log_node("p"), t=embedded)).compile(checkpoint_saver=saver)
     run(graph, {}, how=how)
     inside = RunnableConfig("t", checkpoint_ns="S-t")
     assert graph.get_state(inside).next == "x"
-    assert run(graph, GraphResume("x"), how=how)[-1].state["log"] == ["a", "p", "x"]
+    assert logged(run(graph, GraphResume("x"), how=how)) == ["a", "p", "x"]

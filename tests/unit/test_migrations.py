@@ -7,7 +7,7 @@ import pytest
 from graphkit import GraphResume, RunnableConfig, interrupt
 from graphkit.errors import GraphRunnerError
 from savers import MemorySaver
-from tests.unit.graphs import CONFIG, chain
+from tests.support.graphs import CONFIG, fail_once, make_chain
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 
@@ -29,7 +29,7 @@ def ask(state):
 
 
 def test_a_resume_goes_on_in_the_new_shape(saver):
-    graph = chain(a=ask, b=lambda state: {"log": state["third"]})
+    graph = make_chain(a=ask, b=lambda state: {"log": state["third"]})
     graph.compile(checkpoint_saver=saver).invoke({"first": 1}, CONFIG)
     steps = [Migration("first", "second"), Migration("second", "third")]
     new = graph.compile(checkpoint_saver=saver, migrations=steps)
@@ -41,7 +41,7 @@ def test_a_resume_goes_on_in_the_new_shape(saver):
 
 
 def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
-    graph = chain(a=ask)
+    graph = make_chain(a=ask)
     first, second = Migration("first", "second"), Migration("second", "third")
     graph.compile(checkpoint_saver=saver, migrations=[first]).invoke({"second": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[first, second])
@@ -50,54 +50,57 @@ def test_a_state_half_way_is_migrated_the_rest_of_the_way(saver):
 
 
 def test_input_on_an_old_thread_is_merged_in_the_new_shape(saver):
-    graph = chain(a=lambda state: {"log": "a"})
+    graph = make_chain(a=lambda state: {"log": "a"})
     graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
     assert asyncio.run(new.ainvoke({"new": 2}, CONFIG)) == {"new": 2, "log": ["a", "a"]}
 
 
 def test_histories_and_updates_see_the_new_shape_and_the_stored_past_stays(saver):
-    graph = chain(a=ask)
+    graph = make_chain(a=ask)
     graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
-    assert [one.values for one in new.get_state_history(CONFIG)] == [{"new": 1, "log": []}]
+    assert [snapshot.values for snapshot in new.get_state_history(CONFIG)] == [{"new": 1, "log": []}]
     assert asyncio.run(new.aget_state(CONFIG)).values == {"new": 1, "log": []}
     changed = new.update_state(CONFIG, {"new": 2})
     assert new.get_state(changed).values == {"new": 2, "log": []}
-    assert [dict(one.state) for one in saver.list(CONFIG)] == [{"new": 2, "log": []}, {"old": 1, "log": []}]
-    assert [one.metadata.get("schema_version", 0) for one in saver.list(CONFIG)] == [1, 0]
+    assert [dict(checkpoint.state) for checkpoint in saver.list(CONFIG)] == [
+        {"new": 2, "log": []},
+        {"old": 1, "log": []},
+    ]
+    assert [checkpoint.metadata.get("schema_version", 0) for checkpoint in saver.list(CONFIG)] == [1, 0]
     assert new.invoke(GraphResume("x"), CONFIG) == {"new": 2, "log": ["x"]}
 
 
 def test_an_old_checkpoint_beside_new_ones(saver):
-    graph = chain(a=lambda state: {"log": "a"})
+    graph = make_chain(a=lambda state: {"log": "a"})
     graph.compile(checkpoint_saver=saver).invoke({"old": 1}, CONFIG)
     first = saver.list(CONFIG)[-1]
     new = graph.compile(checkpoint_saver=saver, migrations=[Migration("old", "new")])
     new.invoke({}, CONFIG)
     assert new.invoke(None, CONFIG.replace(checkpoint_id=first.id)) == {"new": 1, "log": ["a"]}
-    assert [one.values.keys() for one in new.get_state_history(CONFIG)] == [{"new", "log"}] * 5
+    assert [snapshot.values.keys() for snapshot in new.get_state_history(CONFIG)] == [{"new", "log"}] * 5
 
 
 @pytest.mark.parametrize("given", [None, {}, GraphResume("x")])
 def test_a_state_of_a_newer_version_is_refused_before_anything(saver, given):
     runs = []
-    graph = chain(a=ask, b=lambda state: runs.append(1))
+    graph = make_chain(a=ask, b=lambda state: runs.append(1))
     graph.compile(checkpoint_saver=saver, migrations=[Migration("a", "b")] * 3).invoke({}, CONFIG)
     old = graph.compile(checkpoint_saver=saver, migrations=[Migration("a", "b")])
-    before = [(one.id, dict(saver.get_writes(CONFIG))) for one in saver.list(CONFIG)]
+    before = [(checkpoint.id, dict(saver.get_writes(CONFIG))) for checkpoint in saver.list(CONFIG)]
     with pytest.raises(GraphRunnerError, match=r"schema version 3.*knows 1"):
         old.invoke(given, CONFIG)
     with pytest.raises(GraphRunnerError, match="schema version 3"):
         old.update_state(CONFIG, {"log": "u"})
     with pytest.raises(GraphRunnerError, match="schema version 3"):
         old.get_state(CONFIG).state  # noqa: B018 - decoded when looked at
-    assert [(one.id, dict(saver.get_writes(CONFIG))) for one in saver.list(CONFIG)] == before
+    assert [(checkpoint.id, dict(saver.get_writes(CONFIG))) for checkpoint in saver.list(CONFIG)] == before
     assert runs == []
 
 
 def test_a_migration_that_fails_says_so_and_changes_nothing(saver):
-    graph = chain(a=ask)
+    graph = make_chain(a=ask)
     graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
     for broken in (lambda state: 1 / 0, lambda state: None, lambda state: state.update(x=state)):
         new = graph.compile(checkpoint_saver=saver, migrations=[broken])
@@ -108,7 +111,7 @@ def test_a_migration_that_fails_says_so_and_changes_nothing(saver):
 
 
 def test_what_a_migration_does_to_its_argument_changes_no_stored_state(saver):
-    graph = chain(a=ask)
+    graph = make_chain(a=ask)
     graph.compile(checkpoint_saver=saver).invoke({"old": [1]}, CONFIG)
 
     def in_place(state):
@@ -121,27 +124,22 @@ def test_what_a_migration_does_to_its_argument_changes_no_stored_state(saver):
 
 
 def test_a_failure_after_a_migration_migrates_once(saver):
-    fails = [1]
 
-    def b(state):
-        if fails:
-            raise ValueError
-        return {"log": state["n"]}
+    b = fail_once(lambda state: {"log": state["n"]})
 
-    graph = chain(a=ask, b=b)
+    graph = make_chain(a=ask, b=b)
     graph.compile(checkpoint_saver=saver).invoke({"n": 1}, CONFIG)
     new = graph.compile(checkpoint_saver=saver, migrations=[lambda state: {**state, "n": state["n"] + 1}])
     with pytest.raises(GraphRunnerError):
         new.invoke(GraphResume("x"), CONFIG)
-    fails.clear()
     assert new.invoke(None, CONFIG)["log"] == ["x", 2]
 
 
 def test_a_subgraph_migrates_its_own(saver):
     def graph(version):
         inner = [Migration("old", "new")] if version else []
-        child = chain(p=lambda state: {("new" if version else "old"): 1}, q=ask).compile(migrations=inner)
-        return chain(s=child, z=lambda state: {"log": "z"}).compile(checkpoint_saver=saver)
+        child = make_chain(p=lambda state: {("new" if version else "old"): 1}, q=ask).compile(migrations=inner)
+        return make_chain(s=child, z=lambda state: {"log": "z"}).compile(checkpoint_saver=saver)
 
     graph(0).invoke({"mine": 1}, CONFIG)
     assert graph(1).get_state(INSIDE).values["new"] == 1
@@ -153,8 +151,8 @@ def test_a_subgraph_migrates_its_own(saver):
 def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_moved(saver):
     def graph(version):
         moves = [Migration("shared", "moved")] if version else []
-        child = chain(p=lambda state: {"own": 1}, q=ask).compile(migrations=moves)
-        return chain(s=child).compile(checkpoint_saver=saver, migrations=moves)
+        child = make_chain(p=lambda state: {"own": 1}, q=ask).compile(migrations=moves)
+        return make_chain(s=child).compile(checkpoint_saver=saver, migrations=moves)
 
     graph(0).invoke({"shared": 1}, CONFIG)
     graph(1).update_state(CONFIG, {"moved": 2})
@@ -164,8 +162,8 @@ def test_a_subgraph_hands_on_what_it_changed_and_nothing_else_that_a_migration_m
 def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
     def graph(version):
         moves = [Migration("old", "new")] if version else []
-        child = chain(p=lambda state: {("new" if version else "old"): 1}, q=ask).compile(migrations=moves)
-        return chain(s=child).compile(checkpoint_saver=saver)
+        child = make_chain(p=lambda state: {("new" if version else "old"): 1}, q=ask).compile(migrations=moves)
+        return make_chain(s=child).compile(checkpoint_saver=saver)
 
     graph(0).invoke({}, CONFIG)
     graph(1).update_state(INSIDE, {"more": 2})
@@ -174,18 +172,13 @@ def test_an_update_of_a_subgraph_hands_on_what_a_migration_renamed(saver):
 
 def test_an_answer_that_was_recorded_before_is_merged_after():
     saver = MemorySaver()
-    fails = [1]
 
-    def a(state):
-        if fails:
-            raise ValueError
-        return {"log": dict(state).get("new")}
+    a = fail_once(lambda state: {"log": dict(state).get("new")})
 
-    graph = chain(a=a)
+    graph = make_chain(a=a)
     old = graph.compile(checkpoint_saver=saver, interrupt_before=["a"])
     old.invoke({"old": 1}, CONFIG)
     with pytest.raises(GraphRunnerError):
         old.invoke(GraphResume({"log": "answer"}), CONFIG)
-    fails.clear()
     new = graph.compile(checkpoint_saver=saver, interrupt_before=["a"], migrations=[Migration("old", "new")])
     assert new.invoke(None, CONFIG)["log"] == ["answer", 1]

@@ -2,20 +2,18 @@
 
 import pytest
 
-from graphkit._java_names import JavaNames, snake_to_camel
+from graphkit import AgentState
 
 
-class Base(JavaNames):
+class Base(AgentState):
     def get_state(self):
         return "base"
 
-    def close(self):
-        return "close"
-
-    def _get_own(self):
-        return "private"
+    def get_a_bit_more(self):
+        return "base"
 
     getState = get_state
+    getABitMore = get_a_bit_more
 
 
 class Snake(Base):
@@ -68,6 +66,9 @@ def test_super_reaches_the_one_above():
     assert Super().getState() == "super camel"
 
 
-@pytest.mark.parametrize(("snake", "camel"), [("get_state", "getState"), ("a_b_c", "aBC"), ("one", "one")])
-def test_spelling(snake, camel):
-    assert snake_to_camel(snake) == camel
+def test_a_name_of_several_words():
+    class Overriding(Base):
+        def get_a_bit_more(self):
+            return "overriding"
+
+    assert Overriding().getABitMore() == "overriding"

@@ -9,7 +9,6 @@ import pytest
 from graphkit import (
     END,
     START,
-    Channels,
     GraphInterrupt,
     GraphResume,
     InterruptableAction,
@@ -21,9 +20,7 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.support.graphs import CONFIG, LOG, make_chain
 
 
 def asking(*questions, before=None, after=None):
@@ -37,10 +34,7 @@ def asking(*questions, before=None, after=None):
             after()
         return {"log": answers}
 
-    graph = (
-        StateGraph(LOG).add_node("a", lambda s: {"log": "a"}).add_node("ask", ask).add_node("z", lambda s: {"log": "z"})
-    )
-    return graph.add_edge(START, "a").add_edge("a", "ask").add_edge("ask", "z").add_edge("z", END)
+    return make_chain(LOG, a=lambda s: {"log": "a"}, ask=ask, z=lambda s: {"log": "z"})
 
 
 def run(compiled, given=None, config=CONFIG):
@@ -57,7 +51,7 @@ def test_a_question_stops_the_run_and_its_answer_is_returned(saver):
     (waiting,) = saver.interrupts("t")
     assert (waiting.node_id, waiting.when, waiting.payload, waiting.id) == ("ask", "inside", "ok?", stop.id)
     assert waiting.checkpoint_id == saver.get(CONFIG).id
-    assert [one.id for one in compiled.get_state(CONFIG).interrupts] == [stop.id]
+    assert [each.id for each in compiled.get_state(CONFIG).interrupts] == [stop.id]
     end = run(compiled, GraphResume("yes"))
     assert end.is_end
     assert end.state["log"] == ["a", "yes", "z"]
@@ -71,7 +65,7 @@ def test_several_questions_are_asked_in_turn_and_answers_replayed_in_order(saver
     stop = run(compiled, {})
     for number in (1, 2, 3):
         assert stop.payload == f"q{number}"
-        assert [one.payload for one in saver.interrupts("t")] == [f"q{number}"]
+        assert [each.payload for each in saver.interrupts("t")] == [f"q{number}"]
         stop = run(compiled, GraphResume(f"a{number}"))
     assert stop.state["log"] == ["a", "a1", "a2", "a3", "z"]
     assert len(started) == 4
@@ -83,8 +77,7 @@ def test_a_resume_without_a_value_asks_again_under_the_same_id(saver):
     def ask(state):
         return {"answer": interrupt(next(payloads))}
 
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
-    compiled = graph.compile(checkpoint_saver=saver)
+    compiled = make_chain({}, ask=ask).compile(checkpoint_saver=saver)
     first = run(compiled, {})
     since = saver.interrupts("t")[0].created_at
     again = run(compiled, GraphResume())
@@ -101,8 +94,7 @@ def test_any_value_is_an_answer(saver, answer):
     def ask(state):
         seen.append(interrupt())
 
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
-    compiled = graph.compile(checkpoint_saver=saver)
+    compiled = make_chain({}, ask=ask).compile(checkpoint_saver=saver)
     run(compiled, {})
     assert run(compiled, GraphResume(answer)).is_end
     assert seen == [answer]
@@ -158,8 +150,7 @@ def test_an_answer_is_read_only_the_first_time_too(saver):
         except TypeError as error:
             errors.append(error)
 
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
-    compiled = graph.compile(checkpoint_saver=saver)
+    compiled = make_chain({}, ask=ask).compile(checkpoint_saver=saver)
     run(compiled, {})
     mine = [0]
     run(compiled, GraphResume(mine))
@@ -192,8 +183,8 @@ def test_time_travel_to_an_answered_question_asks_anew_and_leaves_the_old_line(s
 
     stop = run(compiled, None, asked_at)
     assert stop.payload == "q1"
-    assert [one.payload for one in stop.interrupts] == ["q1"]
-    assert [one.payload for one in saver.interrupts("t")] == ["q1"]
+    assert [each.payload for each in stop.interrupts] == ["q1"]
+    assert [each.payload for each in saver.interrupts("t")] == ["q1"]
     assert run(compiled, GraphResume("new1")).payload == "q2"
     assert run(compiled, GraphResume("new2")).state["log"] == ["a", "new1", "new2", "z"]
     assert list(saver.list(CONFIG))[-len(before) :] == before
@@ -225,8 +216,7 @@ def test_a_broad_except_lets_a_question_pass(saver):
         except Exception:  # noqa: BLE001 - as careless users write it
             return {"log": "swallowed"}
 
-    graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
-    compiled = graph.compile(checkpoint_saver=saver)
+    compiled = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
     assert run(compiled, {}).payload == "q"
     assert run(compiled, GraphResume("yes")).state["log"] == ["yes"]
 
@@ -235,7 +225,7 @@ def test_a_node_may_raise_the_interrupt_itself(saver):
     def ask(state):
         raise GraphInterrupt({"why": "by hand"})
 
-    graph = StateGraph({}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain({}, ask=ask)
     assert run(graph.compile(checkpoint_saver=saver), {}).payload == {"why": "by hand"}
 
 
@@ -272,8 +262,7 @@ def test_a_run_inside_a_node_has_questions_of_its_own(saver):
         stop = inner.invoke_final({}, RunnableConfig("inner"))
         return {"log": [first, stop.payload, interrupt("outer again")]}
 
-    graph = StateGraph(LOG).add_node("n", outer).add_edge(START, "n").add_edge("n", END)
-    compiled = graph.compile(checkpoint_saver=saver)
+    compiled = make_chain(LOG, n=outer).compile(checkpoint_saver=saver)
     assert run(compiled, {}).payload == "outer"
     assert run(compiled, GraphResume(1)).payload == "outer again"
     assert run(compiled, GraphResume(2)).state["log"] == [1, "inner", 2]
@@ -287,10 +276,9 @@ def test_a_question_after_the_node_updated_its_own_thread_is_found(saver):
             done.append(compiled.update_state(CONFIG, {"log": "from inside"}))
         return {"log": interrupt("q")}
 
-    graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
-    compiled = graph.compile(checkpoint_saver=saver)
+    compiled = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
     run(compiled, {})
-    assert [one.payload for one in saver.interrupts("t")] == ["q"]
+    assert [stop.payload for stop in saver.interrupts("t")] == ["q"]
     assert run(compiled, GraphResume("yes")).is_end
 
 
@@ -303,8 +291,7 @@ def test_a_question_after_the_node_released_its_own_thread_is_found():
             done.append(saver.release(CONFIG))
         return {"log": interrupt("q")}
 
-    graph = StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
-    compiled = graph.compile(checkpoint_saver=saver)
+    compiled = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
     run(compiled, {"x": 1})
     end = run(compiled, GraphResume("yes"))
     assert dict(end.state) == {"log": ["yes"], "x": 1}
@@ -337,8 +324,7 @@ class Gate(InterruptableAction):
 
 
 def gated(gate, **options):
-    graph = StateGraph(LOG).add_node("gate", gate).add_edge(START, "gate").add_edge("gate", END)
-    return graph.compile(**options)
+    return make_chain(LOG, gate=gate).compile(**options)
 
 
 def test_an_action_is_asked_each_time_after_a_resume_too(saver):
@@ -367,7 +353,7 @@ def test_an_answer_that_does_not_convince_is_followed_by_a_new_question(saver):
     second = run(compiled, GraphResume({"note": "not yet"}))
     assert second.id != first.id
     assert second.state["note"] == "not yet"
-    assert [one.id for one in saver.interrupts("t")] == [second.id]
+    assert [stop.id for stop in saver.interrupts("t")] == [second.id]
     assert run(compiled, GraphResume(update={"go": 1})).state["note"] == "not yet"
 
 
@@ -499,7 +485,7 @@ def test_an_error_raised_out_of_an_interrupt_tells_both():
         except BaseException as error:
             raise ValueError("wrapped") from error
 
-    graph = StateGraph(LOG).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain(LOG, ask=node)
     with pytest.raises(NodeExecutionError, match="ValueError: wrapped; it was raised while interrupt"):
         graph.compile().invoke({})
 
@@ -514,8 +500,7 @@ def test_an_interrupt_that_is_caught_and_raised_again_is_none(saver):
             cleaned.append(1)
             raise
 
-    app = StateGraph(LOG).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
-    app = app.compile(checkpoint_saver=saver)
+    app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
     assert run(app, {}).when == "inside"
     assert run(app, GraphResume("yes")).state["log"] == ["yes"]
     assert cleaned == [1]
@@ -535,4 +520,4 @@ def swallowing_after_first():
         except:  # noqa: E722
             return {"log": [first, first]}
 
-    return StateGraph(LOG).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    return make_chain(LOG, ask=node)

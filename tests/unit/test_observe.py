@@ -11,9 +11,12 @@ from queue import SimpleQueue
 
 import pytest
 
-from graphkit._plan.events import EVENTS, Event, Level, Observer, Outbox
+from graphkit import Event, Observer
+from graphkit._plan.events import Outbox
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.observers import (
+    EVENTS,
+    Level,
     LoggingObserver,
     Metrics,
     MultiObserver,
@@ -141,7 +144,7 @@ def test_an_observer_that_raises_is_logged_and_called_again(caplog):  # G26
         outbox.post(type_, "info")
     outbox.close()
     assert got == ["a", "exit", "b"]
-    assert [one.type for one in others] == got
+    assert [each.type for each in others] == got
     assert [record.name for record in caplog.records] == ["graphkit.observers"] * 3
     assert "RuntimeError: no a" in caplog.text
     assert "Traceback" in caplog.text
@@ -186,7 +189,7 @@ def test_what_does_not_fit_is_dropped_counted_and_logged_once(blocked, caplog):
     assert outbox.dropped == 7
     blocked.go.set()
     outbox.close(60)
-    assert [one.type for one in blocked.got] == ["first", "x0", "x1", "x2"]
+    assert [each.type for each in blocked.got] == ["first", "x0", "x1", "x2"]
     assert caplog.text.count("events are dropped") == 1
 
 
@@ -215,7 +218,7 @@ def test_posting_from_many_threads_loses_nothing():
         list(pool.map(lambda n: [outbox.post("x", "info", data={"n": n, "m": m}) for m in range(500)], range(8)))
     outbox.close(60)
     assert outbox.dropped == 0
-    assert sorted((one.data["n"], one.data["m"]) for one in got) == [(n, m) for n in range(8) for m in range(500)]
+    assert sorted((each.data["n"], each.data["m"]) for each in got) == [(n, m) for n in range(8) for m in range(500)]
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers here")
@@ -237,7 +240,7 @@ def test_a_signal_handler_may_post():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     outbox.close(60)
-    assert [one.type for one in got].count("signal") == posted
+    assert [each.type for each in got].count("signal") == posted
 
 
 def test_what_nobody_wants_is_not_made():  # G33
@@ -246,8 +249,8 @@ def test_what_nobody_wants_is_not_made():  # G33
     for level in Level:
         outbox.post(f"at {level}", level)
     outbox.close()
-    assert [one.level for one in calm] == ["warning", "error"]
-    assert [one.level for one in curious] == ["info", "warning", "error"]
+    assert [event.level for event in calm] == ["warning", "error"]
+    assert [event.level for event in curious] == ["info", "warning", "error"]
     with pytest.raises(KeyError):
         outbox.post("x", "loud")
 
@@ -273,7 +276,7 @@ def test_filtered_holds_without_an_outbox_too():  # G33
     observer = filtered(filtered(got.append, Level.WARNING), "info")
     for level in Level:
         observer(event("x", level))
-    assert [one.level for one in got] == ["warning", "error"]
+    assert [each.level for each in got] == ["warning", "error"]
 
 
 def test_multi_forwards_in_order_drops_none_and_survives_one_that_raises(caplog):  # G27
@@ -326,7 +329,7 @@ def test_the_registry():  # G27
     register_observer("test-mine", print)
     assert get_observer("test-mine") is print
     with pytest.raises(CheckpointerConfigurationError, match="'logging', 'noop', 'slog'"):
-        get_observer("nobody")
+        get_observer("unknown")
     for wrong in ("", None, 3):
         with pytest.raises(CheckpointerConfigurationError, match="non-empty str"):
             register_observer(wrong, print)
@@ -336,7 +339,7 @@ def test_the_registry():  # G27
 
 
 async def asynchronous(event):
-    """What cannot be an observer: nobody would await it."""
+    """Cannot be an observer, because it is not awaited."""
 
 
 def test_what_may_be_given_as_observers():
@@ -347,7 +350,7 @@ def test_what_may_be_given_as_observers():
     assert observers_of(metrics) == (metrics,)
     assert observers_of([print, None, metrics]) == (print, metrics)
     assert observers_of("slog") == (get_observer("slog"),)
-    for wrong in ("nobody", [3], [asynchronous]):
+    for wrong in ("unknown", [3], [asynchronous]):
         with pytest.raises(CheckpointerConfigurationError):
             observers_of(wrong)
 
@@ -357,7 +360,7 @@ def test_noop_takes_everything():
 
 
 def lived(metrics, *events):
-    """Tell the metrics of events a second apart."""
+    """Pass events to the metrics, one second apart."""
     start = event().timestamp
     for second, one in enumerate(events):
         metrics(one._replace(timestamp=start + timedelta(seconds=second)))

@@ -1,4 +1,4 @@
-"""What the observers of real runs are told, and that they cannot change a run."""
+"""The events of real runs, and that observers cannot change a run."""
 
 import subprocess
 import sys

@@ -5,18 +5,11 @@ import threading
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    GraphResume,
-    RetryPolicy,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, GraphResume, RetryPolicy, StateGraph, interrupt
 from graphkit.errors import CheckpointSerializationError, GraphRunnerError, NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.unit.graphs import CONFIG, LOG, Killed, chain
+from tests.support.graphs import CONFIG, LOG, Killed, both, invoke, make_chain
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
@@ -56,11 +49,6 @@ def raises(error):
     return then
 
 
-def run(graph, given, config=CONFIG, *, how="sync"):
-    return graph.invoke(given, config) if how == "sync" else asyncio.run(graph.ainvoke(given, config))
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 stored_somehow = pytest.mark.parametrize(
     "options",
     [
@@ -78,11 +66,11 @@ stored_somehow = pytest.mark.parametrize(
 @both
 def test_after_a_crash_it_is_not_repeated(saver, options, how):
     charge = Charge(raises(Killed()))
-    graph = chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
+    graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
     with pytest.raises(Killed):
-        run(graph, {}, how=how)
+        invoke(graph, {}, how=how)
     charge.then = lambda: None
-    assert run(graph, None, how=how)["log"] == ["a", 1]
+    assert invoke(graph, None, how=how)["log"] == ["a", 1]
     assert charge.effect.count == 1
     assert len(set(charge.keys)) == 1
 
@@ -92,7 +80,7 @@ def test_after_a_crash_it_is_not_repeated(saver, options, how):
 def test_after_a_death_that_stores_nothing_more_neither(options, how):
     store = MemorySaver()
     charge = Charge()
-    graph = chain(a=lambda state: {"log": "a"}, b=charge)
+    graph = make_chain(a=lambda state: {"log": "a"}, b=charge)
     dying = ScriptedSaver(store)
 
     def die():
@@ -102,9 +90,9 @@ def test_after_a_death_that_stores_nothing_more_neither(options, how):
 
     charge.then = die
     with pytest.raises(Killed):
-        run(graph.compile(checkpoint_saver=dying, **options), {}, how=how)
+        invoke(graph.compile(checkpoint_saver=dying, **options), {}, how=how)
     charge.then = lambda: None
-    assert run(graph.compile(checkpoint_saver=store, **options), None, how=how)["log"] == ["a", 1]
+    assert invoke(graph.compile(checkpoint_saver=store, **options), None, how=how)["log"] == ["a", 1]
     assert charge.effect.count == 1
     assert len(set(charge.keys)) == 1
 
@@ -113,10 +101,10 @@ def test_after_a_death_that_stores_nothing_more_neither(options, how):
 @both
 def test_after_a_question_neither(saver, options, how):
     charge = Charge(lambda: interrupt("ok?"))
-    graph = chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
-    run(graph, {}, how=how)
-    run(graph, None, how=how)
-    assert run(graph, GraphResume("ok"), how=how)["log"] == ["a", 1, "ok"]
+    graph = make_chain(a=lambda state: {"log": "a"}, b=charge).compile(checkpoint_saver=saver, **options)
+    invoke(graph, {}, how=how)
+    invoke(graph, None, how=how)
+    assert invoke(graph, GraphResume("ok"), how=how)["log"] == ["a", 1, "ok"]
     assert charge.effect.count == 1
     assert len(charge.keys) == 3
     assert len(set(charge.keys)) == 1
@@ -128,7 +116,7 @@ def test_after_a_retry_neither_and_all_attempts_have_one_key(saver, how):
     charge = Charge(lambda: raises(failures.pop())() if failures else None)
     graph = StateGraph(LOG).add_node("a", charge, retry=RetryPolicy(initial_delay=0, jitter=False))
     graph.add_edge(START, "a").add_edge("a", END)
-    assert run(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [1]
+    assert invoke(graph.compile(checkpoint_saver=saver), {}, how=how)["log"] == [1]
     assert charge.effect.count == 1
     assert len(charge.keys) == 3
     assert len(set(charge.keys)) == 1
@@ -162,14 +150,14 @@ def test_its_scope_is_one_visit(saver, how):
     graph = StateGraph(LOG).add_node("a", charge).add_edge(START, "a")
     graph.add_conditional_edges("a", lambda state: "a" if len(state["log"]) < 3 else END)
     compiled = graph.compile(checkpoint_saver=saver, checkpoint_interval=2)
-    assert run(compiled, {}, how=how)["log"] == [1, 2, 3]
-    assert run(compiled, {"log": []}, how=how)["log"] == [1, 2, 3, 4]
+    assert invoke(compiled, {}, how=how)["log"] == [1, 2, 3]
+    assert invoke(compiled, {"log": []}, how=how)["log"] == [1, 2, 3, 4]
     assert len(set(charge.keys)) == 4
 
 
 def test_a_resume_from_the_past_is_a_visit_of_its_own(saver):
     charge = Charge()
-    graph = chain(a=charge).compile(checkpoint_saver=saver)
+    graph = make_chain(a=charge).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     before = graph.get_state_history(CONFIG)[-1]
     assert graph.invoke(None, before.config)["log"] == [2]
@@ -178,7 +166,7 @@ def test_a_resume_from_the_past_is_a_visit_of_its_own(saver):
 
 def test_an_update_while_it_waits_keeps_it_and_another_next_node_does_not(saver):
     charge = Charge(lambda: interrupt("ok?"))
-    graph = chain(a=charge).compile(checkpoint_saver=saver)
+    graph = make_chain(a=charge).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     graph.update_state(CONFIG, {"log": "u"})
     assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["u", 1, "ok"]
@@ -198,12 +186,12 @@ def test_it_is_on_the_disk_before_the_node_goes_on(tmp_path):
         seen.append((other.get(CONFIG).node_id, list(other.get_writes(CONFIG).values())))
 
     for durability in ("sync", "async", "exit"):
-        chain(a=node).compile(checkpoint_saver=FileSystemSaver(tmp_path), durability=durability).invoke({}, CONFIG)
+        make_chain(a=node).compile(checkpoint_saver=FileSystemSaver(tmp_path), durability=durability).invoke({}, CONFIG)
     assert seen == [(START, ["done"])] * 3
 
 
 def test_the_checkpoint_itself_stays_as_it_is(saver):
-    graph = chain(a=Charge(raises(ValueError()))).compile(checkpoint_saver=saver)
+    graph = make_chain(a=Charge(raises(ValueError()))).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         graph.invoke({"log": "i"}, CONFIG)
     (only,) = saver.list(CONFIG)
@@ -223,35 +211,39 @@ def test_any_result_that_can_be_stored(saver, result):
         assert (type(got), got) == (type(result), result) or isinstance(result, (dict, tuple))
         return {"log": [got]}
 
-    graph = chain(a=node).compile(checkpoint_saver=saver)
+    graph = make_chain(a=node).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         graph.invoke({}, CONFIG)
     assert graph.invoke(None, CONFIG)["log"] == [result]
 
 
 def test_a_result_that_cannot_be_stored(tmp_path):
-    graph = chain(a=lambda state, config: config.once("k", object)).compile(checkpoint_saver=FileSystemSaver(tmp_path))
+    graph = make_chain(a=lambda state, config: config.once("k", object)).compile(
+        checkpoint_saver=FileSystemSaver(tmp_path)
+    )
     with pytest.raises(CheckpointSerializationError, match="once"):
         graph.invoke({}, CONFIG)
     loop = []
     loop.append(loop)
-    graph = chain(a=lambda state, config: config.once("k", lambda: loop)).compile(checkpoint_saver=MemorySaver())
+    graph = make_chain(a=lambda state, config: config.once("k", lambda: loop)).compile(checkpoint_saver=MemorySaver())
     with pytest.raises(NodeExecutionError, match="cannot be stored"):
         graph.invoke({}, CONFIG)
 
 
 def test_a_result_cannot_be_changed_afterwards(saver):
     mine = [1]
-    graph = chain(a=lambda state, config: {"log": config.once("k", lambda: mine)}).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state, config: {"log": config.once("k", lambda: mine)}).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="read-only"):
-        chain(a=lambda state, config: config.once("k", lambda: [1]).append(2)).compile().invoke({})
+        make_chain(a=lambda state, config: config.once("k", lambda: [1]).append(2)).compile().invoke({})
     graph.invoke({}, CONFIG)
     mine.append(2)
     assert [*saver.get_writes(saver_at(saver, START)).values()] == [[1]]
 
 
 def saver_at(saver, node_id):
-    return CONFIG.replace(checkpoint_id=next(one.id for one in saver.list(CONFIG) if one.node_id == node_id))
+    return CONFIG.replace(
+        checkpoint_id=next(checkpoint.id for checkpoint in saver.list(CONFIG) if checkpoint.node_id == node_id)
+    )
 
 
 def test_an_effect_that_fails_is_not_recorded(saver):
@@ -263,7 +255,7 @@ def test_an_effect_that_fails_is_not_recorded(saver):
             raise ValueError
         return "done"
 
-    graph = chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         graph.invoke({}, CONFIG)
     assert graph.invoke(None, CONFIG)["log"] == ["done"]
@@ -272,7 +264,7 @@ def test_an_effect_that_fails_is_not_recorded(saver):
 def test_a_record_that_fails_fails_the_node(list_saver):
     effect = Effect()
     saver = ScriptedSaver(list_saver).fail("put_writes", OSError("full"))
-    graph = chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state, config: {"log": config.once("k", effect)}).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="full"):
         graph.invoke({}, CONFIG)
     assert graph.invoke(None, CONFIG)["log"] == [2]
@@ -288,7 +280,7 @@ def test_asynchronously(saver):
             raise ValueError
         return {"log": done}
 
-    graph = chain(a=node).compile(checkpoint_saver=saver)
+    graph = make_chain(a=node).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         asyncio.run(graph.ainvoke({}, CONFIG))
     fails.clear()
@@ -309,7 +301,7 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
         await config.aonce("k", Effect().later)
 
     async def cancel():
-        task = asyncio.ensure_future(chain(a=node).compile(checkpoint_saver=SlowSaver()).ainvoke({}, CONFIG))
+        task = asyncio.ensure_future(make_chain(a=node).compile(checkpoint_saver=SlowSaver()).ainvoke({}, CONFIG))
         await asyncio.to_thread(started.wait, 10)
         task.cancel()
         assert await asyncio.wait([task], timeout=0.1) == (set(), {task})
@@ -323,7 +315,7 @@ def test_a_cancelled_run_waits_for_the_record_of_an_effect():
 
 def test_without_a_saver_and_outside_a_node():
     charge = Charge()
-    assert chain(a=charge, b=charge).compile().invoke({})["log"] == [1, 2]
+    assert make_chain(a=charge, b=charge).compile().invoke({})["log"] == [1, 2]
     with pytest.raises(GraphRunnerError, match="inside a node"):
         CONFIG.once("k", charge.effect)
     with pytest.raises(GraphRunnerError, match="inside a node"):
@@ -333,11 +325,11 @@ def test_without_a_saver_and_outside_a_node():
 @both
 def test_in_a_subgraph(saver, how):
     charge = Charge(raises(Killed()))
-    graph = chain(s=chain(t=chain(p=charge).compile()).compile()).compile(checkpoint_saver=saver)
+    graph = make_chain(s=make_chain(t=make_chain(p=charge).compile()).compile()).compile(checkpoint_saver=saver)
     with pytest.raises(Killed):
-        run(graph, {}, how=how)
+        invoke(graph, {}, how=how)
     charge.then = lambda: None
-    assert run(graph, None, how=how)["log"] == [1]
+    assert invoke(graph, None, how=how)["log"] == [1]
     assert len(set(charge.keys)) == 1
 
 
@@ -369,7 +361,7 @@ def test_side_by_side_no_record_is_lost(list_saver, how):
     for n in range(8):
         graph.add_node(f"n{n}", node(n)).add_edge(START, f"n{n}").add_edge(f"n{n}", "j")
     with pytest.raises(NodeExecutionError):
-        run(graph.compile(checkpoint_saver=list_saver), {}, how=how)
+        invoke(graph.compile(checkpoint_saver=list_saver), {}, how=how)
     first = list_saver.list(CONFIG)[-1]
     recorded = list_saver.get_writes(CONFIG.replace(checkpoint_id=first.id))
     assert len([key for key in recorded if key.startswith("once:")]) == 160

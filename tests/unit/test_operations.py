@@ -15,7 +15,7 @@ from graphkit.errors import (
 )
 from graphkit.operations import answer, fork, lineage, rollback, update
 from savers import FileSystemSaver
-from tests.unit.graphs import LOG, chain, says
+from tests.support.graphs import LOG, log_node, make_chain
 
 T = RunnableConfig("t")
 NEW = RunnableConfig("new")
@@ -34,7 +34,7 @@ def looping():
 
 @pytest.fixture
 def app(saver):
-    return chain(LOG, first=says("first"), ask=asking, last=says("last")).compile(checkpoint_saver=saver)
+    return make_chain(LOG, first=log_node("first"), ask=asking, last=log_node("last")).compile(checkpoint_saver=saver)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def waiting(app, saver):
 @pytest.fixture
 def stopped(saver):
     """A store whose only thread stopped before its last node."""
-    graph = chain(LOG, first=says("first"), last=says("last"))
+    graph = make_chain(LOG, first=log_node("first"), last=log_node("last"))
     graph.compile(checkpoint_saver=saver, interrupt_before=["last"]).invoke({}, T)
     return saver
 
@@ -104,7 +104,7 @@ def test_none_is_an_answer(app, waiting):
 def test_a_declared_stop_takes_a_mapping_or_none(stopped, value, log):
     answer(stopped, "t", value)
     assert not stopped.interrupts("t")
-    graph = chain(LOG, first=says("first"), last=says("last"))
+    graph = make_chain(LOG, first=log_node("first"), last=log_node("last"))
     app = graph.compile(checkpoint_saver=stopped, interrupt_before=["last"])
     app.invoke(None, T)
     assert log_of(app.get_state(T)) == log

@@ -17,14 +17,13 @@ from graphkit import (
     StateSnapshot,
     StreamingOutput,
 )
-from graphkit._records.output import ABSENT
 
 STATE = AgentState({"x": 1})
 
 
 def test_node_outputs():
     start, node, end = NodeOutput(START, STATE), NodeOutput("a", STATE, is_subgraph=True), NodeOutput(END, STATE)
-    assert [(one.is_start, one.is_end, one.is_subgraph) for one in (start, node, end)] == [
+    assert [(each.is_start, each.is_end, each.is_subgraph) for each in (start, node, end)] == [
         (True, False, False), (False, False, True), (False, True, False)
     ]  # fmt: skip
     assert (start.isSTART(), end.isEND(), node.isSubGraph()) == (True, True, True)
@@ -48,7 +47,7 @@ def test_a_resume_tells_none_from_nothing():
     assert GraphResume(None).has_value
     assert GraphResume(update={"x": 1}).update == {"x": 1}
     assert repr(GraphResume()) == "GraphResume(<absent>, update=None)"
-    assert pickle.loads(pickle.dumps(ABSENT)) is ABSENT
+    assert not pickle.loads(pickle.dumps(GraphResume())).has_value
 
 
 def test_interruption_metadata():

@@ -11,8 +11,8 @@ import pytest
 
 from graphkit import END, START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import CONFIG, LOG, both, log_node, make_chain, make_graph
 from tests.support.sweeps import ALL
-from tests.unit.graphs import CONFIG, LOG, both, chain, says
 
 pytestmark = pytest.mark.sweep(ALL)
 
@@ -22,7 +22,7 @@ def run(graph, given, config=CONFIG, *, how="sync"):
 
 
 class Pauser:
-    """A node that asks for a pause of the graph that it will be told."""
+    """A node that pauses its graph, which is set after it is compiled."""
 
     def __init__(self, word, **arguments):
         self.word, self.arguments = word, arguments
@@ -38,14 +38,14 @@ class Pauser:
 @pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"durability": "exit"}, {"checkpoint_interval": 5}])
 def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     a = Pauser("a")
-    graph = a.graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver, **options)
+    graph = a.graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver, **options)
     last = run(graph, {}, how=how)
     assert isinstance(last, InterruptionMetadata)
     assert (last.node_id, last.when, last.metadata, last.state["log"]) == ("b", "before", {"reason": "pause"}, ["a"])
     assert last.reason() == "pause"
     assert a.asked == [1]
     assert saver.history(CONFIG)[0].status == "interrupted"
-    assert [one.id for one in saver.interrupts("t")] == [last.id]
+    assert [stop.id for stop in saver.interrupts("t")] == [last.id]
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
 
@@ -57,7 +57,7 @@ def test_from_another_thread(saver):
         assert go_on.wait(60)
         return {"log": "a"}
 
-    graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver)
+    graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
 
     def pause():
         assert at_work.wait(60)
@@ -75,13 +75,13 @@ def test_from_another_thread(saver):
 
 def test_a_run_that_is_about_to_end_ends(saver):
     a = Pauser("a")
-    graph = a.graph = chain(a=a).compile(checkpoint_saver=saver)
+    graph = a.graph = make_chain(a=a).compile(checkpoint_saver=saver)
     assert graph.invoke_final({}, CONFIG).is_end
 
 
 def test_an_update_may_come_with_the_resume(saver):
     a = Pauser("a")
-    graph = a.graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver)
+    graph = a.graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
     assert graph.invoke(GraphResume({"log": "value"}, update={"log": "update"}), CONFIG)["log"] == [
         "a",
@@ -93,7 +93,7 @@ def test_an_update_may_come_with_the_resume(saver):
 
 def test_where_the_run_stops_anyway_there_is_one_stop(saver):
     a = Pauser("a")
-    graph = a.graph = chain(a=a, b=says("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    graph = a.graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
     last = graph.invoke_final({}, CONFIG)
     assert (last.metadata, len(last.interrupts)) == ({}, 1)
     assert graph.invoke(None, CONFIG)["log"] == ["a", "b"]
@@ -103,10 +103,8 @@ def test_where_the_run_stops_anyway_there_is_one_stop(saver):
 def test_inside_a_subgraph_and_a_fork(saver, how):
     p = Pauser("p")
     runs = []
-    child = chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
-    graph = StateGraph(LOG).add_node("s", child).add_node("b", says("b")).add_node("j", says("j")).add_edge("j", END)
-    for name in ("s", "b"):
-        graph.add_edge(START, name).add_edge(name, "j")
+    child = make_chain(p=p, q=lambda state: runs.append("q") or {"log": "q"}).compile()
+    graph = make_graph(LOG, "j>END START>s,b s>j b>j", s=child, b=log_node("b"), j=log_node("j"))
     compiled = p.graph = graph.compile(checkpoint_saver=saver)
     last = run(compiled, {}, how=how)
     assert last.metadata == {"reason": "pause"}
@@ -119,7 +117,7 @@ def test_inside_a_subgraph_and_a_fork(saver, how):
 @both
 def test_inside_a_branch_and_between_items(saver, how):
     b, m = Pauser("b"), Pauser("m")
-    branch = StateGraph(LOG).add_node("b", b).add_node("c", says("c")).add_node("d", says("d"))
+    branch = StateGraph(LOG).add_node("b", b).add_node("c", log_node("c")).add_node("d", log_node("d"))
     for source, target in ((START, "b"), (START, "d"), ("b", "c"), ("c", END), ("d", END)):
         branch.add_edge(source, target)
     compiled = b.graph = branch.compile(checkpoint_saver=saver)
@@ -134,7 +132,7 @@ def test_inside_a_branch_and_between_items(saver, how):
 
 def test_without_a_saver_it_stops_too():
     a = Pauser("a")
-    graph = a.graph = chain(a=a, b=says("b")).compile()
+    graph = a.graph = make_chain(a=a, b=log_node("b")).compile()
     assert graph.invoke_final({}).metadata == {"reason": "pause"}
 
 
@@ -147,7 +145,7 @@ def test_ctrl_c_in_a_node_keeps_what_was_finished(saver, how):
             raise KeyboardInterrupt
         return {"log": "b"}
 
-    graph = chain(a=says("a"), b=b).compile(checkpoint_saver=saver, checkpoint_interval=5)
+    graph = make_chain(a=log_node("a"), b=b).compile(checkpoint_saver=saver, checkpoint_interval=5)
     with pytest.raises(KeyboardInterrupt):
         run(graph, {}, how=how)
     assert saver.get(CONFIG).node_id == "a"
@@ -212,7 +210,7 @@ def test_several_runs_are_asked_at_once():
         inside.wait()
         return {"log": "a"}
 
-    graph = chain(a=a, b=says("b")).compile(checkpoint_saver=MemorySaver())
+    graph = make_chain(a=a, b=log_node("b")).compile(checkpoint_saver=MemorySaver())
     lasts = []
     runs = [
         threading.Thread(target=lambda n=n: lasts.append(graph.invoke_final({}, RunnableConfig(str(n)))))

@@ -8,11 +8,10 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from graphkit import END, REMOVE, RESET, START, Channels, GraphResume, RemoveByHash, RunnableConfig, StateGraph
+from graphkit import REMOVE, RESET, Channels, GraphResume, RemoveByHash, StateGraph
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
-
-CONFIG = RunnableConfig("t")
+from tests.support.graphs import CONFIG, make_chain
 
 
 class Colour(Enum):
@@ -46,13 +45,11 @@ class Model(BaseModel):
 
 
 def compiled(schema, *updates, **options):
-    graph = StateGraph(schema)
-    names = [f"n{i}" for i in range(len(updates))]
-    for name, update in zip(names, updates, strict=True):
-        graph.add_node(name, update if callable(update) else lambda s, update=update: update)
-    for source, target in zip([START, *names], [*names, END], strict=True):
-        graph.add_edge(source, target)
-    return graph.compile(**options)
+    nodes = {
+        f"n{number}": update if callable(update) else lambda state, update=update: update
+        for number, update in enumerate(updates)
+    }
+    return make_chain(schema, **nodes).compile(**options)
 
 
 def run(schema, given, *updates):
@@ -239,7 +236,7 @@ def test_nested_models_come_back_from_a_saver():
     graph.invoke({"name": "n"}, CONFIG)
     state = saver.get(CONFIG).state
     assert state["inners"] == [Inner(n=1), Inner(n=2)]
-    assert {type(one) for one in state["inners"]} == {Inner}
+    assert {type(each) for each in state["inners"]} == {Inner}
     assert type(graph.get_state(CONFIG).state.inner) is Inner
 
 

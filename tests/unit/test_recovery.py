@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,7 @@ from graphkit.errors import (
 )
 from graphkit.recovery import arecover, last_good, recover
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from tests.support.graphs import make_chain
 from tests.support.sweeps import ALL
 
 pytestmark = pytest.mark.sweep(ALL)
@@ -72,12 +74,8 @@ def line(saver, calls, *, nodes="abcd", fails=None):
             raise ValueError("no")
         return {name: True, "path": [*state.get("path", []), name]}
 
-    graph = StateGraph({})
-    for name in nodes:
-        graph.add_node(name, lambda state, name=name: action(state, name))
-    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
-        graph.add_edge(source, target)
-    return graph.compile(checkpoint_saver=saver)
+    actions = {name: partial(action, name=name) for name in nodes}
+    return make_chain({}, **actions).compile(checkpoint_saver=saver)
 
 
 def failed_at(saver, name):
@@ -122,9 +120,9 @@ def test_the_async_twin(file_saver, root):  # H45
 
 def test_nothing_to_recover(saver):
     with pytest.raises(CheckpointNotFoundError):
-        recover(line(saver, []), "nobody")
+        recover(line(saver, []), "unknown")
     with pytest.raises(CheckpointNotFoundError):
-        last_good(saver, "nobody")
+        last_good(saver, "unknown")
     with pytest.raises(CheckpointerConfigurationError, match="checkpoint_saver"):
         recover(line(None, []), "t")
 
@@ -140,7 +138,7 @@ def checkpoints(root, count):
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_where_the_last_are_damaged_it_lands_on_the_one_before_and_says_so(k, root, caplog):  # H11, H45
+def test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it(k, root, caplog):  # H11, H45
     ids = checkpoints(root, 6)
     damage(log_of(root), *range(-k, 0))
     saver = FileSystemSaver(root, fsync="never")
@@ -363,8 +361,8 @@ def test_save_and_restore(saver):  # H4, H9, H14
     assert checkpoint.metadata["tokens"] == 1
     assert manager.get_checkpoint("run").id == second
     assert manager.get_checkpoint("run", "nowhere") is None
-    assert manager.get_checkpoint("nobody") is None
-    assert manager.restore_from_checkpoint("nobody") == (None, None)
+    assert manager.get_checkpoint("unknown") is None
+    assert manager.restore_from_checkpoint("unknown") == (None, None)
     with pytest.raises(CheckpointNotFoundError, match="nowhere"):
         manager.restore_from_checkpoint("run", "nowhere")
 
@@ -395,7 +393,7 @@ def test_the_session_state(saver):  # H6, H12, H32
         "context": {"goal": "x", "plan": ["p"]},
     }
     assert manager.session_state("run", ids[1])["execution_path"] == ["n0", "n1"]
-    assert manager.session_state("nobody") is None
+    assert manager.session_state("unknown") is None
     memory = manager.session_state("run")["memory"]
     memory["n"] = 9
     assert manager.restore_from_checkpoint("run")[0] == {"n": 2}
@@ -420,7 +418,7 @@ def test_listing_is_filtered(saver):  # H31, H35
     assert [info.node_id for info in manager.list_checkpoints("run", clean=False)] == ["at safe_point"]
     assert len(manager.list_checkpoints("run", node_id="at pause")) == 1
     assert manager.list_checkpoints("run", node_id="at pause", kind="safe_point") == []
-    assert manager.list_checkpoints("nobody") == []
+    assert manager.list_checkpoints("unknown") == []
 
 
 def test_runs_are_listed_with_their_status(file_saver):  # H20, H40, H44
@@ -646,10 +644,10 @@ def test_the_engine_says_what_is_clean(tmp_path):
     graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
     saver = FileSystemSaver(tmp_path)
     graph.compile(checkpoint_saver=saver).invoke({}, RunnableConfig("t"))
-    assert [one.metadata.get("clean", True) for one in saver.history(RunnableConfig("t"))] == [False, True, True]
+    assert [info.metadata.get("clean", True) for info in saver.history(RunnableConfig("t"))] == [False, True, True]
     broken.append(True)
-    app = StateGraph({}).add_node("b", flaky).add_edge(START, "b").add_edge("b", END).compile(checkpoint_saver=saver)
+    app = make_chain({}, b=flaky).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         app.invoke({}, RunnableConfig("u"))
     app.resume("u")
-    assert [one.metadata.get("clean", True) for one in saver.history(RunnableConfig("u"))] == [False, True]
+    assert [info.metadata.get("clean", True) for info in saver.history(RunnableConfig("u"))] == [False, True]

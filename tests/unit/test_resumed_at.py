@@ -1,14 +1,15 @@
-"""A run notes when it resumed, so that nobody takes the time before that for the time of a node."""
+"""A run notes when it resumed, so that the time before it does not count as the time of a node."""
 
 from datetime import UTC, datetime
-from itertools import pairwise
+from functools import partial
 from typing import TypedDict
 
 import pytest
 
-from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import GraphResume, RunnableConfig, interrupt
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import make_chain
 
 AT = RunnableConfig("t")
 
@@ -22,15 +23,7 @@ def saver(request, tmp_path):
     return MemorySaver() if request.param == "memory" else FileSystemSaver(tmp_path / "runs", fsync="never")
 
 
-def line(**nodes):
-    """A graph of these nodes, one after the other."""
-    graph = StateGraph(State)
-    names = [START, *nodes, END]
-    for name, action in nodes.items():
-        graph.add_node(name, action)
-    for source, target in pairwise(names):
-        graph.add_edge(source, target)
-    return graph
+line = partial(make_chain, State)
 
 
 def ask(state):

@@ -1,21 +1,15 @@
 """Rows of go-agents-orchestration's and hive's lists that are about one run as a whole."""
 
+from functools import partial
+
 import pytest
 
 from graphkit import END, START, Checkpoint, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import CheckpointStorageError, GraphRunnerError, NodeExecutionError
 from savers import FileSystemSaver, SaverWrapper
+from tests.support.graphs import CONFIG, make_chain
 
-CONFIG = RunnableConfig("t")
-
-
-def chain(**actions):
-    graph = StateGraph({})
-    for name, action in actions.items():
-        graph.add_node(name, action)
-    for source, target in zip([START, *actions], [*actions, END], strict=True):
-        graph.add_edge(source, target)
-    return graph
+chain = partial(make_chain, {})
 
 
 def test_a_node_is_stored_when_it_is_done_and_a_failed_one_never(tmp_path):
@@ -90,7 +84,7 @@ def test_what_is_saved_in_the_background_is_in_order_and_none_is_lost_unseen(tmp
     *_, last = chain(**nodes).compile(checkpoint_saver=saver, durability="async").stream({}, CONFIG)
     assert last.is_end
     again = FileSystemSaver(tmp_path)
-    assert [one.node_id for one in again.list(CONFIG)][::-1] == [START, *names]
+    assert [each.node_id for each in again.list(CONFIG)][::-1] == [START, *names]
 
     class Full(SaverWrapper):
         def put(self, config, checkpoint):
@@ -100,7 +94,7 @@ def test_what_is_saved_in_the_background_is_in_order_and_none_is_lost_unseen(tmp
 
     with pytest.raises(CheckpointStorageError):
         chain(**nodes).compile(checkpoint_saver=Full(saver), durability="async").invoke({}, RunnableConfig("u"))
-    assert [one.node_id for one in again.list(RunnableConfig("u"))][::-1] == [START, "n0", "n1", "n2"]
+    assert [each.node_id for each in again.list(RunnableConfig("u"))][::-1] == [START, "n0", "n1", "n2"]
 
 
 def test_a_thread_of_another_engine_is_left_alone(tmp_path):
@@ -111,4 +105,4 @@ def test_a_thread_of_another_engine_is_left_alone(tmp_path):
     for call in (lambda: app.invoke({}, CONFIG), lambda: app.resume("t"), lambda: app.update_state(CONFIG, {"x": 1})):
         with pytest.raises(GraphRunnerError, match="belongs to langgraph"):
             call()
-    assert [one.id for one in saver.list(CONFIG)] == [theirs.id]
+    assert [checkpoint.id for checkpoint in saver.list(CONFIG)] == [theirs.id]

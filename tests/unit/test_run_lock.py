@@ -5,12 +5,11 @@ import os
 
 import pytest
 
-from graphkit import END, START, RunnableConfig, StateGraph
 from graphkit.errors import ThreadBusyError
+from graphkit.saver_kit import get_held_run_locks
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
 from tests.support.forked import run_in_child
-
-CONFIG = RunnableConfig("t")
+from tests.support.graphs import CONFIG, make_chain
 
 
 @pytest.fixture(params=["memory", "file", "wrapped"])
@@ -23,8 +22,7 @@ def saver(request, tmp_path):
 
 @pytest.fixture
 def app(saver):
-    graph = StateGraph({}).add_node("a", lambda state: {"n": state["n"] + 1})
-    return graph.add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+    return make_chain({}, a=lambda state: {"n": state["n"] + 1}).compile(checkpoint_saver=saver)
 
 
 def test_a_run_an_update_and_a_release_inside_the_lock_that_the_caller_holds(saver, app):
@@ -79,15 +77,12 @@ def test_a_task_that_outlives_the_holder_does_not_hold_it(saver, app):
         go.set()
         return await task
 
-    from graphkit._saver.run_lock import get_held_run_locks
-
     assert asyncio.run(main()) == frozenset()
 
 
 def test_two_runs_inside_the_lock_do_not_run_at_the_same_time(tmp_path):
     saver = MemorySaver(lock_timeout=0)
-    graph = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
-    app = graph.compile(checkpoint_saver=saver)
+    app = make_chain({}, a=lambda state: None).compile(checkpoint_saver=saver)
     with saver.run_lock(CONFIG):
         stream = iter(app.stream({}, CONFIG))
         next(stream)

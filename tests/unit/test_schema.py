@@ -9,32 +9,16 @@ from typing import Annotated, Any, NamedTuple, NotRequired, Required, TypedDict
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    AgentState,
-    Channels,
-    MessagesStateGraph,
-    RunnableConfig,
-    StateGraph,
-    StateSerializer,
-)
-from graphkit._build.schema_forms import parse_schema
+from graphkit import END, START, AgentState, Channels, MessagesStateGraph, StateGraph, StateSerializer
 from graphkit.errors import GraphStateError
 from savers import MemorySaver
+from tests.support.graphs import CONFIG, make_chain
 
-CONFIG = RunnableConfig("t")
 
-
-def run(schema, given, *updates, state_factory=None, saver=None):
+def run(schema, given, *updates, saver=None):
     """The state after nodes that return these updates."""
-    graph = StateGraph(schema, state_factory)
-    names = [f"n{i}" for i in range(len(updates))]
-    for name, update in zip(names, updates, strict=True):
-        graph.add_node(name, lambda s, update=update: update)
-    for source, target in zip([START, *names], [*names, END], strict=True):
-        graph.add_edge(source, target)
-    return graph.compile(checkpoint_saver=saver).invoke(given, CONFIG)
+    nodes = {f"n{number}": lambda state, update=update: update for number, update in enumerate(updates)}
+    return make_chain(schema, **nodes).compile(checkpoint_saver=saver).invoke(given, CONFIG)
 
 
 def last(old, new):
@@ -172,7 +156,6 @@ def test_the_types_of_a_schema_come_back_from_a_saver():
     given = {"colour": Colour.RED, "points": [Point(1)], "pair": Pair(2), "by_name": {"x": (Colour.RED,)}}
     run(Rich, given, saver=saver)
     assert dict(saver.get(CONFIG).state) == given
-    assert set(parse_schema(Rich).types) == {Colour, Point, Pair}
 
 
 def test_a_state_factory_makes_what_nodes_see():
@@ -213,11 +196,6 @@ def test_a_serializer():
     assert list(graph.getChannels()) == ["n"]
     assert run(serializer, {"x": 1}, {"x": 2}) == {"x": 2}
     assert StateGraph({}).state_serializer is None
-
-
-def test_a_schema_is_taken_as_it_is():
-    schema = parse_schema(Typed)
-    assert parse_schema(schema) is schema
 
 
 @pytest.mark.parametrize("schema", [None, 3, "x", int, dict, [1], {"x": list}, {"x": None, "y": 2}])

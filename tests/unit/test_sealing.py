@@ -129,8 +129,8 @@ def test_a_copy_keeps_key_and_length_and_has_another_salt():
 def test_nonces_and_salts_are_not_repeated():
     seal = seal_of()
     records = {seal.seal(PAYLOAD, pack_place(**PLACE)) for _ in range(1000)}
-    assert len({one[4:20] for one in records}) == 1  # the salt of this log
-    assert len({one[24:36] for one in records}) == 1000
+    assert len({record[4:20] for record in records}) == 1  # the salt of this log
+    assert len({record[24:36] for record in records}) == 1000
     assert len({sealed()[4:20] for _ in range(100)}) == 100
 
 

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from graphkit import (
-    END,
     REMOVE,
     RESET,
-    START,
     AgentState,
     Channels,
     MessagesState,
@@ -21,11 +19,11 @@ from graphkit import (
     RemoveByHash,
     ReplaceAllWith,
     RunnableConfig,
-    StateGraph,
 )
-from graphkit._values.frozen import FrozenDict, FrozenList, freeze
-from graphkit._values.state import REMOVED, SET, Changes, merge
+from graphkit._values.state import merge
+from graphkit.values import REMOVED, SET, Changes, FrozenDict, FrozenList, freeze
 from savers import FileSystemSaver
+from tests.support.graphs import make_chain
 
 CHANNELS = {
     "log": Channels.appender_with_duplicate(),
@@ -251,7 +249,7 @@ def test_a_reducer_that_fails_is_named():
     assert isinstance(failed.value.__cause__, TypeError)
 
 
-def test_a_reducer_that_changes_the_old_value_is_told():
+def test_a_reducer_that_changes_the_old_value_is_refused():
     def bad(old, new):
         old.append(new)
         return old
@@ -355,7 +353,7 @@ def test_a_conversation_that_is_stored_goes_on_by_id(tmp_path):
     def answers(state):
         return {"messages": [{"id": "draft", "text": f"draft {len(state.messages())}"}, {"role": "user"}]}
 
-    graph = StateGraph(MessagesState).add_node("a", answers).add_edge(START, "a").add_edge("a", END)
+    graph = make_chain(MessagesState, a=answers)
     for _ in range(2):
         graph.compile(checkpoint_saver=FileSystemSaver(tmp_path)).invoke({}, RunnableConfig("t"))
     stored = FileSystemSaver(tmp_path).get(RunnableConfig("t")).state["messages"]
@@ -388,12 +386,12 @@ def test_a_container_that_was_changed_in_place_is_found_at_the_next_update_of_it
     merge(data, {"y": 2}, channels)  # other keys cost nothing
 
 
-def test_a_node_that_gets_around_the_read_only_classes_is_told():
+def test_a_node_that_gets_around_the_read_only_classes_is_refused():
     def push(state):
         heapq.heappush(state["queue"], "a")
         return {"queue": state["queue"]}
 
-    graph = StateGraph({}).add_node("push", push).add_edge(START, "push").add_edge("push", END)
+    graph = make_chain({}, push=push)
     with pytest.raises(NodeExecutionError, match="'push' cannot be merged: a list of the state was changed in place"):
         graph.compile().invoke({"queue": ["b"]})
 

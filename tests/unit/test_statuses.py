@@ -2,16 +2,13 @@
 
 import subprocess
 import sys
-from itertools import pairwise
 
 import pytest
 
-from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph, interrupt, operations
+from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt, operations
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.support.graphs import CONFIG, LOG, make_chain
 
 
 @pytest.fixture(params=["memory", "file", "sqlite", "wrapped"])
@@ -28,12 +25,7 @@ def saver(request, tmp_path):
 
 def chain(saver=None, /, *, before=(), after=(), **nodes):
     """A graph of these nodes, one after the other; each logs what its function returns."""
-    graph = StateGraph(LOG)
-    names = [START, *nodes, END]
-    for name, action in nodes.items():
-        graph.add_node(name, action if isinstance(action, (StateGraph, type(None))) else logs(action))
-    for source, target in pairwise(names):
-        graph.add_edge(source, target)
+    graph = make_chain(LOG, **{name: logs(action) for name, action in nodes.items()})
     return graph.compile(checkpoint_saver=saver, interrupt_before=before, interrupt_after=after)
 
 
@@ -59,7 +51,7 @@ def die(run):
     stream.close()
 
 
-# Of a run that nobody answers
+# Runs without interrupts
 
 
 def test_a_run_is_running_while_its_lock_is_held(saver):
@@ -147,7 +139,7 @@ def test_a_process_that_died_after_the_answer_leaves_a_stalled_thread(tmp_path, 
         assert status(saver) == "stalled"
 
 
-# Of one that is answered
+# Runs with interrupts
 
 
 def test_an_answer_from_elsewhere_waits_for_the_next_resume(saver):
@@ -230,10 +222,8 @@ def test_the_answer_in_a_nested_graph_is_that_of_the_thread(saver, has_own_saver
         seen.append(status(saver))
         return answer
 
-    inner = StateGraph(LOG).add_node("ask", logs(ask)).add_edge(START, "ask").add_edge("ask", END)
-    nested = inner.compile(checkpoint_saver=MemorySaver() if has_own_saver else None)
-    graph = StateGraph(LOG).add_node("sub", nested).add_edge(START, "sub").add_edge("sub", END)
-    app = graph.compile(checkpoint_saver=saver)
+    nested = make_chain(LOG, ask=logs(ask)).compile(checkpoint_saver=MemorySaver() if has_own_saver else None)
+    app = make_chain(LOG, sub=nested).compile(checkpoint_saver=saver)
     app.invoke({}, CONFIG)
     assert status(saver) == "interrupted"
     if has_own_saver:

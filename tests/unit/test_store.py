@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from graphkit import END, START, RunnableConfig, StateGraph
+from graphkit import RunnableConfig
 from graphkit.compat.go_agents import CheckpointStore, State
 from graphkit.errors import (
     CheckpointConflictError,
@@ -22,6 +22,7 @@ from graphkit.errors import (
 )
 from graphkit.registry import get_checkpoint_store, register_checkpoint_store
 from savers import FileSystemSaver, MemorySaver
+from tests.support.graphs import make_chain
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_set_checkpoint_node_moves_time_on():  # G5
         states = [start]
         for n in range(100):
             states.append(states[-1].set_checkpoint_node(f"n{n}"))
-        times = [one.timestamp for one in states]
+        times = [each.timestamp for each in states]
         assert times == sorted(set(times))
         assert states[-1].checkpoint_node == "n99"
 
@@ -178,7 +179,7 @@ def test_pickles_and_copies():
     assert copy.deepcopy(state) == state
 
 
-def test_changes_are_told(caplog):  # G2, G26
+def test_changes_are_events(caplog):  # G2, G26
     got = []
     state = State({"a": 1}, got.append)
     state.clone().set("k", 1).merge({"x": 1, "y": 2}).set_checkpoint_node("n").set("l", 2)
@@ -212,8 +213,8 @@ def test_a_secret_goes_along_and_nowhere_else(tmp_path, caplog):  # G32
     assert State().get_secret("token") == (None, False)
     store = CheckpointStore(FileSystemSaver(tmp_path / "store", fsync="never"), observer=got.append)
     store.save(state)
-    told = [state.to_json(), repr(state), str(state), repr(got), caplog.text, repr(vars(store)), repr(state.data)]
-    assert not any("hunter2" in text for text in told)
+    shown = [state.to_json(), repr(state), str(state), repr(got), caplog.text, repr(vars(store)), repr(state.data)]
+    assert not any("hunter2" in text for text in shown)
     assert b"hunter2" not in pickle.dumps(state) + bytes_under(tmp_path)
     assert types_of(got) == ["state.create", "state.clone", "state.set", "state.merge"], "no event of a secret"
     loaded = store.load(state.run_id)
@@ -248,8 +249,8 @@ def test_save_overwrites_per_run(store):  # G7
 
 
 def test_load_of_an_unknown_run_names_it(store):  # G7
-    with pytest.raises(CheckpointNotFoundError, match="'nobody'"):
-        store.load("nobody")
+    with pytest.raises(CheckpointNotFoundError, match="'unknown'"):
+        store.load("unknown")
 
 
 def test_delete(store):  # G7
@@ -260,7 +261,7 @@ def test_delete(store):  # G7
     with pytest.raises(CheckpointNotFoundError):
         store.load(one.run_id)
     store.delete(one.run_id)
-    store.delete("nobody")
+    store.delete("unknown")
     assert store.load(two.run_id) == two
 
 
@@ -359,8 +360,9 @@ def test_a_store_is_made_of_a_saver_or_a_name():  # G9
 
 
 def counting(saver):
-    graph = StateGraph({}).add_node("a", lambda state: {"a": state.get("n", 0)}).add_node("b", lambda state: {"b": 1})
-    return graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END).compile(checkpoint_saver=saver)
+    return make_chain({}, a=lambda state: {"a": state.get("n", 0)}, b=lambda state: {"b": 1}).compile(
+        checkpoint_saver=saver
+    )
 
 
 def test_runs_of_a_graph_are_found(listing_store):  # G7
@@ -410,7 +412,7 @@ def test_a_thread_that_runs_is_busy(tmp_path):
     with ThreadPoolExecutor(1) as pool, saver.run_lock(RunnableConfig(state.run_id)):
         with pytest.raises(ThreadBusyError):
             pool.submit(store.save, state).result()
-        store.save(state)  # whoever holds the thread may
+        store.save(state)  # the holder of the run lock may
 
 
 def test_timestamps_survive_to_the_microsecond(store):  # G1

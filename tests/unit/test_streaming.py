@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from contextlib import aclosing, closing
 
 import pytest
 
@@ -13,22 +12,20 @@ from graphkit import (
     GraphResume,
     InterruptionMetadata,
     NodeOutput,
-    RetryPolicy,
     StateGraph,
     StateSnapshot,
     StreamingOutput,
     interrupt,
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
-from savers import MemorySaver
-from tests.unit.graphs import CONFIG, LOG, chain, outputs as run
+from tests.support.graphs import CONFIG, LOG, close_at, is_chunk, logged, make_chain, make_graph, outputs as run
 
 pytestmark = pytest.mark.sweep(1, of="saver", in_turn=True)
 
 
 def items(outputs):
     """Node ids, and chunks as they are."""
-    return [one.chunk if isinstance(one, StreamingOutput) else one.node for one in outputs]
+    return [output.chunk if isinstance(output, StreamingOutput) else output.node for output in outputs]
 
 
 class Talker:
@@ -72,13 +69,13 @@ kinds = pytest.mark.parametrize(("how", "kind"), [("sync", "plain"), ("async", "
 @kinds
 def test_chunks_come_as_they_are_made_and_the_update_is_merged_once(saver, how, kind):
     talker = Talker("x", "y")
-    graph = chain(a=lambda state: {"log": "a"}, g=talker.node(kind), z=lambda state: {"log": "z"})
+    graph = make_chain(a=lambda state: {"log": "a"}, g=talker.node(kind), z=lambda state: {"log": "z"})
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert items(outputs) == [START, "a", "x", "y", "g", "z", END]
     chunks = outputs[2:4]
-    assert [(one.node, one.state["log"], one.is_subgraph) for one in chunks] == [("g", ["a"], False)] * 2
-    assert outputs[-1].state["log"] == ["a", "done", "z"]
-    assert [one.node_id for one in saver.list(CONFIG)] == ["z", "g", "a", START]
+    assert [(each.node, each.state["log"], each.is_subgraph) for each in chunks] == [("g", ["a"], False)] * 2
+    assert logged(outputs) == ["a", "done", "z"]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == ["z", "g", "a", START]
     assert (talker.began, talker.closed) == (1, 1)
 
 
@@ -90,7 +87,7 @@ def test_nothing_runs_ahead_of_the_caller():
             said.append(word)
             yield word
 
-    stream = chain(g=node).compile().stream({})
+    stream = make_chain(g=node).compile().stream({})
     assert next(stream).node == START
     assert said == []
     next(stream)
@@ -104,9 +101,9 @@ def test_a_chunk_may_be_anything(chunk):
     def node(state):
         yield chunk
 
-    outputs = list(chain(g=node).compile().stream({}))
+    outputs = list(make_chain(g=node).compile().stream({}))
     assert (outputs[1] if isinstance(chunk, NodeOutput) else outputs[1].chunk) is chunk
-    assert outputs[-1].state["log"] == []
+    assert logged(outputs) == []
 
 
 @kinds
@@ -121,11 +118,10 @@ def test_a_command_comes_last(saver, how, kind):
         yield "x"
         yield Command("z", {"log": "g"})
 
-    graph = StateGraph(LOG).add_node("g", later if kind == "async" else node).add_edge(START, "g").add_edge("g", "h")
-    graph.add_node("h", talker.plain).add_edge("h", "z").add_node("z", lambda state: {"log": "z"}).add_edge("z", END)
+    graph = make_chain(LOG, g=later if kind == "async" else node, h=talker.plain, z=lambda state: {"log": "z"})
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert items(outputs) == [START, "x", "g", "z", END]
-    assert outputs[-1].state["log"] == ["g", "z"]
+    assert logged(outputs) == ["g", "z"]
 
 
 @pytest.mark.parametrize(
@@ -151,30 +147,18 @@ def test_nothing_may_come_after_it(saver, extra, kind):
         finally:
             closed.append(1)
 
-    graph = chain(g=node if kind == "plain" else later).compile(checkpoint_saver=saver)
+    graph = make_chain(g=node if kind == "plain" else later).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError, match="Command last"):
         run(graph, {}, how="async" if kind == "async" else "sync")
-    assert [one.node_id for one in saver.list(CONFIG)] == [START]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)] == [START]
     assert closed == [1]
 
 
 @kinds
 def test_closing_the_stream_in_the_middle(saver, how, kind):
     talker = Talker("x", "y")
-    graph = chain(a=lambda state: {"log": "a"}, g=talker.node(kind)).compile(checkpoint_saver=saver)
-
-    def until_x():
-        with closing(graph.stream({}, CONFIG)) as stream:
-            return next(one for one in stream if isinstance(one, StreamingOutput))
-
-    async def auntil_x():
-        async with aclosing(graph.astream({}, CONFIG)) as stream:
-            async for one in stream:
-                if isinstance(one, StreamingOutput):
-                    return one
-        return None
-
-    assert (until_x() if how == "sync" else asyncio.run(auntil_x())).chunk == "x"
+    graph = make_chain(a=lambda state: {"log": "a"}, g=talker.node(kind)).compile(checkpoint_saver=saver)
+    close_at(graph, is_chunk, how=how)
     assert (talker.began, talker.closed) == (1, 1)
     assert saver.get(CONFIG).node_id == "a"
     assert saver.history(CONFIG)[0].status == "stalled"
@@ -185,7 +169,7 @@ def test_closing_the_stream_in_the_middle(saver, how, kind):
 def test_a_failure_in_the_middle(saver, how, kind):
     talker = Talker("x", "y")
     talker.at["y"] = lambda: 1 / 0
-    graph = chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
+    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError) as failed:
         run(graph, {}, how=how)
     assert (failed.value.node_id, type(failed.value.__cause__)) == ("g", ZeroDivisionError)
@@ -199,23 +183,12 @@ def test_a_question_in_the_middle(saver, how, kind):
     answers = []
     talker = Talker("x", "y")
     talker.at["y"] = lambda: answers.append(interrupt("ok?"))
-    graph = chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
+    graph = make_chain(g=talker.node(kind)).compile(checkpoint_saver=saver)
     outputs = run(graph, {}, how=how)
     assert items(outputs) == [START, "x", "g"]
     assert isinstance(outputs[-1], InterruptionMetadata)
     assert items(run(graph, GraphResume("yes"), how=how)) == ["x", "y", "g", END]
     assert answers == ["yes"]
-
-
-@kinds
-def test_a_retry_starts_it_over(how, kind):
-    failures = [1]
-    talker = Talker("x", "y")
-    talker.at["y"] = lambda: failures and [][failures.pop()]
-    graph = StateGraph(LOG).add_node("g", talker.node(kind), retry=RetryPolicy(initial_delay=0, jitter=False))
-    outputs = run(graph.add_edge(START, "g").add_edge("g", END).compile(), {}, how=how)
-    assert items(outputs) == [START, "x", "x", "y", "g", END]
-    assert outputs[-1].state["log"] == ["done"]
 
 
 @kinds
@@ -227,42 +200,43 @@ def test_after_hooks_come_when_the_stream_is_over(how, kind):
         seen.append((talker.closed, dict(update)))
         return {"log": "changed"}
 
-    graph = chain(g=talker.node(kind)).add_after_call_node_hook(after).compile()
-    assert run(graph, {}, how=how)[-1].state["log"] == ["changed"]
+    graph = make_chain(g=talker.node(kind)).add_after_call_node_hook(after).compile()
+    assert logged(run(graph, {}, how=how)) == ["changed"]
     assert seen == [(1, {"log": "done"})]
 
 
 def test_an_asynchronous_generator_in_a_synchronous_run(saver):
-    graph = chain(a=lambda state: None, g=Talker("x").later).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state: None, g=Talker("x").later).compile(checkpoint_saver=saver)
     with pytest.raises(GraphRunnerError, match=r"'g'.*astream"):
         graph.stream({}, CONFIG)
-    hidden = chain(g=lambda state: Talker("x").later(state)).compile()
+    hidden = make_chain(g=lambda state: Talker("x").later(state)).compile()
     with pytest.raises(GraphRunnerError, match="astream"):
         hidden.invoke({})
-    inside = chain(s=chain(g=Talker("x").later).compile()).compile()
+    inside = make_chain(s=make_chain(g=Talker("x").later).compile()).compile()
     with pytest.raises(GraphRunnerError, match="astream"):
         inside.stream({})
 
 
 def test_a_function_that_returns_a_generator_streams_too():
-    assert items(chain(g=lambda state: Talker("x").plain(state)).compile().stream({})) == [START, "x", "g", END]
-    graph = chain(g=lambda state: Talker("x").later(state)).compile()
+    assert items(make_chain(g=lambda state: Talker("x").plain(state)).compile().stream({})) == [START, "x", "g", END]
+    graph = make_chain(g=lambda state: Talker("x").later(state)).compile()
     assert items(run(graph, {}, how="async")) == [START, "x", "g", END]
 
 
 @kinds
 def test_branches_and_subgraphs_stream(saver, how, kind):
     one, other = Talker("x", "y"), Talker("u", "v")
-    child = chain(g=other.node(kind)).compile()
-    graph = StateGraph(LOG).add_node("f", one.node(kind)).add_node("s", child)
-    for name in ("f", "s"):
-        graph.add_edge(START, name).add_edge(name, END)
+    child = make_chain(g=other.node(kind)).compile()
+    graph = make_graph(LOG, "START>f,s f>END s>END", f=one.node(kind), s=child)
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     said = items(outputs)
     assert [word for word in said if word in {"x", "y"}] == ["x", "y"]
     assert [word for word in said if word in {"u", "v", "g"}] == ["u", "v", "g"]
-    assert {one.chunk for one in outputs if isinstance(one, StreamingOutput) and one.is_subgraph} == {"u", "v"}
-    assert outputs[-1].state["log"] == ["done", "done"]
+    assert {output.chunk for output in outputs if isinstance(output, StreamingOutput) and output.is_subgraph} == {
+        "u",
+        "v",
+    }
+    assert logged(outputs) == ["done", "done"]
 
 
 @kinds
@@ -277,21 +251,19 @@ def test_a_finished_generator_beside_a_failed_branch_is_not_repeated(saver, how,
         if fails:
             raise ValueError
 
-    graph = StateGraph(LOG).add_node("f", talker.node(kind)).add_node("o", other)
-    for name in ("f", "o"):
-        graph.add_edge(START, name).add_edge(name, END)
+    graph = make_graph(LOG, "START>f,o f>END o>END", f=talker.node(kind), o=other)
     compiled = graph.compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         run(compiled, {}, how=how)
     fails.clear()
     began = 1 if any(key.startswith("task:f") for key in saver.get_writes(CONFIG)) else 2
-    assert run(compiled, None, how=how)[-1].state["log"] == ["done"]
+    assert logged(run(compiled, None, how=how)) == ["done"]
     assert (talker.began, talker.closed) == (began, began)
 
 
 def test_cancelling_stops_at_the_boundary(saver):
     talker = Talker("x", "y")
-    graph = chain(a=lambda state: {"log": "a"}, g=talker.later).compile(checkpoint_saver=saver)
+    graph = make_chain(a=lambda state: {"log": "a"}, g=talker.later).compile(checkpoint_saver=saver)
 
     async def cancelled():
         task = asyncio.current_task()
@@ -303,7 +275,7 @@ def test_cancelling_stops_at_the_boundary(saver):
         asyncio.run(cancelled())
     talker.at.clear()
     assert talker.closed == 1
-    assert [one.node_id for one in saver.list(CONFIG)][-2:] == ["a", START]
+    assert [checkpoint.node_id for checkpoint in saver.list(CONFIG)][-2:] == ["a", START]
     assert asyncio.run(graph.ainvoke(None, CONFIG))["log"] == ["a", "done"]
 
 
@@ -318,7 +290,7 @@ def test_what_is_dispatched_comes_before_the_nodes_own_output_and_stays_out_of_t
         config.dispatch(output)
         return {"log": "a"}
 
-    outputs = list(chain(a=node).compile(checkpoint_saver=saver).stream({}, CONFIG))
+    outputs = list(make_chain(a=node).compile(checkpoint_saver=saver).stream({}, CONFIG))
     assert items(outputs) == [START, "one", "custom", "a", END]
     assert outputs[2] is output
     assert dict(saver.get(CONFIG).state) == {"log": ["a"]}
@@ -328,9 +300,7 @@ def test_dispatched_in_branches_and_subgraphs(saver):
     def node(word):
         return lambda state, config: config.dispatch(word)
 
-    graph = StateGraph(LOG).add_node("b", node("b!")).add_node("s", chain(p=node("p!")).compile())
-    for name in ("b", "s"):
-        graph.add_edge(START, name).add_edge(name, END)
+    graph = make_graph(LOG, "START>b,s b>END s>END", b=node("b!"), s=make_chain(p=node("p!")).compile())
     said = items(graph.compile(checkpoint_saver=saver).stream({}, CONFIG))
     assert sorted(word for word in said if "!" in word) == ["b!", "p!"]
 
@@ -339,7 +309,7 @@ def test_dispatched_in_branches_and_subgraphs(saver):
 
 
 def updates(graph, given, *, how="sync", mode="updates", config=CONFIG):
-    return [(one.node, one.update) for one in run(graph, given, config.replace(stream_mode=mode), how=how)]
+    return [(output.node, output.update) for output in run(graph, given, config.replace(stream_mode=mode), how=how)]
 
 
 def node(word):
@@ -360,13 +330,13 @@ def test_updates_of_nodes_and_of_the_commands_of_edges(saver, how):
 
 
 def test_other_modes_have_no_updates(saver):
-    graph = chain(a=node("a")).compile(checkpoint_saver=saver)
+    graph = make_chain(a=node("a")).compile(checkpoint_saver=saver)
     for mode in ("values", "snapshots"):
         assert [update for _, update in updates(graph, {}, mode=mode)] == [None] * 3
 
 
 def test_updates_after_a_resume_are_those_of_the_steps_that_follow(saver):
-    graph = chain(a=node("a"), b=node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
+    graph = make_chain(a=node("a"), b=node("b")).compile(checkpoint_saver=saver, interrupt_before=["b"])
     graph.invoke({}, CONFIG)
     given = GraphResume({"log": "answer"}, update={"log": "update"})
     assert updates(graph, given) == [("b", {"b": {"log": "b"}}), (END, None)]
@@ -381,10 +351,8 @@ def test_the_update_of_an_edge_that_a_resume_takes_is_shown(saver):
 
 
 def test_updates_of_forks_and_subgraphs(saver):
-    child = chain(p=node("p"), q=lambda state: {"mine": 1}).compile()
-    graph = StateGraph(LOG).add_node("b", node("b")).add_node("c", node("c")).add_node("s", child)
-    for name in ("b", "c"):
-        graph.add_edge(START, name).add_edge(name, "s")
+    child = make_chain(p=node("p"), q=lambda state: {"mine": 1}).compile()
+    graph = make_graph(LOG, "START>b,c b>s c>s", b=node("b"), c=node("c"), s=child)
     assert updates(graph.add_edge("s", END).compile(checkpoint_saver=saver), {}) == [
         (START, {}),
         ("__PARALLEL__(__START__)", {"b": {"log": "b"}, "c": {"log": "c"}}),
@@ -399,13 +367,13 @@ def test_updates_of_forks_and_subgraphs(saver):
 
 @kinds
 def test_snapshots_with_all_of_it(saver, how, kind):
-    child = chain(p=node("p")).compile()
-    graph = chain(g=Talker("x").node(kind), s=child, z=lambda state: {"log": interrupt("?")})
+    child = make_chain(p=node("p")).compile()
+    graph = make_chain(g=Talker("x").node(kind), s=child, z=lambda state: {"log": interrupt("?")})
     compiled = graph.compile(checkpoint_saver=saver)
     config = CONFIG.replace(stream_mode="snapshots")
     outputs = run(compiled, {}, config, how=how)
     of = {StateSnapshot: "snapshot", StreamingOutput: "chunk", NodeOutput: "output", InterruptionMetadata: "stop"}
-    assert [(of[type(one)], one.node) for one in outputs] == [
+    assert [(of[type(output)], output.node) for output in outputs] == [
         ("snapshot", START),
         ("chunk", "g"),
         ("snapshot", "g"),
@@ -415,18 +383,12 @@ def test_snapshots_with_all_of_it(saver, how, kind):
         ("snapshot", "s"),
         ("stop", "z"),
     ]
-    for one in outputs:
-        if isinstance(one, StateSnapshot):
-            assert compiled.get_state(one.config).values == dict(one.state) == one.values
-    assert [of[type(one)] for one in run(compiled, GraphResume("!"), config, how=how)] == ["snapshot", "output"]
+    for output in outputs:
+        if isinstance(output, StateSnapshot):
+            assert compiled.get_state(output.config).values == dict(output.state) == output.values
+    assert [of[type(each)] for each in run(compiled, GraphResume("!"), config, how=how)] == ["snapshot", "output"]
 
 
 def test_without_a_saver_snapshots_are_plain_outputs_in_subgraphs_too():
-    graph = chain(s=chain(p=node("p")).compile()).compile()
-    assert {type(one) for one in graph.stream_snapshots({})} == {NodeOutput}
-
-
-def test_a_stream_that_nobody_reads_runs_nothing():
-    stream = chain(a=lambda state: 1 / 0).compile(checkpoint_saver=MemorySaver()).stream({}, CONFIG)
-    stream.close()
-    assert list(stream) == []
+    graph = make_chain(s=make_chain(p=node("p")).compile()).compile()
+    assert {type(snapshot) for snapshot in graph.stream_snapshots({})} == {NodeOutput}

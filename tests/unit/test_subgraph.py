@@ -23,7 +23,6 @@ from graphkit import (
     StateGraph,
     interrupt,
 )
-from graphkit._saver.writes import derive_status
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
@@ -32,17 +31,28 @@ from graphkit.errors import (
     NodeExecutionError,
     ThreadBusyError,
 )
+from graphkit.saver_kit import derive_status
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, COUNTED as LOG, Killed, outputs as run, stored
+from tests.support import graphs
+from tests.support.graphs import (
+    CONFIG,
+    COUNTED as LOG,
+    Killed,
+    both,
+    logged,
+    make_chain,
+    make_graph,
+    outputs as run,
+    stored,
+)
 
 INSIDE = RunnableConfig("t", checkpoint_ns="s")
 DEEP = RunnableConfig("t", checkpoint_ns="s/t")
 
 
 def chain(schema=LOG, **nodes):
-    return graphs.chain(schema, **nodes)
+    return graphs.make_chain(schema, **nodes)
 
 
 class Node:
@@ -74,11 +84,8 @@ def three_levels(runs, saver, questions=(), **options):
 WHOLE = ["a", "p", "x", "y", "q", "z"]
 
 
-def walked(outputs):
+def nodes_of(outputs):
     return [f"{output.node}*" if output.is_subgraph else output.node for output in outputs]
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 # --- what it hands out and what it keeps ------------------------------------------------------------------------------
@@ -89,8 +96,8 @@ def test_its_outputs_come_between_those_around_it_flagged(saver, how):
     outputs = run(three_levels([], saver), {}, how=how)
     inmost = ["__START__*", "x*", "y*", "__END__*"]
     middle = ["__START__*", "p*", *inmost, "t*", "q*", "__END__*"]
-    assert walked(outputs) == ["__START__", "a", *middle, "s", "z", "__END__"]
-    assert outputs[-1].state["log"] == WHOLE
+    assert nodes_of(outputs) == ["__START__", "a", *middle, "s", "z", "__END__"]
+    assert logged(outputs) == WHOLE
     assert outputs[-1].state["n"] == 6
 
 
@@ -102,7 +109,7 @@ def test_each_has_a_history_of_its_own_three_levels_deep(saver):
     assert stored(saver, DEEP) == [("__START__", "x"), ("x", "y"), ("y", "__END__")]
     assert graph.get_state(DEEP).values == {"log": ["a", "p", "x", "y"], "n": 4}
     assert [s.node for s in graph.get_state_history(INSIDE)] == ["q", "t", "p", START]
-    runs = {one.metadata["run_id"] for config in (CONFIG, INSIDE, DEEP) for one in saver.list(config)}
+    runs = {checkpoint.metadata["run_id"] for config in (CONFIG, INSIDE, DEEP) for checkpoint in saver.list(config)}
     assert len(runs) == 1
 
 
@@ -114,11 +121,11 @@ def test_without_a_saver_it_runs_too():
 def test_it_starts_from_the_state_around_it_at_every_visit(saver, how):
     seen = []
     child = chain(p=lambda state: seen.append(list(state["log"])) or {"log": "p", "n": 1}).compile()
-    graph = StateGraph(LOG).add_node("a", lambda state: {"log": "a"}).add_node("s", child).add_edge(START, "a")
-    graph.add_edge("a", "s").add_conditional_edges("s", lambda state: "a" if state["n"] < 3 else END)
+    graph = make_graph(LOG, "START>a a>s", a=lambda state: {"log": "a"}, s=child)
+    graph.add_conditional_edges("s", lambda state: "a" if state["n"] < 3 else END)
     outputs = run(graph.compile(checkpoint_saver=saver), {}, how=how)
     assert seen == [["a"], ["a", "p", "a"], ["a", "p", "a", "p", "a"]]
-    assert outputs[-1].state["log"] == ["a", "p"] * 3
+    assert logged(outputs) == ["a", "p"] * 3
 
 
 @both
@@ -131,7 +138,7 @@ def test_a_visit_is_not_taken_for_the_one_before_it_when_nothing_can_be_stored(h
     saver = ScriptedSaver(MemorySaver())
     saver.on(method, lambda: is_parents(saver), times=None)
     compiled = graph.compile(checkpoint_saver=saver, on_save_error="warn")
-    assert run(compiled, {}, how=how)[-1].state["log"] == ["p", "p", "p"]
+    assert logged(run(compiled, {}, how=how)) == ["p", "p", "p"]
     assert runs == ["p", "p", "p"]
 
 
@@ -260,14 +267,14 @@ def dying(saver, at, *, late):
 
 
 def writes_of(make_graph, saver, how):
-    """How often a run that nobody disturbs calls put and put_writes."""
+    """Count the calls of put and put_writes in an undisturbed run."""
     counting = ScriptedSaver(saver)
     go_on(make_graph(counting), how)
     return counting.count("put") + counting.count("put_writes")
 
 
 def go_on(graph, how, answer="yes"):
-    """Resume like somebody who does not know what happened: answer what waits, else go on, else begin."""
+    """Resume without knowing what happened: answer pending interrupts, else go on, else begin."""
     for _ in range(20):
         latest = graph.last_state_of(CONFIG)
         given = GraphResume() if latest else {}
@@ -295,135 +302,102 @@ def stores(request, tmp_path, list_saver):
     return open_
 
 
-@pytest.mark.parametrize("kind", ["memory", "four-methods", "file"])
-@pytest.mark.parametrize("questions", [(), ("y",), ("p", "y", "q")])
-@both
-def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, questions, how, sweep):
-    expected = [word if word not in questions else "yes" for word in WHOLE]
-    undisturbed = histories_of_undisturbed(stores, kind, questions, how)
-    writes = writes_of(lambda saver: three_levels([], saver, questions), stores("counted", kind), how)
-    assert writes >= 10
+def sweep_deaths(make_graph, stores, kind, how, sweep, expected):
+    """Let a run die at each of its writes, and resume it; yield each case: the write, the runs of nodes, the store."""
+    writes = writes_of(lambda saver: make_graph([], saver), stores("counted", kind), how)
+    assert writes >= 3
     for at in sweep.some(range(1, writes + 2), 4):
         deaths = 0
         for late in (False, True):
             runs = []
             store = (at, late)
-            saver = dying(stores(store, kind), at, late=late)
             try:
-                go_on(three_levels(runs, saver, questions), how)
+                go_on(make_graph(runs, dying(stores(store, kind), at, late=late)), how)
             except Killed:
                 deaths += 1
-            state = go_on(three_levels(runs, stores(store, kind), questions), how)
-            assert (list(state["log"]), state["n"]) == (expected, 6), (at, late)
-            repeated = len(runs) - len(WHOLE)
-            assert repeated <= (0 if late else 1), (at, late, runs)
-            assert list(dict.fromkeys(runs)) == WHOLE
-            assert histories(stores(store, kind)) == undisturbed, (at, late)
-        assert bool(deaths) == (at <= writes), at
+            state = go_on(make_graph(runs, stores(store, kind)), how)
+            assert (list(state["log"]), state["n"]) == (expected, len(expected)), store
+            yield store, runs, stores(store, kind)
+        # What ends together may be stored by one call, so that a run makes fewer calls than another.
+        assert deaths or at > min(3, writes), at
 
 
-def histories_of_undisturbed(stores, kind, questions, how):
-    saver = stores("undisturbed", kind)
-    go_on(three_levels([], saver, questions), how)
-    return histories(saver)
+@pytest.mark.parametrize("kind", ["memory", "four-methods", "file"])
+@pytest.mark.parametrize("questions", [(), ("y",), ("p", "y", "q")])
+@both
+def test_a_death_at_any_write_repeats_nothing_and_ends_the_same(stores, kind, questions, how, sweep):
+    def make_graph(runs, saver):
+        return three_levels(runs, saver, questions)
+
+    expected = [word if word not in questions else "yes" for word in WHOLE]
+    undisturbed = stores("undisturbed", kind)
+    go_on(make_graph([], undisturbed), how)
+    for (at, late), runs, saver in sweep_deaths(make_graph, stores, kind, how, sweep, expected):
+        assert len(runs) - len(WHOLE) <= (0 if late else 1), (at, late, runs)
+        assert list(dict.fromkeys(runs)) == WHOLE
+        assert histories(saver) == histories(undisturbed), (at, late)
 
 
 @pytest.mark.parametrize("questions", [(), ("p", "y", "q")])
 @pytest.mark.parametrize("options", [{"checkpoint_interval": 2}, {"checkpoint_interval": 9}, {"durability": "exit"}])
 @both
 def test_a_death_at_any_write_when_less_is_stored(stores, options, questions, how, sweep):
+    def make_graph(runs, saver):
+        return three_levels(runs, saver, questions, **options)
+
     expected = [word if word not in questions else "yes" for word in WHOLE]
-    writes = writes_of(lambda saver: three_levels([], saver, questions, **options), MemorySaver(), how)
-    assert writes >= 3
-    for at in sweep.some(range(1, writes + 2), 4):
-        deaths = 0
-        for late in (False, True):
-            saver = dying(stores((at, late), "memory"), at, late=late)
-            try:
-                go_on(three_levels([], saver, questions, **options), how)
-            except Killed:
-                deaths += 1
-            state = go_on(three_levels([], stores((at, late), "memory"), questions, **options), how)
-            assert (list(state["log"]), state["n"]) == (expected, 6), (at, late)
-        assert bool(deaths) == (at <= writes), at
+    for _ in sweep_deaths(make_graph, stores, "memory", how, sweep, expected):
+        pass
 
 
 @pytest.mark.parametrize("options", [{}, {"durability": "exit"}, {"checkpoint_interval": 5}])
 @pytest.mark.parametrize("kind", ["memory", "four-methods"])
 @both
 def test_a_death_at_any_write_of_subgraphs_side_by_side(stores, options, kind, how, sweep):
-    def forked(runs, saver):
+    def make_graph(runs, saver):
         def child(name, question):
-            return chain(
-                p=Node(f"p{name}", runs),
-                t=chain(x=Node(f"x{name}", runs, question)).compile(),
-                q=Node(f"q{name}", runs),
-            ).compile()
+            inner = chain(x=Node(f"x{name}", runs, question)).compile()
+            return chain(p=Node(f"p{name}", runs), t=inner, q=Node(f"q{name}", runs)).compile()
 
         asks = child("2", "two?")
         return branches(saver, ("s1", child("1", None)), ("s2", asks), ("b", Node("b", runs)), **options)
 
     expected = ["p1", "x1", "q1", "p2", "yes", "q2", "b", "j"]
-    writes = writes_of(lambda saver: forked([], saver), stores("counted", kind), how)
-    assert writes >= 3
-    for at in sweep.some(range(1, writes + 2), 4):
-        deaths = 0
-        for late in (False, True):
-            runs = []
-            try:
-                go_on(forked(runs, dying(stores((at, late), kind), at, late=late)), how)
-            except Killed:
-                deaths += 1
-            state = go_on(forked(runs, stores((at, late), kind)), how)
-            assert (list(state["log"]), state["n"]) == (expected, 8), (at, late)
-            if not options:
-                # What runs side by side may be under way together; what is inside runs one by one.
-                assert all(runs.count(name) <= 2 for name in runs), (at, late, runs)
-                assert len(runs) - len(set(runs)) <= 3, (at, late, runs)
-        # Subgraphs that end together may be stored by one call, so that a run makes fewer calls than another.
-        assert deaths or at > 3
+    for store, runs, _ in sweep_deaths(make_graph, stores, kind, how, sweep, expected):
+        if not options:
+            # What runs side by side may be under way together; what is inside runs one by one.
+            assert all(runs.count(name) <= 2 for name in runs), (store, runs)
+            assert len(runs) - len(set(runs)) <= 3, (store, runs)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"checkpoint_interval": 3}, {"durability": "exit"}, {"durability": "async"}], ids=str
+)
 @both
-def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, how):
-    runs = []
-    y = Node("y", runs)
-    y.fails = True
-    middle = chain(p=Node("p", runs), t=chain(x=Node("x", runs), y=y).compile()).compile()
-    graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver)
-    with pytest.raises(NodeExecutionError) as failed:
-        run(graph, {}, how=how)
-    assert failed.value.node_id == "y"
-    assert isinstance(failed.value.__cause__, ValueError)
-    assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["failed"] * 3
-    y.fails = False
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "p", "x", "y"]
-    assert runs == ["a", "p", "x", "y"]
-    assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["finished"] * 3
-
-
-@pytest.mark.parametrize("options", [{"checkpoint_interval": 3}, {"durability": "exit"}, {"durability": "async"}])
-@both
-def test_a_failure_repeats_nothing_however_it_is_stored(saver, options, how):
+def test_a_failure_inside_names_the_node_and_repeats_nothing(saver, options, how):
     runs = []
     y = Node("y", runs)
     y.fails = True
     inner = {"checkpoint_interval": options.get("checkpoint_interval", 1)}
     middle = chain(p=Node("p", runs), t=chain(x=Node("x", runs), y=y).compile(**inner)).compile(**inner)
     graph = chain(a=Node("a", runs), s=middle).compile(checkpoint_saver=saver, **options)
-    with pytest.raises(NodeExecutionError):
+    with pytest.raises(NodeExecutionError) as failed:
         run(graph, {}, how=how)
+    assert failed.value.node_id == "y"
+    assert isinstance(failed.value.__cause__, ValueError)
+    assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["failed"] * 3
     y.fails = False
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "p", "x", "y"]
+    assert logged(run(graph, None, how=how)) == ["a", "p", "x", "y"]
     assert runs == ["a", "p", "x", "y"]
+    assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["finished"] * 3
 
 
 @both
 def test_at_exit_each_history_is_stored_at_its_end_only(saver, how):
     graph = three_levels([], saver, durability="exit")
-    assert run(graph, {}, how=how)[-1].state["log"] == WHOLE
+    assert logged(run(graph, {}, how=how)) == WHOLE
     assert histories(saver) == [[("z", END)], [("q", END)], [("y", END)]]
-    assert run(graph, {}, RunnableConfig("u"), how=how)[-1].state["log"] == WHOLE
+    assert logged(run(graph, {}, RunnableConfig("u"), how=how)) == WHOLE
 
 
 @both
@@ -443,7 +417,7 @@ def test_at_exit_the_visits_of_a_loop_are_told_apart(saver, how):
     compiled = graph.compile(checkpoint_saver=saver, durability="exit")
     with pytest.raises(NodeExecutionError):
         run(compiled, {}, how=how)
-    assert run(compiled, None, how=how)[-1].state["log"] == ["p", "q"] * 3
+    assert logged(run(compiled, None, how=how)) == ["p", "q"] * 3
     assert runs == ["p"] * 3
 
 
@@ -457,7 +431,7 @@ def test_each_graph_counts_its_own_nodes_to_the_same_limit(saver, how):
         run(compiled, {"n": -7}, RunnableConfig("u"), how=how)
     inside = RunnableConfig("u", checkpoint_ns="s")
     assert saver.get(inside).metadata["step"] == 4
-    with pytest.raises(MaxIterationsError):  # a crash does not start it anew
+    with pytest.raises(MaxIterationsError):  # a crash does not reset the count
         run(compiled, None, RunnableConfig("u"), how=how)
     assert run(compiled, None, RunnableConfig("u", max_iterations=20), how=how)[-1].state["n"] == 5
 
@@ -507,16 +481,16 @@ def stopping(kind, saver, *, deep=False):
 def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, deep, how):
     graph, answer, log = stopping(kind, saver, deep=deep)
     last = run(graph, {}, how=how)[-1]
-    assert (last.is_subgraph, last.node_id, [one.id for one in last.interrupts]) == (True, "p", [last.id])
+    assert (last.is_subgraph, last.node_id, [stop.id for stop in last.interrupts]) == (True, "p", [last.id])
     assert last.when == ("after" if kind == "before_edge" else kind)
     assert saver.history(CONFIG)[0].status == "interrupted"
     waiting = graph.get_state(CONFIG).interrupts
-    assert [(one.id, one.checkpoint_ns, one.node_id) for one in waiting] == [(last.id, "s/t" if deep else "s", "p")]
+    assert [(each.id, each.checkpoint_ns, each.node_id) for each in waiting] == [(last.id, "s/t" if deep else "s", "p")]
     state = run(graph, GraphResume(answer), how=how)[-1].state
     assert state["log"] == log
     assert saver.history(CONFIG)[0].status == "finished"
     assert saver.interrupts("t") == []
-    assert [one for snapshot in graph.get_state_history(CONFIG) for one in snapshot.interrupts] == []
+    assert [stop for snapshot in graph.get_state_history(CONFIG) for stop in snapshot.interrupts] == []
 
 
 @pytest.mark.parametrize("kind", STOPS)
@@ -524,9 +498,9 @@ def test_a_stop_inside_stops_the_run_and_is_answered_through_it(saver, kind, dee
 def test_what_waits_is_listed_once_and_answered_by_its_id(saver, kind, place):
     graph, answer, log = stopping(kind, saver, deep=True)
     last = graph.invoke_final({}, CONFIG)
-    if len(saver.namespaces("t")) > 1:  # a saver of four methods cannot tell which there are
-        assert [(one.id, one.checkpoint_ns) for one in saver.interrupts("t")] == [(last.id, "s/t")]
-        assert [one.id for one in graph.get_state(DEEP).interrupts] == [last.id]
+    if len(saver.namespaces("t")) > 1:  # a saver of four methods does not list them
+        assert [(stop.id, stop.checkpoint_ns) for stop in saver.interrupts("t")] == [(last.id, "s/t")]
+        assert [stop.id for stop in graph.get_state(DEEP).interrupts] == [last.id]
     assert graph.invoke(GraphResume({last.id: answer}), CONFIG)["log"] == log
 
 
@@ -537,7 +511,7 @@ def test_a_resume_without_a_value_goes_on(saver, kind):
     given = GraphResume(update={"log": "ok"}) if kind == "action" else GraphResume()
     state = graph.invoke(given, CONFIG)
     assert [word for word in state["log"] if word != "ok"] == [word for word in log if word != "ok"]
-    assert first.id not in {one.id for one in saver.interrupts("t")}
+    assert first.id not in {stop.id for stop in saver.interrupts("t")}
 
 
 @both
@@ -548,41 +522,37 @@ def test_without_a_value_a_question_is_asked_again_under_its_id(saver, how):
     assert (again.id, again.payload) == (first.id, "ok?")
     updated = run(graph, GraphResume(update={"log": "u"}), how=how)[-1]
     assert updated.id == first.id
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "u", *log[1:]]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", *log[1:]]
 
 
-@pytest.mark.parametrize(("kind", "wrong"), [*((kind, "text") for kind in STOPS if kind != "inside")])
+WRONG_RESUMES = [
+    (GraphResume("text"), "mapping"),
+    (GraphResume(update="text"), "mapping"),
+    (GraphResume({"n": "text"}), "cannot be merged"),
+    (GraphResume(update={"n": "text"}), "cannot be merged"),
+]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in STOPS if kind != "inside"])
 @pytest.mark.parametrize("deep", [False, True])
 @both
-def test_a_wrong_value_is_refused_before_anything_runs_or_is_stored(saver, kind, wrong, deep, how):
+def test_a_wrong_value_is_refused_before_anything_runs_or_is_stored(saver, kind, deep, how):
     graph, answer, log = stopping(kind, saver, deep=deep)
     run(graph, {}, how=how)
     before = everything(saver)
-    with pytest.raises(GraphRunnerError, match="mapping"):
-        run(graph, GraphResume(wrong), how=how)
-    with pytest.raises(GraphRunnerError, match="mapping"):
-        run(graph, GraphResume(update="text"), how=how)
+    for resume, reason in WRONG_RESUMES:
+        with pytest.raises(GraphRunnerError, match=reason):
+            run(graph, resume, how=how)
     assert everything(saver) == before
-    assert run(graph, GraphResume(answer), how=how)[-1].state["log"] == log
-
-
-def test_an_answer_that_cannot_be_merged_inside_is_refused_too(saver):
-    graph, _, _ = stopping("before", saver)
-    graph.invoke({}, CONFIG)
-    before = everything(saver)
-    with pytest.raises(GraphRunnerError, match="cannot be merged"):
-        graph.invoke(GraphResume({"n": "text"}), CONFIG)
-    with pytest.raises(GraphRunnerError, match="cannot be merged"):
-        graph.invoke(GraphResume(update={"n": "text"}), CONFIG)
-    assert everything(saver) == before
+    assert logged(run(graph, GraphResume(answer), how=how)) == log
 
 
 def everything(saver):
     """All that is stored: ids, and what is recorded beside each checkpoint."""
     return [
-        (one.id, dict(saver.get_writes(config.replace(checkpoint_id=one.id))))
+        (checkpoint.id, dict(saver.get_writes(config.replace(checkpoint_id=checkpoint.id))))
         for config in (CONFIG, INSIDE, DEEP)
-        for one in saver.list(config)
+        for checkpoint in saver.list(config)
     ]
 
 
@@ -595,7 +565,7 @@ def test_one_question_after_the_other(saver, how):
     assert run(graph, {}, how=how)[-1].payload == "first?"
     second = run(graph, GraphResume("1"), how=how)[-1]
     assert (second.payload, len(second.interrupts)) == ("second?", 1)
-    assert run(graph, GraphResume("2"), how=how)[-1].state["log"] == ["1", "2"]
+    assert logged(run(graph, GraphResume("2"), how=how)) == ["1", "2"]
 
 
 @both
@@ -619,7 +589,7 @@ def test_stops_of_the_graph_around_it_at_it(saver, how):
     stops = [run(graph, {}, how=how)[-1]]
     stops += [run(graph, GraphResume(given), how=how)[-1] for given in ({"log": "b"}, "ok")]
     assert [(stop.when, stop.node_id) for stop in stops] == [("before", "s"), ("inside", "q"), ("after", "s")]
-    assert run(graph, GraphResume({"log": "a"}), how=how)[-1].state["log"] == ["b", "p", "ok", "a", "z"]
+    assert logged(run(graph, GraphResume({"log": "a"}), how=how)) == ["b", "p", "ok", "a", "z"]
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
@@ -648,7 +618,7 @@ def test_a_question_asked_again_still_takes_its_answer_after_a_crash(saver, how)
         run(graph, GraphResume(), how=how)
     dies.clear()
     assert saver.history(CONFIG)[0].status == "interrupted"
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["ok"]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["ok"]
 
 
 @both
@@ -667,7 +637,7 @@ def test_an_answer_that_was_accepted_is_not_asked_for_again_after_a_crash(saver,
         run(graph, GraphResume("ok"), how=how)
     dies.clear()
     assert derive_status("s", saver.get_writes(CONFIG)) == "running"
-    assert run(graph, GraphResume(), how=how)[-1].state["log"] == ["ok"]
+    assert logged(run(graph, GraphResume(), how=how)) == ["ok"]
 
 
 def branches(saver, *nodes, **options):
@@ -689,7 +659,7 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
     last = run(graph, {}, how=how)[-1]
     ids = {stop.payload: stop.id for stop in last.interrupts}
     assert sorted(ids) == ["own", "s1", "s2"]
-    assert {one.payload: one.id for one in graph.get_state(CONFIG).interrupts} == ids
+    assert {each.payload: each.id for each in graph.get_state(CONFIG).interrupts} == ids
     before = everything(saver)
     for wrong in (GraphResume("x"), GraphResume({ids["s1"]: "A", "unknown": "B"})):
         with pytest.raises(GraphRunnerError, match="several interrupts"):
@@ -697,8 +667,8 @@ def test_several_that_wait_in_a_fork_are_answered_each_by_its_id(saver, how):
     assert everything(saver) == before
     last = run(graph, GraphResume({ids["s2"]: "B", ids["own"]: "O"}), how=how)[-1]
     assert [stop.id for stop in last.interrupts] == [ids["s1"]]
-    assert [one.id for one in graph.get_state(CONFIG).interrupts] == [ids["s1"]]
-    assert run(graph, GraphResume("A"), how=how)[-1].state["log"] == ["ps1", "A", "ps2", "B", "O", "j"]
+    assert [each.id for each in graph.get_state(CONFIG).interrupts] == [ids["s1"]]
+    assert logged(run(graph, GraphResume("A"), how=how)) == ["ps1", "A", "ps2", "B", "O", "j"]
     assert sorted(runs) == ["ps1", "ps2"]
 
 
@@ -723,7 +693,7 @@ def test_a_subgraph_that_fails_beside_one_that_waits(saver, how):
     x.fails = False
     last = run(graph, None, how=how)[-1]
     assert [stop.payload for stop in last.interrupts] == ["ok?"]
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["p1", "x", "p2", "ok", "j"]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["p1", "x", "p2", "ok", "j"]
     assert sorted(runs) == ["p1", "p2", "x"]
 
 
@@ -738,8 +708,8 @@ def test_updates_of_either_history_while_it_waits(saver, kind):
     graph.update_state(INSIDE, {"log": "childs"})
     graph.update_state(INSIDE, {"log": "again"})
     if len(saver.namespaces("t")) > 1:
-        assert [one.id for one in saver.interrupts("t")] == [last.id]
-    assert [one.id for one in graph.get_state(CONFIG).interrupts] == [last.id]
+        assert [stop.id for stop in saver.interrupts("t")] == [last.id]
+    assert [stop.id for stop in graph.get_state(CONFIG).interrupts] == [last.id]
     at = log.index("p") + 1 if kind in {"after", "before_edge"} else 1
     expected = ["a", "parents", *log[1:at], "childs", "again", *log[at:]]
     assert graph.invoke(GraphResume(answer), CONFIG)["log"] == expected
@@ -780,12 +750,12 @@ def test_time_travel_before_it_and_into_it(saver):
     graph, _, log = stopping("inside", saver)
     graph.invoke({}, CONFIG)
     graph.invoke(GraphResume("ok"), CONFIG)
-    before, into = [one for one in reversed(graph.get_state_history(CONFIG)) if one.next in {"a", "s"}]
+    before, into = [snapshot for snapshot in reversed(graph.get_state_history(CONFIG)) if snapshot.next in {"a", "s"}]
     for past in (before, into):
         last = graph.invoke_final(None, past.config)
         assert last.payload == "ok?"
         assert graph.invoke(GraphResume("other"), CONFIG)["log"] == ["a", "other", *log[2:]]
-    question = next(one for one in graph.get_state_history(INSIDE) if one.next == "p")
+    question = next(snapshot for snapshot in graph.get_state_history(INSIDE) if snapshot.next == "p")
     changed = graph.update_state(question.config, {"log": "past"})
     assert changed.checkpoint_ns == "s"
     assert graph.get_state(CONFIG).next == END
@@ -796,7 +766,7 @@ def test_time_travel_inside_while_it_waits(saver):
     child = chain(p=Node("p", runs), q=Node("q", runs), r=asking).compile()
     graph = chain(s=child).compile(checkpoint_saver=saver)
     graph.invoke({}, CONFIG)
-    past = next(one for one in graph.get_state_history(INSIDE) if one.node == "p")
+    past = next(snapshot for snapshot in graph.get_state_history(INSIDE) if snapshot.node == "p")
     graph.update_state(past.config, {"log": "changed"})
     assert graph.invoke_final(None, CONFIG).payload == "ok?"
     assert graph.invoke(GraphResume("ok"), CONFIG)["log"] == ["p", "changed", "q", "ok"]
@@ -834,7 +804,7 @@ def test_no_two_share_a_history_whatever_their_ids(saver, how):
     assert graph.get_state(RunnableConfig("t", checkpoint_ns="s/t")).values["log"] == ["in s"]
     assert graph.get_state(RunnableConfig("t", checkpoint_ns="s%2Ft")).values["log"] == ["s/t"]
     given = GraphResume({ids["in s"]: 1, ids["s/t"]: 2, ids["s%2Ft"]: 3})
-    assert run(graph, given, how=how)[-1].state["log"] == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
+    assert logged(run(graph, given, how=how)) == ["in s", 1, "s/t", 2, "s%2Ft", 3, "j"]
 
 
 @both
@@ -842,7 +812,7 @@ def test_an_answer_at_the_checkpoint_that_waits(saver, how):
     graph, answer, log = stopping("inside", saver, deep=True)
     run(graph, {}, how=how)
     waiting = graph.get_state(CONFIG)
-    assert run(graph, GraphResume(answer), waiting.config, how=how)[-1].state["log"] == log
+    assert logged(run(graph, GraphResume(answer), waiting.config, how=how)) == log
 
 
 def test_cancelled_inside_it_goes_on_inside(saver):
@@ -860,7 +830,7 @@ def test_cancelled_inside_it_goes_on_inside(saver):
     with pytest.raises(asyncio.CancelledError):
         run(graph, {}, how="async")
     assert [saver.history(config)[0].status for config in (CONFIG, INSIDE, DEEP)] == ["stalled"] * 3
-    assert run(graph, None, how="async")[-1].state["log"] == ["a", "p", "w", "x"]
+    assert logged(run(graph, None, how="async")) == ["a", "p", "w", "x"]
     assert runs == ["a", "p", "w"]
 
 
@@ -895,11 +865,11 @@ def test_the_namespace_of_a_subgraph_is_run_by_the_graph_around_it_only(saver, g
     graph = chain(a=Node("a", []), s=child).compile(checkpoint_saver=saver)
     run(graph, {}, how=how)
     before = everything(saver)
-    for one in (graph, child):
+    for each in (graph, child):
         with pytest.raises(GraphRunnerError, match="subgraph"):
-            run(one, given, INSIDE, how=how)
+            run(each, given, INSIDE, how=how)
     assert everything(saver) == before
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "ok", "q"]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "ok", "q"]
 
 
 # --- savers of its own ------------------------------------------------------------------------------------------------
@@ -916,11 +886,11 @@ def test_a_saver_of_its_own(saver, how):
     graph = with_own(own, saver).compile(checkpoint_saver=saver, release_thread=True)
     run(graph, {}, how=how)
     assert (stored(saver, INSIDE), stored(own, INSIDE)) == ([], [("__START__", "p")])
-    assert [one.checkpoint_ns for one in own.interrupts("t")] == ["s"]
+    assert [stop.checkpoint_ns for stop in own.interrupts("t")] == ["s"]
     assert graph.get_state(CONFIG).interrupts == tuple(own.interrupts("t"))
     graph.update_state(INSIDE, {"log": "u"})
     assert graph.get_state(INSIDE).values["log"] == ["a", "u"]
-    assert run(graph, GraphResume("ok"), how=how)[-1].state["log"] == ["a", "u", "ok", "q", "z"]
+    assert logged(run(graph, GraphResume("ok"), how=how)) == ["a", "u", "ok", "q", "z"]
     assert (stored(own, INSIDE), stored(saver)) == ([], [])
     assert [*own.versions_by_thread_id("t")] == [1]
 
@@ -934,7 +904,7 @@ def test_a_saver_of_its_own_is_locked_while_the_run_goes_on(saver, tmp_path):
             pass
 
     def p(state):
-        with ThreadPoolExecutor() as pool:  # where nobody is a node of the run
+        with ThreadPoolExecutor() as pool:  # outside the nodes of the run
             pool.submit(hold).result()
         return {"log": "p"}
 
@@ -950,7 +920,7 @@ def test_a_saver_of_its_own_without_one_around_it():
     own = MemorySaver()
     graph = with_own(own, None, p=Node("p", [])).compile()
     assert graph.invoke({}, CONFIG)["log"] == ["a", "p", "q", "z"]
-    assert [one.node_id for one in own.list(INSIDE)] == ["q", "p", START]
+    assert [checkpoint.node_id for checkpoint in own.list(INSIDE)] == ["q", "p", START]
 
 
 @pytest.mark.parametrize("options", [{"release_thread": True}, {"preserve": False}])
@@ -983,7 +953,7 @@ def test_without_checkpoints_of_its_own_it_starts_over(saver, how):
     with pytest.raises(NodeExecutionError):
         run(graph, {}, how=how)
     q.fails = False
-    assert run(graph, None, how=how)[-1].state["log"] == ["a", "p", "q"]
+    assert logged(run(graph, None, how=how)) == ["a", "p", "q"]
     assert runs == ["a", "p", "p", "q"]
     assert stored(saver, INSIDE) == []
 
@@ -1001,10 +971,8 @@ def test_a_question_inside_one_without_checkpoints_cannot_be_answered(saver, how
 
 
 def test_a_stop_that_the_parent_went_past_waits_no_more(saver):
-    inner = StateGraph({}).add_node("ask", lambda state: {"answer": interrupt("?")})
-    inner.add_edge(START, "ask").add_edge("ask", END)
-    graph = StateGraph({}).add_node("s", inner.compile()).add_node("z", lambda state: {"z": 1})
-    app = graph.add_edge(START, "s").add_edge("s", "z").add_edge("z", END).compile(checkpoint_saver=saver)
+    inner = make_chain({}, ask=lambda state: {"answer": interrupt("?")})
+    app = make_chain({}, s=inner.compile(), z=lambda state: {"z": 1}).compile(checkpoint_saver=saver)
     config = RunnableConfig("past")
     assert app.invoke_final({}, config).payload == "?"
     app.update_state(config, {"answer": "by hand"}, as_node="s")
@@ -1022,7 +990,7 @@ def test_a_resumed_run_is_not_failed_any_more(saver):
             broken.clear()
             raise ValueError("once")
 
-    app = StateGraph({}).add_node("a", node).add_edge(START, "a").add_edge("a", END).compile(checkpoint_saver=saver)
+    app = make_chain({}, a=node).compile(checkpoint_saver=saver)
     with pytest.raises(NodeExecutionError):
         app.invoke({}, RunnableConfig("resumed"))
     assert saver.history(RunnableConfig("resumed"))[0].status == "failed"
@@ -1037,10 +1005,9 @@ def test_a_validated_update_goes_up_validated():
         name: str = ""
         size: float = 0
 
-    child = StateGraph(Counted).add_node("a", lambda state: {"n": "3", "size": "1.5", "name": "x"})
-    child.add_edge(START, "a").add_edge("a", END)
+    child = make_chain(Counted, a=lambda state: {"n": "3", "size": "1.5", "name": "x"})
     schema = {"n": Channels.base(operator.add, lambda: 10), "size": Channels.base(operator.add, lambda: 1.0)}
-    graph = StateGraph(schema).add_node("s", child.compile()).add_edge(START, "s").add_edge("s", END)
+    graph = make_chain(schema, s=child.compile())
     assert dict(graph.compile().invoke({})) == {"n": 13, "size": 2.5, "name": "x"}
 
 
@@ -1055,12 +1022,12 @@ UPDATE = {"n": RESET, "gone": REMOVE, "list": [RemoveByHash("a"), "c"]}
 def marked(saver, *, depth, stop):
     """A graph, or one in it, that stops inside its node or before it."""
     node = (lambda state: {"answer": interrupt("?")}) if stop == "inside" else (lambda state: None)
-    graph = StateGraph(MARKED).add_node("ask", node).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain(MARKED, ask=node)
     options = {} if stop == "inside" else {"interrupt_before": ["ask"]}
     for _ in range(depth):
         inner = graph.compile(**options)
         options = {}
-        graph = StateGraph(MARKED).add_node("sub", inner).add_edge(START, "sub").add_edge("sub", END)
+        graph = make_chain(MARKED, sub=inner)
     return graph.compile(checkpoint_saver=saver, **options)
 
 
@@ -1091,9 +1058,9 @@ def test_markers_of_a_resume_survive_a_failure_after_it(saver, depth):
             raise ValueError
         return {"answer": answer}
 
-    graph = StateGraph(MARKED).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    graph = make_chain(MARKED, ask=ask)
     if depth:
-        graph = StateGraph(MARKED).add_node("sub", graph.compile()).add_edge(START, "sub").add_edge("sub", END)
+        graph = make_chain(MARKED, sub=graph.compile())
     app = graph.compile(checkpoint_saver=saver)
     app.invoke(GIVEN, CONFIG)
     with pytest.raises(NodeExecutionError):

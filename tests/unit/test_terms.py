@@ -1,17 +1,17 @@
-"""The terms of the metadata of a history: each once, whatever the checkpoint before had."""
+"""The terms by which an index finds the histories with some metadata: none is missing, whatever its writer knows."""
 
-import json
 import random
 
 import pytest
 
-from savers._sql.terms import MOST_NUMBERS, KnownTerms, list_search_terms
+from graphkit import Checkpoint, RunnableConfig
+from savers import SqliteSaver
 
 
-def make_run(seed):
+def make_metadata(seed):
     """Metadata of checkpoints in turn: most values are those of the checkpoint before, and the same objects."""
     dice = random.Random(seed)
-    metadata = {"source": "loop", "graphkit:made_by": "x"}
+    metadata = {"source": "loop"}
     for step in range(60):
         metadata = {**metadata, "step": step}
         if dice.random() < 0.4:
@@ -21,33 +21,19 @@ def make_run(seed):
         yield metadata
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_a_run_has_the_terms_of_each_of_its_metadata(seed):
-    known, unrelated = KnownTerms(), KnownTerms()
-    taken = []
-    for metadata in make_run(seed):
-        new = known.take_new(metadata)
-        # The same values as other objects.
-        assert new == unrelated.take_new(json.loads(json.dumps(metadata)))
-        taken += new
-    assert len(taken) == len(set(taken))
-    for metadata in make_run(seed):
-        for term, term_of_key in list_search_terms(metadata):
-            assert {term, term_of_key} & set(taken)
-
-
-def test_terms_are_taken_anew_after_too_many(monkeypatch):
-    monkeypatch.setattr("savers._sql.terms._MOST_KNOWN", 3)
-    known = KnownTerms()
-    metadata = {key: key for key in "abcde"}
-    first = known.take_new(metadata)
-    assert len(first) == len(metadata)
-    assert known.take_new(metadata) == first
-    assert known.take_new(metadata) == first, "nothing is known of them any more"
-
-
-def test_a_number_that_stays_is_counted_once():
-    known = KnownTerms()
-    for _ in range(MOST_NUMBERS + 5):
-        known.take_new({"n": 7})
-    assert len(known.take_new({"n": 8})) == 1
+@pytest.mark.parametrize("most_known", [3, 4096])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_checkpoint_of_a_run_is_found_by_its_metadata(seed, most_known, tmp_path, monkeypatch):
+    monkeypatch.setattr("savers._sql.terms._MOST_KNOWN", most_known)
+    ids = {}
+    with SqliteSaver(tmp_path / "store.db") as saver:
+        for number, metadata in enumerate(make_metadata(seed)):
+            config = RunnableConfig(f"t{number % 2}")
+            checkpoint = Checkpoint(node_id="a", next_node_id="b", state={}, metadata=metadata)
+            saver.put(config, checkpoint)
+            ids[checkpoint.id] = metadata
+        for checkpoint_id, metadata in ids.items():
+            assert checkpoint_id in [info.id for info in saver.search(metadata)]
+            for key, value in metadata.items():
+                expected = {each for each, other in ids.items() if key in other and other[key] == value}
+                assert {info.id for info in saver.search({key: value})} == expected

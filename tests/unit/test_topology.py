@@ -1,4 +1,4 @@
-"""Topology: how things want to be called, where names lead, where stops hold, and what tells two graphs apart."""
+"""Topology: how functions are called, what names resolve to, where stops apply, and fingerprints."""
 
 import functools
 
@@ -8,6 +8,7 @@ from graphkit import END, START, InterruptableAction, StateGraph
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Call, Condition, Fork, Node, Topology, fork_id
 from graphkit.errors import GraphStateError
+from tests.support.graphs import make_chain
 
 
 class Later:
@@ -95,8 +96,8 @@ def fork(source, join, **inside):
 
 
 def topology(nodes, edges, forks=(), schema=None, **aliases):
-    made = {one.id: one for one in (node(one) if isinstance(one, str) else one for one in nodes)}
-    return Topology(made, {one.id: one for one in forks}, edges, schema or StateSchema({}), aliases)
+    made = {each.id: each for each in (node(each) if isinstance(each, str) else each for each in nodes)}
+    return Topology(made, {each.id: each for each in forks}, edges, schema or StateSchema({}), aliases)
 
 
 class Embedded:
@@ -240,7 +241,7 @@ def test_an_attribute_called_interrupt_that_cannot_be_called_asks_nothing():
         return {"x": 1}
 
     node.interrupt = "a note"
-    assert StateGraph({}).add_node("a", node).add_edge(START, "a").add_edge("a", END).compile().invoke({}) == {"x": 1}
+    assert make_chain({}, a=node).compile().invoke({}) == {"x": 1}
 
 
 def test_an_interruptable_action_has_to_say_both():

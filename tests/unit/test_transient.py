@@ -5,28 +5,19 @@ from typing import Annotated, TypedDict
 
 import pytest
 
-from graphkit import (
-    END,
-    START,
-    Channels,
-    Command,
-    GraphResume,
-    RunnableConfig,
-    StateGraph,
-    interrupt,
-)
+from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import NodeExecutionError
 from graphkit.testing.fakes import ScriptedSaver
 from savers import FileSystemSaver, MemorySaver
-from tests.unit import graphs
-from tests.unit.graphs import CONFIG, LOG as PLAIN, outputs as run
+from tests.support import graphs
+from tests.support.graphs import CONFIG, LOG as PLAIN, both, logged, outputs as run
 
 SECRET = "hunter2-hunter2"
 SCHEMA = {"log": Channels.appender_with_duplicate(), "token": Channels.transient()}
 
 
 def chain(schema=SCHEMA, **nodes):
-    return graphs.chain(schema, **nodes)
+    return graphs.make_chain(schema, **nodes)
 
 
 def sees(seen):
@@ -66,9 +57,6 @@ def watched(tmp_path):
     yield found
     assert found.events
     assert not [place for place in found.everything() if SECRET.encode() in place]
-
-
-both = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @both
@@ -174,7 +162,7 @@ def test_the_record_of_a_finished_branch_is_without_it(watched, how):
 
     graph = watched.compile(fork("b", "c", b=ends, c=lambda state: {"log": interrupt("?")}, j=lambda state: None))
     run(graph, {"token": SECRET}, how=how)
-    assert run(graph, GraphResume("c"), how=how)[-1].state["log"] == ["b", "c"]
+    assert logged(run(graph, GraphResume("c"), how=how)) == ["b", "c"]
 
 
 @both
@@ -189,7 +177,7 @@ def test_the_record_of_an_item_is_without_it(watched, how):
     graph = StateGraph(SCHEMA).add_map_node("m", item, lambda state: range(3)).add_node("z", sees(seen))
     graph = watched.compile(graph.add_edge(START, "m").add_edge("m", "z").add_edge("z", END))
     run(graph, {}, how=how)
-    assert run(graph, GraphResume("x"), how=how)[-1].state["log"] == [0, 1, "x"]
+    assert logged(run(graph, GraphResume("x"), how=how)) == [0, 1, "x"]
     run(graph, {}, RunnableConfig("u"), how=how)
 
 
@@ -241,6 +229,6 @@ def test_no_saver_is_ever_given_it():
     compiled.invoke({"token": SECRET}, CONFIG)
     compiled.invoke(GraphResume("x", update={"token": SECRET}), CONFIG)
     given = [argument for call in saver.calls if call.method.startswith("put") for argument in call.args]
-    states = [dict(one.state) for one in given if hasattr(one, "state")]
+    states = [dict(each.state) for each in given if hasattr(each, "state")]
     assert len(states) > 3
     assert SECRET not in repr(states) + repr(given)

@@ -19,8 +19,8 @@ from graphkit import (
 )
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 from savers import MemorySaver
+from tests.support.graphs import CONFIG, make_chain
 
-CONFIG = RunnableConfig("t")
 REFUSED = r"Order has no key 'itme'; did you mean 'item'\?"
 TYPO = {"itme": "lamp"}
 
@@ -59,8 +59,7 @@ closed = pytest.mark.parametrize("schema", [TypedOrder, ModelOrder, CheckedOrder
 
 
 def graph_of(schema, node=lambda state: {}, saver=None, **options):
-    graph = StateGraph(schema).add_node("a", node).add_edge(START, "a").add_edge("a", END)
-    return graph.compile(checkpoint_saver=saver, **options)
+    return make_chain(schema, a=node).compile(checkpoint_saver=saver, **options)
 
 
 @pytest.fixture
@@ -166,10 +165,10 @@ def test_a_nested_graph_keeps_its_own_keys(schema, saver):
 
 
 def test_the_nodes_of_an_inlined_graph_may_set_its_keys():
-    inlined = StateGraph(Private).add_node("n", lambda state: {"secret": "x"}).add_edge(START, "n").add_edge("n", END)
+    inlined = make_chain(Private, n=lambda state: {"secret": "x"})
     outer = StateGraph(Private).add_subgraph("in", inlined).add_edge(START, "in").add_edge("in", END)
     assert graph_of(TypedOrder, outer).invoke({"item": "lamp"})["secret"] == "x"
     with pytest.raises(GraphRunnerError, match="no key 'sekret'; did you mean 'secret'"):
         graph_of(TypedOrder, outer).invoke({"sekret": "lamp"})
-    anything = StateGraph({}).add_node("n", lambda state: {"free": 1}).add_edge(START, "n").add_edge("n", END)
+    anything = make_chain({}, n=lambda state: {"free": 1})
     assert graph_of(TypedOrder, anything).invoke({"item": "lamp"})["free"] == 1

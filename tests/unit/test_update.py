@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphkit import END, START, Channels, Command, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import END, START, Command, GraphResume, RunnableConfig, StateGraph, interrupt
 from graphkit.errors import (
     CheckpointerConfigurationError,
     CheckpointNotFoundError,
@@ -11,16 +11,11 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from savers import MemorySaver
-
-CONFIG = RunnableConfig("t")
-LOG = {"log": Channels.appender_with_duplicate()}
+from tests.support.graphs import CONFIG, LOG, make_chain, make_graph
 
 
 def graph():
-    built = StateGraph(LOG)
-    for name in ("a", "b", "c"):
-        built.add_node(name, lambda s, name=name: {"log": name})
-    built.add_edge(START, "a").add_edge("b", "c").add_edge("c", END)
+    built = make_graph(LOG, "START>a b>c c>END")
     return built.add_conditional_edges("a", lambda s: Command("c" if s.value("skip") else "b", {"log": "edge"}))
 
 
@@ -40,7 +35,7 @@ def test_it_appends_a_child_and_keeps_node_next_and_what_waits(compiled, saver):
     assert (latest.node_id, latest.next_node_id, latest.parent_id) == ("a", "b", before[0].id)
     assert latest.state["log"] == ["a", "edge", "u"]
     assert latest.metadata["source"] == "update"
-    assert [one.id for one in saver.interrupts("t")] == [stop.id]
+    assert [each.id for each in saver.interrupts("t")] == [stop.id]
     assert compiled.invoke(GraphResume({"log": "answer"}), config)["log"] == ["a", "edge", "u", "answer", "b", "c"]
 
 
@@ -48,13 +43,11 @@ def test_it_keeps_the_answers_already_given(saver):
     def ask(state):
         return {"log": [interrupt("q1"), interrupt("q2")]}
 
-    built = (
-        StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
-    )
+    built = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
     built.invoke({}, CONFIG)
     built.invoke(GraphResume("a1"), CONFIG)
     built.update_state(CONFIG, {"log": "u"})
-    assert [one.payload for one in saver.interrupts("t")] == ["q2"]
+    assert [stop.payload for stop in saver.interrupts("t")] == ["q2"]
     assert built.invoke(GraphResume("a2"), CONFIG)["log"] == ["u", "a1", "a2"]
 
 
@@ -139,7 +132,7 @@ def test_without_values(compiled, saver):
     compiled.invoke({}, CONFIG)
     for values in (None, {}):
         compiled.update_state(CONFIG, values)
-    assert {tuple(one.state["log"]) for one in saver.list(CONFIG)[:3]} == {("a", "edge")}
+    assert {tuple(checkpoint.state["log"]) for checkpoint in saver.list(CONFIG)[:3]} == {("a", "edge")}
 
 
 def test_values_that_cannot_be_merged_store_nothing(compiled, saver):
@@ -170,7 +163,7 @@ def test_a_process_that_dies_in_an_update_loses_no_stop(compiled, saver, goto):
     assert saver.get(CONFIG).state["log"] == ["a", "edge", "u"]
     compiled.update_state(CONFIG, {"log": "v"})  # takes it over from where it was left
     if goto is None:
-        assert [one.id for one in saver.interrupts("t")] == [stop.id]
+        assert [each.id for each in saver.interrupts("t")] == [stop.id]
         assert compiled.invoke(GraphResume({"log": "ok"}), CONFIG)["log"] == ["a", "edge", "u", "v", "ok", "b", "c"]
     else:
         assert saver.interrupts("t") == []
@@ -185,9 +178,7 @@ def test_an_answer_after_an_update_that_died_is_recorded_with_its_stop(saver):
             raise KeyboardInterrupt
         return {"log": answer}
 
-    built = (
-        StateGraph(LOG).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
-    )
+    built = make_chain(LOG, ask=ask).compile(checkpoint_saver=saver)
     built.invoke({}, CONFIG)
     built.invoke(GraphResume("a1"), CONFIG)
     real, saver.put_writes = saver.put_writes, None
@@ -208,8 +199,7 @@ def test_an_update_frees_no_stop_that_was_passed_but_not_left(saver):
         if len(runs) == 1:
             raise KeyboardInterrupt
 
-    built = StateGraph(LOG).add_node("b", b).add_edge(START, "b").add_edge("b", END)
-    compiled = built.compile(checkpoint_saver=saver, interrupt_before=["b"])
+    compiled = make_chain(LOG, b=b).compile(checkpoint_saver=saver, interrupt_before=["b"])
     compiled.invoke({}, CONFIG)
     with pytest.raises(KeyboardInterrupt):
         compiled.invoke(GraphResume({"log": "ok"}), CONFIG)
@@ -223,10 +213,9 @@ def test_inside_a_node_of_the_own_run(saver):
         compiled.update_state(CONFIG, {"log": "inside"})
         return {"log": "node"}
 
-    built = StateGraph(LOG).add_node("n", node).add_edge(START, "n").add_edge("n", END)
-    compiled = built.compile(checkpoint_saver=saver)
+    compiled = make_chain(LOG, n=node).compile(checkpoint_saver=saver)
     assert compiled.invoke({}, CONFIG)["log"] == ["node"]
-    assert [one.metadata["source"] for one in saver.list(CONFIG)] == ["loop", "update", "input"]
+    assert [checkpoint.metadata["source"] for checkpoint in saver.list(CONFIG)] == ["loop", "update", "input"]
 
 
 def test_a_running_thread_cannot_be_updated_from_outside():

@@ -5,18 +5,10 @@ import operator
 import pytest
 from hypothesis import given, strategies as st
 
-from graphkit import (
-    REMOVE,
-    RESET,
-    Channels,
-    RemoveByHash,
-    RemoveIdentifier,
-    ReplaceAllWith,
-    StateGraph,
-)
+from graphkit import REMOVE, RESET, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith, StateGraph
 from graphkit._engine.update_codec import keys_of, pack, select_keys, unpack
-from graphkit._values.frozen import freeze
 from graphkit.errors import CheckpointSerializationError
+from graphkit.values import freeze
 from savers import FileSystemSaver
 
 SCHEMA = {

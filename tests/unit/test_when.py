@@ -5,8 +5,10 @@ import pickle
 
 import pytest
 
-from graphkit._plan.checkpoint_when import find_node_ids, takes_step
+from graphkit.errors import GraphStateError
 from graphkit.when import Step, after, all_of, any_of, before, changed_more_than, not_of, slower_than
+from savers import MemorySaver
+from tests.support.graphs import CONFIG, log_node, make_chain, stored
 
 
 def step(following="next", seconds=0.0, changed=(), **branches):
@@ -74,15 +76,15 @@ def test_a_predicate_with_the_step_inside_others():
 def test_predicates_are_asked_in_order_and_no_further_than_needed():
     asked = []
 
-    def says(answer):
+    def make_predicate(answer):
         def predicate(node_id, state):
             asked.append(answer)
             return answer
 
         return predicate
 
-    any_of(says(False), says(True), says("never"))("a", {}, step())
-    all_of(says(True), says(False), says("never"))("a", {}, step())
+    any_of(make_predicate(False), make_predicate(True), make_predicate("never"))("a", {}, step())
+    all_of(make_predicate(True), make_predicate(False), make_predicate("never"))("a", {}, step())
     assert asked == [False, True, True, False]
 
 
@@ -102,7 +104,7 @@ def test_presets_pickle_and_compare(preset):
     again = pickle.loads(pickle.dumps(preset))
     assert again == preset == copy.deepcopy(preset)
     assert hash(again) == hash(preset)
-    assert [one for one in PRESETS if one == preset] == [preset]
+    assert [each for each in PRESETS if each == preset] == [preset]
 
 
 def test_a_preset_shows_what_it_is():
@@ -114,52 +116,54 @@ def test_a_preset_cannot_be_changed():
         after("a").arguments = ("b",)
 
 
-class Asked:
-    """A predicate that is an object."""
-
-    def __init__(self, third):
-        self.third = third
+class Predicate:
+    """An object and methods as predicates that are true if they get a step."""
 
     def __call__(self, node_id, state, *more):
-        return len(more) == self.third
+        return len(more) == 1
 
     def two(self, node_id, state):
-        return True
+        return False
 
     def three(self, node_id, state, step):
-        return True
+        return isinstance(step, Step)
 
 
 @pytest.mark.parametrize(
-    ("predicate", "expected"),
+    ("predicate", "takes_step"),
     [
-        (lambda node_id, state: True, False),
-        (lambda node_id, state, step: True, True),
-        (lambda node_id, state, anything: True, True),
-        (lambda node_id, state, step=None: True, True),
-        (lambda node_id, state, seen=(): True, False),  # a value of its own, bound by the usual trick
-        (lambda node_id, state, *, seen=(): True, False),
-        (lambda *arguments: True, True),
-        (lambda node_id, *arguments: True, True),
-        (Asked(1), True),
-        (Asked(1).two, False),
-        (Asked(1).three, True),
-        (max, False),  # tells nothing about itself
+        (lambda node_id, state: False, False),
+        (lambda node_id, state, step: isinstance(step, Step), True),
+        (lambda node_id, state, anything: isinstance(anything, Step), True),
+        (lambda node_id, state, step=None: step is not None, True),
+        (lambda node_id, state, seen=(): seen != (), False),  # a value of its own, bound by the usual trick
+        (lambda node_id, state, *, seen=(): seen != (), False),
+        (lambda *arguments: len(arguments) == 3, True),
+        (lambda node_id, *arguments: len(arguments) == 2, True),
+        (Predicate(), True),
+        (Predicate().two, False),
+        (Predicate().three, True),
         (after("a"), True),
     ],
 )
-def test_which_predicates_take_the_step(predicate, expected):
-    assert takes_step(predicate) is expected
+def test_which_predicates_take_the_step(predicate, takes_step):
+    saver = MemorySaver()
+    make_chain(a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, checkpoint_when=predicate).invoke(
+        {}, CONFIG
+    )
+    assert ((("a", "b") in stored(saver)), len(stored(saver))) == (takes_step, 3 if takes_step else 2)
 
 
 def test_the_nodes_that_presets_name():
-    when = any_of(after("a", "b"), not_of(before("c")), all_of(is_hot, slower_than()), changed_more_than())
-    assert find_node_ids(when) == {"a", "b", "c"}
-    assert find_node_ids(slower_than()) == find_node_ids(is_hot) == frozenset()
+    when = any_of(after("x", "y"), not_of(before("z")), all_of(is_hot, slower_than()), changed_more_than())
+    with pytest.raises(GraphStateError) as refused:
+        make_chain(a=log_node("a")).compile(checkpoint_when=when)
+    assert [name for name in "axyz" if f"'{name}'" in str(refused.value)] == ["x", "y", "z"]
+    make_chain(a=log_node("a")).compile(checkpoint_when=any_of(slower_than(), is_hot))
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "says"),
+    ("make", "error", "reason"),
     [
         (after, ValueError, r"after\(\) names no node"),
         (before, ValueError, r"before\(\) names no node"),
@@ -174,6 +178,6 @@ def test_the_nodes_that_presets_name():
         (lambda: not_of(True), TypeError, r"not_of\(\) takes predicates of \(node_id, state\)"),
     ],
 )
-def test_what_is_refused(make, error, says):
-    with pytest.raises(error, match=says):
+def test_what_is_refused(make, error, reason):
+    with pytest.raises(error, match=reason):
         make()

@@ -3,15 +3,16 @@
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import pytest
 
 from graphkit import END, START, Channels, Checkpoint, GraphResume, RetryPolicy, RunnableConfig, StateGraph, interrupt
-from graphkit._saver.watch import Watch
+from graphkit.abc import Watch
 from graphkit.errors import CheckpointerConfigurationError, NodeExecutionError
+from graphkit.operations import answer
 from graphkit.worker import Worker
 from savers import FileSystemSaver, MemorySaver, SaverWrapper
+from tests.support.graphs import LOG, make_chain
 
 PATIENCE = 60.0
 SOON = 0.01
@@ -28,13 +29,7 @@ def saver(request, tmp_path):
 
 def log_of(**nodes):
     """A graph of one node after the other, each with its name in the log; a value is what a node does besides."""
-    graph = StateGraph({"log": Channels.appender_with_duplicate()})
-    names = [START, *nodes, END]
-    for name, action in nodes.items():
-        graph.add_node(name, noting(name, action))
-    for source, target in pairwise(names):
-        graph.add_edge(source, target)
-    return graph
+    return make_chain(LOG, **{name: noting(name, action) for name, action in nodes.items()})
 
 
 def noting(name, action):
@@ -43,13 +38,6 @@ def noting(name, action):
         return {"log": [name, *([extra] if extra else [])]}
 
     return node
-
-
-def answer(saver, thread, value):
-    """As another process does it: recorded, and nothing run."""
-    (waiting,) = saver.interrupts(thread)
-    at = RunnableConfig(thread, waiting.checkpoint_id, waiting.checkpoint_ns)
-    saver.put_writes(at, {f"answer:{waiting.id}": value})
 
 
 def crash(app, thread, after):
@@ -138,7 +126,7 @@ def test_a_crashed_run_goes_on_where_it_was(saver):
 
 
 def test_several_questions_are_waited_for_until_all_are_answered(saver):
-    graph = StateGraph({"log": Channels.appender_with_duplicate()})
+    graph = StateGraph(LOG)
     for name in ("leaves", "right"):
         graph.add_node(name, noting(name, lambda: interrupt("ok?")))
         graph.add_edge(START, name).add_edge(name, "join")
@@ -154,8 +142,7 @@ def test_several_questions_are_waited_for_until_all_are_answered(saver):
 
 def test_a_question_inside_an_embedded_graph(saver):
     child = log_of(ask=lambda: interrupt("ok?"), after=None).compile()
-    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("child", child)
-    app = graph.add_edge(START, "child").add_edge("child", END).compile(checkpoint_saver=saver)
+    app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(app).run(once=True) == 0
     answer(saver, "t", "yes")
@@ -166,8 +153,7 @@ def test_a_question_inside_an_embedded_graph(saver):
 
 def test_an_embedded_graph_with_a_saver_of_its_own_is_not_passed_by(saver):
     child = log_of(a=None, b=None).compile(checkpoint_saver=MemorySaver(), interrupt_before=["b"])
-    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("child", child)
-    app = graph.add_edge(START, "child").add_edge("child", END).compile(checkpoint_saver=saver)
+    app = make_chain(LOG, child=child).compile(checkpoint_saver=saver)
     app.invoke({}, RunnableConfig("t"))
     assert Worker(app).run(once=True) == 0
     assert status(saver, "t") == "interrupted"
@@ -185,8 +171,7 @@ def test_an_asynchronous_graph(saver):
     async def node(state):
         return {"log": interrupt("ok?")}
 
-    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("ask", node)
-    app = graph.add_edge(START, "ask").add_edge("ask", END).compile(checkpoint_saver=saver)
+    app = make_chain(LOG, ask=node).compile(checkpoint_saver=saver)
     import asyncio
 
     asyncio.run(app.ainvoke({}, RunnableConfig("t")))
@@ -224,7 +209,7 @@ def test_threads_of_other_graphs_are_left_alone_and_named_once(saver, caplog):
     saver.put(RunnableConfig("by hand"), Checkpoint(node_id="a", next_node_id="b", state={}))
     with caplog.at_level(logging.WARNING, "graphkit"):
         assert Worker(mine).run(once=True) == 1
-    assert [status(saver, one) for one in ("mine", "one", "two")] == ["finished", "stalled", "stalled"]
+    assert [status(saver, each) for each in ("mine", "one", "two")] == ["finished", "stalled", "stalled"]
     assert len(caplog.records) == 2  # the other graph, and none at all
     assert "another graph" in caplog.text
 
@@ -290,7 +275,7 @@ def test_a_run_that_succeeds_in_the_end(saver, serving):
     assert len(tries) == 3
 
 
-def test_a_node_that_is_gone_is_told_and_does_not_keep_the_worker_busy(saver, caplog):
+def test_a_missing_node_is_logged_and_does_not_keep_the_worker_busy(saver, caplog):
     app = log_of(a=None, b=None).compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     latest = saver.get(RunnableConfig("t"))
@@ -339,8 +324,7 @@ def test_workers_side_by_side_run_a_thread_one_at_a_time(saver, serving):
             all_done.set()
         return {"log": "work"}
 
-    graph = StateGraph({"log": Channels.appender_with_duplicate()}).add_node("ask", ask).add_node("work", work)
-    app = graph.add_edge(START, "ask").add_edge("ask", "work").add_edge("work", END).compile(checkpoint_saver=saver)
+    app = make_chain(LOG, ask=ask, work=work).compile(checkpoint_saver=saver)
     threads = [f"t{number}" for number in range(60)]
     for thread in threads:
         app.invoke({}, RunnableConfig(thread))
@@ -354,7 +338,7 @@ def test_workers_side_by_side_run_a_thread_one_at_a_time(saver, serving):
 
 
 def stopped_in_a_node(app, began, go_on):
-    """A worker that is told to stop while a node is at work; how many runs it took up."""
+    """Stop a worker while a node executes; return how many runs it resumed."""
     worker = Worker(app, interval=SOON)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(worker.run)
@@ -389,9 +373,9 @@ def test_stopping_inside_an_embedded_graph_and_a_fork(saver):
         assert go_on.wait(PATIENCE)
 
     child = log_of(one=work, two=None).compile()
-    graph = StateGraph({"log": Channels.appender_with_duplicate()})
-    graph.add_node("a", noting("a", None)).add_node("child", child).add_node("end", noting("end", None))
-    graph.add_edge(START, "a").add_edge("a", "child").add_edge("child", "end").add_edge("end", END)
+    graph = make_chain(
+        {"log": Channels.appender_with_duplicate()}, a=noting("a", None), child=child, end=noting("end", None)
+    )
     app = graph.compile(checkpoint_saver=saver)
     crash(app, "t", after="a")
     assert stopped_in_a_node(app, began, go_on) == 1
@@ -410,7 +394,7 @@ def test_a_stopped_worker_leaves_a_human_s_stop_alone(saver):
     app = log_of(a=None, work=work, c=None).compile(checkpoint_saver=saver, interrupt_before=["c"])
     crash(app, "t", after="a")
     assert stopped_in_a_node(app, began, go_on) == 1
-    assert [one.when for one in saver.interrupts("t")] == ["before"]
+    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
     assert Worker(app).run(once=True) == 0
 
 

@@ -4,7 +4,6 @@ import inspect
 import pytest
 
 from graphkit import BaseCheckpointSaver, Checkpoint, HasVersions, RunnableConfig
-from graphkit._saver.capabilities import QUALITIES
 from graphkit.abc import (
     SupportsClose,
     SupportsCompact,
@@ -19,9 +18,10 @@ from graphkit.abc import (
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import ScriptedSaver, made
 from savers import MemorySaver, SaverWrapper, ValidatingSaver, VersionedMemorySaver
-from savers._wrappers import VersionedSaverWrapper
 
-LOCAL = {"threadId"}  # tells a config's thread id, and asks no store
+QUALITIES = [name for name, _ in inspect.getmembers(BaseCheckpointSaver, inspect.isdatadescriptor) if name[0] != "_"]
+"""The properties of the contract: what a saver declares about itself."""
+LOCAL = {"threadId"}  # returns a config's thread id, and needs no store
 
 
 def methods_of(contract):
@@ -170,7 +170,7 @@ def test_a_wrapper_removes_checkpoints_if_its_delegate_does(wrap):
     config = RunnableConfig("t")
     ids = [saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"n": n})).checkpoint_id for n in range(3)]
     assert saver.remove(config, ids[:2]) == 2
-    assert [one.id for one in saver.list(config)] == ids[2:]
+    assert [checkpoint.id for checkpoint in saver.list(config)] == ids[2:]
 
 
 @pytest.mark.parametrize("wrap", [SaverWrapper, ValidatingSaver, ScriptedSaver])
@@ -206,17 +206,10 @@ def test_a_wrapper_has_the_qualities_of_its_delegate(wrap, quality):
         assert getattr(wrap(delegate), quality) is declared
 
 
-def test_every_quality_is_a_documented_property_of_the_contract():
-    assert [*QUALITIES] == sorted(QUALITIES)
-    for quality in QUALITIES:
-        found = getattr(BaseCheckpointSaver, quality)
-        assert isinstance(found, property)
-        assert found.__doc__
-
-
 def test_a_wrapper_of_versions_wants_versions():
+    wrapper = SaverWrapper(VersionedMemorySaver())
     with pytest.raises(CheckpointerConfigurationError, match="keeps no versions"):
-        VersionedSaverWrapper(MemorySaver())
+        type(wrapper)(MemorySaver())
 
 
 class Shouting(SaverWrapper):

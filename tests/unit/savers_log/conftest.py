@@ -4,10 +4,7 @@ import pytest
 
 from graphkit import Checkpoint
 from graphkit.codec import Codec
-from savers._log.frame import digest_thread
-from savers._log.frame_log import ThreadIdentity
-from savers._log.log import Log
-from savers._log.log_bytes import MemoryLogBytes
+from savers.log import Log, MemoryLogBytes, ThreadIdentity, digest_thread
 
 
 def new_log(medium=None, *, key_ring=None, serializer=None, compression=None, namespace=""):

@@ -9,10 +9,10 @@ from graphkit.errors import (
     CheckpointSerializationError,
 )
 from savers._cipher import KeyRing
-from savers._log.frame import HEADER_SIZE, META, WRITE, digest_thread
-from savers._log.frame_log import FrameLog, ThreadIdentity
-from savers._log.log_bytes import MemoryLogBytes, StaleLogError
+from savers._log.frame import HEADER_SIZE, META, WRITE
+from savers._log.frame_log import FrameLog
 from savers._log.payloads import unpack_payload
+from savers.log import MemoryLogBytes, StaleLogError, ThreadIdentity, digest_thread
 
 
 def make(data=None, *, owner=("t", ""), key_ring=None, is_opaque=False):

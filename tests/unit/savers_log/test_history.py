@@ -11,8 +11,7 @@ from graphkit.errors import CheckpointCorruptionError
 from savers._cipher import KeyRing
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, HEADER_SIZE, RELEASE, TOMBSTONE, pack_frame
-from savers._log.log_bytes import MemoryLogBytes
-from savers._log.stored_checkpoint import StoredCheckpoint
+from savers.log import MemoryLogBytes, StoredCheckpoint
 from tests.support.interruptions import find_places, interrupt
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
@@ -81,9 +80,9 @@ def test_a_checkpoint_is_found_by_its_id_as_in_the_index(log, seed, replaces):
     ids = fill(log, seed, replaces=replaces)
     known = dict(zip(ids, outline(log.history.load_index().checkpoints), strict=True))
     reader = open_again(log)
-    for one in random.Random(seed).sample(ids, 12):
-        assert outline([reader.find(one)]) == [known[one]]
-        assert outline([open_again(log).find(one)]) == [known[one]]
+    for each in random.Random(seed).sample(ids, 12):
+        assert outline([reader.find(each)]) == [known[each]]
+        assert outline([open_again(log).find(each)]) == [known[each]]
     assert reader.find("unknown") is None
     assert reader.find(None).id == ids[-1]
 

@@ -6,7 +6,8 @@ from savers._filesystem.io import FileIO
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._log.frame import HEADER_SIZE
-from savers._log.log_bytes import Change, MemoryLogBytes, search_back
+from savers._log.log_bytes import search_back
+from savers.log import Change, MemoryLogBytes
 
 BEGINNING = b"B" * HEADER_SIZE
 

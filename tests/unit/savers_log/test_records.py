@@ -8,15 +8,15 @@ from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers._cipher import KeyRing
 from savers._log import records as records_module
 from savers._log.frame import CHECKPOINT, FRAME_SIZE, HEADER_SIZE, META, SEALED, WRITE, pack_frame, read_header
-from savers._log.log_bytes import MemoryLogBytes
 from savers._log.records import BackwardReader, Records
+from savers.log import MemoryLogBytes
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 FID = 77
 
 
 def make_data(count=40, fid=FID, lengths=(0, 30, 700)):
-    """Return the bytes of a header and of so many records."""
+    """Return the bytes of a header and of a number of records."""
     data = bytearray(bytes(HEADER_SIZE))
     for seq in range(count):
         payload = bytes([65 + seq % 26]) * lengths[seq % len(lengths)]

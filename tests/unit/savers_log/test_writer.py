@@ -5,19 +5,14 @@ import itertools
 import pytest
 
 from graphkit import Checkpoint
-from graphkit._values.state import Changes, merge
+from graphkit._values.state import merge
 from graphkit.abc import StateSerializer
 from graphkit.codec import Codec
-from graphkit.errors import (
-    CheckpointCorruptionError,
-    CheckpointNotFoundError,
-    CheckpointSerializationError,
-)
-from graphkit.values import FrozenDict, freeze
+from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError, CheckpointSerializationError
+from graphkit.values import Changes, FrozenDict, freeze
 from savers._log import writer
 from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY
-from savers._log.log_bytes import MemoryLogBytes
-from savers._log.stored_checkpoint import StoredCheckpoint
+from savers.log import MemoryLogBytes, StoredCheckpoint
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 
@@ -147,7 +142,7 @@ def test_a_keyframe_names_the_bytes_that_are_there_already(log):
 
 
 class Refusing(MemoryLogBytes):
-    """A medium that refuses to append after so many records."""
+    """A medium that refuses to append after a number of records."""
 
     left = 1 << 30
 

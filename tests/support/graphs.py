@@ -1,0 +1,151 @@
+"""What tests of runs share: graphs and nodes, sync and async runs, and what is read of them."""
+
+import asyncio
+import operator
+
+import pytest
+
+from graphkit import END, START, Channels, RunnableConfig, StateGraph, StreamingOutput
+
+CONFIG = RunnableConfig("t")
+LOG = {"log": Channels.appender_with_duplicate()}
+COUNTED = {**LOG, "n": Channels.base(operator.add, lambda: 0)}
+
+both = pytest.mark.parametrize("how", ["sync", "async"])
+
+
+class Boom(Exception):
+    """What a failing node raises."""
+
+
+class Killed(BaseException):
+    """The process is gone: nothing else is stored by it."""
+
+
+def log_node(word, **update):
+    """Make a node that logs a word, with further updates."""
+    return lambda state: {"log": word, **update}
+
+
+def make_chain(schema=LOG, /, **nodes):
+    """Make a graph of nodes, one after the other."""
+    graph = StateGraph(schema)
+    for name, node in nodes.items():
+        graph.add_node(name, node)
+    for source, target in zip([START, *nodes], [*nodes, END], strict=True):
+        graph.add_edge(source, target)
+    return graph
+
+
+def make_chain_of(schema, update, /, *names, **nodes):
+    """Make a chain; nodes that are only named log their name, with further updates."""
+    all_names = dict.fromkeys((*names, *nodes))
+    return make_chain(schema, **{name: nodes.get(name, log_node(name, **update)) for name in all_names})
+
+
+def make_graph(schema, edges, make_node=log_node, **nodes):
+    """Make a graph of edges like "START>a a>b,c b>d"; `make_node` makes the nodes that are only named."""
+    pairs = []
+    for part in edges.split():
+        source, _, targets = part.partition(">")
+        pairs += [(source, target) for target in targets.split(",")]
+    names = dict.fromkeys(name for pair in pairs for name in pair if name not in {"START", "END"})
+    graph = StateGraph(schema)
+    for name in names:
+        graph.add_node(name, nodes[name] if name in nodes else make_node(name))
+    places = {"START": START, "END": END}
+    for source, target in pairs:
+        graph.add_edge(places.get(source, source), places.get(target, target))
+    return graph
+
+
+def outputs(graph, given, config=CONFIG, *, how="sync", on_output=None):
+    """Run a graph, and return what it emits; `on_output` is called with each output when it comes."""
+    collected = []
+
+    def take(output):
+        collected.append(output)
+        if on_output is not None:
+            on_output(output)
+
+    if how == "sync":
+        for output in graph.stream(given, config):
+            take(output)
+        return collected
+
+    async def collect():
+        async for output in graph.astream(given, config):
+            take(output)
+
+    asyncio.run(collect())
+    return collected
+
+
+def invoke(graph, given, config=CONFIG, *, how="sync"):
+    """Run a graph, and return its state at the end."""
+    if how == "sync":
+        return graph.invoke(given, config)
+    return asyncio.run(graph.ainvoke(given, config))
+
+
+def stored(saver, config=CONFIG):
+    """Return (node, next node) of the stored checkpoints, oldest first."""
+    return [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in reversed(saver.list(config))]
+
+
+def fail_once(node, error=ValueError):
+    """Make a node that raises an error the first time, and then calls another node."""
+    errors = [error]
+
+    def run(state):
+        if errors:
+            raise errors.pop()
+        return node(state)
+
+    return run
+
+
+def logged(outputs):
+    """Return the log in the state of the last output."""
+    return list(outputs[-1].state["log"])
+
+
+def nodes_of(outputs):
+    """Return the nodes of outputs, in their order."""
+    return [output.node for output in outputs]
+
+
+def is_chunk(output):
+    return isinstance(output, StreamingOutput)
+
+
+def close(stream):
+    return stream.aclose() if hasattr(stream, "aclose") else stream.close()
+
+
+def close_at(graph, is_last, given=None, config=CONFIG, *, how="sync", act=close):
+    """Stream until an output is the last one to take, and close the stream, or act on it in another way.
+
+    A run starts where `given` is None and the thread has no checkpoint.
+    """
+    if given is None and graph.last_state_of(config) is None:
+        given = {}
+    if how == "sync":
+        stream = graph.stream(given, config)
+        for output in stream:
+            if is_last(output):
+                return act(stream)
+        raise AssertionError("never came")
+
+    async def main():
+        stream = graph.astream(given, config)
+        async for output in stream:
+            if is_last(output):
+                return await act(stream)
+        raise AssertionError("never came")
+
+    return asyncio.run(main())
+
+
+def is_node(node_id):
+    return lambda output: output.node == node_id

@@ -1,0 +1,48 @@
+"""Savers that tests use: the four methods of the contract on lists, and one that keeps what the engine puts."""
+
+from graphkit import BaseCheckpointSaver, RunnableConfig, Tag
+from savers import MemorySaver
+
+
+class ListSaver(BaseCheckpointSaver):
+    """Implements the four methods on plain lists, newest last; all else is the contract's own."""
+
+    def __init__(self):
+        self.histories = {}
+
+    def _history_of(self, config):
+        return self.histories.setdefault((config.thread, config.checkpoint_ns), [])
+
+    def list(self, config=None):
+        return self._history_of(RunnableConfig.of(config))[::-1]
+
+    def get(self, config=None):
+        wanted = RunnableConfig.of(config).checkpoint_id
+        return next((checkpoint for checkpoint in self.list(config) if wanted in {None, checkpoint.id}), None)
+
+    def put(self, config, checkpoint):
+        config = RunnableConfig.of(config)
+        history = self._history_of(config)
+        if config.checkpoint_id is None:
+            history.append(checkpoint)
+            return config.with_check_point_id(checkpoint.id)
+        ids = [stored.id for stored in history]
+        history[ids.index(config.checkpoint_id)] = checkpoint
+        return config
+
+    def release(self, config=None):
+        config = RunnableConfig.of(config)
+        history = self.histories.pop((config.thread, config.checkpoint_ns), [])
+        return Tag(config.thread, tuple(history[::-1]))
+
+
+class PutRecorder(MemorySaver):
+    """Keeps the checkpoints as the engine puts them, with what they know of their parents."""
+
+    def __init__(self):
+        super().__init__()
+        self.puts = []
+
+    def put(self, config, checkpoint):
+        self.puts.append(checkpoint)
+        return super().put(config, checkpoint)

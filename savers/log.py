@@ -9,9 +9,10 @@ from __future__ import annotations
 from graphkit.saver_kit import set_public_module
 from savers._log.catalogue import Head, LogCatalogue
 from savers._log.frame import digest_thread
-from savers._log.frame_log import ThreadIdentity
+from savers._log.frame_log import ThreadIdentity, read_owner
 from savers._log.log import Log
 from savers._log.log_bytes import (
+    BufferedLogBytes,
     Change,
     LogBytes,
     MemoryLogBytes,
@@ -22,6 +23,7 @@ from savers._log.rewriter import Rewriter, replay_states
 from savers._log.stored_checkpoint import StoredCheckpoint
 
 __all__ = [
+    "BufferedLogBytes",
     "Change",
     "Head",
     "Log",
@@ -34,6 +36,7 @@ __all__ = [
     "StoredCheckpoint",
     "ThreadIdentity",
     "digest_thread",
+    "read_owner",
     "replay_states",
 ]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from savers._log.frame import digest_thread
 from savers._log.frame_log import Medium, ThreadIdentity
 from savers._log.log import Log
-from savers._log.open_logs import OpenLogs
+from savers._log.open_logs import LogKey, OpenLogs
 
 if TYPE_CHECKING:
     from graphkit.codec import Codec
@@ -25,7 +24,7 @@ class Head(NamedTuple):
     """The id of its newest checkpoint; None if only its log tells."""
 
 
-class LogCatalogue(ABC, Generic[Medium]):
+class LogCatalogue(Generic[Medium]):
     """The logs of one saver. A saver with deltas on another medium implements this class and `LogBytes`.
 
     Attributes:
@@ -84,18 +83,36 @@ class LogCatalogue(ABC, Generic[Medium]):
             for namespace in self.list_namespaces(thread_id):
                 yield Head(thread_id, namespace, None)
 
-    @abstractmethod
+    # A catalogue implements the first of these, or the four that stand on it.
+
+    def list_logs(self, thread_id: str | None) -> Iterable[LogKey]:
+        """Yield the thread, the namespace and the version (0: live) of each log of a thread, or of all (None)."""
+        raise NotImplementedError(f"{type(self).__name__} does not list its logs")
+
     def list_threads(self, *, released: bool) -> Sequence[str]:
         """Return the threads with checkpoints, sorted; with `released`, also those with only versions."""
+        found: set[str] = set()
+        for thread_id, namespace, version in self.list_logs(None):
+            if thread_id not in found and self._is_listed(thread_id, namespace, version, released=released):
+                found.add(thread_id)
+        return sorted(found)
 
-    @abstractmethod
+    def _is_listed(self, thread_id: str, namespace: str, version: int, *, released: bool) -> bool:
+        if version:
+            return released
+        log = self.shared_log(thread_id, namespace)
+        with log.mutex:
+            return log.refresh() and log.history.find_latest() is not None
+
     def list_namespaces(self, thread_id: str) -> Sequence[str]:
         """Return the namespaces of a thread, the root first. Some may have no checkpoints."""
+        found = self.list_logs(thread_id)
+        return sorted(name for _, name, version in found if self._is_listed(thread_id, name, version, released=False))
 
-    @abstractmethod
     def list_versions(self, thread_id: str) -> Sequence[int]:
         """Return the released versions of a thread, in order."""
+        return sorted({version for _, _, version in self.list_logs(thread_id) if version})
 
-    @abstractmethod
     def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
         """Return the namespaces of a released version, sorted. Some may have no checkpoints."""
+        return sorted(namespace for _, namespace, each in self.list_logs(thread_id) if each == version)

@@ -30,6 +30,7 @@ from savers._log.frame import (
     parse_frame,
     read_header,
 )
+from savers._log.log_bytes import MemoryLogBytes
 from savers._log.records import Records
 from savers._log.sealing import MAX_OVERHEAD, LogSeal, pack_place
 
@@ -370,6 +371,13 @@ def check_owner(path: str, meta: Any, owner: tuple[str, str]) -> str | None:
         raise CheckpointFormatError(path, "it belongs to another thread; put the file back where it came from")
     key_id = meta.get("sealed")
     return None if key_id is None else str(key_id)
+
+
+def read_owner(path: str, data: bytes) -> tuple[str, str]:
+    """Return the thread and the namespace of a log, from the META records at its beginning."""
+    records = Records(MemoryLogBytes(path, bytearray(data)), None)
+    meta = payloads.unpack_payload(path, next(records.search(HEADER_SIZE, len(data))))
+    return meta["thread"], meta["ns"]
 
 
 def new_header(digest: bytes, generation: int) -> Header:

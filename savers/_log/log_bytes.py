@@ -160,8 +160,12 @@ class LogBytes(ABC):
             CheckpointStorageError: the medium refused. Nothing was changed.
         """
 
-    def replace(self, data: bytes) -> None:
-        """Replace the whole log, at once, as `LogSaver` does to rewrite it; the caller closes it then.
+    def replace(self, data: bytes, version: int = 0) -> None:
+        """Replace the whole log, at once, as `LogSaver` does to rewrite, release or delete it; the caller closes it.
+
+        Args:
+            data: the bytes of the new log; empty: there is none, and a released log is gone, too.
+            version: if it is not 0, the bytes of the live log are kept as this released version.
 
         Raises:
             StaleLogError: another writer has changed it since the last look. Nothing was changed.
@@ -250,6 +254,71 @@ class LogBytes(ABC):
 
     def start_writing(self) -> None:
         """Let the medium begin to store what was appended, while the caller still works."""
+
+
+class BufferedLogBytes(LogBytes):
+    """The bytes of a log in a medium that stores at once what belongs together.
+
+    What is appended waits in memory for `commit`. A medium implements `open`, `refresh`, `read_stored` and `store`, and
+    refuses in `store` what does not begin where the log ends.
+    """
+
+    begins_whole = True
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._pending = b""
+        """What was appended and is not stored: the last bytes before `size`."""
+
+    @abstractmethod
+    def read_stored(self, offset: int, length: int) -> bytes:
+        """Return bytes that are stored."""
+
+    @abstractmethod
+    def store(self, offset: int, data: bytes) -> None:
+        """Store bytes behind the others, all or none; at offset 0, a log begins.
+
+        Raises:
+            StaleLogError: another writer was faster.
+        """
+
+    @property
+    def is_open(self) -> bool:
+        return self.size > 0
+
+    @property
+    def has_pending(self) -> bool:  # type: ignore[override] # it changes here
+        return bool(self._pending)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        end = min(offset + length, self.size)
+        stored = self.size - len(self._pending)
+        data = b""
+        if offset < min(end, stored):
+            data = self.read_stored(offset, min(end, stored) - offset)
+        if end > stored:
+            data += self._pending[max(0, offset - stored) : end - stored]
+        return data
+
+    def begin(self, beginning: bytes) -> None:
+        self._pending = beginning
+        self.size = len(beginning)
+
+    def append(self, offset: int, data: bytes, flags: int, checkpoint: StoredCheckpoint | None) -> None:  # noqa: ARG002 - bytes are stored, whatever they are
+        self._pending += data
+        self.size = offset + len(data)
+
+    def undo(self, start: int) -> None:  # noqa: ARG002 - what is pending belongs together
+        self.close()
+
+    def commit(self, latest: StoredCheckpoint | None) -> None:  # noqa: ARG002 - as in `append`
+        if self._pending:
+            self.store(self.size - len(self._pending), self._pending)
+            self._pending = b""
+
+    def close(self) -> None:
+        self.size = 0
+        self._pending = b""
 
 
 def search_back(medium: LogBytes, needle: bytes, end: int) -> Iterator[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack
@@ -23,6 +23,7 @@ from graphkit.errors import (
     CheckpointerError,
     CheckpointKeyError,
     CheckpointNotFoundError,
+    ThreadBusyError,
 )
 from graphkit.saver_kit import (
     FailedThreads,
@@ -36,6 +37,7 @@ from graphkit.saver_kit import (
     resolve_thread_id,
     with_status,
 )
+from savers._log.frame import RELEASE
 from savers._log.frame_log import Medium
 from savers._log.listing import ListedInfos, make_info, read_forward
 from savers._log.log import Log
@@ -71,6 +73,8 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def __init__(self, catalogue: LogCatalogue[Medium], codec: Codec) -> None:
         self.catalogue = catalogue
         self._codec = codec
+        self._running: set[str] = set()
+        """The threads whose run lock of this process is held through this object."""
 
     # The two protocols
 
@@ -197,6 +201,10 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def _refresh_to_append(self, log: Log[Medium]) -> None:
         """Bring a log up to date for an append; rewrite a plain one if the saver has a cipher."""
         self._refresh_whole(log)
+        while log.is_open and log.history.closed_by is not None:
+            # A process that was about to release it has died, or is slower.
+            self._finish_release(log, log.history.read_closing_version())
+            self._refresh_whole(log)
         while log.frames.must_be_sealed:
             self._rewrite_log(RunnableConfig(log.thread_id, checkpoint_ns=log.namespace), select_all)
             self._refresh_whole(log)
@@ -213,7 +221,12 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         Raises:
             ThreadBusyError: another run has taken it.
+            CheckpointConflictError: a run holds it through this object, but in this process only. What the run goes
+                on with is no longer what the log says.
         """
+        if thread_id in self._running:
+            reason = "another process has written to it during this run; resume the run"
+            raise CheckpointConflictError(thread_id, reason)
 
     # Reading
 
@@ -563,6 +576,69 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def register_types(self, *types: type) -> None:
         self._codec.register(*types)
 
+    # Ending histories
+
+    def release(self, config: ConfigLike = None) -> Tag:
+        """As in the contract. A saver whose medium does not implement `LogBytes.replace` overrides it."""
+        thread_id = RunnableConfig.of(config).thread
+        root = self.catalogue.shared_log(thread_id, "")
+        with self._exclude_runs(thread_id), root.mutex:
+            while True:
+                self._refresh_to_append(root)
+                if not self.namespaces(thread_id):
+                    return Tag(thread_id, [], None)
+                checkpoints: Sequence[Checkpoint] = []
+                if root.is_open:
+                    checkpoints = self._list_checkpoints(root)
+                version = max(self.catalogue.list_versions(thread_id), default=0) + 1
+                try:
+                    root.end(RELEASE, version)
+                    root.commit()
+                except StaleLogError:
+                    continue
+                self._finish_release(root, version)
+                return Tag(thread_id, checkpoints, version)
+
+    def _finish_release(self, root: Log[Medium], version: int) -> None:
+        """Make all live logs of a thread a version, unless another process has just done that.
+
+        From the RELEASE record in the log of the root on, they are that version. If the process dies, the next
+        writer of the root finds the record, so the root is the last one. Its log is closed afterwards.
+        """
+        listed = self.catalogue.list_logs(root.thread_id)
+        others = [namespace for _, namespace, version in listed if namespace and not version]
+        mediums = [self.catalogue.new_medium(root.thread_id, namespace) for namespace in others]
+        opened = [medium for medium in mediums if medium.open()]
+        for medium in [*opened, root.frames.bytes]:
+            with suppress(StaleLogError):
+                medium.replace(b"", version)
+        root.close()
+
+    def delete(self, thread: ThreadLike = None) -> bool:
+        thread_id = resolve_thread_id(thread)
+        with self._exclude_runs(thread_id):
+            return self._delete_thread(thread_id, None)
+
+    def _delete_thread(self, thread_id: str, idle_since: datetime | None) -> bool:  # noqa: ARG002 - for media that exclude writers
+        """Delete a thread that no other run holds; return whether it had content, and was deleted.
+
+        Args:
+            thread_id: the thread.
+            idle_since: a medium that excludes other writers checks again whether one has written since.
+        """
+        had_content = thread_id in self.threads(released=True)
+        # The root last: without it, nothing names the namespaces of the thread as its.
+        for key in sorted(self.catalogue.list_logs(thread_id), reverse=True):
+            medium = self.catalogue.new_medium(*key)
+            is_deleted = False
+            while not is_deleted:
+                medium.open()
+                with suppress(StaleLogError):
+                    medium.replace(b"")
+                    is_deleted = True
+        self.catalogue.logs.close_thread(thread_id)
+        return had_content
+
     # Removing what is not wanted any more
 
     def prune(self, thread: ThreadLike = None, **retention: Unpack[RetentionOptions]) -> int:
@@ -773,9 +849,21 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """Return the threads, or the one with an id, that may be idle, sorted."""
         return self.threads(released=True) if thread_id is None else [thread_id]
 
-    @abstractmethod
     def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
         """Delete a thread unless it has a run or was written to since; return whether it was, or would be, deleted."""
+        if not self._is_idle(thread_id, idle_since):
+            return False
+        if dry_run:
+            return True
+        try:
+            with self._run_lock(RunnableConfig(thread_id), 0.0):
+                return self._delete_thread(thread_id, idle_since)
+        except ThreadBusyError:
+            return False
+
+    def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:
+        """Return whether no process has written since to a thread that `_list_possibly_idle` has listed."""
+        raise NotImplementedError(f"{type(self).__name__} does not know when a thread was written to")
 
     # Calls from an event loop
 
@@ -809,6 +897,22 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         """Return the name of the store, for messages."""
 
     # Runs
+
+    def run_lock_key(self, config: ConfigLike = None) -> object:
+        return type(self).__name__, self.describe(), RunnableConfig.of(config).thread
+
+    def _run_lock(self, config: RunnableConfig, timeout: float | None) -> AbstractContextManager[object]:
+        """Hold the run lock within this process. A medium with locks of its own overrides it."""
+        return self._note_run(config.thread, super()._run_lock(config, timeout))
+
+    @contextmanager
+    def _note_run(self, thread_id: str, lock: AbstractContextManager[object]) -> Iterator[None]:
+        with lock:
+            self._running.add(thread_id)
+            try:
+                yield
+            finally:
+                self._running.remove(thread_id)
 
     @contextmanager
     def _exclude_runs(self, thread_id: str) -> Iterator[bool]:

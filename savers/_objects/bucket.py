@@ -55,10 +55,11 @@ class Bucket:
         except OSError as error:
             raise CheckpointStorageError(f"{self.url}/{name}", operation, error) from error
 
-    def list(self, directory: str) -> list[tuple[str, int]]:
+    def scan(self, directory: str) -> list[tuple[str, int]]:
         """Return the names of the objects and directories in a directory, with the sizes of the objects, sorted."""
         with suppress(FileNotFoundError), self._explain(directory, "list"):
             entries = self._fs.ls(self._path(directory), detail=True)
+            # A name with a dot is a local file that `create` has not linked yet.
             named = [(entry["name"].rstrip("/").rpartition("/")[2], entry["size"] or 0) for entry in entries]
             return sorted(entry for entry in named if not entry[0].startswith("."))
         return []
@@ -88,17 +89,15 @@ class Bucket:
         with self._explain(name, "look for"):
             return bool(self._fs.exists(self._path(name)))
 
-    def read(self, names: Sequence[str]) -> Sequence[bytes]:
+    def read(self, names: Sequence[str]) -> list[bytes]:
         """Return the bytes of several objects.
 
         Raises:
             FileNotFoundError: one of them is gone.
         """
+        paths = [self._path(name) for name in names]
         with self._explain(names[0], "read"):
-            found: Sequence[bytes] = self._fs.cat_ranges(
-                [self._path(name) for name in names], None, None, on_error="raise"
-            )
-            return found
+            return list(self._fs.cat_ranges(paths, None, None, on_error="raise"))
 
     def empty(self, name: str) -> None:
         """Remove the bytes of an object, whose name stays taken."""

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 from base64 import b32encode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final, Literal, final
 from urllib.parse import quote, unquote
 
-from graphkit import RunnableConfig, Tag
-from graphkit.abc import ConfigLike, ThreadLike
+from graphkit.abc import ThreadLike
 from graphkit.codec import Codec
-from graphkit.errors import (
-    CheckpointConflictError,
-    CheckpointerConfigurationError,
-    ThreadBusyError,
-)
+from graphkit.errors import CheckpointerConfigurationError
 from graphkit.saver_kit import resolve_thread_id
 from savers._compression import Compression, parse_compression
-from savers._log import payloads
 from savers._log.catalogue import LogCatalogue
-from savers._log.frame import HEADER_SIZE, RELEASE
-from savers._log.log import Log
-from savers._log.log_bytes import MemoryLogBytes, StaleLogError
+from savers._log.frame_log import read_owner
 from savers._log.log_saver import LogSaver
-from savers._log.records import Records
+from savers._log.open_logs import LogKey
 from savers._objects.bucket import Bucket
-from savers._objects.segments import HistoryObjects, Logs, SegmentBytes, is_live, name_version
+from savers._objects.segments import SegmentBytes, list_logs, name_segment
 
-ObjectLog = Log[SegmentBytes]
 _MAX_NAME: Final = 200
 """Longer names of threads and namespaces are replaced by a digest: an object has a name of at most 1,024 bytes."""
 _EMPTY: Final = "~"
@@ -57,62 +47,28 @@ class ObjectCatalogue(LogCatalogue[SegmentBytes]):
     def new_medium(self, thread_id: str, namespace: str, version: int = 0) -> SegmentBytes:
         return SegmentBytes(self._bucket, f"{encode(thread_id)}/{encode(namespace)}", version)
 
-    def list_threads(self, *, released: bool) -> Sequence[str]:
-        names = [name for name, _ in self._bucket.list("")]
-        threads = {
-            self._decode(name, [f"{name}/{each}" for each, _ in self._bucket.list(name)], "thread") for name in names
-        }
-        return sorted(
-            thread for thread in threads if self.list_namespaces(thread) or (released and self.list_versions(thread))
-        )
+    def list_logs(self, thread_id: str | None) -> Iterator[LogKey]:
+        threads = self._bucket.scan("") if thread_id is None else [(encode(thread_id), 0)]
+        for thread, _ in threads:
+            for namespace, _ in self._bucket.scan(thread):
+                yield from self._list_logs_in(f"{thread}/{namespace}")
 
-    def list_namespaces(self, thread_id: str) -> Sequence[str]:
-        return sorted(name for name in self.list_live(thread_id) if self._has_checkpoints(thread_id, name))
+    def _list_logs_in(self, directory: str) -> Iterator[LogKey]:
+        # An empty segment in the place of the first one only keeps the name of a log that is gone.
+        logs = [log for log, segments in list_logs(self._bucket, directory).items() if segments[0][1]]
+        if logs:
+            thread_id, namespace = self._identify(directory, logs[0])
+            for version in {0 if log.isdecimal() else int(log[1:]) for log in logs}:
+                yield thread_id, namespace, version
 
-    def _has_checkpoints(self, thread_id: str, namespace: str) -> bool:
-        log = self.shared_log(thread_id, namespace)
-        with log.mutex:
-            return log.refresh() and log.history.find_latest() is not None
-
-    def list_all(self, thread_id: str) -> Sequence[str]:
-        """Return the namespaces of a thread that have objects, the root last."""
-        return sorted(self._list_histories(thread_id), reverse=True)
-
-    def list_live(self, thread_id: str) -> Sequence[str]:
-        """Return the namespaces of a thread that have a live log, the root last."""
-        found = self._list_histories(thread_id).items()
-        return sorted((name for name, logs in found if is_live(logs)), reverse=True)
-
-    def list_versions(self, thread_id: str) -> Sequence[int]:
-        histories = self._list_histories(thread_id).values()
-        return sorted({int(name[1:]) for logs in histories for name in logs if not name.isdecimal()})
-
-    def list_version_namespaces(self, thread_id: str, version: int) -> Sequence[str]:
-        return sorted(name for name, logs in self._list_histories(thread_id).items() if name_version(version) in logs)
-
-    def _list_histories(self, thread_id: str) -> dict[str, Logs]:
-        """Return the logs of each namespace of a thread."""
-        thread = encode(thread_id)
-        directories = {name: f"{thread}/{name}" for name, _ in self._bucket.list(thread)}
-        return {
-            self._decode(name, [each], "ns"): HistoryObjects(self._bucket, each).list_logs()
-            for name, each in directories.items()
-        }
-
-    def _decode(self, name: str, directories: Sequence[str], key: str) -> str:
-        """Return the text that a name stands for: for a digest, the META record of a log says it."""
-        if not name.startswith(_EMPTY) or name == _EMPTY:
-            return unquote(name.removeprefix(_EMPTY), errors="surrogatepass")
-        for directory in directories:
-            for file, size in self._bucket.list(directory):
-                # The first segment of a log; it is empty if it only takes the name of one that is gone.
-                if not size or not file.endswith(f".{0:020d}"):
-                    continue
-                (data,) = self._bucket.read([f"{directory}/{file}"])
-                medium = MemoryLogBytes(name, bytearray(data))
-                meta = next(Records(medium, None).search(HEADER_SIZE, len(data)))
-                return str(payloads.unpack_payload(name, meta)[key])
-        return name  # It was deleted.
+    def _identify(self, directory: str, log: str) -> tuple[str, str]:
+        """Return the thread and the namespace of a history: for a digest, a log says what it stands for."""
+        names = directory.split("/")
+        if any(name.startswith(_EMPTY) and name != _EMPTY for name in names):
+            (data,) = self._bucket.read([name_segment(directory, log)])
+            return read_owner(directory, data)
+        thread_id, namespace = [unquote(name.removeprefix(_EMPTY), errors="surrogatepass") for name in names]
+        return thread_id, namespace
 
 
 @final
@@ -155,91 +111,10 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
             raise CheckpointerConfigurationError("url must be a URL, such as s3://bucket/path")
         codec = Codec(types)
         self._bucket = Bucket(url, storage_options or {})
-        self._catalogue = ObjectCatalogue(self._bucket, codec, parse_compression(compression))
-        self._running: set[str] = set()
-        """The threads of which a run lock is held through this object."""
-        super().__init__(self._catalogue, codec)
+        super().__init__(ObjectCatalogue(self._bucket, codec, parse_compression(compression)), codec)
 
     def describe(self) -> str:
         return self._bucket.url
-
-    def run_lock_key(self, config: ConfigLike = None) -> object:
-        return "objects", self._bucket.url, RunnableConfig.of(config).thread
-
-    @contextmanager
-    def _run_lock(self, config: RunnableConfig, timeout: float | None) -> Iterator[None]:
-        with super()._run_lock(config, timeout):
-            self._running.add(config.thread)
-            try:
-                yield
-            finally:
-                self._running.remove(config.thread)
-
-    def _check_run_lock(self, thread_id: str) -> None:
-        if thread_id in self._running:
-            raise CheckpointConflictError(
-                thread_id, "another process has written to it during this run; resume the run"
-            )
-
-    def _refresh_to_append(self, log: ObjectLog) -> None:
-        super()._refresh_to_append(log)
-        medium = log.frames.bytes
-        while log.is_open and (medium.is_sealed or log.history.closed_by is not None):
-            # A process that was about to replace the log has died, or is slower.
-            if log.history.closed_by is not None:
-                self._finish_release(log, log.history.read_closing_version())
-            else:
-                with suppress(StaleLogError):
-                    medium.replace(None)
-            log.close()
-            super()._refresh_to_append(log)
-
-    # Replacing logs
-
-    def release(self, config: ConfigLike = None) -> Tag:
-        thread_id = RunnableConfig.of(config).thread
-        root = self._catalogue.shared_log(thread_id, "")
-        with self._exclude_runs(thread_id), root.mutex:
-            while True:
-                self._refresh_to_append(root)
-                if not self.namespaces(thread_id):
-                    return Tag(thread_id, [], None)
-                checkpoints = self._list_checkpoints(root) if root.is_open else []
-                version = max(self._catalogue.list_versions(thread_id), default=0) + 1
-                try:
-                    root.end(RELEASE, version)
-                    root.commit()
-                except StaleLogError:
-                    continue
-                # From here on it is a version: if this process dies, the next writer finishes it.
-                self._finish_release(root, version)
-                root.close()
-                return Tag(thread_id, checkpoints, version)
-
-    def _finish_release(self, root: ObjectLog, version: int) -> None:
-        """Make all live logs of a thread a version, the root last, unless another process has just done that."""
-        others = [name for name in self._catalogue.list_live(root.thread_id) if name]
-        mediums = [self._catalogue.new_medium(root.thread_id, name) for name in others]
-        opened = [medium for medium in mediums if medium.open()]
-        for medium in [*opened, root.frames.bytes]:
-            with suppress(StaleLogError):
-                medium.replace(b"", version)
-
-    def delete(self, thread: ThreadLike = None) -> bool:
-        thread_id = resolve_thread_id(thread)
-        with self._exclude_runs(thread_id):
-            return self._delete(thread_id)
-
-    def _delete(self, thread_id: str) -> bool:
-        had_content = thread_id in self.threads(released=True)
-        for namespace in self._catalogue.list_all(thread_id):
-            medium = self._catalogue.new_medium(thread_id, namespace)
-            while medium.open():
-                with suppress(StaleLogError):
-                    medium.replace(b"")
-            medium.objects.remove_others(versions=True)
-        self._catalogue.logs.close_thread(thread_id)
-        return had_content
 
     def size(self, thread: ThreadLike = None) -> int:
         """Return the bytes of all objects of a thread, or of the whole store (None)."""
@@ -247,12 +122,6 @@ class ObjectStoreSaver(LogSaver[SegmentBytes]):
         size, _ = self._bucket.measure(directory)
         return size
 
-    def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
+    def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:
         _, last_write = self._bucket.measure(encode(thread_id))
-        if not 0.0 < last_write < idle_since.timestamp():
-            return False
-        try:
-            with self._run_lock(RunnableConfig(thread_id), 0.0):
-                return dry_run or self._delete(thread_id)
-        except ThreadBusyError:
-            return False
+        return 0.0 < last_write < idle_since.timestamp()

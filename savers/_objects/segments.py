@@ -12,7 +12,8 @@ object. A writer that still knows the old log could create an object there, so e
 next log after it has created a segment. If it is there, the segment counts for nothing.
 
 A log that is sealed and is still the last one belongs to a rewrite whose process has died, or is about
-to go on. The next writer copies it as the next log, and the rewrite begins again if it is alive.
+to go on. The next writer creates the next log, with the same bytes and its own behind them, and the
+rewrite begins again if it is alive.
 
 A released version is one object, `v<version>.<offset 0>`, with all bytes of a log.
 """
@@ -20,15 +21,13 @@ A released version is one object, `v<version>.<offset 0>`, with all bytes of a l
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
 from graphkit.errors import CheckpointCorruptionError
-from savers._log.log_bytes import Change, LogBytes, StaleLogError
+from savers._log.log_bytes import BufferedLogBytes, Change, StaleLogError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._objects.bucket import Bucket
 
 
@@ -36,156 +35,65 @@ Logs = dict[str, list[tuple[int, int]]]
 """The logs of a history by name, each with the offsets and lengths of its segments, in order."""
 
 
+def list_logs(bucket: Bucket, directory: str) -> Logs:
+    """Return the logs of a history."""
+    logs: Logs = {}
+    for name, length in bucket.scan(directory):
+        log, _, offset = name.partition(".")
+        logs.setdefault(log, []).append((int(offset), length))
+    return logs
+
+
 def find_last_log(logs: Logs) -> str:
     """Return the name of the log that counts; it may stand for a delete, and is not there if there was no log."""
     return max(filter(str.isdecimal, logs), default=f"{0:08d}")
 
 
-def is_live(logs: Logs) -> bool:
-    """Return whether the log that counts has bytes."""
-    return any(length for _, length in logs.get(find_last_log(logs), ()))
-
-
-def name_version(version: int) -> str:
-    """Return the name of the log of a released version."""
-    return f"v{version:08d}"
+def name_segment(directory: str, log: str, offset: int = 0) -> str:
+    """Return the name of the object of a segment."""
+    return f"{directory}/{log}.{offset:020d}"
 
 
 def _name_next(log: str) -> str:
-    """Return the name of the log that takes the place of a log."""
     return f"{int(log) + 1:08d}"
 
 
 @final
-class HistoryObjects:
-    """The objects of one history, each a segment of one of its logs."""
-
-    def __init__(self, bucket: Bucket, directory: str) -> None:
-        self._bucket = bucket
-        self._directory = directory
-
-    def _name(self, log: str, offset: int) -> str:
-        return f"{self._directory}/{log}.{offset:020d}"
-
-    def list_logs(self) -> Logs:
-        """Return the logs."""
-        logs: Logs = {}
-        for name, length in self._bucket.list(self._directory):
-            log, _, offset = name.partition(".")
-            logs.setdefault(log, []).append((int(offset), length))
-        return logs
-
-    def exists(self, log: str, offset: int) -> bool:
-        """Return whether there is a segment that begins at an offset."""
-        return self._bucket.exists(self._name(log, offset))
-
-    def has_next(self, log: str) -> bool:
-        """Return whether another log has taken the place of a log."""
-        return self.exists(_name_next(log), 0)
-
-    def read(self, log: str, offsets: Sequence[int]) -> list[bytes]:
-        """Return the segments that begin at offsets.
-
-        Raises:
-            FileNotFoundError: one is missing.
-        """
-        return [*self._bucket.read([self._name(log, offset) for offset in offsets])]
-
-    def create(self, log: str, offset: int, data: bytes) -> None:
-        """Create a segment.
-
-        Raises:
-            StaleLogError: another writer was faster.
-        """
-        try:
-            self._bucket.create(self._name(log, offset), data)
-        except FileExistsError:
-            # A client that repeats a request of which it got no answer meets its own object.
-            if self.read(log, [offset]) != [data]:
-                raise StaleLogError from None
-
-    def append(self, log: str, offset: int, data: bytes) -> None:
-        """Create the segment that follows the last one of a log, if the log still counts.
-
-        Raises:
-            StaleLogError: another writer was faster, or has replaced the log. Nothing was changed.
-        """
-        self.create(log, offset, data)
-        if self.has_next(log) and not self._is_released(offset, data):
-            self._bucket.remove(self._name(log, offset))
-            raise StaleLogError
-
-    def _is_released(self, start: int, data: bytes) -> bool:
-        """Return whether a log was released with a segment, right after it was created."""
-        versions = [log for log in self.list_logs() if not log.isdecimal()]
-        if not versions:
-            return False
-        (released,) = self.read(max(versions), [0])
-        return released[start : start + len(data)] == data
-
-    def remove_others(self, *, versions: bool = False) -> None:
-        """Remove the segments of the logs that do not count any more, and perhaps the versions."""
-        logs = self.list_logs()
-        last = find_last_log(logs)
-        for log, segments in logs.items():
-            is_version = not log.isdecimal()
-            if log == last or (is_version and not versions):
-                continue
-            for start, length in segments:
-                if start or is_version:
-                    self._bucket.remove(self._name(log, start))
-                elif length:
-                    self._bucket.empty(self._name(log, start))
-
-
-@final
-class SegmentBytes(LogBytes):
-    """The bytes of one log of a history.
-
-    Attributes:
-        objects: the segments.
-        is_sealed: whether nothing can be appended: the log is to be replaced.
-    """
+class SegmentBytes(BufferedLogBytes):
+    """The bytes of the last log of a history, or of a released version."""
 
     def __init__(self, bucket: Bucket, directory: str, version: int = 0) -> None:
-        """Prepare to open the last log of a history, or a released version."""
+        """Prepare to open the last log of a history (version 0), or a released version."""
         super().__init__(f"{bucket.url}/{directory}")
-        self.objects = HistoryObjects(bucket, directory)
+        self._bucket = bucket
+        self._directory = directory
         self._version = version
         self._log = ""
         """The name of the log that was open last, or would have been."""
-        self._reset()
-
-    def _reset(self) -> None:
-        self.size = 0
-        self.is_sealed = False
-        self.has_pending = False
         self._starts: list[int] = []
-        """Where the segments begin, the one included that waits for `commit`."""
+        """Where the segments begin."""
         self._kept: dict[int, bytes] = {}
         """The segments that are in memory, by their offsets."""
-
-    @property
-    def is_open(self) -> bool:
-        return self.size > 0
+        self._is_sealed = False
+        """Whether nothing can be appended to the log: the next one takes its place."""
 
     def open(self) -> bool:
-        logs = self.objects.list_logs()
-        self._log = name_version(self._version) if self._version else find_last_log(logs)
+        logs = list_logs(self._bucket, self._directory)
+        self._log = f"v{self._version:08d}" if self._version else find_last_log(logs)
         self.size = 0
-        self.is_sealed = False
+        self._is_sealed = False
         self._starts = []
         for start, length in logs.get(self._log, ()):
             if start != self.size:
                 raise CheckpointCorruptionError(self.path, self.size, "a segment is missing")
-            self.is_sealed = not length
+            self._is_sealed = not length
             self.size += length
             if length:
                 self._starts.append(start)
         return self.size > 0
 
     def refresh(self, end: int) -> Change:
-        if self._version or not (self.objects.exists(self._log, end) or self.objects.has_next(self._log)):
+        if self._version or not (self._exists(self._log, end) or self._exists(_name_next(self._log), 0)):
             return Change.NONE
         known = self._log
         self.open()
@@ -193,32 +101,35 @@ class SegmentBytes(LogBytes):
             return Change.REPLACED
         return Change.GREW if self.size > end else Change.NONE
 
+    def _exists(self, log: str, offset: int) -> bool:
+        return self._bucket.exists(name_segment(self._directory, log, offset))
+
     def is_gone(self) -> bool:
-        return not self._version and find_last_log(self.objects.list_logs()) != self._log
+        return not self._version and find_last_log(list_logs(self._bucket, self._directory)) != self._log
 
     def close(self) -> None:
-        self._reset()
+        super().close()
+        self._starts = []
+        self._kept = {}
 
     # Reading
 
-    def read_at(self, offset: int, length: int) -> bytes:
-        end = min(offset + length, self.size)
-        if offset >= end:
-            return b""
+    def read_stored(self, offset: int, length: int) -> bytes:
+        end = offset + length
         low = bisect_right(self._starts, offset) - 1
         high = bisect_left(self._starts, end)
         starts = self._starts[low:high]
         missing = [start for start in starts if start not in self._kept]
         if missing:
+            names = [name_segment(self._directory, self._log, start) for start in missing]
             try:
-                found = self.objects.read(self._log, missing)
+                self._kept.update(zip(missing, self._bucket.read(names), strict=True))
             except FileNotFoundError as error:
                 raise CheckpointCorruptionError(self.path, offset, "a segment is missing") from error
-            self._kept.update(zip(missing, found, strict=True))
         whole = b"".join([self._kept[start] for start in starts])
         first = starts[0]
         data = whole[offset - first : end - first]
-        if len(data) < end - offset:
+        if len(data) < length:
             raise CheckpointCorruptionError(self.path, offset, "a segment is shorter than it was")
         return data
 
@@ -227,54 +138,81 @@ class SegmentBytes(LogBytes):
         return sum(map(len, self._kept.values()))
 
     def drop_caches(self) -> None:
-        if not self.has_pending:
-            self._kept.clear()
+        self._kept.clear()
 
     # Appending
 
-    def begin(self, beginning: bytes) -> None:
-        if not self._log:
-            self.open()
-        self._log = _name_next(self._log)
-        self.append(0, beginning, 0, None)
+    def store(self, offset: int, data: bytes) -> None:
+        log = self._log
+        if self._is_sealed:
+            # What is pending is a part of all bytes: the next log begins with what the sealed one has.
+            data = self._read_all()
+            offset = 0
+        if not offset:
+            log = _name_next(log)
+            self._starts = []
+            self._kept = {}
+        self._create(log, offset, data)
+        # The names of a log that was replaced are free again, except the first. So that the object could be created
+        # proves nothing, until it is seen that no next log was there at that time. If one came later, its writer has
+        # found this object in the way, or a release has taken it along.
+        if self._exists(_name_next(log), 0) and not self._is_released(offset, data):
+            self._bucket.remove(name_segment(self._directory, log, offset))
+            raise StaleLogError
+        self._log = log
+        self._is_sealed = False
+        self._starts.append(offset)
+        self._kept[offset] = data
 
-    def append(self, offset: int, data: bytes, flags: int, checkpoint: StoredCheckpoint | None) -> None:  # noqa: ARG002 - an object keeps bytes
-        if not self.has_pending:
-            self.has_pending = True
-            self._starts.append(offset)
-            self._kept[offset] = b""
-        self._kept[self._starts[-1]] += data
-        self.size = offset + len(data)
+    def _create(self, log: str, start: int, data: bytes) -> None:
+        """Create a segment; raise StaleLogError if another writer was faster."""
+        name = name_segment(self._directory, log, start)
+        try:
+            self._bucket.create(name, data)
+        except FileExistsError:
+            # A client that repeats a request of which it got no answer meets its own object.
+            if self._find(name) != data:
+                raise StaleLogError from None
 
-    def undo(self, start: int) -> None:  # noqa: ARG002 - what is pending belongs together
-        self._reset()  # The caller opens the log again: no object was created.
+    def _find(self, name: str) -> bytes | None:
+        """Return the bytes of an object; None if another process has removed it meanwhile."""
+        with suppress(FileNotFoundError):
+            return self._bucket.read([name])[0]
+        return None
 
-    def commit(self, latest: StoredCheckpoint | None = None) -> None:  # noqa: ARG002 - an object keeps bytes
-        if self.has_pending:
-            self.has_pending = False
-            start = self._starts[-1]
-            self.objects.append(self._log, start, self._kept[start])
+    def _is_released(self, start: int, data: bytes) -> bool:
+        """Return whether the log was released with a segment, right after it was created."""
+        versions = [log for log in list_logs(self._bucket, self._directory) if not log.isdecimal()]
+        if not versions:
+            return False
+        released = self._find(name_segment(self._directory, max(versions)))
+        return released is not None and data == released[start : start + len(data)]
 
     # Replacing the log
 
-    def replace(self, data: bytes | None, version: int = 0) -> None:
-        """Replace the open log. The caller closes this object.
-
-        Args:
-            data: the bytes of the next log; empty: the history is deleted; None: those of this one.
-            version: if it is not 0, the bytes of this log are kept as this released version.
-
-        Raises:
-            StaleLogError: another writer was faster. The history is as it was.
-        """
-        if not self.is_sealed:
-            self.objects.create(self._log, self.size, b"")
+    def replace(self, data: bytes, version: int = 0) -> None:
+        if self._version:
+            self._bucket.remove(name_segment(self._directory, self._log))
+            return
+        # Each step is refused to the slower of two writers, and the next one goes on where a dead one has stopped.
+        if not self._is_sealed:
+            self._create(self._log, self.size, b"")
         if version:
-            self.objects.create(name_version(version), 0, self._read_all())
-        if data is None:
-            data = self._read_all()
-        self.objects.create(_name_next(self._log), 0, data)
-        self.objects.remove_others()
+            self._create(f"v{version:08d}", 0, self._read_all())
+        self._create(_name_next(self._log), 0, data)
+        self._remove_replaced()
+
+    def _remove_replaced(self) -> None:
+        """Remove the segments of the logs that do not count any more."""
+        logs = list_logs(self._bucket, self._directory)
+        logs.pop(find_last_log(logs))
+        for log in filter(str.isdecimal, logs):
+            # The first one last: as long as it has bytes, `ObjectCatalogue` finds that the others may be there.
+            for start, length in reversed(logs[log]):
+                if start:
+                    self._bucket.remove(name_segment(self._directory, log, start))
+                elif length:
+                    self._bucket.empty(name_segment(self._directory, log))
 
     def _read_all(self) -> bytes:
         try:

@@ -30,7 +30,22 @@ class ChangeListener(Signals):
 
 
 class ChangeSource(ABC):
-    """Watches one database in a thread of execution, while there are listeners."""
+    """Watches one database in a thread of execution, while there are listeners; and how writers notify them."""
+
+    notify_clause = ""
+    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes
+    `notify_parameters`. On SQLite it is empty: watchers see every commit."""
+
+    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as the clause has parameters
+        """Return the parameters of `notify_clause` for an encoded thread id."""
+        return ()
+
+    def make_notification(self, thread_id: str) -> tuple[str, tuple[str, ...]]:
+        """Return an expression that notifies as `Transaction.notify` does, and its parameters.
+
+        Only where the dialect `combines_writes`.
+        """
+        raise NotImplementedError
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -89,6 +104,8 @@ class ChangeSource(ABC):
         """Forget the listeners of the parent, in the child; it has no thread that watches."""
         self._mutex = threading.Lock()
         self._listeners = []
+        if self._stop is not None:
+            self._stop.close_after_fork()
         self._stop = None
 
 
@@ -99,6 +116,7 @@ class WakeUp:
         self._mutex = threading.Lock()
         self._reader, self._writer = os.pipe()
         self.is_woken = False
+        self.is_closed = False
 
     def wait(self, seconds: float, fd: int | None = None) -> None:
         """Wait until a descriptor has something to read, `wake` was called, or the time is over."""
@@ -112,12 +130,18 @@ class WakeUp:
         """End the wait."""
         with self._mutex:
             self.is_woken = True
-            if self._writer >= 0:
+            if not self.is_closed:
                 os.write(self._writer, b"x")
 
     def close(self) -> None:
         """Close the descriptors; the waiting thread does it at its end."""
         with self._mutex:
-            os.close(self._reader)
-            os.close(self._writer)
-            self._reader = self._writer = -1
+            if not self.is_closed:
+                os.close(self._reader)
+                os.close(self._writer)
+            self.is_closed = True
+
+    def close_after_fork(self) -> None:
+        """Close the descriptors, in the child; the thread that may have used this one is not there."""
+        self._mutex = threading.Lock()
+        self.close()

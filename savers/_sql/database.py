@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointStorageError
-from savers._sql.changes import ChangeListener
+from savers._sql.changes import ChangeSource
 from savers._sql.run_locks import RunLocks
 
 Parameters = Sequence[Any]
@@ -212,6 +212,38 @@ class Transaction(ABC):
         """Tell watchers at the commit that the status of a history of the thread has changed."""
 
 
+class Integrity:
+    """Checks whether damage hides something. PostgreSQL does that itself; only a file of SQLite does not."""
+
+    def check_absence(self, thread: str | None) -> None:
+        """Check that what no statement finds is not hidden by damage.
+
+        Args:
+            thread: the encoded id of a thread that seems not to be there; None: all threads have been
+                listed.
+
+        Raises:
+            DatabaseDamagedError: there may be more.
+        """
+
+    def check_end(self, history: int, position: int) -> None:
+        """Check that the row of a history which seems to be its last one is not followed by hidden ones.
+
+        Raises:
+            DatabaseDamagedError: it may be.
+        """
+
+    def check(self) -> Sequence[str]:
+        """Return what is wrong with the tables themselves, whatever the histories in them say.
+
+        PostgreSQL has other tools for that: checksums of its pages, and the extension amcheck.
+
+        Raises:
+            CheckpointerError: the database cannot be read.
+        """
+        return ()
+
+
 class Database(ABC):
     """Executes SQL for a saver, from any thread of execution.
 
@@ -226,6 +258,10 @@ class Database(ABC):
     names: TableNames
     run_locks: RunLocks
     """The run locks of the threads, which hold across processes."""
+    changes: ChangeSource
+    """Notifies watches of what other connections have committed."""
+    integrity: Integrity = Integrity()
+    """Checks whether damage hides something."""
     dialect: Dialect
 
     reads_at_once = False
@@ -308,60 +344,6 @@ class Database(ABC):
             OutcomeUnknownError: the connection was lost during the commit.
             CheckpointerError: another error. Nothing was changed.
         """
-
-    notify_clause = ""
-    """The end of a put's statement, which notifies the watchers of its thread, without a round trip. It takes
-    `notify_parameters`. On SQLite it is empty: watchers see every commit."""
-
-    def notify_parameters(self, thread: str) -> tuple[str, ...]:  # noqa: ARG002 - as the clause has parameters
-        """Return the parameters of `notify_clause` for an encoded thread id."""
-        return ()
-
-    def make_notification(self, thread_id: str) -> tuple[str, Parameters]:
-        """Return an expression that notifies as `Transaction.notify` does, and its parameters.
-
-        Only where the dialect `combines_writes`.
-        """
-        raise NotImplementedError
-
-    @abstractmethod
-    def open_listener(self, thread_id: str | None = None) -> ChangeListener:
-        """Return a listener that hears of changes committed after this call; the caller closes it.
-
-        Args:
-            thread_id: the thread to watch; None: all threads.
-
-        Raises:
-            CheckpointStorageError: the database cannot be watched.
-        """
-
-    def check_absence(self, thread: str | None) -> None:  # noqa: B027 - only a damaged file of SQLite hides a thread
-        """Check that what no statement finds is not hidden by damage.
-
-        Args:
-            thread: the encoded id of a thread that seems not to be there; None: all threads have been
-                listed.
-
-        Raises:
-            DatabaseDamagedError: there may be more.
-        """
-
-    def check_end(self, history: int, position: int) -> None:  # noqa: B027 - as `check_absence`
-        """Check that the row of a history which seems to be its last one is not followed by hidden ones.
-
-        Raises:
-            DatabaseDamagedError: it may be.
-        """
-
-    def check(self) -> Sequence[str]:
-        """Return what is wrong with the tables themselves, whatever the histories in them say.
-
-        PostgreSQL has other tools for that: checksums of its pages, and the extension amcheck.
-
-        Raises:
-            CheckpointerError: the database cannot be read.
-        """
-        return ()
 
     def empty_log(self) -> bool:
         """Empty the log of the database, which still has what was replaced; return False if a reader keeps it.

@@ -14,12 +14,15 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from hashlib import blake2b
 from logging import getLogger
 from time import monotonic, sleep
 from typing import Any, Final
 
 from graphkit.errors import CheckpointerError, CheckpointStorageError
 from savers._sql.changes import ChangeListener, ChangeSource, WakeUp
+from savers._sql.encoded_text import encode_text
+from savers._sql.postgres_server import PostgresServer
 from savers._sql.postgres_session import LostError, PostgresError, PostgresSession
 
 _LOGGER: Final = getLogger("graphkit")
@@ -39,29 +42,25 @@ class PostgresChanges(ChangeSource):
     """The changes of one schema, which its writers notify of."""
 
     def __init__(
-        self,
-        connect: Callable[[], PostgresSession],
-        run: Callable[[str, tuple[Any, ...]], Any],
-        translate: Callable[[Exception, str], Exception],
-        *,
-        channel: str,
-        table: str,
+        self, server: PostgresServer, run: Callable[[str, tuple[Any, ...]], Any], schema: str, table: str
     ) -> None:
         """Prepare; the first listener connects.
 
         Args:
-            connect: opens a connection.
+            server: the server.
             run: executes a statement as a transaction on another connection, and returns its rows.
-            translate: makes an error for callers of the saver of one of a connection.
-            channel: the channel of the notifications.
+            schema: the schema; each has a channel of its own.
             table: the table of those who watch.
         """
         super().__init__()
-        self._connect = connect
+        self._server = server
         self._run = run
-        self._translate = translate
-        self._channel = channel
+        self.channel = f"graphkit_{blake2b(schema.encode(), digest_size=12).hexdigest()}"
         self._table = table
+        self.notify_clause = (
+            f" RETURNING (SELECT pg_notify('{self.channel}', w.thread) FROM {table} AS w"
+            " WHERE w.thread = ? AND w.expires > now() LIMIT 1)"
+        )
         self._register = (
             f"INSERT INTO {table} (watcher, thread, expires) VALUES (?, ?, {_EXPIRES})"
             " ON CONFLICT (watcher) DO UPDATE SET expires = excluded.expires"
@@ -69,6 +68,17 @@ class PostgresChanges(ChangeSource):
         self._session: PostgresSession | None = None
         self._watchers: dict[ChangeListener, int] = {}
         """The keys of the entries of the listeners."""
+
+    def notify_parameters(self, thread: str) -> tuple[str, ...]:
+        return (thread,)
+
+    def make_notification(self, thread_id: str) -> tuple[str, tuple[str, ...]]:
+        thread = encode_text(thread_id)
+        expression = (
+            f"(SELECT pg_notify(?, ?) WHERE EXISTS (SELECT 1 FROM {self._table} AS w"
+            " WHERE w.expires > now() AND (w.thread IS NULL OR w.thread = ?)))"
+        )
+        return expression, (self.channel, thread, thread)
 
     def open_listener(self, thread: str | None = None) -> ChangeListener:
         listener = super().open_listener(thread)
@@ -114,7 +124,7 @@ class PostgresChanges(ChangeSource):
 
     def _ask_for_echo(self) -> None:
         """Send a notification without thread. Its arrival proves that notifications arrive."""
-        self._run("SELECT pg_notify(?, '')", (self._channel,))
+        self._run("SELECT pg_notify(?, '')", (self.channel,))
 
     def _start_watching(self) -> Callable[[WakeUp], None]:
         session: PostgresSession | None = None
@@ -126,12 +136,12 @@ class PostgresChanges(ChangeSource):
         return lambda stop: self._read_notifications(session, stop)
 
     def _open_session(self) -> PostgresSession:
-        session = self._connect()
+        session = self._server.connect()
         try:
-            session.run(f"LISTEN {self._channel}")
+            session.run(f"LISTEN {self.channel}")
         except (LostError, PostgresError) as error:
             session.close()
-            raise self._translate(error, "watch") from error
+            raise self._server.translate(error, "watch") from error
         except BaseException:
             session.close()
             raise

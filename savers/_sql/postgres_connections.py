@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import select
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import closing, suppress
-from time import monotonic, sleep
+from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from graphkit.errors import CheckpointStorageError
 from savers._sql.postgres_session import Pool, PoolError, PostgresSession
+from savers._sql.run_locks import Backoff
 
 if TYPE_CHECKING:
     import psycopg
@@ -25,8 +24,6 @@ _LONGEST_IDLE: Final = 60.0
 _LENT: Final[WeakKeyDictionary[Any, threading.Lock]] = WeakKeyDictionary()
 """The locks of single connections: one for all savers that were given the same connection."""
 _LENT_GUARD: Final = threading.Lock()
-_LONGEST_DELIVERY: Final = 10.0
-"""Seconds after which a notification does not arrive any more. It takes 0.1 ms on an idle server."""
 _FIRST_WAIT: Final = 0.01
 _LONGEST_WAIT: Final = 0.25
 
@@ -82,7 +79,7 @@ class OwnConnections(Connections):
                 self._path, "use", f"all {_MOST} connections were in use for {timeout:g} s; start fewer threads at once"
             )
         try:
-            return self._find_usable() or self._connect_patiently(started + timeout)
+            return self._find_usable() or self._connect_patiently(started + timeout - monotonic())
         except BaseException:
             self._free.release()
             raise
@@ -96,20 +93,19 @@ class OwnConnections(Connections):
                 session.close()
         return None
 
-    def _connect_patiently(self, deadline: float) -> PostgresSession:
+    def _connect_patiently(self, timeout: float) -> PostgresSession:
         """Connect; wait for a server that was there before, because it may be restarting."""
-        pause = _FIRST_WAIT
+        backoff = Backoff(timeout, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
         while True:
             try:
                 session = self._connect()
             except CheckpointStorageError:
-                if not self._has_connected or monotonic() > deadline:
+                if not self._has_connected or backoff.is_over:
                     raise
             else:
                 self._has_connected = True
                 return session
-            sleep(pause)
-            pause = min(pause * 2, _LONGEST_WAIT)
+            backoff.wait()
 
     def give_back(self, session: PostgresSession) -> None:
         now = monotonic()
@@ -230,53 +226,3 @@ class GuestConnection(Connections):
             session.restore_mode()
         finally:
             self._free.release()
-
-
-# Poolers
-#
-# A server tells its client the number of its process when the client connects. A pooler, which does not know yet on
-# which process its client will work, makes up a number. So a wrong number tells of a pooler, but not of its mode:
-# PgBouncer says `pool_mode` to its administrators only.
-#
-# What tells the mode is a notification. A client that is idle and listens is notified only if it has the process for
-# itself: a pooler of transactions has taken the process back, and drops what arrives there. That the same process
-# serves two clients tells it at once, but they may also happen to get different ones, as where several poolers have
-# one address.
-
-
-def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresSession]) -> bool:
-    """Return whether a pooler gives each transaction of a new connection any session of the server.
-
-    On a standby, which cannot notify, the answer may be False although a pooler does.
-
-    Args:
-        session: the connection.
-        connect: opens another one.
-
-    Raises:
-        LostError, psycopg.Error: a connection failed.
-    """
-    ((process, is_standby),) = session.run("SELECT pg_backend_pid(), pg_is_in_recovery()")[0]
-    if process == session.process:
-        return False
-    channel = f"graphkit_{os.urandom(8).hex()}"
-    if not is_standby:
-        session.run(f"LISTEN {channel}")
-    with closing(connect()) as other:
-        notify = "NULL" if is_standby else f"pg_notify('{channel}', '')"
-        ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")[0]
-    if other_process == process:
-        return True
-    return not is_standby and not _is_notified(session)
-
-
-def _is_notified(session: PostgresSession) -> bool:
-    deadline = monotonic() + _LONGEST_DELIVERY
-    poller = select.poll()
-    poller.register(session.fileno(), select.POLLIN)
-    while not session.take_notifications():
-        seconds = deadline - monotonic()
-        if seconds < 0:
-            return False
-        poller.poll(seconds * 1000)
-    return True

@@ -12,21 +12,21 @@ lease, from the restart on.
 
 from __future__ import annotations
 
-import os
-import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import getLogger
-from time import monotonic, sleep
+from time import monotonic
 from typing import Final
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
+from savers._sql.changes import WakeUp
 from savers._sql.database import Row
 from savers._sql.encoded_text import encode_text
+from savers._sql.postgres_server import PostgresServer
 from savers._sql.postgres_session import BUSY, LostError, PostgresError, PostgresSession, get_state
-from savers._sql.run_locks import FIRST_WAIT, HeldLocks, RunLocks, next_wait
+from savers._sql.run_locks import Backoff, HeldLocks, RunLocks
 
 _LOGGER: Final = getLogger("graphkit")
 _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
@@ -34,6 +34,19 @@ _NOW: Final = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
 _START: Final = "CAST(extract(epoch FROM pg_postmaster_start_time()) * 1000000 AS BIGINT)"
 _EXPIRES: Final = f"greatest(l.expires, {_START} + l.expires - l.renewed)"
 """When the lease of row l ends. While the server was down, no holder could renew it."""
+_NUMBER_LOCK: Final = (
+    "SELECT t.token, pg_advisory_lock(? + t.token) FROM (SELECT nextval(CAST(? AS regclass)) AS token OFFSET 0) AS t"
+)
+_TAKE: Final = f"""
+    INSERT INTO {{table}} AS l (thread, token, renewed, expires, holder)
+    VALUES (?, ?, {_NOW}, {_NOW} + ?, ?)
+    ON CONFLICT (thread) DO UPDATE
+    SET token = excluded.token, renewed = excluded.renewed, expires = excluded.expires, holder = excluded.holder
+    WHERE {_EXPIRES} < {_NOW}
+    OR CASE WHEN l.renewed > {_START} THEN pg_try_advisory_xact_lock(? + l.token) ELSE false END
+    RETURNING token"""
+"""Takes the lock of a thread that no process holds, or whose holder has died or is paused."""
+_UNLOCK: Final = "SELECT pg_advisory_unlock(? + ?)"
 _RETRY_WAIT: Final = 0.1
 """Seconds before a renewal that failed is tried again."""
 _ROW_TIMEOUT: Final = "SELECT set_config('lock_timeout', '100ms', false)"
@@ -54,11 +67,9 @@ class PostgresRunLocks(RunLocks):
 
     def __init__(
         self,
-        connect: Callable[[], PostgresSession],
+        server: PostgresServer,
         read: Callable[[str, tuple[object, ...]], list[Row]],
-        translate: Callable[[Exception, str], Exception],
         *,
-        path: str,
         table: str,
         sequence: str,
         advisory_key: int,
@@ -67,60 +78,24 @@ class PostgresRunLocks(RunLocks):
         """Prepare; the first lock connects.
 
         Args:
-            connect: opens a connection.
+            server: the server.
             read: executes a statement on another connection; creates the tables if necessary.
-            translate: makes an error for callers of the saver of one of the server.
-            path: the database in messages.
             table: the table of the locks.
             sequence: numbers their tokens.
             advisory_key: the key of the advisory lock of token 0.
             lease: seconds after which the lock of a paused process is lost.
         """
-        self._connect = connect
+        self._server = server
         self._read = read
-        self._translate = translate
-        self._path = path
         self._lease = lease
         self._microseconds = round(lease * 1_000_000)
         # Keys are signed numbers of 64 bits; a token must not make them overflow.
         self._key = advisory_key >> 1
-        self._make_statements(table, sequence)
+        self._table = table
+        self._sequence = sequence
         self._lent: dict[str, int] = {}
         """The tokens of runs of other processes that this object writes for, by thread."""
         self._reset()
-
-    def _make_statements(self, table: str, sequence: str) -> None:
-        self._number_lock = (
-            "SELECT t.token, pg_advisory_lock(? + t.token) "
-            "FROM (SELECT nextval(CAST(? AS regclass)) AS token OFFSET 0) AS t"
-        )
-        self._sequence = sequence
-        self._take = f"""
-            INSERT INTO {table} AS l (thread, token, renewed, expires, holder)
-            VALUES (?, ?, {_NOW}, {_NOW} + ?, ?)
-            ON CONFLICT (thread) DO UPDATE
-            SET token = excluded.token, renewed = excluded.renewed, expires = excluded.expires, holder = excluded.holder
-            WHERE {_EXPIRES} < {_NOW}
-            OR CASE WHEN l.renewed > {_START} THEN pg_try_advisory_xact_lock(? + l.token) ELSE false END
-            RETURNING token"""
-        self._renew = f"UPDATE {table} SET renewed = {_NOW}, expires = {_NOW} + ? WHERE token = ANY(?) RETURNING token"
-        self._lock_again = f"SELECT token, pg_try_advisory_lock(? + token) FROM {table} WHERE token = ANY(?)"
-        self._delete = f"DELETE FROM {table} WHERE thread = ? AND token = ?"
-        self._unlock = "SELECT pg_advisory_unlock(? + ?)"
-        self._select_holder = f"SELECT coalesce(max(holder), 'another process') FROM {table} WHERE thread = ?"
-        self._select_token = f"SELECT max(token) FROM {table} WHERE thread = ?"
-        # A holder that is only paused has lost its lease, but still has its advisory lock.
-        self._select_abandoned = f"""
-            SELECT 1 FROM {table} WHERE thread = ? AND token = ?
-            AND CASE WHEN pg_is_in_recovery() THEN false ELSE pg_try_advisory_xact_lock_shared(? + token) END
-        """
-        # Shared, so that two who ask at the same time do not take each other for the holder.
-        # A standby has no advisory lock of the primary, so that only the lease counts there.
-        self._select_held = f"""
-            SELECT 1 FROM {table} AS l WHERE thread = ? AND {_EXPIRES} >= {_NOW}
-            AND CASE WHEN l.renewed > {_START} AND NOT pg_is_in_recovery()
-                THEN NOT pg_try_advisory_xact_lock_shared(? + l.token) ELSE true END
-        """
 
     def _reset(self) -> None:
         """Begin without connection and locks."""
@@ -131,16 +106,18 @@ class PostgresRunLocks(RunLocks):
         """Held while the connection is used, and while the locks change."""
         self._session: PostgresSession | None = None
         self._thread: threading.Thread | None = None
-        self._wake_reader = self._wake_writer = -1
+        """Renews the leases while there are locks;"""
+        self._wake_up: WakeUp | None = None
+        """and this ends its wait."""
 
     # Holding
 
     @contextmanager
     def hold(self, thread_id: str, timeout: float) -> Iterator[None]:
-        started = monotonic()
+        backoff = Backoff(timeout)
         held = self._held
         with held.hold(thread_id, thread_id, timeout) as holder:
-            token = self._acquire(thread_id, holder, started, timeout)
+            token = self._acquire(thread_id, holder, backoff)
             # The run that has lent one has ended.
             self._lent.pop(thread_id, None)
             try:
@@ -167,20 +144,32 @@ class PostgresRunLocks(RunLocks):
         return self._held.is_mine(thread_id)
 
     def is_held(self, thread_id: str) -> bool:
-        return bool(self._read(self._select_held, (encode_text(thread_id), self._key)))
+        # Shared, so that two who ask at the same time do not take each other for the holder.
+        # A standby has no advisory lock of the primary, so that only the lease counts there.
+        select_held = f"""
+            SELECT 1 FROM {self._table} AS l WHERE thread = ? AND {_EXPIRES} >= {_NOW}
+            AND CASE WHEN l.renewed > {_START} AND NOT pg_is_in_recovery()
+                THEN NOT pg_try_advisory_xact_lock_shared(? + l.token) ELSE true END
+        """
+        return bool(self._read(select_held, (encode_text(thread_id), self._key)))
 
     def read_mark(self, thread_id: str) -> int | None:
         """Return the token of the lock, whose row goes when its holder lets it go."""
-        token: int | None = self._read(self._select_token, (encode_text(thread_id),))[0][0]
+        select_token = f"SELECT max(token) FROM {self._table} WHERE thread = ?"
+        token: int | None = self._read(select_token, (encode_text(thread_id),))[0][0]
         return token
 
     def is_abandoned(self, thread_id: str, mark: object) -> bool:
-        return bool(self._read(self._select_abandoned, (encode_text(thread_id), mark, self._key)))
+        # A holder that is only paused has lost its lease, but still has its advisory lock.
+        select_abandoned = f"""
+            SELECT 1 FROM {self._table} WHERE thread = ? AND token = ?
+            AND CASE WHEN pg_is_in_recovery() THEN false ELSE pg_try_advisory_xact_lock_shared(? + token) END
+        """
+        return bool(self._read(select_abandoned, (encode_text(thread_id), mark, self._key)))
 
-    def _acquire(self, thread_id: str, holder: str, started: float, timeout: float) -> int:
+    def _acquire(self, thread_id: str, holder: str, backoff: Backoff) -> int:
         # Creates the tables, and waits for a server that restarts.
-        self._read(self._select_holder, (encode_text(thread_id),))
-        pause = FIRST_WAIT
+        self.describe_holder(thread_id)
         token: int | None = None
         locked_on: PostgresSession | None = None
         while True:
@@ -190,40 +179,37 @@ class PostgresRunLocks(RunLocks):
                     if token is None or session is not locked_on:
                         # A token is worth nothing without its advisory lock, which went with the session: others take
                         # over a row whose lock is free at once.
-                        ((token, _),) = session.run(self._number_lock, (self._key, self._sequence))[0]
+                        ((token, _),) = session.run(_NUMBER_LOCK, (self._key, self._sequence))[0]
                         locked_on = session
-                    rows = session.run(
-                        self._take,
-                        (encode_text(thread_id), token, self._microseconds, holder, self._key),
-                    )[0]
-                    if rows:
+                    row = (encode_text(thread_id), token, self._microseconds, holder, self._key)
+                    if session.run(_TAKE.format(table=self._table), row)[0]:
                         self._locks[thread_id] = _HeldLock(token)
                         self._start_thread()
-                        return int(rows[0][0])
+                        return token
             except (LostError, CheckpointStorageError) as error:
                 # Whether the row has our token now does not matter: the advisory lock is lost.
                 token = None
-                if monotonic() - started >= timeout:
+                if backoff.is_over:
                     if isinstance(error, CheckpointStorageError):
                         raise
-                    raise CheckpointStorageError(self._path, "lock", f"the connection was lost ({error})") from error
+                    reason = f"the connection was lost ({error})"
+                    raise CheckpointStorageError(self._server.path, "lock", reason) from error
             except PostgresError as error:
                 if get_state(error) not in BUSY:
-                    raise self._translate(error, "lock") from error
-            waited = monotonic() - started
-            if waited >= timeout:
+                    raise self._server.translate(error, "lock") from error
+            if backoff.is_over:
                 self._give_up(thread_id, token)
-                raise ThreadBusyError(thread_id, self.describe_holder(thread_id), round(waited, 1))
-            sleep(min(pause, timeout - waited))
-            pause = next_wait(pause)
+                raise ThreadBusyError(thread_id, self.describe_holder(thread_id), round(backoff.waited, 1))
+            backoff.wait()
 
     def describe_holder(self, thread_id: str) -> str:
-        return str(self._read(self._select_holder, (encode_text(thread_id),))[0][0])
+        select_holder = f"SELECT coalesce(max(holder), 'another process') FROM {self._table} WHERE thread = ?"
+        return str(self._read(select_holder, (encode_text(thread_id),))[0][0])
 
     def _give_up(self, thread_id: str, token: int | None) -> None:
         """Release the advisory lock of a token that no row has."""
         if token is not None:
-            self._run_quietly(thread_id, lambda session: session.run(self._unlock, (self._key, token)))
+            self._run_quietly(thread_id, lambda session: session.run(_UNLOCK, (self._key, token)))
 
     def _release(self, thread_id: str, token: int) -> None:
         with self._mutex:
@@ -231,8 +217,8 @@ class PostgresRunLocks(RunLocks):
 
         def delete(session: PostgresSession) -> None:
             # Nobody can take it before its row is gone, and there is no row without advisory lock.
-            session.run(self._delete, (encode_text(thread_id), token))
-            session.run(self._unlock, (self._key, token))
+            session.run(f"DELETE FROM {self._table} WHERE thread = ? AND token = ?", (encode_text(thread_id), token))
+            session.run(_UNLOCK, (self._key, token))
 
         self._run_quietly(thread_id, delete)
 
@@ -256,7 +242,7 @@ class PostgresRunLocks(RunLocks):
             "the run lock of thread %.80r in %s was not released; other runs may wait for up to %s seconds, "
             "until its lease ends: %s",
             thread_id,
-            self._path,
+            self._server.path,
             self._lease,
             failure,
         )
@@ -274,7 +260,7 @@ class PostgresRunLocks(RunLocks):
         # The server has released all advisory locks with the session. The new one has none of them.
         for lock in self._locks.values():
             lock.must_lock = not lock.is_lost
-        session = self._connect()
+        session = self._server.connect()
         try:
             session.run(_ROW_TIMEOUT)
         except BaseException:
@@ -288,23 +274,22 @@ class PostgresRunLocks(RunLocks):
     def _start_thread(self) -> None:
         """Start the thread that renews the leases; the caller holds the mutex."""
         if self._thread is None:
-            self._wake_reader, self._wake_writer = os.pipe()
+            self._wake_up = WakeUp()
             self._thread = threading.Thread(
-                target=self._renew_periodically, args=(self._wake_reader,), name="graphkit-run-locks", daemon=True
+                target=self._renew_periodically, args=(self._wake_up,), name="graphkit-run-locks", daemon=True
             )
             self._thread.start()
 
-    def _renew_periodically(self, wake_reader: int) -> None:
+    def _renew_periodically(self, wake_up: WakeUp) -> None:
         due = monotonic() + self._lease / 3
         renewed_on = self._session
         is_warned = False
         while True:
-            self._wait(wake_reader, due)
+            self._wait(wake_up, due)
             with self._mutex:
                 if not self._locks:
-                    self._thread = None
-                    os.close(self._wake_reader)
-                    os.close(self._wake_writer)
+                    self._thread = self._wake_up = None
+                    wake_up.close()
                     return
                 try:
                     session = self._open_session()
@@ -317,27 +302,29 @@ class PostgresRunLocks(RunLocks):
                 except (LostError, PostgresError, CheckpointStorageError) as error:
                     # Also where a put keeps a row for a moment.
                     if get_state(error) not in BUSY and not is_warned:
-                        _LOGGER.warning("the run locks in %s could not be renewed, trying again: %s", self._path, error)
+                        _LOGGER.warning(
+                            "the run locks in %s could not be renewed, trying again: %s", self._server.path, error
+                        )
                         is_warned = True
                     due = min(due, monotonic() + _RETRY_WAIT)
 
-    def _wait(self, wake_reader: int, due: float) -> None:
+    def _wait(self, wake_up: WakeUp, due: float) -> None:
         """Wait until leases are due, the connection is lost, or the object is closed."""
-        poller = select.poll()
-        poller.register(wake_reader, select.POLLIN)
+        fd = None
         with self._mutex:
             if self._session is not None and self._session.is_usable():
-                poller.register(self._session.fileno(), select.POLLIN)
+                fd = self._session.fileno()
             if self._session is None or any(lock.must_lock for lock in self._locks.values()):
                 due = min(due, monotonic() + _RETRY_WAIT)
-        poller.poll(max(0.0, due - monotonic()) * 1000)
+        wake_up.wait(max(0.0, due - monotonic()), fd)
 
     def _lock_tokens_again(self, session: PostgresSession) -> None:
         """Take the advisory locks that went with the last connection, where the row still has the token."""
         waiting = {lock.token: lock for lock in self._locks.values() if lock.must_lock}
         if not waiting:
             return
-        rows = session.run(self._lock_again, (self._key, list(waiting)))[0]
+        lock_again = f"SELECT token, pg_try_advisory_lock(? + token) FROM {self._table} WHERE token = ANY(?)"
+        rows = session.run(lock_again, (self._key, list(waiting)))[0]
         # Those without a row were taken over, which renewing finds out. Others may be refused for a moment: another
         # process looks at the token, or the server has not noticed the end of the old connection yet.
         for lock in waiting.values():
@@ -349,12 +336,15 @@ class PostgresRunLocks(RunLocks):
         tokens = [lock.token for lock in self._locks.values() if not lock.is_lost]
         if not tokens:
             return
-        renewed = set(session.run(self._renew, (self._microseconds, tokens))[0])
+        renew = f"UPDATE {self._table} SET renewed = {_NOW}, expires = {_NOW} + ? WHERE token = ANY(?) RETURNING token"
+        renewed = set(session.run(renew, (self._microseconds, tokens))[0])
         for thread_id, lock in self._locks.items():
             if lock.is_lost or (lock.token,) in renewed:
                 continue
             lock.is_lost = True
-            _LOGGER.warning("another process has taken the run lock of thread %.80r in %s", thread_id, self._path)
+            _LOGGER.warning(
+                "another process has taken the run lock of thread %.80r in %s", thread_id, self._server.path
+            )
 
     # Closing
 
@@ -363,8 +353,8 @@ class PostgresRunLocks(RunLocks):
             if self._locks:
                 return
             thread = self._thread
-            if thread is not None:
-                os.write(self._wake_writer, b"x")
+            if self._wake_up is not None:
+                self._wake_up.wake()
         if thread is not None:
             thread.join()
         with self._mutex:
@@ -375,8 +365,7 @@ class PostgresRunLocks(RunLocks):
     def close_after_fork(self) -> PostgresSession | None:
         """Forget the locks of the parent, in the child; return its connection, which must stay open."""
         session = self._session
-        if self._thread is not None:
-            os.close(self._wake_reader)
-            os.close(self._wake_writer)
+        if self._wake_up is not None:
+            self._wake_up.close_after_fork()
         self._reset()
         return session

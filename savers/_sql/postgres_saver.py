@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphkit.saver_kit import get_held_run_locks
-from savers._cipher import Cipher, check_cipher
-from savers._compression import Compression, parse_compression
+from savers._cipher import Cipher
+from savers._compression import Compression
 from savers._options import parse_lease, parse_lock_timeout
 from savers._sql.saver import RunLockKey, SqlSaver
 
@@ -74,16 +74,10 @@ class PostgresSaver(SqlSaver):
         super().__init__(
             database,
             types=types,
-            compression=parse_compression(compression),
+            compression=compression,
             lock_timeout=lock_timeout,
             cipher=cipher,
         )
-
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
 
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.
@@ -103,10 +97,7 @@ class PostgresSaver(SqlSaver):
             self._connection_string,
             schema=self._schema,
             lease=self.lease,
-            lock_timeout=self.lock_timeout,
-            types=tuple(self._codec.types.values()),
-            compression=self._compression,
-            cipher=self._cipher,
+            **self._list_options(),
         )
         tokens = self._list_held_tokens()
         return partial(_open_for_runs, open_saver, tokens) if tokens else open_saver
@@ -122,8 +113,6 @@ class PostgresSaver(SqlSaver):
                     tokens[key.thread_id] = token
         return tokens
 
-    checkOptions = check_options
-
 
 def _open_for_runs(open_saver: Callable[[], PostgresSaver], tokens: dict[str, int]) -> PostgresSaver:
     """Open a saver whose writes are fenced with the run locks of another process."""
@@ -132,5 +121,5 @@ def _open_for_runs(open_saver: Callable[[], PostgresSaver], tokens: dict[str, in
     saver = open_saver()
     database = saver._database  # noqa: SLF001 - a part of the same class
     assert isinstance(database, PostgresDatabase)
-    database.borrow_tokens(tokens)
+    database.run_locks.borrow(tokens)
     return saver

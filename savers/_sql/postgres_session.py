@@ -268,13 +268,8 @@ class PostgresSession:
 @lru_cache(maxsize=1024)
 def translate_placeholders(sql: str) -> str:
     """Return a statement whose `?` are psycopg's `%s`, except in literals and names."""
-
-    def translate(match: re.Match[str]) -> str:
-        found = match[0]
-        return "%s" if found == "?" else found.replace("%", "%%")
-
     # The names in the statements are checked and quoted, and the values are parameters.
-    return _PLACEHOLDER.sub(translate, sql)
+    return _PLACEHOLDER.sub(lambda match: "%s" if match[0] == "?" else match[0].replace("%", "%%"), sql)
 
 
 @lru_cache(maxsize=1024)
@@ -326,8 +321,9 @@ def name_database(parameters: Mapping[str, Any]) -> tuple[str, str, str]:
     user = options.get("user", "")
     hosts = options.get("host") or options.get("hostaddr") or "localhost"
     ports = options["port"].split(",")
-    servers = [f"{host}:{port}" for host, port in zip(hosts.split(","), itertools.cycle(ports), strict=False)]
-    return user, ",".join(servers), options.get("dbname") or user
+    pairs = zip(hosts.split(","), itertools.cycle(ports), strict=False)
+    servers = ",".join(f"{host}:{port}" for host, port in pairs)
+    return user, servers, options.get("dbname") or user
 
 
 def connect(parameters: Mapping[str, Any]) -> PostgresSession:

@@ -13,13 +13,18 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointKeyError, CheckpointStorageError
+from graphkit.saver_kit import derive_status
+from savers._log.frame import KEY
 from savers._log.log_bytes import StaleLogError
-from savers._sql.database import OutcomeUnknownError, PositionTakenError
-from savers._sql.encoded_text import decode_text, encode_long, encode_text, is_cut
+from savers._log.stored_checkpoint import outline_writes
+from savers._sql.database import HistoryGoneError, OutcomeUnknownError, PositionTakenError
+from savers._sql.encoded_text import decode_text, encode_id, encode_long, encode_text, is_cut
 from savers._sql.statements import SEAL_MARK
+from savers._sql.terms import SEALED_TERM, KnownTerms
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing
+    from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.database import Database, Parameters, Transaction
     from savers._sql.statements import Statements
 
@@ -45,6 +50,18 @@ class NewRow(NamedTuple):
     """The terms of its metadata that the history did not have before, as far as is known."""
 
 
+class Head(NamedTuple):
+    """What the row of a history says, as far as is known."""
+
+    status: str | None = None
+    keyframe: int = 0
+    """The position of the last keyframe."""
+    last_position: int = 0
+    """The position of the last row;"""
+    last_id: bytes | None = None
+    """and the encoded id of its checkpoint, if it has one."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Commit:
     """Records that are inserted together, and what must hold for it."""
@@ -53,16 +70,10 @@ class Commit:
     """The number of the history; NEW if it is inserted, too."""
     rows: Sequence[NewRow]
     """The records; at least one."""
-    keyframe: int
-    """The position of the last keyframe, with these records."""
-    status: str | None
-    """The status of the history, with these records."""
-    has_new_keyframe: bool
-    """Whether the row of the history has another keyframe."""
-    has_new_status: bool
-    """Whether the row of the history has another status."""
-    last_row: tuple[int, bytes | None]
-    """The position of the last record that the writer knows, and its encoded id if it is a checkpoint."""
+    before: Head
+    """The row of the history before them: its last record must be the last one;"""
+    after: Head
+    """and with them."""
     absent: bytes | None
     """The encoded id of a checkpoint that the history must not have; None if any may be there."""
     token: int | None
@@ -71,8 +82,13 @@ class Commit:
     @property
     def is_usual(self) -> bool:
         """Whether it is one record, and the row of the history stays as it is."""
-        changes_history = self.history == NEW or self.has_new_keyframe or self.has_new_status
-        return len(self.rows) == 1 and not changes_history
+        is_same = self.after.keyframe == self.before.keyframe and self.after.status == self.before.status
+        return is_same and len(self.rows) == 1 and self.history != NEW
+
+    @property
+    def last_row(self) -> tuple[int, bytes | None]:
+        """The position of the last record that the writer knows, and its encoded id if it is a checkpoint."""
+        return self.before.last_position, self.before.last_id
 
     @property
     def size(self) -> int:
@@ -141,30 +157,116 @@ class SealMark:
         return decode_text(encoded)
 
 
+@final
 class RowInserter:
-    """Inserts the records of one history."""
+    """The records of one history that wait for a commit, and the commit.
+
+    Attributes:
+        key: the thread, the namespace and the version in the row of the history.
+        head: what that row says, as far as is known.
+        pending: the records.
+        transaction: what `commit` inserts in, instead of a transaction of its own.
+    """
 
     def __init__(
-        self,
-        database: Database,
-        statements: Statements,
-        thread_id: str,
-        namespace: str,
-        version: int,
-        mark: SealMark,
+        self, database: Database, statements: Statements, owner: tuple[str, str], version: int, mark: SealMark
     ) -> None:
         self._database = database
         self._statements = statements
-        self._thread_id = thread_id
-        self._namespace = namespace
-        self.key: Final = (encode_text(thread_id), encode_text(namespace), version)
-        """The thread, the namespace and the version in the row of the history."""
+        self._owner = owner
+        self.key: Final = (encode_text(owner[0]), encode_text(owner[1]), version)
+        self._notify: Final = database.changes.notify_parameters(self.key[0])
+        """The parameters that notify the watches of the thread."""
         self._mark = mark
         self._begins_plain = mark.key_ring is None and version == 0
         """Whether a sealed store refuses a new history: a plain one that does not take the place of another one."""
+        self.transaction: Transaction | None = None
+        self._doubted: str | None = None
+        """An id that was taken to be absent when rows were refused last."""
+        self.forget()
 
-    def insert(self, commit: Commit) -> int:
-        """Insert records, all or none; return the number of the history.
+    def forget(self) -> None:
+        """Forget the records that wait, and what is known of the history."""
+        self.pending: list[NewRow] = []
+        self.head = Head()
+        self._terms = KnownTerms()
+        """Terms that the history has, those of pending records included."""
+        self._absent: str | None = None
+        """An id that the history must not have at the next commit."""
+
+    def expect_absent(self, id: str) -> bool:
+        """As in LogBytes, for one id at a commit. If that was refused, the next call makes the caller look for it."""
+        if id == self._doubted or self._absent not in {None, id}:
+            return False
+        self._absent = id
+        return True
+
+    def begin(self, beginning: bytes) -> None:
+        """Let the first record wait."""
+        terms: Sequence[int] = ()
+        if self._mark.key_ring is not None:
+            terms = (SEALED_TERM,)
+        self.pending.append(NewRow(0, beginning, terms=terms))
+
+    def add(self, position: int, frame: bytes, flags: int, checkpoint: StoredCheckpoint | None) -> None:
+        """Let a record wait; see `LogBytes.append`."""
+        encoded = None
+        terms: Sequence[int] = ()
+        if checkpoint is not None:
+            encoded = encode_id(checkpoint.id)
+            if checkpoint.metadata and self._mark.key_ring is None:
+                terms = self._terms.take_new(checkpoint.metadata)
+        is_keyframe = bool(flags & KEY)
+        self.pending.append(NewRow(position, frame, is_keyframe or None, encoded, terms))
+
+    def commit(self, history: int, latest: StoredCheckpoint | None) -> int:
+        """Insert the records that wait, all or none; return the number of the history.
+
+        Args:
+            history: the number of the history, or NEW.
+            latest: the latest checkpoint, with these records.
+
+        Raises:
+            StaleLogError: another writer has changed the history, or the run lock was taken. Nothing was changed.
+            CheckpointerError: as `_insert_surely`.
+        """
+        rows = self.pending
+        if not rows:
+            self._absent = None
+            return history
+        keyframe = self.head.keyframe
+        for row in rows:
+            if row.is_keyframe:
+                keyframe = row.position
+        status = None
+        if latest is not None:
+            status = derive_status(latest.next, outline_writes(latest.writes, latest.cleared), latest.metadata)
+        absent = None
+        if self._absent is not None:
+            absent = encode_id(self._absent)
+        # A transaction has locked the run lock already.
+        token = None
+        if self.transaction is None:
+            token = self._database.run_locks.token_of(self._owner[0])
+        after = Head(status, keyframe, rows[-1].position, rows[-1].checkpoint)
+        commit = Commit(history=history, rows=rows, before=self.head, after=after, absent=absent, token=token)
+        try:
+            if self.transaction is None:
+                history = self._insert_surely(commit)
+            else:
+                history = self._insert_in(self.transaction, commit)
+        except (PositionTakenError, HistoryGoneError, StaleLogError):
+            # One statement has all conditions, so it does not say which one failed. Perhaps the id is there: the
+            # caller, who reads what is new and tries again, looks for it this time.
+            self._doubted = self._absent
+            raise StaleLogError from None
+        self.head = after
+        self.pending = []
+        self._absent = self._doubted = None
+        return history
+
+    def _insert_surely(self, commit: Commit) -> int:
+        """Insert records in a transaction of their own; return the number of the history.
 
         If the outcome of the commit is unknown, the database is asked for it. The records are inserted
         once: they have the same positions, and the database refuses a position that is taken.
@@ -221,7 +323,7 @@ class RowInserter:
             return self._insert_combined(commit)
         with self._database.transaction() as transaction:
             if not commit.is_usual:
-                return self.insert_in(transaction, commit)
+                return self._insert_in(transaction, commit)
             # Each page that a statement changes is written: that of the history need not be.
             transaction.execute(*self._make_insert(commit))
             if not transaction.row_count:
@@ -240,7 +342,7 @@ class RowInserter:
         if commit.token is not None:
             sql = self._statements.insert_record_of_holder
             conditions += (commit.token,)
-        return sql, (*values, *conditions, *self._database.notify_parameters(self.key[0]))
+        return sql, (*values, *conditions, *self._notify)
 
     def _list_values(self, row: NewRow) -> tuple[Any, ...]:
         """Return the values of the columns of a record, without the history."""
@@ -260,7 +362,7 @@ class RowInserter:
             parameters += self._list_changes(commit)
         for row in commit.rows:
             parameters += self._list_values(row)
-        notification, values = self._database.make_notification(self._thread_id)
+        notification, values = self._database.changes.make_notification(self._owner[0])
         parameters += values
         sql = self._statements.write_records(
             len(commit.rows),
@@ -277,20 +379,16 @@ class RowInserter:
 
     def _list_history_values(self, commit: Commit) -> tuple[Any, ...]:
         """Return the values of the columns of a history that is inserted."""
-        long_texts = (encode_long(self._thread_id), encode_long(self._namespace))
-        return *self.key, commit.keyframe, commit.status, time_ns() // 1000, *long_texts
+        head = commit.after
+        return *self.key, head.keyframe, head.status, time_ns() // 1000, *map(encode_long, self._owner)
 
     def _list_changes(self, commit: Commit) -> tuple[Any, ...]:
         """Return the parameters of the statement that changes the row of a history."""
         history = commit.history
-        return (commit.keyframe, commit.status, history, history, *commit.last_row, history, commit.absent)
+        return (commit.after.keyframe, commit.after.status, history, history, *commit.last_row, history, commit.absent)
 
-    def insert_in(self, transaction: Transaction, commit: Commit) -> int:
-        """Insert records as part of a transaction; return the number of the history.
-
-        Raises:
-            StaleLogError, PositionTakenError, HistoryGoneError, CheckpointKeyError, CheckpointerError: as `insert`.
-        """
+    def _insert_in(self, transaction: Transaction, commit: Commit) -> int:
+        """Insert records as part of a transaction; return the number of the history."""
         statements = self._statements
         if commit.token is not None and not transaction.execute(statements.lock_token, (self.key[0], commit.token)):
             raise StaleLogError
@@ -303,8 +401,8 @@ class RowInserter:
                 raise StaleLogError
             ((history,),) = inserted
         else:
-            notify = self._database.notify_parameters(self.key[0])
-            transaction.execute(statements.update_history_and_notify, (*self._list_changes(commit), *notify))
+            parameters = (*self._list_changes(commit), *self._notify)
+            transaction.execute(statements.update_history_and_notify, parameters)
             if not transaction.row_count:
                 raise StaleLogError
         rows = [(*self._list_values(row), history) for row in commit.rows]
@@ -315,8 +413,8 @@ class RowInserter:
             for values in rows:
                 transaction.execute(statements.insert_records, values)
         self._insert_terms(transaction, commit, history)
-        if commit.has_new_status:
-            transaction.notify_status(self._thread_id)
+        if commit.after.status != commit.before.status:
+            transaction.notify_status(self._owner[0])
         return int(history)
 
     def _insert_terms(self, transaction: Transaction, commit: Commit, history: int) -> None:

@@ -16,20 +16,15 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from graphkit.errors import CheckpointCorruptionError
-from graphkit.saver_kit import derive_status
-from savers._log.frame import KEY
-from savers._log.log_bytes import Change, LogBytes, StaleLogError
-from savers._log.stored_checkpoint import outline_writes
-from savers._sql.database import HistoryGoneError, PositionTakenError
+from savers._log.log_bytes import Change, LogBytes
 from savers._sql.encoded_text import encode_id
-from savers._sql.row_inserts import NEW, Commit, NewRow, RowInserter, SealMark
-from savers._sql.terms import SEALED_TERM, KnownTerms
+from savers._sql.row_inserts import NEW, Head, RowInserter, SealMark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._sql.database import Database, Row, Transaction
+    from savers._sql.database import Database, Row
     from savers._sql.statements import Statements
 
 _LONG_ROW: Final = 4 << 20
@@ -65,6 +60,10 @@ class Rows:
         """Where the last rows begin;"""
         self._end = _LAST_POSITION
         """and where they end."""
+        self._back_start = 0
+        """Where the last bytes begin that were read back from an end;"""
+        self._back_length = _BACK
+        """and how many these were."""
 
     def append(self, position: int, frame: bytes) -> None:
         """Add a row behind the last one, or again as a reader does that goes back."""
@@ -109,6 +108,15 @@ class Rows:
         for position in self._positions[first:last]:
             self.size -= len(self._frames.pop(position))
         del self._positions[first:last]
+
+    def choose_start(self, end: int, length: int, window: int) -> int:
+        """Return from where on to read the bytes before an offset: more and more at once, up to a window."""
+        if end <= self._back_start:
+            self._back_length = min(2 * self._back_length, window)
+        else:
+            self._back_length = _BACK
+        self._back_start = max(0, end - max(length, self._back_length))
+        return self._back_start
 
     def find(self, position: int) -> bytes | None:
         """Return the row at a position; None if it is not in memory."""
@@ -156,25 +164,13 @@ class _Row(NamedTuple):
     """None: there is no such row."""
 
 
-class _Head(NamedTuple):
-    """What the row of a history says."""
-
-    status: str | None = None
-    keyframe: int = 0
-    """The position of the last keyframe."""
-    last_position: int = 0
-    """The position of the last row;"""
-    last_id: bytes | None = None
-    """and the encoded id of its checkpoint."""
-
-
 @final
 class RowLogBytes(LogBytes):
     """The bytes of one history. What is appended waits in memory until `commit` inserts it, all or none.
 
     Attributes:
         history: the number of the history; NEW if it is not open, or not inserted yet.
-        transaction: what `commit` inserts in, instead of a transaction of its own.
+        inserter: what was appended and is not committed, and what the row of the history says.
     """
 
     max_payload = 800 << 20
@@ -206,57 +202,41 @@ class RowLogBytes(LogBytes):
         self._database = database
         self.read_window = database.read_size
         self._statements = statements
-        self._is_sealed = mark.key_ring is not None
-        """Whether what is appended is sealed."""
-        self._inserter = RowInserter(database, statements, *owner, version, mark)
-        self._thread_id = owner[0]
-        self.key: Final = self._inserter.key
+        self.inserter: Final = RowInserter(database, statements, owner, version, mark)
         self._number = number
         self._version = version if number is None else None
         """The version that the history must keep; None if any will do."""
-        self.transaction: Transaction | None = None
         self._last_history = NEW
         """The number of the history that was open last."""
         self._generation = database.generation
         """Of the database from which the rows come."""
-        self._doubted: str | None = None
-        """An id that was taken to be absent when rows were refused last."""
-        self._reset()
+        self.close()
 
-    def _reset(self) -> None:
+    def close(self) -> None:
         self.history = NEW
         self.size = 0
         self._rows = Rows()
-        self._pending: list[NewRow] = []
-        self._head = _Head()
-        """What the row of the history says, as far as is known."""
-        self._terms = KnownTerms()
-        """Terms that the history has, those of pending records included."""
-        self._absent: str | None = None
-        """An id that the history must not have at the next commit."""
-        self._back_start = 0
-        """Where the last bytes begin that were read back from an end;"""
-        self._back_length = _BACK
-        """and how many these were."""
+        self.inserter.forget()
 
     # Opening, and what other writers have done
 
     @property
     def is_open(self) -> bool:
-        return self.history != NEW or bool(self._pending)
+        return self.history != NEW or bool(self.inserter.pending)
 
     def open(self) -> bool:
+        key = self.inserter.key
         while True:
             self._generation = self._database.generation
             if self._number is None:
-                found = self._database.read(self._statements.select_first, (*self.key, *self.key))
+                found = self._database.read(self._statements.select_first, (*key, *key))
             else:
                 found = self._database.read(self._statements.select_first_of, (self._number, self._number))
             if self._database.generation == self._generation:
                 break
             # The statement has found another database in place of the one that is known.
         if not found:
-            self._database.check_absence(self.key[0])
+            self._database.integrity.check_absence(key[0])
             return False
         rows = [_Row(*row) for row in found]
         self.history = self._last_history = rows[0].history
@@ -264,7 +244,7 @@ class RowLogBytes(LogBytes):
             raise CheckpointCorruptionError(self.path, 0, "the first record is missing")
         for row in rows:
             self._take(row)
-        self._database.check_end(self.history, self._head.last_position)
+        self._database.integrity.check_end(self.history, rows[-1].position)
         return True
 
     def open_to(self, size: int) -> None:
@@ -295,7 +275,7 @@ class RowLogBytes(LogBytes):
     def _take(self, row: _Row) -> None:
         """Take in a row that follows those that are known, or the row of the last keyframe."""
         assert row.frame is not None
-        self._head = _Head(row.status, row.keyframe, row.position)
+        self.inserter.head = Head(row.status, row.keyframe, row.position)
         self._rows.append(row.position, row.frame)
         self.size = row.position + len(row.frame)
 
@@ -303,12 +283,10 @@ class RowLogBytes(LogBytes):
         # No row is cut short, so whatever is no record is damage.
         if end != self.size:
             raise CheckpointCorruptionError(self.path, end, "the record there is damaged")
-        if last is not None and last.offset == self._head.last_position:
+        head = self.inserter.head
+        if last is not None and last.offset == head.last_position:
             # From the record: the row may say something else, and then takes no other behind it.
-            self._head = self._head._replace(last_id=encode_id(last.id))
-
-    def close(self) -> None:
-        self._reset()
+            self.inserter.head = head._replace(last_id=encode_id(last.id))
 
     def is_gone(self) -> bool:
         if self._database.generation != self._generation:
@@ -348,17 +326,20 @@ class RowLogBytes(LogBytes):
         Raises:
             CheckpointCorruptionError: a row is missing.
         """
-        # A power of two: the others are ranges without bytes.
         count = 1 << (len(ranges) - 1).bit_length()
         parameters: list[int] = []
-        for start, end in [*ranges, *[(0, 0)] * (count - len(ranges))]:
+        for start, end in ranges:
             parameters += (self.history, self.history, start, end)
-        self._rows.keep(self._database.read(self._statements.select_ranges(count), parameters))
+        # A power of two: the others are ranges without bytes.
+        parameters += [self.history, self.history, 0, 0] * (count - len(ranges))
+        sql = self._statements.select_ranges(count)
+        self._rows.keep(self._database.read(sql, parameters))
         read: list[bytes] = []
         for start, end in ranges:
             data = self._rows.read_at(start, end - start)
             if data is None:
-                raise CheckpointCorruptionError(self.path, self._rows.find_missing(start), "a record is missing")
+                offset = self._rows.find_missing(start)
+                raise CheckpointCorruptionError(self.path, offset, "a record is missing")
             read.append(data)
         self._rows.forget_read()
         return read
@@ -380,18 +361,12 @@ class RowLogBytes(LogBytes):
             data = self._rows.read_at(start, end - start)
             if data is not None:
                 return start, data
-        if end <= self._back_start:
-            # A reader that goes on gets more and more at once.
-            self._back_length = min(2 * self._back_length, self.read_window)
-        else:
-            self._back_length = _BACK
-        start = max(0, end - max(length, self._back_length))
-        self._back_start = start
+        start = self._rows.choose_start(end, length, self.read_window)
         return start, self.read_at(start, end - start)
 
     def locate(self, id: str) -> Sequence[int] | None:
         encoded = encode_id(id)
-        pending = [row.position for row in reversed(self._pending) if row.checkpoint == encoded]
+        pending = [row.position for row in reversed(self.inserter.pending) if row.checkpoint == encoded]
         if pending:
             return pending
         rows = self._database.read(self._statements.select_around, (self.history, encoded, self.size))
@@ -411,97 +386,37 @@ class RowLogBytes(LogBytes):
         return self._rows.size
 
     def drop_caches(self) -> None:
-        if not self._pending:
+        if not self.has_pending:
             self._rows = Rows()
 
     # Appending
 
     def expect_absent(self, id: str) -> bool:
-        """As in LogBytes, for one id at a commit. If that was refused, the next call makes the caller look for it."""
-        if id == self._doubted or self._absent not in {None, id}:
-            return False
-        self._absent = id
-        return True
+        return self.inserter.expect_absent(id)
 
     def begin(self, beginning: bytes) -> None:
-        terms: Sequence[int] = ()
-        if self._is_sealed:
-            terms = (SEALED_TERM,)
-        self._pending.append(NewRow(0, beginning, terms=terms))
+        self.inserter.begin(beginning)
         self._rows.append(0, beginning)
         self.size = len(beginning)
 
     def append(self, offset: int, data: bytes, flags: int, checkpoint: StoredCheckpoint | None) -> None:
-        encoded = None
-        terms: Sequence[int] = ()
-        if checkpoint is not None:
-            encoded = encode_id(checkpoint.id)
-            if checkpoint.metadata and not self._is_sealed:
-                terms = self._terms.take_new(checkpoint.metadata)
-        is_keyframe = bool(flags & KEY)
-        self._pending.append(NewRow(offset, data, is_keyframe or None, encoded, terms))
+        self.inserter.add(offset, data, flags, checkpoint)
         self._rows.append(offset, data)
         self.size = offset + len(data)
 
     def undo(self, start: int) -> None:  # noqa: ARG002 - what is pending belongs together
         # The caller closes the log: nothing of it was inserted.
-        self._pending.clear()
+        self.inserter.pending.clear()
 
     @property
     def has_pending(self) -> bool:  # type: ignore[override] # it changes here
-        return bool(self._pending)
-
-    @property
-    def pending_size(self) -> int:
-        """How many bytes wait for `commit`."""
-        return sum(len(row.frame) for row in self._pending)
+        return bool(self.inserter.pending)
 
     def commit(self, latest: StoredCheckpoint | None) -> None:
-        rows = self._pending
-        if not rows:
-            self._absent = None
-            return
-        head = self._head
-        keyframe = head.keyframe
-        for row in rows:
-            if row.is_keyframe:
-                keyframe = row.position
-        status = None
-        if latest is not None:
-            status = derive_status(latest.next, outline_writes(latest.writes, latest.cleared), latest.metadata)
-        absent = None
-        if self._absent is not None:
-            absent = encode_id(self._absent)
-        # A transaction has locked the run lock already.
-        token = None
-        if self.transaction is None:
-            token = self._database.run_locks.token_of(self._thread_id)
-        commit = Commit(
-            history=self.history,
-            rows=rows,
-            keyframe=keyframe,
-            status=status,
-            has_new_keyframe=keyframe != head.keyframe,
-            has_new_status=status != head.status,
-            last_row=(head.last_position, head.last_id),
-            absent=absent,
-            token=token,
-        )
-        try:
-            if self.transaction is None:
-                history = self._inserter.insert(commit)
-            else:
-                history = self._inserter.insert_in(self.transaction, commit)
-        except (PositionTakenError, HistoryGoneError, StaleLogError):
-            # One statement has all conditions, so it does not say which one failed. Perhaps the id is there: the
-            # caller, who reads what is new and tries again, looks for it this time.
-            self._doubted = self._absent
-            raise StaleLogError from None
-        self.history = self._last_history = history
-        self._head = _Head(status, keyframe, rows[-1].position, rows[-1].checkpoint)
-        self._pending = []
-        self._rows.trim()
-        self._absent = self._doubted = None
+        history = self.inserter.commit(self.history, latest)
+        if history != NEW:
+            self.history = self._last_history = history
+            self._rows.trim()
 
 
 def describe_history(owner: tuple[str, str], version: int) -> str:

@@ -88,33 +88,6 @@ class RowStore(LogCatalogue[RowLogBytes]):
         ((total,),) = self.database.read(sql, parameters)
         return int(total)
 
-    # For watches
-
-    def find_newest_history(self) -> int:
-        """Return the highest number of a history; 0 if there is none."""
-        ((number,),) = self.database.read(self.statements.select_newest_history)
-        return number or 0
-
-    def list_ends(self, thread: str | None, newest: int) -> list[Row]:
-        """Return where histories end: the live ones, and released ones behind a number.
-
-        Args:
-            thread: the encoded id of the thread; None: all threads.
-            newest: the number.
-
-        Returns:
-            The number, the thread, its whole id, the namespace, its whole name, the version, the time of
-            the release, the end of the log and the encoded id of the last checkpoint. In the order of
-            the threads and numbers.
-        """
-        if thread is None:
-            return self.database.read(self.statements.list_ends, (newest,))
-        return self.database.read(self.statements.list_ends_of_thread, (newest, thread))
-
-    def find_end(self, history: int) -> list[Row]:
-        """Return the same of one history; nothing if it is gone."""
-        return self.database.read(self.statements.select_end, (history,))
-
     # Listing
 
     def list_namespaces(self, thread_id: str) -> list[str]:
@@ -163,14 +136,14 @@ class RowStore(LogCatalogue[RowLogBytes]):
 
     def _read_of_all(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
         rows = self.database.read(sql, parameters)
-        self.database.check_absence(None)
+        self.database.integrity.check_absence(None)
         return rows
 
     def _read_of_thread(self, sql: str, thread_id: str, *parameters: object) -> list[Row]:
         thread = encode_text(thread_id)
         rows = self.database.read(sql, (thread, *parameters))
         if not rows:
-            self.database.check_absence(thread)
+            self.database.integrity.check_absence(thread)
         return rows
 
 

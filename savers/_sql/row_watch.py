@@ -43,7 +43,8 @@ class RowSource(LogSource):
         self._store = store
         self._namespace = "" if config is None else config.checkpoint_ns
         self._interval = interval
-        self._newest = store.find_newest_history()
+        ((newest,),) = store.database.read(store.statements.select_newest_history)
+        self._newest: int = newest or 0
         """Released histories up to this number are no news."""
         self._reported: set[int] = set()
         """The histories above whose release was reported."""
@@ -57,7 +58,7 @@ class RowSource(LogSource):
         thread_id = None if config is None else config.thread
         self._only = None if thread_id is None else encode_text(thread_id)
         """The encoded id of the only thread to follow; None: all threads."""
-        self.signals = self._listener = store.database.open_listener(thread_id)
+        self.signals = self._listener = store.database.changes.open_listener(self._only)
 
     def close(self) -> None:
         self._listener.close()
@@ -80,14 +81,19 @@ class RowSource(LogSource):
         return [found for found in inside if found.mark.id not in self._reported]
 
     def _list(self, thread: str | None) -> list[FoundLog]:
-        return [_read_row(row) for row in self._store.list_ends(thread, self._newest)]
+        statements = self._store.statements
+        if thread is None:
+            rows = self._store.database.read(statements.list_ends, (self._newest,))
+        else:
+            rows = self._store.database.read(statements.list_ends_of_thread, (self._newest, thread))
+        return [_read_row(row) for row in rows]
 
     def find_log(self, mark: Bookmark) -> FoundLog | None:
         # A release of a history that was there when the watch began is not listed.
         return self._find(mark.id) or self._find_rewritten_release(mark)
 
     def _find(self, number: int) -> FoundLog | None:
-        rows = self._store.find_end(number)
+        rows = self._store.database.read(self._store.statements.select_end, (number,))
         return _read_row(rows[0]) if rows else None
 
     def _find_rewritten_release(self, mark: Bookmark) -> FoundLog | None:
@@ -102,7 +108,9 @@ class RowSource(LogSource):
             log = self._store.new_log(*mark.owner, version)
             with suppress(*DAMAGE):
                 if log.refresh() and log.find(mark.last) is not None:
-                    return self._find(self.identify(log)) if version else None
+                    if not version:
+                        return None
+                    return self._find(self.identify(log))
         return None
 
     def note_reported(self, found: FoundLog) -> None:
@@ -143,7 +151,7 @@ class RowSource(LogSource):
 
 
 def _read_row(row: Row) -> FoundLog:
-    """Return a row of `RowStore.list_ends` as a log."""
+    """Return a row of `Statements.list_ends` as a log."""
     number, thread, long_thread, namespace, long_namespace, version, released, end, last = row
     owner = (decode_row(thread, long_thread), decode_row(namespace, long_namespace))
     last_id = None if last is None else decode_id(bytes(last))

@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from time import monotonic
-from typing import Final
+from time import monotonic, sleep
 
 from graphkit.errors import ThreadBusyError
 
@@ -136,14 +135,36 @@ class HeldLocks:
         return None if holder is None else holder[1]
 
 
-FIRST_WAIT: Final = 0.0005
-"""Seconds before a lock is tried again."""
-LONGEST_WAIT: Final = 0.02
+class Backoff:
+    """Waits for what another process will do, each time a little longer."""
 
+    def __init__(self, timeout: float, *, first: float = 0.0005, longest: float = 0.02) -> None:
+        """Begin to count the time.
 
-def next_wait(pause: float) -> float:
-    """Return the seconds to wait after a wait in vain."""
-    return min(pause * 1.5, LONGEST_WAIT)
+        Args:
+            timeout: seconds until waiting is over.
+            first: seconds of the first wait.
+            longest: seconds of the longest wait.
+        """
+        self._started = monotonic()
+        self._timeout = timeout
+        self._pause = first
+        self._longest = longest
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the beginning."""
+        return monotonic() - self._started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the timeout has passed."""
+        return self.waited >= self._timeout
+
+    def wait(self) -> None:
+        """Wait before the next attempt."""
+        sleep(min(self._pause, max(0.0, self._timeout - self.waited)))
+        self._pause = min(self._pause * 1.5, self._longest)
 
 
 def _describe_process() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from graphkit import Checkpoint, HistorySummary, RunnableConfig, Tag
 from graphkit.abc import ConfigLike, ThreadLike, Watch
@@ -18,7 +18,8 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.saver_kit import check_copy, resolve_thread_id
-from savers._cipher import Cipher, parse_cipher
+from savers._cipher import Cipher, check_cipher, parse_cipher
+from savers._compression import Compression, parse_compression
 from savers._log.frame import MARK
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver, select_all
@@ -33,7 +34,6 @@ from savers._waiting import InUseError, WouldWaitError, refuse_waiting
 if TYPE_CHECKING:
     from graphkit.abc import Progress, RotationReport, VerifyReport
     from savers._cipher import KeyRing
-    from savers._compression import Compression
     from savers._log.stored_checkpoint import StoredCheckpoint
     from savers._sql.database import Database, Transaction
 
@@ -70,18 +70,18 @@ class SqlSaver(LogSaver[RowLogBytes]):
         database: Database,
         *,
         types: Sequence[type],
-        compression: Compression | None,
+        compression: Literal["zlib", "zstd"] | Compression | None,
         lock_timeout: float,
         cipher: Cipher | None,
     ) -> None:
         self.lock_timeout = lock_timeout
         key_ring = parse_cipher(cipher)
         # As `opener` passes them on.
-        self._compression = compression
+        self._compression = parse_compression(compression)
         self._cipher: Cipher | None = None if key_ring is None else key_ring.cipher
         codec = Codec(types)
         self._database = database
-        self._store = RowStore(database, codec, compression, key_ring)
+        self._store = RowStore(database, codec, self._compression, key_ring)
         super().__init__(self._store, codec)
 
     def _describe_place(self) -> str:
@@ -90,6 +90,23 @@ class SqlSaver(LogSaver[RowLogBytes]):
     def _count_threads(self) -> int:
         # To list the threads would create the tables.
         return len(self.threads()) if self.exists() else 0
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
+
+    def _list_options(self) -> dict[str, Any]:
+        """Return the options that all savers of this kind have, for `opener`."""
+        return {
+            "lock_timeout": self.lock_timeout,
+            "types": tuple(self._codec.types.values()),
+            "compression": self._compression,
+            "cipher": self._cipher,
+        }
 
     @property
     def seals_records(self) -> bool:
@@ -153,7 +170,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
         # opens the new one. Readers that are in the middle find it gone, and begin again.
         with log.mutex:
             with self._explained(log), self._database.transaction() as transaction:
-                found = transaction.execute(statements.lock_history, log.frames.bytes.key)
+                found = transaction.execute(statements.lock_history, log.frames.bytes.inserter.key)
                 kept = None
                 if log.refresh():
                     kept = select(log)
@@ -224,7 +241,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
             # To open a history takes as long as it has rows. One that is not there has none.
             if appends and log.is_known_absent:
                 return True
-            return not self._database.read(self._store.statements.select_history, log.frames.bytes.key)
+            return not self._database.read(self._store.statements.select_history, log.frames.bytes.inserter.key)
         if not log.is_small(_SMALL_STATE) or log.frames.must_be_sealed:
             return False
         last = log.history.last
@@ -292,18 +309,24 @@ class SqlSaver(LogSaver[RowLogBytes]):
             transaction.notify(thread_id)
         return version
 
-    def delete(self, thread: ThreadLike = None) -> bool:
-        thread_id = resolve_thread_id(thread)
-        with self._exclude_runs(thread_id):
-            with self._database.transaction() as transaction:
-                self._lock_token(transaction, thread_id)
-                transaction.execute(self._store.statements.delete_thread, (encode_text(thread_id),))
-                had_content = transaction.row_count > 0
-                if not had_content:
-                    self._database.check_absence(encode_text(thread_id))
-                transaction.notify(thread_id)
-            self._store.logs.close_thread(thread_id)
-            return had_content
+    def _delete_thread(self, thread_id: str, idle_since: datetime | None) -> bool:
+        statements = self._store.statements
+        encoded = encode_text(thread_id)
+        with self._database.transaction() as transaction:
+            self._lock_token(transaction, thread_id)
+            if idle_since is not None:
+                since = _in_microseconds(idle_since)
+                # An insert keeps the key of its history, and so has ended.
+                transaction.execute(statements.lock_whole_thread, (encoded,))
+                if not transaction.execute(statements.select_if_idle, (encoded, since, since)):
+                    return False
+            transaction.execute(statements.delete_thread, (encoded,))
+            had_content = transaction.row_count > 0
+            if not had_content:
+                self._database.integrity.check_absence(encoded)
+            transaction.notify(thread_id)
+        self._store.logs.close_thread(thread_id)
+        return had_content
 
     def copy(self, source: ThreadLike, target: ThreadLike) -> None:
         source_id = resolve_thread_id(source)
@@ -339,23 +362,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
             rows = self._database.read(statements.select_if_idle, (encode_text(thread_id), since, since))
         return sorted(decode_row(*row) for row in rows)
 
-    def _delete_if_idle(self, thread_id: str, idle_since: datetime, *, dry_run: bool) -> bool:
-        if dry_run:
-            return True
-        since = _in_microseconds(idle_since)
-        statements = self._store.statements
-        encoded = encode_text(thread_id)
-        try:
-            with self._run_lock(RunnableConfig(thread_id), 0.0), self._database.transaction() as transaction:
-                # An insert keeps the key of its history, and so has ended.
-                transaction.execute(statements.lock_whole_thread, (encoded,))
-                if not transaction.execute(statements.select_if_idle, (encoded, since, since)):
-                    return False
-                transaction.execute(statements.delete_thread, (encoded,))
-                transaction.notify(thread_id)
-        except ThreadBusyError:
-            return False
-        self._store.logs.close_thread(thread_id)
+    def _is_idle(self, thread_id: str, idle_since: datetime) -> bool:  # noqa: ARG002 - only idle ones were listed
         return True
 
     # Measuring and checking
@@ -504,12 +511,12 @@ def _rewrite(
     early: Sequence[StoredCheckpoint],
 ) -> None:
     """Insert checkpoints of one history as another one."""
-    medium = target.frames.bytes
-    medium.transaction = transaction
+    inserter = target.frames.bytes.inserter
+    inserter.transaction = transaction
     rewriter = Rewriter(source, target)
     for stored, table in replay_states(source, checkpoints, None):
         rewriter.write(stored, table)
-        if medium.pending_size >= _PART_SIZE:
+        if sum(len(row.frame) for row in inserter.pending) >= _PART_SIZE:
             target.commit()
     for waiting in early:
         target.writer.put_early(waiting.id, source.history.read_packed_writes(waiting))

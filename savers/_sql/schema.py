@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from graphkit.errors import CheckpointFormatError
-from savers._sql.database import Dialect, ForeignDatabaseError, TableNames, Transaction
+from savers._sql.database import Dialect, ForeignDatabaseError, Parameters, TableNames
 
 SCHEMA_VERSION: Final = 1
 
@@ -41,7 +41,7 @@ def is_current(version: object, path: str) -> bool:
 
 
 def migrate(
-    transaction: Transaction,
+    execute: Callable[[str, Parameters], object],
     version: int | None,
     names: TableNames,
     dialect: Dialect,
@@ -49,15 +49,15 @@ def migrate(
     """Create the tables, or bring them to the current version; the caller excludes other processes.
 
     Args:
-        transaction: commits all of it, or nothing.
+        execute: executes a statement in a transaction.
         version: the version in the database; None if there are no tables.
         names: the names of the tables.
         dialect: the SQL of the database.
     """
     for step in _STEPS[version or 0 :]:
         for statement in step(names, dialect):
-            transaction.execute(statement)
-    transaction.execute(
+            execute(statement, ())
+    execute(
         f"INSERT INTO {names.meta} (name, value) VALUES ('schema', ?) "
         "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
         (SCHEMA_VERSION,),

@@ -99,7 +99,7 @@ class _Commits:
                 self._connection = self._connect()
                 self._seen = None
             # First, so that a later commit is seen by the next call.
-            commits = self._read("PRAGMA data_version")[0][0]
+            ((commits,),) = self._read("PRAGMA data_version")
             if self._seen is not None and self._seen.commits == commits:
                 return set()
             return self._find_new(commits)
@@ -110,14 +110,18 @@ class _Commits:
 
     def _find_new(self, commits: int) -> set[str | None]:
         seen = self._seen
-        rewrites = self._read(self._count_rewrites)[0][0]
+        ((rewrites,),) = self._read(self._count_rewrites)
         if seen is not None and seen.last_row is not None and seen.rewrites == rewrites:
-            rows = self._read(self._select_new, seen.last_row[0])
+            row_id = seen.last_row[0]
+            rows = self._read(self._select_new, row_id)
             if rows and rows[0][:3] == seen.last_row:
-                self._seen = _Seen(commits, rewrites, rows[-1][:3])
+                last_row = rows[-1][:3]
+                self._seen = _Seen(commits, rewrites, last_row)
                 return {thread for _, _, _, thread in rows[1:]}
-        last = self._read(self._select_last)
-        self._seen = _Seen(commits, rewrites, last[0] if last else None)
+        last_rows = self._read(self._select_last)
+        self._seen = _Seen(commits, rewrites, None)
+        if last_rows:
+            self._seen = _Seen(commits, rewrites, last_rows[0])
         return {None}
 
     def _read(self, sql: str, *parameters: object) -> list[Row]:

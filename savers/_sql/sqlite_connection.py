@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from stat import S_ISREG
-from time import monotonic, sleep, time_ns
+from time import time_ns
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 from weakref import WeakSet
@@ -30,6 +30,7 @@ from savers._sql.database import (
     Row,
     make_table_error,
 )
+from savers._sql.run_locks import Backoff
 from savers._waiting import check_may_wait
 
 OLDEST_VERSION: Final = (3, 40)
@@ -225,21 +226,19 @@ class SqliteConnection:
             PositionTakenError, HistoryGoneError, CheckpointerError: see `Transaction.execute`.
         """
         # SQLite's own wait would hold the mutex, and sleeps for up to 100 ms.
-        deadline = 0.0
-        pause = _FIRST_WAIT
+        backoff: Backoff | None = None
         while True:
             try:
                 return self._execute(sql, parameters)
             except sqlite3.Error as error:
                 if not is_busy(error):
                     raise translate_error(error, self.path, operation) from error
-                if not deadline:
+                if backoff is None:
                     check_may_wait()
-                    deadline = monotonic() + self._lock_timeout
-                elif monotonic() > deadline:
+                    backoff = Backoff(self._lock_timeout, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
+                elif backoff.is_over:
                     raise make_busy_error(self.path, operation, self._lock_timeout) from error
-            sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_WAIT)
+            backoff.wait()
 
     def _execute(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
         with self._mutex:
@@ -327,6 +326,12 @@ def check_version() -> None:
         raise CheckpointerConfigurationError(
             f"SQLite {sqlite3.sqlite_version} is too old: use a Python with SQLite 3.40 or later"
         )
+
+
+def quote_name(name: str) -> str:
+    """Return a name as a quoted identifier."""
+    quoted = name.replace('"', '""')
+    return f'"{quoted}"'
 
 
 def find_inode(path: str) -> tuple[int, int]:

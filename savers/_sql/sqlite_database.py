@@ -1,40 +1,27 @@
-"""A database in one SQLite file: connections, transactions, durability."""
+"""A database in one SQLite file: statements, transactions, durability."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from types import TracebackType
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
-from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
-from savers._mutex import is_mine
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._options import Fsync
 from savers._periodic_flush import PeriodicFlush
-from savers._sql.changes import ChangeListener
 from savers._sql.database import SQLITE, Database, Parameters, Row, TableNames, Transaction
-from savers._sql.encoded_text import encode_text
-from savers._sql.schema import is_current, migrate, select_version
+from savers._sql.schema import is_current, select_version
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
 from savers._sql.sqlite_connection import (
     SqliteConnection,
     check_version,
-    is_no_such_table,
-    make_busy_error,
-    make_index_error,
+    quote_name,
     read_without_opening,
 )
+from savers._sql.sqlite_connections import SqliteConnections, sync_file
+from savers._sql.sqlite_integrity import SqliteIntegrity
 from savers._sql.sqlite_run_locks import SqliteRunLocks
 from savers._waiting import InUseError, check_may_wait
-
-_MOST_PROBLEMS: Final = 20
-"""The most problems that SQLite describes when it checks a file."""
-_TYPES: Final = {"INTEGER": "integer", "BIGINT": "integer", "BOOLEAN": "integer", "TEXT": "text", "BLOB": "blob"}
-"""What SQLite calls the values of a column, by the type that the table declares."""
-_MOST_IDLE: Final = 4
-"""The most connections for reading that stay open while they are not used."""
 
 
 class SqliteDatabase(Database):
@@ -72,51 +59,24 @@ class SqliteDatabase(Database):
         """
         check_version()
         self.path = self.identity = _check_path(db_file)
-        self.names = TableNames(*(_quote(prefix + name) for name in TableNames._fields))
-        self._select_neighbours = _make_neighbours_statement(self.names.histories)
-        self._count_threads = (
-            f"SELECT (SELECT count(*) FROM {self.names.histories} WHERE thread >= ''),"
-            f" (SELECT count(*) FROM {self.names.histories} NOT INDEXED)"
-        )
-        """Counts the entries of the index, and the rows of the table."""
-        records = self.names.records
-        self._select_wrong_end = (
-            f"SELECT 1 FROM (SELECT rowid AS number, history, position FROM {records}"
-            " WHERE (history, position) > (?, ?) ORDER BY history, position LIMIT 1) AS e WHERE NOT EXISTS"
-            f" (SELECT 1 FROM {records} AS t NOT INDEXED"
-            " WHERE t.rowid = e.number AND t.history = e.history AND t.position = e.position)"
-        )
-        """Finds the entry of the index behind a row, if it is not that of a row. It takes 4 us."""
+        self.names = TableNames(*(quote_name(prefix + name) for name in TableNames._fields))
         self.lock_timeout = lock_timeout
-        self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._make_directories)
-        self._changes = SqliteChanges(self._connect_to_tables, self.names)
-        self._fsync = fsync
-        self._overwrites_deleted = overwrites_deleted
+        self._connections = SqliteConnections(
+            self.path, self.names, fsync=fsync, lock_timeout=lock_timeout, overwrites_deleted=overwrites_deleted
+        )
+        self.run_locks = SqliteRunLocks(f"{self.path}-lock", self._connections.make_directories)
+        self.changes = SqliteChanges(self._connect_to_tables, self.names)
+        self.integrity = SqliteIntegrity(self.path, self.names, self.read, self._connect_to_tables)
         self.writes_at_once = fsync == "never"
-        self._wal_is_suspect = False
-        """Whether a sync of the write-ahead log has failed, and its bytes are still there."""
-        self._last_inode: tuple[int, int] | None = None
-        """What identified the file when it was opened last."""
-        self._reset()
+        self._log_sync = _LogSync(self.path, fsync, self.empty_log)
         super().__init__()
 
     def __repr__(self) -> str:
         return f"SqliteDatabase({self.path!r})"
 
-    def _reset(self) -> None:
-        """Begin without connections."""
-        self._has_unsynced = False
-        """Whether something was committed since the last sync, where commits do not wait for one."""
-        self._flushing: PeriodicFlush | None = None
-        if self._fsync not in {"always", "never"}:
-            self._flushing = PeriodicFlush(float(self._fsync), self.flush, lambda: self._has_unsynced)
-        mutex = threading.RLock()
-        self._main_lock = _MainLock(mutex, self.path, self.lock_timeout)
-        """Held during a statement or a transaction on the main connection."""
-        self._main_lock_if_free = _MainLock(mutex, self.path, None)
-        """The same lock, which is not waited for."""
-        self._main: SqliteConnection | None = None
-        self._idle: list[SqliteConnection] = []
+    @property
+    def generation(self) -> int:  # type: ignore[override] # the connections count
+        return self._connections.generation
 
     def has_tables(self) -> bool:
         if not os.path.exists(self.path):
@@ -129,31 +89,30 @@ class SqliteDatabase(Database):
         return True
 
     def check_free(self) -> bool:
-        if self._main_lock.is_mine():
+        connections = self._connections
+        if connections.lock.is_mine():
             raise InUseError
-        with self._main_lock_if_free:
-            return self._main is not None
+        with connections.lock_if_free:
+            return connections.main is not None
 
     # Statements
 
     def read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        return self._read(sql, parameters)
-
-    def _read(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         # The main connection reads what it has written from its cache. While another thread of execution uses it, as a
         # put does that waits for the disk, a read takes a connection of its own. But while another one opens the main
         # connection, there may be no tables yet, so that the read waits.
-        own = self._main
-        if self._main_lock.is_mine():
+        connections = self._connections
+        own = connections.main
+        if connections.lock.is_mine():
             # A rewrite reads rows that its transaction has inserted, which no other connection sees.
             assert own is not None
             return own.run(sql, parameters, "read")[0]
         try:
-            with self._main_lock if own is None else self._main_lock_if_free:
-                return self._use_main().run(sql, parameters, "read")[0]
+            with connections.lock if own is None else connections.lock_if_free:
+                return connections.use_main().run(sql, parameters, "read")[0]
         except InUseError:
             check_may_wait()
-        with self._borrow_reader() as connection:
+        with connections.borrow_reader() as connection:
             return connection.run(sql, parameters, "read")[0]
 
     def write(self, sql: str, parameters: Parameters = ()) -> int:
@@ -163,22 +122,15 @@ class SqliteDatabase(Database):
         return self._write(sql, parameters)[0]
 
     def _write(self, sql: str, parameters: Parameters) -> tuple[list[Row], int]:
-        with self._main_lock:
-            written = self._use_main().run(sql, parameters, "write")
-        self._note_commit()
+        with self._connections.lock:
+            written = self._connections.use_main().run(sql, parameters, "write")
+        self._log_sync.note_commit()
         return written
-
-    def _note_commit(self) -> None:
-        # The first test is what a put pays.
-        if self._flushing is None or (self._has_unsynced and self._flushing.is_running):
-            return
-        self._has_unsynced = True
-        self._flushing.start()
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        with self._main_lock:
-            connection = self._use_main()
+        with self._connections.lock:
+            connection = self._connections.use_main()
             try:
                 # Inside, because Ctrl-C may come when it has been executed.
                 connection.run("BEGIN IMMEDIATE", (), "write")
@@ -188,171 +140,71 @@ class SqliteDatabase(Database):
                 try:
                     connection.roll_back_if_open()
                 except BaseException:
-                    # Later writes would become part of the transaction. Closing rolls it back, too.
-                    self._main = None
-                    connection.close()
+                    # Later writes would become part of the transaction.
+                    self._connections.drop_main()
                     raise
-        self._note_commit()
-
-    def open_listener(self, thread_id: str | None = None) -> ChangeListener:
-        return self._changes.open_listener(None if thread_id is None else encode_text(thread_id))
+        self._log_sync.note_commit()
 
     # Connections
 
     def reset_after_fork(self) -> None:
         # The module of the connections closes those of the parent.
-        self._changes.reset_after_fork()
-        self._reset()
-
-    def _use_main(self) -> SqliteConnection:
-        """Return the main connection, opened if necessary; the caller holds its lock."""
-        # SQLite keeps using a file that was removed or replaced, so that what it commits is lost without an error. A
-        # new file gets a new connection; histories that are open in memory see it by the generation. Without its log
-        # a database lacks what was committed last, so that going on would lose it: that is an error.
-        connection = self._main
-        if connection is not None and connection.has_files():
-            return connection
-        if connection is not None and connection.is_at_path():
-            # Closing copies what the removed log has to the database, unless another process uses it.
-            self._close_connections()
-            raise CheckpointStorageError(
-                f"{self.path}-wal",
-                "use",
-                "it was removed or replaced while the database was in use: end all processes that have the database "
-                "open, so that they store what they still have of it, and start them again",
-            )
-        # It is the first use, or the file was removed or replaced.
-        self._close_connections()
-        connection = self._open_connection()
-        if connection.inode != self._last_inode:
-            if self._last_inode is not None:
-                self.generation += 1
-            self._last_inode = connection.inode
-        try:
-            self._create_tables(connection)
-        except BaseException:
-            connection.close()
-            raise
-        connection.note_log()
-        self._main = connection
-        return connection
-
-    @contextmanager
-    def _borrow_reader(self) -> Iterator[SqliteConnection]:
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._open_connection()
-        if not connection.is_at_path():
-            connection.close()
-            connection = self._open_connection()
-        try:
-            yield connection
-        finally:
-            if len(self._idle) < _MOST_IDLE:
-                self._idle.append(connection)
-            else:
-                connection.close()
-
-    def _open_connection(self) -> SqliteConnection:
-        self._make_directories()
-        synchronous = {"always": "FULL", "never": "OFF"}.get(str(self._fsync), "NORMAL")
-        connection = SqliteConnection(self.path, synchronous, self.lock_timeout)
-        if self._overwrites_deleted:
-            connection.run("PRAGMA secure_delete = ON", (), "open")
-        return connection
+        self.changes.reset_after_fork()
+        self._connections.forget()
+        self._log_sync.reset()
 
     def _connect_to_tables(self) -> SqliteConnection:
         """Open a connection that sees tables; the caller closes it."""
         self.read("SELECT 1")
-        return self._open_connection()
+        return self._connections.open()
 
-    def _make_directories(self) -> None:
-        """Create the directories of the file, and bring their names to the disk."""
-        missing = []
-        directory = os.path.dirname(self.path)
-        while not os.path.isdir(directory):
-            missing.append(directory)
-            directory = os.path.dirname(directory)
-        if not missing:
-            return
-        try:
-            os.makedirs(missing[0], exist_ok=True)
-            if self._fsync != "never":
-                for created in missing:
-                    sync_file(os.path.dirname(created))
-        except OSError as error:
-            raise CheckpointStorageError(missing[0], "create", error) from error
+    def empty_log(self) -> bool:
+        with self._connections.lock:
+            ((is_busy, _, _),) = self._connections.use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
+        return not is_busy
 
-    def _create_tables(self, connection: SqliteConnection) -> None:
-        if is_current(self._read_version(connection), self.path):
-            return
-        connection.run("BEGIN IMMEDIATE", (), "create tables in")
+    def flush(self) -> None:
+        self._log_sync.flush()
+
+    def close(self) -> None:
+        self._log_sync.stop()
         try:
-            # Another process may have created them while this one waited for the lock.
-            version = self._read_version(connection)
-            if not is_current(version, self.path):
-                migrate(_SqliteTransaction(connection, self.names), version, self.names, self.dialect)
-            connection.run("COMMIT", (), "create tables in")
+            self.flush()
         finally:
-            connection.roll_back_if_open()
-        if self._fsync != "never":
-            try:
-                sync_file(os.path.dirname(self.path))
-            except OSError as error:
-                raise CheckpointStorageError(self.path, "create", error) from error
+            with self._connections.lock:
+                self._connections.close_all()
+            self.run_locks.close()
 
-    def _read_version(self, connection: SqliteConnection) -> int | None:
-        try:
-            rows = connection.run(select_version(self.names), (), "read")[0]
-        except CheckpointFormatError as error:
-            if is_no_such_table(error):
-                return None
-            raise
-        version: int | None = rows[0][0]
-        return version
 
-    def _close_connections(self) -> None:
-        """Close all connections that are not in use; the caller holds the lock of the main one."""
-        while self._idle:
-            with suppress(IndexError):
-                self._idle.pop().close()
-        if self._main is not None:
-            self._main.close()
-            self._main = None
+class _LogSync:
+    """Brings what was committed to the disk, unless each commit waits for that: `fsync=seconds`.
 
-    # Damage
+    After a failed sync, no later one of the same bytes can be trusted: the system has dropped its note of what
+    the disk lacks. So the write-ahead log is copied to the database, which SQLite syncs, and emptied.
+    """
 
-    def check_absence(self, thread: str | None) -> None:
-        # Pages have no checksums. If one holds what belongs to another, what it had is missing without an error.
-        if thread is None:
-            ((found, in_table),) = self._read(self._count_threads)
-            is_right = found == in_table
-        else:
-            # Then the entries before and behind the thread are not those of the table, or no search finds them.
-            ((found, in_table, in_index, has_rows),) = self._read(self._select_neighbours, (thread, thread))
-            is_right = found == in_table == in_index and (found > 0 or not has_rows)
-        if not is_right:
-            raise make_index_error(self.path)
+    def __init__(self, path: str, fsync: Fsync, empty_log: Callable[[], bool]) -> None:
+        self._path = path
+        self._fsync = fsync
+        self._empty_log = empty_log
+        self._is_suspect = False
+        """Whether a sync of the write-ahead log has failed, and its bytes are still there."""
+        self.reset()
 
-    def check_end(self, history: int, position: int) -> None:
-        # A search for rows ends at the first entry of another history. A damaged entry may seem to be one.
-        if self._read(self._select_wrong_end, (history, position)):
-            raise make_index_error(self.path)
+    def reset(self) -> None:
+        """Begin without a thread."""
+        self._has_unsynced = False
+        """Whether something was committed since the last sync."""
+        self._flushing: PeriodicFlush | None = None
+        if self._fsync not in {"always", "never"}:
+            self._flushing = PeriodicFlush(float(self._fsync), self.flush, lambda: self._has_unsynced)
 
-    def check(self) -> Sequence[str]:
-        # A connection of its own, because this takes its time.
-        with closing(self._connect_to_tables()) as connection:
-            rows = connection.run(f"PRAGMA integrity_check({_MOST_PROBLEMS})", (), "read")[0]
-            found = [" ".join(text.split()) for (text,) in rows if text != "ok"]
-            for table in self.names:
-                found += _check_types(connection, table)
-            # Swapped with its own index, the table has good pages. Records without a history are reported one by one.
-            if connection.run(f"PRAGMA foreign_key_check({self.names.terms})", (), "read")[0]:
-                found.append(f"rows of {self.names.terms} name histories that do not exist")
-        return found
-
-    # Durability
+    def note_commit(self) -> None:
+        # The first test is what a put pays.
+        if self._flushing is None or (self._has_unsynced and self._flushing.is_running):
+            return
+        self._has_unsynced = True
+        self._flushing.start()
 
     def flush(self) -> None:
         if not self._has_unsynced:
@@ -360,103 +212,32 @@ class SqliteDatabase(Database):
         # Before the sync: a commit during it sets it again.
         self._has_unsynced = False
         try:
-            self._sync_log()
+            self._sync()
         except BaseException:
             self._has_unsynced = True
             raise
 
-    def _sync_log(self) -> None:
-        """Bring the write-ahead log to the disk; SQLite syncs what it copies from there.
-
-        After a failed sync, no later one of the same bytes can be trusted: the system has dropped its note of what
-        the disk lacks. So the log is copied to the database, which SQLite syncs, and emptied.
-        """
-        if self._wal_is_suspect:
+    def _sync(self) -> None:
+        """Bring the write-ahead log to the disk; SQLite syncs what it copies from there."""
+        if self._is_suspect:
             self._replace_log()
             return
         try:
-            sync_file(f"{self.path}-wal")
+            sync_file(f"{self._path}-wal")
         except OSError as error:
-            self._wal_is_suspect = True
+            self._is_suspect = True
             self._replace_log()
-            raise CheckpointStorageError(self.path, "sync", error) from error
+            raise CheckpointStorageError(self._path, "sync", error) from error
 
     def _replace_log(self) -> None:
-        self._wal_is_suspect = not self.empty_log()
-        if self._wal_is_suspect:
-            raise CheckpointStorageError(self.path, "sync", "a reader keeps the write-ahead log in use")
+        self._is_suspect = not self._empty_log()
+        if self._is_suspect:
+            raise CheckpointStorageError(self._path, "sync", "a reader keeps the write-ahead log in use")
 
-    def empty_log(self) -> bool:
-        with self._main_lock:
-            ((is_busy, _, _),) = self._use_main().run("PRAGMA wal_checkpoint(TRUNCATE)", (), "sync")[0]
-        return not is_busy
-
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Stop the thread that flushes."""
         if self._flushing is not None:
             self._flushing.stop()
-        try:
-            self.flush()
-        finally:
-            with self._main_lock:
-                self._close_connections()
-            self.run_locks.close()
-
-
-class _MainLock:
-    """The lock of the main connection, for `with`; not reentrant.
-
-    The mutex knows itself which thread of execution has acquired it. So an exception at any line, as
-    Ctrl-C raises it, leaves nothing locked.
-    """
-
-    def __init__(self, mutex: Any, path: str, timeout: float | None) -> None:
-        """Prepare the lock.
-
-        Args:
-            mutex: an RLock.
-            path: the database, for errors.
-            timeout: seconds to wait for another thread of execution; None to raise InUseError at once.
-        """
-        self._mutex = mutex
-        self._path = path
-        self._timeout = timeout
-
-    def is_mine(self) -> bool:
-        """Return whether the calling thread of execution holds the lock: it has a transaction open."""
-        return is_mine(self._mutex)
-
-    def __enter__(self) -> None:
-        if self.is_mine():
-            raise RuntimeError("a transaction of this thread of execution is open")
-        try:
-            if not self._mutex.acquire(blocking=False):
-                self._wait()
-        except BaseException:
-            self._free()
-            raise
-
-    def _wait(self) -> None:
-        if self._timeout is None:
-            raise InUseError
-        check_may_wait()
-        if not self._mutex.acquire(timeout=self._timeout):
-            raise make_busy_error(self._path, "write", self._timeout)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self._mutex.release()
-        except BaseException:
-            self._free()
-            raise
-
-    def _free(self) -> None:
-        if self.is_mine():
-            self._mutex.release()
 
 
 class _SqliteTransaction(Transaction):
@@ -475,49 +256,6 @@ class _SqliteTransaction(Transaction):
         self.execute(self._count_rewrites)
 
 
-def sync_file(path: str) -> None:
-    """Bring the bytes of a file to the disk; a file that does not exist has none.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _make_neighbours_statement(histories: str) -> str:
-    """Return the statement that looks for the entries around a thread, which is given twice. It takes 7 us.
-
-    It returns how many there are in the index, how many of them are in the table, and how many a search
-    finds, and whether the table has rows.
-    """
-    return (
-        "WITH near AS ("
-        f"SELECT * FROM (SELECT thread, history FROM {histories} WHERE thread <= ? ORDER BY thread DESC LIMIT 1)"
-        f" UNION ALL SELECT * FROM (SELECT thread, history FROM {histories} WHERE thread > ? ORDER BY thread LIMIT 1))"
-        " SELECT count(*), count(*) FILTER (WHERE EXISTS"
-        f" (SELECT 1 FROM {histories} AS t NOT INDEXED WHERE t.history = near.history AND t.thread = near.thread)),"
-        f" count(*) FILTER (WHERE EXISTS (SELECT 1 FROM {histories} AS i WHERE i.thread = near.thread)),"
-        f" EXISTS (SELECT 1 FROM {histories} NOT INDEXED) FROM near"
-    )
-
-
-def _check_types(connection: SqliteConnection, table: str) -> Iterator[str]:
-    """Yield the columns of a table with values of a type that no writer puts there, which SQLite lets pass."""
-    for _, column, declared, _, _, _ in connection.run(f"PRAGMA table_info({table})", (), "read")[0]:
-        name = _quote(column)
-        sql = f"SELECT count(*) FROM {table} NOT INDEXED WHERE typeof({name}) NOT IN (?, 'null')"
-        ((count,),) = connection.run(sql, (_TYPES.get(declared, ""),), "read")[0]
-        if count:
-            yield f"{count} values of the column {column} of {table} are no {declared}"
-
-
 def _check_path(db_file: object) -> str:
     if not isinstance(db_file, (str, os.PathLike)) or not os.fspath(db_file):
         raise CheckpointerConfigurationError(f"db_file must be a path, not {db_file!r}")
@@ -534,8 +272,3 @@ def _check_path(db_file: object) -> str:
         )
     # SQLite names the files beside it after the real path, and so does the file of the run locks.
     return os.path.realpath(path)
-
-
-def _quote(name: str) -> str:
-    quoted = name.replace('"', '""')
-    return f'"{quoted}"'

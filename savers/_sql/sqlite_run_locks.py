@@ -20,11 +20,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
-from time import monotonic, sleep
 from typing import Final
 
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
-from savers._sql.run_locks import FIRST_WAIT, HeldLocks, RunLocks, next_wait
+from savers._sql.run_locks import Backoff, HeldLocks, RunLocks
 
 _FLOCK: Final = struct.Struct("hhqqi4x")
 """Linux's struct flock: type, whence, start, length, process."""
@@ -187,17 +186,16 @@ class SqliteRunLocks(RunLocks):
 
     @contextmanager
     def hold(self, thread_id: str, timeout: float) -> Iterator[None]:
-        started = monotonic()
+        backoff = Backoff(timeout)
         self._make_directories()
         files = _OPEN
         key = self._path, thread_id
-        with files.held.hold(key, thread_id, timeout), self._hold_byte(files, thread_id, started, timeout):
+        with files.held.hold(key, thread_id, timeout), self._hold_byte(files, thread_id, backoff):
             yield
 
     @contextmanager
-    def _hold_byte(self, files: _LockFiles, thread_id: str, started: float, timeout: float) -> Iterator[None]:
+    def _hold_byte(self, files: _LockFiles, thread_id: str, backoff: Backoff) -> Iterator[None]:
         offset = _find_offset(thread_id)
-        pause = FIRST_WAIT
         while True:
             with files.use(self._path) as file:
                 if file.lock(offset):
@@ -213,11 +211,9 @@ class SqliteRunLocks(RunLocks):
                     # The file was removed meanwhile; the next round opens the new one.
                     file.unlock(offset)
                     continue
-                waited = monotonic() - started
-                if waited >= timeout:
-                    raise ThreadBusyError(thread_id, _describe_holder(file, offset), round(waited, 1))
-            sleep(min(pause, timeout - waited))
-            pause = next_wait(pause)
+                if backoff.is_over:
+                    raise ThreadBusyError(thread_id, _describe_holder(file, offset), round(backoff.waited, 1))
+            backoff.wait()
 
     def token_of(self, thread_id: str) -> int | None:  # noqa: ARG002 - as in every database
         return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, final
+from typing import Literal, final
 
-from savers._cipher import Cipher, check_cipher
-from savers._compression import Compression, parse_compression
+from savers._cipher import Cipher
+from savers._compression import Compression
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 from savers._sql.saver import SqlSaver
 from savers._sql.sqlite_database import SqliteDatabase
@@ -58,7 +58,7 @@ class SqliteSaver(SqlSaver):
         super().__init__(
             SqliteDatabase(db_file, fsync=fsync, lock_timeout=lock_timeout, overwrites_deleted=cipher is not None),
             types=types,
-            compression=parse_compression(compression),
+            compression=compression,
             lock_timeout=lock_timeout,
             cipher=cipher,
         )
@@ -67,12 +67,6 @@ class SqliteSaver(SqlSaver):
     def db_file(self) -> str:
         """The path of the file, absolute."""
         return self._database.path
-
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
 
     def opener(self) -> Callable[[], SqliteSaver]:
         """Return a function that opens the same file with the same types, in any process.
@@ -83,10 +77,5 @@ class SqliteSaver(SqlSaver):
             SqliteSaver,
             self._database.path,
             fsync=self._fsync,
-            lock_timeout=self.lock_timeout,
-            types=tuple(self._codec.types.values()),
-            compression=self._compression,
-            cipher=self._cipher,
+            **self._list_options(),
         )
-
-    checkOptions = check_options

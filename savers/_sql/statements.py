@@ -101,7 +101,7 @@ class Statements:
 
         # Appending to one history
 
-        notify = database.notify_clause
+        notify = database.changes.notify_clause
         # The last row that the writer knows must be there, with the same checkpoint: after a server
         # has lost what it had acknowledged, a row behind a gap would damage the history.
         known = "p.history = h.history AND p.position = ? AND p.checkpoint IS NOT DISTINCT FROM ?"
@@ -232,6 +232,8 @@ class Statements:
         is_news = "h.version = 0 OR (h.version > 0 AND h.history > ? AND h.created > 0)"
         self.list_ends = f"{ends}{dialect.without_index} WHERE {is_news} ORDER BY h.thread, h.history"
         self.list_ends_of_thread = f"{ends} WHERE ({is_news}) AND h.thread = ? ORDER BY h.history"
+        """Both: where histories end, the live ones and those that were released behind a number, which is the first
+        parameter; of all threads, or of one."""
         self.select_end = f"{ends} WHERE h.history = ?"
         self.select_newest_history = f"SELECT max(history) FROM {histories}"
 

@@ -48,7 +48,7 @@ def verify(store: RowStore, thread_id: str | None, progress: Progress | None = N
     problems = _Problems()
     if thread_id is None:
         with problems.reported():
-            problems.add(*store.database.check())
+            problems.add(*store.database.integrity.check())
     histories = _list_histories(store, thread_id, problems)
     total = done = 0
     if progress is not None and histories:

@@ -94,7 +94,7 @@ class Rows:
     @staticmethod
     def mutex(saver):
         """What a thread holds while it uses the connection."""
-        return saver.store._database._main_lock
+        return saver.store._database._connections.lock
 
 
 @pytest.fixture(params=[Files, Rows])

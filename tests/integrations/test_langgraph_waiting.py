@@ -91,7 +91,7 @@ def forget(hops):
 
 
 def connection_lock(saver):
-    return saver.store._database._main_lock
+    return saver.store._database._connections.lock
 
 
 def log_lock(saver):

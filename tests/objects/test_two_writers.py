@@ -196,6 +196,22 @@ def test_a_repeated_request_meets_its_own_object(url, monkeypatch):
     assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [2, 1]
 
 
+def test_a_put_whose_place_was_taken_and_is_free_again_is_put_again(url, monkeypatch):
+    """Another writer's object was there, and a delete has removed it since."""
+    whole = Bucket.create
+    refusals = iter([FileExistsError])
+
+    def create(self, name, data):
+        for refusal in refusals:
+            raise refusal
+        whole(self, name, data)
+
+    saver = ObjectStoreSaver(url)
+    monkeypatch.setattr(Bucket, "create", create)
+    saver.put(CONFIG, make(1))
+    assert numbers(ObjectStoreSaver(url).list(CONFIG)) == [1]
+
+
 def test_a_run_goes_on_in_another_object(url):
     def ask(state):
         raise GraphInterrupt("why")

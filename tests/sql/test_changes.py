@@ -21,7 +21,7 @@ MOST_MARKS = 1000
 
 @pytest.fixture
 def listener(database):
-    listener = database.open_listener("t")
+    listener = database.changes.open_listener("t")
     # What was committed before may be told, and is not what the tests wait for.
     threads_told(listener, database)
     yield listener
@@ -52,7 +52,7 @@ def _told_until_mark(listener, database):
     for _ in range(MOST_MARKS):
         mark = f"mark-{next(MARKS)}"
         # PostgreSQL notifies of threads that are watched.
-        watching_mark = database.open_listener(mark)
+        watching_mark = database.changes.open_listener(mark)
         put_and_notify(database, add_history(database, mark), 0, mark)
         threads = set()
         while threads is not ANY:
@@ -71,8 +71,8 @@ def _told_until_mark(listener, database):
 def put_and_notify(database, history, position, thread="t"):
     """A put that tells watchers in the same statement."""
     database.write(
-        f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?){database.notify_clause}",
-        (history, position, b"", *database.notify_parameters(encode_text(thread))),
+        f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?){database.changes.notify_clause}",
+        (history, position, b"", *database.changes.notify_parameters(encode_text(thread))),
     )
 
 
@@ -97,7 +97,7 @@ def notify_in_transaction(database):
 
 def test_a_transaction_notifies_at_its_commit(open_postgres):
     database, other = open_postgres(), open_postgres()
-    listener, watching_mark = database.open_listener("t"), database.open_listener("mark")
+    listener, watching_mark = database.changes.open_listener("t"), database.changes.open_listener("mark")
     history = add_history(database, "mark")
     transaction = notify_in_transaction(database)
     next(transaction)
@@ -136,7 +136,7 @@ def test_nothing_is_told_if_nothing_changes(database, listener):
 
 def test_a_change_between_two_waits_is_not_missed(database, listener):
     history = add_history(database)
-    other = database.open_listener("t")
+    other = database.changes.open_listener("t")
     put_and_notify(database, history, 0)
     assert has_heard(other)
     assert has_heard(listener)
@@ -151,7 +151,7 @@ def test_a_change_in_another_process_is_told(database, listener):
 
 def test_the_thread_ends_with_the_last_listener(database):
     before = set(threading.enumerate())
-    listeners = [database.open_listener("t") for _ in range(3)]
+    listeners = [database.changes.open_listener("t") for _ in range(3)]
     (thread,) = [one for one in set(threading.enumerate()) - before if one.name == "graphkit-changes"]
     for listener in listeners:
         assert thread.is_alive()
@@ -159,7 +159,7 @@ def test_the_thread_ends_with_the_last_listener(database):
         listener.close()
     thread.join(LONG)
     assert not thread.is_alive()
-    again = database.open_listener("t")
+    again = database.changes.open_listener("t")
     history = add_history(database)
     put_and_notify(database, history, 0)
     assert has_heard(again)
@@ -168,7 +168,7 @@ def test_the_thread_ends_with_the_last_listener(database):
 
 def test_a_file_that_was_replaced_is_watched_again(open_sqlite, tmp_path):
     database = open_sqlite()
-    listener = database.open_listener("t")
+    listener = database.changes.open_listener("t")
     for name in ("test.db", "test.db-wal", "test.db-shm"):
         (tmp_path / name).unlink()
     history = add_history(database)
@@ -199,7 +199,7 @@ def test_a_file_that_could_not_be_opened_for_a_while_is_watched_again(open_sqlit
 def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
     database = open_postgres()
     history = add_history(database)
-    listener = database.open_listener("t")
+    listener = database.changes.open_listener("t")
     for position in range(2):
         threads_told(listener, database)
         database.read(
@@ -217,7 +217,7 @@ def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
 def test_schemas_do_not_notify_each_other(server, open_postgres):
     database = open_postgres()
     other = PostgresDatabase(server.connection_string, schema="other schema")
-    listener, others = database.open_listener("t"), other.open_listener("t")
+    listener, others = database.changes.open_listener("t"), other.changes.open_listener("t")
     put_and_notify(other, add_history(other), 0)
     assert has_heard(others)
     assert threads_told(listener, database) == set()

@@ -128,10 +128,10 @@ def test_a_single_connection_that_is_closed_is_an_error(server, guest, schema):
 
 def test_a_single_connection_keeps_its_password(server, monkeypatch):
     opened = []
-    monkeypatch.setattr("savers._sql.postgres_database.connect", lambda parameters: opened.append(parameters) or 1 / 0)
+    monkeypatch.setattr("savers._sql.postgres_server.connect", lambda parameters: opened.append(parameters) or 1 / 0)
     with psycopg.connect(f"{server.connection_string} password=secret application_name=shop") as connection:
         database = PostgresDatabase(pool=connection)
         assert "secret" not in f"{database!r}"
         with pytest.raises(ZeroDivisionError):
-            database.connect()
+            database._server.connect()
     assert (opened[0]["password"], opened[0]["application_name"]) == ("secret", "shop")

@@ -33,7 +33,7 @@ def describe(opened):
         "last": outline(history.last),
         "latest": outline(latest),
         "early": {waiting.id: outline(waiting) for waiting in early},
-        "row": medium._head,
+        "row": medium.inserter.head,
     }
     if latest is not None:
         known["state"] = opened.load_state(latest)

@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers import PostgresSaver
-from savers._sql import postgres_database
+from savers._sql import postgres_server
 from savers._sql.database import ConnectionLostError, OutcomeUnknownError, PositionTakenError
 from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.postgres_session import PostgresSession
@@ -379,7 +379,7 @@ def test_a_connection_whose_opening_is_interrupted_is_closed(database, monkeypat
 
     monkeypatch.setattr(PostgresSession, "run", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        database.connect()
+        database._server.connect()
     assert opened[0].connection.closed
 
 
@@ -393,7 +393,7 @@ def test_a_connection_that_was_lent_while_the_others_were_closed_is_closed_when_
 
 
 def test_a_watch_that_ends_after_its_store_was_closed_leaves_no_connection(server, schema, database):
-    listener = database.open_listener("t")
+    listener = database.changes.open_listener("t")
     database.close()
     listener.close()
     assert database._connections is None
@@ -416,7 +416,7 @@ def test_a_connection_that_is_lost_within_a_transaction_changes_nothing(server, 
 
 def test_a_transaction_of_a_paused_process_is_ended_by_the_server(server, database, open_postgres, monkeypatch):
     """It would keep the row of a run lock, which another process waits for."""
-    monkeypatch.setattr(postgres_database, "_LEAST_IDLE", 0)
+    monkeypatch.setattr(postgres_server, "_LEAST_IDLE", 0)
     history = add_history(database)
     paused = open_postgres(lease=0.1)
     paused.read("SELECT 1")

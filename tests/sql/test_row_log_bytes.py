@@ -420,7 +420,7 @@ def test_the_row_of_the_history_names_the_last_keyframe_and_the_status(make, dat
 def test_a_part_of_a_transaction_takes_effect_with_it(make, database):
     medium = make()
     with suppress(ZeroDivisionError), database.transaction() as transaction:
-        medium.transaction = transaction
+        medium.inserter.transaction = transaction
         write(medium, b"one")
         write(medium, b"two")
         assert medium.read_at(100, 100) == b"onetwo"

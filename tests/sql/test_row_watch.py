@@ -240,7 +240,7 @@ def test_puts_notify_nobody_where_nobody_watches(server, schema):
         put(saver)
         database = saver._database
         with psycopg.connect(server.connection_string, autocommit=True) as listener:
-            listener.execute(f"LISTEN {database.channel}")
+            listener.execute(f"LISTEN {database.changes.channel}")
             with saver.watch("other"):
                 put(saver, number=1)
             put(saver, "other")
@@ -259,9 +259,9 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
             # As a put that has executed its statement and not committed yet.
             ((history,),) = transaction.execute(statements.select_history, ("t", "", 0))
             condition = (history, history, 0, None, history, None)
-            parameters = (0, "running", *condition, *database.notify_parameters("t"))
+            parameters = (0, "running", *condition, *database.changes.notify_parameters("t"))
             transaction.execute(statements.update_history_and_notify, parameters)
-            opening = pool.submit(database.open_listener, "t")
+            opening = pool.submit(database.changes.open_listener, "t")
             while not transaction.execute(f"SELECT 1 FROM {database.names.watchers}"):
                 assert not opening.done()
             assert not opening.done()
@@ -311,7 +311,7 @@ def test_a_watch_on_a_standby_reads_at_intervals(own_server, thread):
 def test_a_watch_whose_server_refuses_to_notify_is_an_error(server, schema, monkeypatch):
     with PostgresSaver(server.connection_string, schema=schema) as saver:
         put(saver)
-        monkeypatch.setattr(saver._database._changes, "_channel", "no name")
+        monkeypatch.setattr(saver._database.changes, "channel", "no name")
         with pytest.raises(CheckpointStorageError, match="cannot watch"):
             saver.watch("t")
 

@@ -64,7 +64,7 @@ def test_thousands_of_threads_from_sixteen_workers(saver, sweep):
             {"thread": thread, "items": []},
         ]
     if hasattr(saver, "db_file"):
-        assert len(database._idle) <= 4
+        assert len(database._connections._idle) <= 4
     else:
         # The server has other clients.
         assert len({*database.read(connections)} - {*before}) <= 12

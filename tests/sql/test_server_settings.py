@@ -17,7 +17,7 @@ def with_setting(server, name, value):
 
 def test_the_connection_of_the_run_locks_may_be_idle(server, schema):
     database = PostgresDatabase(with_setting(server, "idle_session_timeout", "60000"), schema=schema)
-    session = database.connect()
+    session = database._server.connect()
     try:
         rows, _ = session.run(
             "SELECT count(*) FROM pg_settings WHERE name = 'idle_session_timeout' AND setting <> '0' AND ?", (True,)
@@ -48,7 +48,7 @@ def test_a_refused_connection_of_the_run_locks_is_not_called_lost(server, schema
     def refuse():
         raise CheckpointStorageError(database.path, "connect to", "too many connections for this role")
 
-    monkeypatch.setattr(database.run_locks, "_connect", refuse)
+    monkeypatch.setattr(database._server, "connect", refuse)
     with pytest.raises(CheckpointStorageError, match=r"cannot connect to .*: too many connections for this role$"):
         database.run_locks.hold("t", 0).__enter__()
     assert put(database, history, 0) == 1

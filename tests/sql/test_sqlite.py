@@ -221,7 +221,7 @@ def test_a_rollback_that_fails_leaves_no_transaction(file, monkeypatch):
 def test_a_value_that_sqlite_cannot_store_is_an_error(file):
     database = SqliteDatabase(file, fsync="never")
     history = add_history(database)
-    database._use_main()._raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+    database._connections.use_main()._raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
     with pytest.raises(CheckpointStorageError, match="1 GB"):
         put(database, history, 0, b"x" * 1001)
     assert put(database, history, 0, b"x" * 100) == 1

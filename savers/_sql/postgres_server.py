@@ -1,0 +1,280 @@
+"""One schema on a server of PostgreSQL: how to connect to it, what its errors mean, and its tables."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from hashlib import blake2b
+from time import monotonic
+from typing import Any, Final
+
+from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
+from savers._sql.database import POSTGRES, ConnectionLostError, TableNames
+from savers._sql.postgres_session import (
+    UNDEFINED,
+    LostError,
+    PostgresError,
+    PostgresSession,
+    connect,
+    describe_error,
+    get_state,
+    name_database,
+    quote_name,
+    translate_error,
+)
+from savers._sql.schema import is_current, migrate, select_version
+
+BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_LEAST_IDLE: Final = 10.0
+"""Seconds after which the server may end a transaction that executes nothing, or later."""
+_LONGEST_NAME: Final = 63
+"""Bytes of a name in PostgreSQL, which cuts longer ones without an error."""
+_LONGEST_DELIVERY: Final = 10.0
+"""Seconds after which a notification does not arrive any more. It takes 0.1 ms on an idle server."""
+
+
+class PostgresServer:
+    """Connects to the server of one schema, and explains what it refuses.
+
+    Attributes:
+        path: the schema in messages.
+        identity: the schema, whichever user connects to it.
+        lock_timeout: seconds to wait for other writers.
+        transaction_settings: a statement for a transaction on a connection that is not our own.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], schema: str, *, lock_timeout: float, lease: float) -> None:
+        self._parameters = parameters
+        user, servers, name = name_database(parameters)
+        self.path = f'schema "{schema}" of {user}@{servers}/{name}'
+        self.identity = f'schema "{schema}" of {servers}/{name}'
+        self.lock_timeout = lock_timeout
+        self._keeps_sessions = False
+        """Whether the first connection has shown that a connection keeps its session of the server."""
+        # 0 would mean for ever.
+        lock = max(1, round(lock_timeout * 1000))
+        # A paused process must not keep the row of a run lock for longer than its lease.
+        idle = round(max(lease, _LEAST_IDLE) * 1000)
+        waits = (
+            f"SELECT set_config('lock_timeout', '{lock}ms', {{0}}), "
+            f"set_config('idle_in_transaction_session_timeout', '{idle}ms', {{0}})"
+        )
+        self.transaction_settings = waits.format("true")
+        self._settings = waits.format("false") + (
+            ", set_config('default_transaction_isolation', 'read committed', false), "
+            "set_config('default_transaction_read_only', 'off', false), "
+            # The connection of the run locks may be idle. The setting is new in PostgreSQL 14.
+            "CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL "
+            "THEN set_config('idle_session_timeout', '0', false) END"
+        )
+
+    def connect(self) -> PostgresSession:
+        """Open a connection; the caller closes it.
+
+        Raises:
+            CheckpointStorageError: the server cannot be reached, or refuses.
+            CheckpointerConfigurationError: a pooler lends its sessions for single transactions.
+        """
+        session = self._open_session()
+        try:
+            # Before the settings, which would stay on a session that the pooler lends to others.
+            self._refuse_transaction_pooler(session)
+            session.run(self._settings)
+        except BaseException as error:
+            session.close()
+            if isinstance(error, (LostError, PostgresError)):
+                raise self.translate(error, "connect to") from error
+            raise
+        return session
+
+    def _open_session(self) -> PostgresSession:
+        try:
+            return connect(self._parameters)
+        except PostgresError as error:
+            reason = f"{describe_error(error)}; check the connection string, and that the server runs"
+            raise CheckpointStorageError(self.path, "connect to", OSError(errno.ECONNREFUSED, reason)) from None
+
+    def _refuse_transaction_pooler(self, session: PostgresSession) -> None:
+        """Refuse what would give each transaction another session: run locks and prepared statements need one."""
+        if self._keeps_sessions:
+            return
+        if lends_transactions(session, self._open_session):
+            raise CheckpointerConfigurationError(
+                f"{self.path}: a pooler lends the sessions of the server for single transactions, as PgBouncer does "
+                "with pool_mode=transaction; run locks need a session of their own: use pool_mode=session, or connect "
+                "to the server directly"
+            )
+        self._keeps_sessions = True
+
+    @contextmanager
+    def explained(self, operation: str) -> Iterator[None]:
+        """Raise what callers of the saver see, in place of an error before a commit."""
+        try:
+            yield
+        except LostError as error:
+            reason = f"the connection was lost ({error}); nothing was changed, try again"
+            raise ConnectionLostError(self.path, operation, reason) from error
+        except PostgresError as error:
+            raise self.translate(error, operation) from error
+
+    def translate(self, error: Exception, operation: str) -> Exception:
+        """Return the error that callers of the saver see for one of a session."""
+        if isinstance(error, LostError):
+            return CheckpointStorageError(self.path, operation, str(error))
+        return translate_error(error, self.path, operation, self.lock_timeout)
+
+
+class PostgresTables:
+    """The tables of one schema, which the first use creates.
+
+    Attributes:
+        names: their names.
+        are_known: whether this object has seen them.
+    """
+
+    def __init__(self, server: PostgresServer, schema: str) -> None:
+        self._server = server
+        self._schema = schema
+        self.names = TableNames(*(f"{quote_name(schema)}.{quote_name(name)}" for name in TableNames._fields))
+        self.are_known = False
+        self._mutex = threading.Lock()
+
+    def exist(self) -> bool:
+        """Return whether there are tables; nothing is created."""
+        with self._mutex:
+            if self.are_known:
+                return True
+            with self._connect() as session:
+                version = self._read_version(session)
+            # An older version counts: the first use migrates it.
+            self.are_known = is_current(version, self._server.path)
+        return version is not None
+
+    def create(self) -> None:
+        """Create or migrate the tables, unless that was done."""
+        with self._mutex:
+            if self.are_known:
+                return
+            with self._connect() as session:
+                if not is_current(self._read_version(session), self._server.path):
+                    self._migrate(session)
+            self.are_known = True
+
+    @contextmanager
+    def _connect(self) -> Iterator[PostgresSession]:
+        with closing(self._server.connect()) as session, self._server.explained("create tables in"):
+            try:
+                yield session
+            except PostgresError as error:
+                if get_state(error) != "42501":
+                    raise
+                reason = (
+                    f"{describe_error(error)}; the tables are missing or old: use graphkit once as a role that may "
+                    f"create them, then grant this role the use of the schema, its tables and its sequences"
+                )
+                missing = OSError(errno.EACCES, reason)
+                raise CheckpointStorageError(self._server.path, "create tables in", missing) from error
+
+    def _read_version(self, session: PostgresSession) -> int | None:
+        try:
+            ((version,),) = session.run(select_version(self.names))[0]
+        except PostgresError as error:
+            if get_state(error) in UNDEFINED:
+                return None
+            raise
+        return version  # type: ignore[no-any-return]
+
+    def _migrate(self, session: PostgresSession) -> None:
+        path = self._server.path
+        ((encoding,),) = session.run("SHOW server_encoding")[0]
+        if encoding != "UTF8":
+            reason = f"the encoding is {encoding}; create the database with ENCODING 'UTF8'"
+            raise CheckpointStorageError(path, "create tables in", reason)
+        session.run(BEGIN)
+        # One process at a time. Before the second one continues, the first has committed.
+        session.run("SELECT pg_advisory_xact_lock(?)", (self.make_advisory_key("schema"),))
+        # A session caches that a name does not exist, until it uses a table. A pooler may have lent this one before, so
+        # that nothing else lets it look again after it has waited for the lock.
+        ((has_schema, has_meta),) = session.run(
+            "SELECT count(*) > 0, to_regclass(?) IS NOT NULL FROM pg_catalog.pg_namespace WHERE nspname = ?",
+            (self.names.meta, self._schema),
+        )[0]
+        version = self._read_version(session) if has_meta else None
+        if not is_current(version, path):
+            if not has_schema:
+                session.run(f"CREATE SCHEMA {quote_name(self._schema)}")
+            migrate(session.run, version, self.names, POSTGRES)
+        session.commit()
+
+    def make_advisory_key(self, purpose: str) -> int:
+        """Return the key of an advisory lock, for one purpose in this schema."""
+        digest = blake2b(f"graphkit {self._schema} {purpose}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big", signed=True)
+
+
+def check_schema(schema: object) -> None:
+    """Check the name of a schema.
+
+    Raises:
+        CheckpointerConfigurationError: it is wrong.
+    """
+    if not isinstance(schema, str) or not schema or "\0" in schema or len(schema.encode()) > _LONGEST_NAME:
+        raise CheckpointerConfigurationError(
+            f"schema must be a name of 1 to {_LONGEST_NAME} bytes, not {schema!r}",
+        )
+    if schema.startswith("pg_"):
+        raise CheckpointerConfigurationError(f"schema must not begin with pg_, as {schema!r} does")
+
+
+# Poolers
+#
+# A server tells its client the number of its process when the client connects. A pooler, which does not know yet on
+# which process its client will work, makes up a number. So a wrong number tells of a pooler, but not of its mode:
+# PgBouncer says `pool_mode` to its administrators only.
+#
+# What tells the mode is a notification. A client that is idle and listens is notified only if it has the process for
+# itself: a pooler of transactions has taken the process back, and drops what arrives there. That the same process
+# serves two clients tells it at once, but they may also happen to get different ones, as where several poolers have
+# one address.
+
+
+def lends_transactions(session: PostgresSession, connect: Callable[[], PostgresSession]) -> bool:
+    """Return whether a pooler gives each transaction of a new connection any session of the server.
+
+    On a standby, which cannot notify, the answer may be False although a pooler does.
+
+    Args:
+        session: the connection.
+        connect: opens another one.
+
+    Raises:
+        LostError, psycopg.Error: a connection failed.
+    """
+    ((process, is_standby),) = session.run("SELECT pg_backend_pid(), pg_is_in_recovery()")[0]
+    if process == session.process:
+        return False
+    channel = f"graphkit_{os.urandom(8).hex()}"
+    if not is_standby:
+        session.run(f"LISTEN {channel}")
+    with closing(connect()) as other:
+        notify = "NULL" if is_standby else f"pg_notify('{channel}', '')"
+        ((other_process, _),) = other.run(f"SELECT pg_backend_pid(), {notify}")[0]
+    if other_process == process:
+        return True
+    return not is_standby and not _is_notified(session)
+
+
+def _is_notified(session: PostgresSession) -> bool:
+    deadline = monotonic() + _LONGEST_DELIVERY
+    poller = select.poll()
+    poller.register(session.fileno(), select.POLLIN)
+    while not session.take_notifications():
+        seconds = deadline - monotonic()
+        if seconds < 0:
+            return False
+        poller.poll(seconds * 1000)
+    return True

@@ -19,6 +19,7 @@ TABLES = (
     "langgraph_savers",
     "databases",
     "fan_out",
+    "maps",
     "commands",
     "overhead",
     "many_threads",

@@ -126,8 +126,7 @@ class Log(Generic[Medium]):
                 if self._take_in(change):
                     return True
                 was_removed = change is Change.REMOVED and self._has_no_end()
-            if self.frames.header is not None:
-                self.close()
+            self.close()  # also if it is closed: an exception may have stopped `close` in the middle
             is_live = self._open()
             self.is_known_absent = not self.is_open
         except BaseException as error:

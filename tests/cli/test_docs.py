@@ -48,7 +48,7 @@ def has_store_or_needs_none(name, context):
 
 
 def own(command):
-    return [param for param in command.params if param.name not in {"as_json", "debug", "key_file", "help"}]
+    return [param for param in command.params if param.name not in {"as_json", "debug", "no_pager", "key_file", "help"}]
 
 
 def test_every_command_of_the_page_exists_and_the_other_way_round():
@@ -127,6 +127,7 @@ def test_every_exit_code_of_an_error_is_in_the_table():
     [
         "--json",
         "--debug",
+        "--no-pager",
         "--key-file",
         "GRAPHKIT_KEYS",
         "--help",

@@ -112,7 +112,7 @@ def test_from_a_checkpoint_on(store):
 def test_a_table_at_a_terminal(store):
     done = graphkit("watch", store, "--limit", 4, terminal=True)
     last = done.out[done.out.rindex("THREAD") :].splitlines()
-    assert last[0].split() == ["THREAD", "STATUS", "NODE", "NEXT", "STEP", "LAST", "UPDATED"]
+    assert last[0].split() == ["THREAD", "STATUS", "NODE", "NEXT", "STEP", "UPDATED", "LAST"]
     rows = {line.split()[0]: line for line in last[1:] if "-" in line}
     assert set(rows) == {"order-17", "order-18", "import-a"}
     assert "interrupted" in rows["order-17"]

@@ -251,11 +251,9 @@ def _require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
 
 
 def _confirm(context: CliContext, question: str) -> bool:
-    if not context.is_terminal or not context.input.isatty():
+    if not context.can_ask:
         raise UsageError("cannot ask for confirmation without a terminal: pass --yes")
-    context.err.write(f"{question} [y/N] ")
-    context.err.flush()
-    return context.input.readline().strip().lower() in {"y", "yes"}
+    return context.ask(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
 
 
 @click.command("release", cls=Command)

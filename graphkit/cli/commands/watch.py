@@ -44,8 +44,8 @@ _COLUMNS: Final = (
     Column("node", "NODE"),
     Column("next", "NEXT"),
     Column("step", "STEP", "number"),
-    Column("told", "LAST", "text"),
     Column("time", "UPDATED", "age"),
+    Column("told", "LAST", "payload"),
 )
 
 
@@ -286,6 +286,6 @@ class _Screen:
             note = f"and {len(newest_first) - _MAX_ROWS} more"
         table = Table(_COLUMNS, newest_first[:_MAX_ROWS], empty="nothing has happened yet", note=note)
         page = io.StringIO()
-        context = dataclasses.replace(self._context, out=page, err=page, writers_above=[])
+        context = dataclasses.replace(self._context, out=page, err=page, height=None, writers_above=[])
         show(context, table)
         return RichText.from_ansi(page.getvalue())

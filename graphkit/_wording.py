@@ -1,4 +1,7 @@
-"""Words errors for people: those of user code, those of pydantic without its terms, and misspelt names."""
+"""Words errors for people: those of user code, those of pydantic without its terms, and misspelt names.
+
+Also says how wide a text is.
+"""
 
 from __future__ import annotations
 
@@ -133,3 +136,14 @@ def _problems_of(body: str) -> list[str]:
         message = simplify_message(line.strip())
         problems.append(f"{field}: {message}" if field else message)
     return problems
+
+
+def count_cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes: East Asian characters take two, accents none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    wide = sum(east_asian_width(letter) in {"F", "W"} for letter in text)
+    accents = sum(combining(letter) != 0 for letter in text)
+    return len(text) + wide - accents

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from graphkit._wording import count_cells
 from graphkit.cli.cells import format_cell, short_ids, short_names
 from graphkit.cli.values import escape, format_value, to_json, to_plain
 from graphkit.cli.views import Card, Column, Kind, Message, Table, Text, View
@@ -123,29 +124,18 @@ def _pad_column(context: CliContext, column: Column, texts: Sequence[str]) -> li
     lines = (column.title, *texts)
     plain = _DIM if column.kind in _SECONDARY_KINDS else None
     styles = (_BOLD, *(_COLOURS.get(text, plain) for text in texts))
-    width = max(map(_count_cells, lines))
+    width = max(map(count_cells, lines))
     is_right_aligned = context.is_pretty and column.kind in _RIGHT_ALIGNED
 
     padded: list[str] = []
     for text, style in zip(lines, styles, strict=True):
         shown = _paint(context, text, style)
-        gap = " " * (width - _count_cells(text))
+        gap = " " * (width - count_cells(text))
         if is_right_aligned:
             padded.append(gap + shown)
         else:
             padded.append(shown + gap)
     return padded
-
-
-def _count_cells(text: str) -> int:
-    """Return how many columns of a terminal a text takes: East Asian characters take two, accents none."""
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width
-
-    wide = sum(east_asian_width(letter) in {"F", "W"} for letter in text)
-    accents = sum(combining(letter) != 0 for letter in text)
-    return len(text) + wide - accents
 
 
 def _card_lines(context: CliContext, card: Card) -> Iterator[str]:
@@ -219,7 +209,7 @@ class _FittedColumn:
 
     @cached_property
     def natural_width(self) -> int:
-        return max(map(_count_cells, (self.column.title, *self.texts)))
+        return max(map(count_cells, (self.column.title, *self.texts)))
 
 
 def fit_table(
@@ -315,11 +305,11 @@ def format_tree(value: Any, width: int | None) -> Iterator[str]:
 
 def cut(line: str, width: int | None) -> str:
     """Return a line that takes at most `width` columns; its end is an ellipsis if it was longer."""
-    if width is None or _count_cells(line) <= width:
+    if width is None or count_cells(line) <= width:
         return line
     # Characters of two columns: the first cut may have kept too much.
     kept = line[: width - 1]
-    while _count_cells(kept) >= width:
+    while count_cells(kept) >= width:
         kept = kept[:-1]
     return f"{kept}…"
 

@@ -183,6 +183,10 @@ def test_the_graph_with_the_path_taken(tmp_path, shop):
     assert "the graph has changed" in changed.err
     assert graphkit("graph", "--app", shop).out.startswith("---\ntitle: Graph Diagram")
     assert graphkit("graph", tmp_path / "runs").code == 2
+    drawn = graphkit("graph", tmp_path / "runs", "t", "--app", shop, terminal=True).out
+    assert "┃ ▶ approve ┃" in drawn
+    assert drawn == graphkit("graph", tmp_path / "runs", "t", "--app", shop, "--format", "text").out
+    assert "┃ ▶ approve ┃" in graphkit("graph", tmp_path / "runs", "t", terminal=True).out  # the path alone
 
 
 def test_an_older_line_is_the_path_to_its_end(saver, store):

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
+from textwrap import wrap
 from typing import Any, Final, Self, TextIO, final
 
 from graphkit.cli.stores import hide_passwords
@@ -175,8 +176,13 @@ class CliContext:
             raise UsageError(f"standard input is not {error.encoding} text") from error
 
     def warn(self, text: str) -> None:
-        """Write a line to standard error; above the lines that are being redrawn, if any."""
+        """Write a line to standard error; above the lines that are being redrawn, if any.
+
+        At a terminal a long line is broken between words.
+        """
         text = hide_passwords(text, self.passwords)
+        if self.err.isatty() and "\n" not in text:
+            text = "\n  ".join(wrap(text, self.width - 2, break_long_words=False, break_on_hyphens=False))
         if self.writers_above:
             self.writers_above[-1](text)
             return

@@ -8,88 +8,88 @@ may change. `savers` contains the savers, `graphkit.abc` the contract for furthe
 from typing import TYPE_CHECKING, Any, Final
 
 from graphkit._public_names import set_public_module
-from graphkit._records.checkpoint import Checkpoint as Checkpoint, Tag as Tag
+from graphkit._records.checkpoint import Checkpoint, Tag
 from graphkit._records.config import (
-    END as END,
-    START as START,
-    RunnableConfig as RunnableConfig,
-    StreamMode as StreamMode,
+    END,
+    START,
+    RunnableConfig,
+    StreamMode,
 )
 from graphkit._records.context import (
-    GraphInterrupt as GraphInterrupt,
-    GraphInterruptException as GraphInterruptException,
-    interrupt as interrupt,
+    GraphInterrupt,
+    GraphInterruptException,
+    interrupt,
 )
 from graphkit._records.output import (
-    CheckpointInfo as CheckpointInfo,
-    Command as Command,
-    GraphInput as GraphInput,
-    GraphResume as GraphResume,
-    HistorySummary as HistorySummary,
-    InterruptableAction as InterruptableAction,
-    InterruptionMetadata as InterruptionMetadata,
-    MapProgress as MapProgress,
-    NodeOutput as NodeOutput,
-    StateSnapshot as StateSnapshot,
-    StreamingOutput as StreamingOutput,
-    WaitingInterrupt as WaitingInterrupt,
+    CheckpointInfo,
+    Command,
+    GraphInput,
+    GraphResume,
+    HistorySummary,
+    InterruptableAction,
+    InterruptionMetadata,
+    MapProgress,
+    NodeOutput,
+    StateSnapshot,
+    StreamingOutput,
+    WaitingInterrupt,
 )
-from graphkit._saver.base import BaseCheckpointSaver as BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions as HasVersions
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import HasVersions
 from graphkit._values.channels import (
-    REMOVE as REMOVE,
-    RESET as RESET,
-    AppenderChannel as AppenderChannel,
-    Channel as Channel,
-    Channels as Channels,
-    Reducer as Reducer,
-    RemoveByHash as RemoveByHash,
-    RemoveIdentifier as RemoveIdentifier,
-    ReplaceAllWith as ReplaceAllWith,
+    REMOVE,
+    RESET,
+    AppenderChannel,
+    Channel,
+    Channels,
+    Reducer,
+    RemoveByHash,
+    RemoveIdentifier,
+    ReplaceAllWith,
 )
 from graphkit._values.state import (
-    AgentState as AgentState,
-    MapFailure as MapFailure,
-    MessagesState as MessagesState,
-    StateSerializer as StateSerializer,
+    AgentState,
+    MapFailure,
+    MessagesState,
+    StateSerializer,
 )
 from graphkit.errors import (
-    AccessDeniedError as AccessDeniedError,
-    AgentConfigurationError as AgentConfigurationError,
-    AgentFileNotFoundError as AgentFileNotFoundError,
-    AgentFileSyntaxError as AgentFileSyntaxError,
-    CheckpointConflictError as CheckpointConflictError,
-    CheckpointCorruptionError as CheckpointCorruptionError,
-    CheckpointerConfigurationError as CheckpointerConfigurationError,
-    CheckpointerError as CheckpointerError,
-    CheckpointFormatError as CheckpointFormatError,
-    CheckpointKeyError as CheckpointKeyError,
-    CheckpointNotFoundError as CheckpointNotFoundError,
-    CheckpointSerializationError as CheckpointSerializationError,
-    CheckpointStorageError as CheckpointStorageError,
-    DefaultThreadWarning as DefaultThreadWarning,
-    GraphKitError as GraphKitError,
-    GraphRunnerError as GraphRunnerError,
-    GraphRunnerException as GraphRunnerException,
-    GraphStateError as GraphStateError,
-    GraphStateException as GraphStateException,
-    MaxIterationsError as MaxIterationsError,
-    McpServerError as McpServerError,
-    McpToolError as McpToolError,
-    MissingDependencyError as MissingDependencyError,
-    ModelError as ModelError,
-    NodeExecutionError as NodeExecutionError,
-    ThreadBusyError as ThreadBusyError,
-    ToolError as ToolError,
+    AccessDeniedError,
+    AgentConfigurationError,
+    AgentFileNotFoundError,
+    AgentFileSyntaxError,
+    CheckpointConflictError,
+    CheckpointCorruptionError,
+    CheckpointerConfigurationError,
+    CheckpointerError,
+    CheckpointFormatError,
+    CheckpointKeyError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    CheckpointStorageError,
+    DefaultThreadWarning,
+    GraphKitError,
+    GraphRunnerError,
+    GraphRunnerException,
+    GraphStateError,
+    GraphStateException,
+    MaxIterationsError,
+    McpServerError,
+    McpToolError,
+    MissingDependencyError,
+    ModelError,
+    NodeExecutionError,
+    ThreadBusyError,
+    ToolError,
 )
 
 if TYPE_CHECKING:
-    from graphkit._build.state_graph import MessagesStateGraph as MessagesStateGraph, StateGraph as StateGraph
-    from graphkit._compiled import CompiledGraph as CompiledGraph
-    from graphkit._diagram.render import GraphRepresentation as GraphRepresentation
-    from graphkit._plan.compile_config import CompileConfig as CompileConfig
-    from graphkit._plan.events import Event as Event, Observer as Observer
-    from graphkit._plan.retry import RetryPolicy as RetryPolicy
+    from graphkit._build.state_graph import MessagesStateGraph, StateGraph
+    from graphkit._compiled import CompiledGraph
+    from graphkit._diagram import GraphRepresentation
+    from graphkit._plan.compile_config import CompileConfig
+    from graphkit._plan.events import Event, Observer
+    from graphkit._plan.retry import RetryPolicy
 
 __version__ = "0.1.0"
 
@@ -171,7 +171,7 @@ _LAZY: Final = {
     "CompileConfig": "graphkit._plan.compile_config",
     "CompiledGraph": "graphkit._compiled",
     "Event": "graphkit._plan.events",
-    "GraphRepresentation": "graphkit._diagram.render",
+    "GraphRepresentation": "graphkit._diagram",
     "MessagesStateGraph": "graphkit._build.state_graph",
     "Observer": "graphkit._plan.events",
     "RetryPolicy": "graphkit._plan.retry",

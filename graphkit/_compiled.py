@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Generic, Literal, NoReturn, TypeAlias, TypedDict, Unpack, cast, final, overload
 from weakref import WeakValueDictionary
 
-from graphkit._diagram.render import GraphRepresentation, draw
+from graphkit._diagram import GraphRepresentation, draw
 from graphkit._engine.driver import Driver
 from graphkit._engine.history import RunHistory, checkpoint_not_found
 from graphkit._engine.loop import Run
@@ -22,10 +22,10 @@ from graphkit._engine.reporter import RunReporter
 from graphkit._engine.state import RunState
 from graphkit._engine.streams import STEP_MODES, aselect_items, select_items
 from graphkit._engine.update import Update
-from graphkit._java_names import JavaNames
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.schema import StateSchema
 from graphkit._plan.topology import Topology
+from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
@@ -172,7 +172,11 @@ class CompiledGraph(JavaNames, Generic[StateT]):
                 what nodes dispatch and yield while they run, and the run goes on in a thread of its
                 own. A list of modes yields pairs of a mode and its item.
         """
-        self._refuse_async()
+        if self.topology.asynchronous:
+            names = ", ".join(map(repr, self.topology.asynchronous))
+            raise GraphRunnerError(
+                f"the graph has asynchronous nodes or edges ({names}): run it with astream or ainvoke"
+            )
         config = _with_stream_mode(config, stream_mode)
         run = self._make_run(input, config, options)
         outputs = Driver(run, active_runs=self._running).drive(run.steps())
@@ -387,19 +391,26 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         return await self.ainvoke(None, config)
 
     async def astate_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
-        """As `state_of`."""
+        """As `state_of`; the interrupts are read before it returns."""
         config = RunnableConfig.of(config)
         checkpoint = await self._find_history(config).saver.aget(config)
         if checkpoint is None:
             return None
-        return self._make_snapshot(config, checkpoint)
+        snapshot = self._make_snapshot(config, checkpoint)
+        # `get` has loaded the state. The interrupts would be read on first use, on the event loop.
+        await run_in_thread(getattr, snapshot, "interrupts")
+        return snapshot
 
     async def aget_state(self, config: ConfigLike = None) -> StateSnapshot[StateT]:
         """As `get_state`."""
         return _require_snapshot(await self.astate_of(config), config)
 
     async def aget_state_history(self, config: ConfigLike = None) -> Sequence[StateSnapshot[StateT]]:
-        """As `get_state_history`."""
+        """As `get_state_history`.
+
+        A snapshot reads its state and its interrupts on first use, which may block the event loop;
+        `await aget_state(snapshot.config)` reads them in a thread.
+        """
         config = RunnableConfig.of(config)
         checkpoints = await self._find_history(config).saver.alist(config)
         return [self._make_snapshot(config, checkpoint) for checkpoint in checkpoints]
@@ -524,13 +535,6 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             if latest is not None:
                 found += [interrupt for interrupt in latest.interrupts if interrupt.id in nested]
         return found
-
-    def _refuse_async(self) -> None:
-        if self.topology.asynchronous:
-            names = ", ".join(map(repr, self.topology.asynchronous))
-            raise GraphRunnerError(
-                f"the graph has asynchronous nodes or edges ({names}): run it with astream or ainvoke"
-            )
 
     # Java names
     invokeFinal = invoke_final

@@ -1,4 +1,4 @@
-"""Gives public classes and functions their public path: `graphkit.Checkpoint`."""
+"""The names of public classes: their path, such as `graphkit.Checkpoint`, and Java's spellings."""
 
 from __future__ import annotations
 
@@ -53,3 +53,34 @@ def _bind_annotations(cls: type) -> None:
         annotations[name] = ForwardRef(text, is_argument=False, module=cls.__module__, is_class=True)
         if name in fields:
             fields[name].type = annotations[name]
+
+
+def snake_to_camel(name: str) -> str:
+    """Convert `add_conditional_edges` to `addConditionalEdges`."""
+    first, *rest = name.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in rest)
+
+
+class JavaNames:
+    """Makes the two spellings of a method one method, even if a subclass overrides one of them.
+
+    A class that mixes this in writes each alias as a plain line, such as
+    `getStateHistory = get_state_history`, because editors and type checkers read them. When a
+    subclass overrides one spelling, the other is bound to the same function.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in cls.__mro__[1:]:
+            for name in list(vars(base)):
+                is_public = not name.startswith("_") and "_" in name.strip("_")
+                camel = snake_to_camel(name)
+                if not is_public or camel not in vars(base):
+                    continue
+                own = vars(cls)
+                if name in own and camel not in own:
+                    setattr(cls, camel, own[name])
+                elif camel in own and name not in own:
+                    setattr(cls, name, own[camel])

@@ -115,27 +115,19 @@ def simplify_text(text: str) -> str:
         return text
     before = text[: head.start()]
     body = _LINK.sub("", text[head.end() :])
-    problems = _problems_of(_DETAILS.sub("", body))
-    if not problems:
-        return text
-    sentence = "; ".join(problems)
-    return f"{before}{head[1]}: {sentence}"
-
-
-def _problems_of(body: str) -> list[str]:
-    """Return each problem as "field: message".
-
-    pydantic writes the field on one line, and the message, indented, on the next.
-    """
+    # pydantic writes the field on one line, and the message, indented, on the next.
     problems: list[str] = []
     field = ""
-    for line in body.splitlines():
+    for line in _DETAILS.sub("", body).splitlines():
         if not line.startswith("  "):
             field = line.strip()
             continue
         message = simplify_message(line.strip())
         problems.append(f"{field}: {message}" if field else message)
-    return problems
+    if not problems:
+        return text
+    sentence = "; ".join(problems)
+    return f"{before}{head[1]}: {sentence}"
 
 
 def count_cells(text: str) -> int:

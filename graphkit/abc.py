@@ -6,67 +6,41 @@ bytes, and `graphkit.values` the read-only values of a state. docs/writing-a-sav
 
 from typing import TYPE_CHECKING, Any
 
-from graphkit._public_names import (
-    set_public_module as set_public_module,
-)
-from graphkit._records.config import (
-    ConfigLike as ConfigLike,
-)
-from graphkit._records.output import (
-    InterruptableAction as InterruptableAction,
-    InterruptibleAction as InterruptibleAction,
-)
-from graphkit._saver.arguments import (
-    ThreadLike as ThreadLike,
-)
-from graphkit._saver.base import (
-    BaseCheckpointSaver as BaseCheckpointSaver,
-)
+from graphkit._public_names import set_public_module
+from graphkit._records.config import ConfigLike, ThreadLike
+from graphkit._records.output import InterruptableAction, InterruptibleAction
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import (
-    HasBaseDirectory as HasBaseDirectory,
-    Progress as Progress,
-    SupportsClose as SupportsClose,
-    SupportsCompact as SupportsCompact,
-    SupportsDeleteIdle as SupportsDeleteIdle,
-    SupportsExists as SupportsExists,
-    SupportsFlush as SupportsFlush,
-    SupportsRemove as SupportsRemove,
-    SupportsRepair as SupportsRepair,
-    SupportsReplay as SupportsReplay,
-    SupportsRotate as SupportsRotate,
-    SupportsVerify as SupportsVerify,
+    HasBaseDirectory,
+    HasVersions,
+    Progress,
+    SupportsClose,
+    SupportsCompact,
+    SupportsDeleteIdle,
+    SupportsExists,
+    SupportsFlush,
+    SupportsRemove,
+    SupportsRepair,
+    SupportsReplay,
+    SupportsRotate,
+    SupportsVerify,
 )
-from graphkit._saver.retention import (
-    RetentionOptions as RetentionOptions,
-)
-from graphkit._saver.versions import (
-    HasVersions as HasVersions,
-)
-from graphkit._saver.watch import (
-    Change as Change,
-    ChangeKind as ChangeKind,
-    Watch as Watch,
-)
-from graphkit._values.channels import (
-    Channel as Channel,
-    Reducer as Reducer,
-    RemoveIdentifier as RemoveIdentifier,
-)
-from graphkit._values.state import (
-    StateSerializer as StateSerializer,
-)
+from graphkit._saver.retention import RetentionOptions
+from graphkit._saver.watch import Change, ChangeKind, Watch
+from graphkit._values.channels import Channel, Reducer, RemoveIdentifier
+from graphkit._values.state import StateSerializer
 
 if TYPE_CHECKING:
     from graphkit._saver.reports import (
-        FileRepair as FileRepair,
-        FileReport as FileReport,
-        FileState as FileState,
-        LostCheckpoint as LostCheckpoint,
-        RepairReport as RepairReport,
-        RotationReport as RotationReport,
-        ThreadReport as ThreadReport,
-        Unfinished as Unfinished,
-        VerifyReport as VerifyReport,
+        FileRepair,
+        FileReport,
+        FileState,
+        LostCheckpoint,
+        RepairReport,
+        RotationReport,
+        ThreadReport,
+        Unfinished,
+        VerifyReport,
     )
 
 __all__ = [

@@ -10,13 +10,13 @@ This module is provisional until 1.0: its names may change between minor version
 
 from graphkit._public_names import set_public_module
 from graphkit._values.codec import (
-    ApplicationType as ApplicationType,
-    Codec as Codec,
-    FieldsError as FieldsError,
-    MalformedDataError as MalformedDataError,
-    find_class as find_class,
-    get_module_name as get_module_name,
-    is_renamed as is_renamed,
+    ApplicationType,
+    Codec,
+    FieldsError,
+    MalformedDataError,
+    find_class,
+    get_module_name,
+    is_renamed,
 )
 
 __all__ = [

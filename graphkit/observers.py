@@ -5,22 +5,16 @@
 `EVENTS` lists the types of the events that observers receive.
 """
 
-from graphkit._plan.events import (
-    EVENTS as EVENTS,
-    Event as Event,
-    EventType as EventType,
-    Level as Level,
-    Observer as Observer,
-)
+from graphkit._plan.events import EVENTS, Event, EventType, Level, Observer
 from graphkit._plan.observers import (
-    LoggingObserver as LoggingObserver,
-    Metrics as Metrics,
-    MultiObserver as MultiObserver,
-    NoOpObserver as NoOpObserver,
-    filtered as filtered,
-    get_observer as get_observer,
-    observers_of as observers_of,
-    register_observer as register_observer,
+    LoggingObserver,
+    Metrics,
+    MultiObserver,
+    NoOpObserver,
+    filtered,
+    get_observer,
+    observers_of,
+    register_observer,
 )
 from graphkit._public_names import set_public_module
 

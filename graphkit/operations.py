@@ -25,13 +25,12 @@ from typing import Any, Final, final
 from graphkit._engine.history import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
 from graphkit._engine.update_codec import pack_if_marked
 from graphkit._records.checkpoint import Checkpoint, generate_id
-from graphkit._records.config import ConfigLike, RunnableConfig
+from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
-from graphkit._saver.arguments import ThreadLike, resolve_thread_id
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
 from graphkit._saver.langgraph_writes import MADE_BY
+from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import (
     ANSWER,
     INTERRUPT,

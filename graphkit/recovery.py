@@ -14,13 +14,12 @@ from typing import Any, Final
 from graphkit._compiled import CompiledGraph
 from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import Checkpoint
-from graphkit._records.config import RunnableConfig
+from graphkit._records.config import RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.output import GraphResume
-from graphkit._saver.arguments import ThreadLike, resolve_thread_id
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import SupportsRepair
-from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.incomplete import StoredCheckpoint
+from graphkit._saver.status import public_metadata
 from graphkit._to_thread import run_in_thread
 from graphkit._values.state import StateT
 from graphkit.errors import CheckpointCorruptionError, CheckpointerConfigurationError, CheckpointNotFoundError
@@ -110,8 +109,19 @@ def _restore_last_good(saver: BaseCheckpointSaver, thread: ThreadLike) -> None:
         has_latest = saver.get(config) is not None
     except CheckpointCorruptionError:
         has_latest = False
-    if not has_latest:
-        _append_copy(saver, config, checkpoint)
+    if has_latest:
+        return
+    # A copy with the pending writes, appended after the damage. Nothing is removed.
+    copy = Checkpoint(
+        node_id=checkpoint.node_id,
+        next_node_id=checkpoint.next_node_id,
+        state=checkpoint.state,
+        parent_id=checkpoint.id,
+        metadata=public_metadata(checkpoint.metadata),
+    )
+    writes = saver.get_writes(config.with_check_point_id(checkpoint.id))
+    with saver.run_lock(config):
+        StoredCheckpoint(copy, writes=writes).put(saver, config)
 
 
 def _read(saver: BaseCheckpointSaver, config: RunnableConfig) -> Checkpoint | None:
@@ -145,20 +155,6 @@ def _find_before_damage(
             )
             return checkpoint
     raise damage
-
-
-def _append_copy(saver: BaseCheckpointSaver, config: RunnableConfig, checkpoint: Checkpoint) -> None:
-    """Append a copy of a checkpoint, with its pending writes, after the damage. Removes nothing."""
-    copy = Checkpoint(
-        node_id=checkpoint.node_id,
-        next_node_id=checkpoint.next_node_id,
-        state=checkpoint.state,
-        parent_id=checkpoint.id,
-        metadata=public_metadata(checkpoint.metadata),
-    )
-    writes = saver.get_writes(config.with_check_point_id(checkpoint.id))
-    with saver.run_lock(config):
-        StoredCheckpoint(copy, writes=writes).put(saver, config)
 
 
 set_public_module(globals(), __name__)

@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from threading import Lock
 from typing import Any, Final
 
-from graphkit._named_registry import NamedRegistry
+from graphkit._options import NamedRegistry
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -175,8 +175,12 @@ def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: 
     except ValueError:  # a builtin without a signature
         return
     known = ", ".join(signature.parameters) or "none"
+    parameters = signature.parameters.values()
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    kinds = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    options = {parameter.name for parameter in parameters if parameter.kind in kinds}
     for option in keywords:
-        if not _takes(signature, option):
+        if not takes_any and option not in options:
             raise CheckpointerConfigurationError(
                 f"{option} is not an option of the saver {name!r}; its options are {known} (path= is the first of them)"
             )
@@ -188,21 +192,9 @@ def _check_options(name: str, factory: Factory, arguments: list[Any], keywords: 
         ) from error
 
 
-def _takes(signature: inspect.Signature, option: str) -> bool:
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            return True
-        has_keyword = parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
-        if has_keyword and parameter.name == option:
-            return True
-    return False
-
-
-def _load_entry_points() -> Mapping[str, Factory | EntryPoint]:
-    return {point.name: point for point in entry_points(group="graphkit.savers")}
-
-
-_SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry("saver", _load_entry_points)
+_SAVERS: Final[NamedRegistry[Factory | EntryPoint]] = NamedRegistry(
+    "saver", lambda: {point.name: point for point in entry_points(group="graphkit.savers")}
+)
 _STORES: Final[NamedRegistry[BaseCheckpointSaver | Factory | EntryPoint]] = NamedRegistry(
     "checkpoint store", _SAVERS.known
 )

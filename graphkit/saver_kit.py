@@ -6,62 +6,27 @@ and calls in threads: what the savers of graphkit use themselves.
 This module is provisional until 1.0: its names may change between minor versions.
 """
 
-from graphkit._public_names import (
-    set_public_module as set_public_module,
-)
-from graphkit._records.checkpoint import (
-    generate_id as generate_id,
-)
-from graphkit._saver.arguments import (
-    check_limit as check_limit,
-    resolve_thread_id as resolve_thread_id,
-)
-from graphkit._saver.checkpoint_info import (
-    make_checkpoint_info as make_checkpoint_info,
-)
-from graphkit._saver.failed_threads import (
-    FailedThreads as FailedThreads,
-    is_out_of_resources as is_out_of_resources,
-)
-from graphkit._saver.incomplete import (
-    IncomingThread as IncomingThread,
-    check_complete as check_complete,
-    check_copy as check_copy,
-    copy_thread as copy_thread,
-    read_history as read_history,
-)
-from graphkit._saver.langgraph_writes import (
-    LANGGRAPH as LANGGRAPH,
-    MADE_BY as MADE_BY,
-    WRITE as LANGGRAPH_WRITE,
-)
-from graphkit._saver.retention import (
-    Retention as Retention,
-)
-from graphkit._saver.run_lock import (
-    get_held_run_locks as get_held_run_locks,
-)
-from graphkit._saver.status import (
-    with_status as with_status,
-    with_status_when_stored as with_status_when_stored,
-)
-from graphkit._saver.watch import (
-    is_namespace_inside as is_namespace_inside,
-)
+from graphkit._public_names import set_public_module
+from graphkit._records.checkpoint import generate_id
+from graphkit._records.config import check_limit, resolve_thread_id
+from graphkit._saver.failed_threads import FailedThreads, is_out_of_resources
+from graphkit._saver.incomplete import IncomingThread, check_complete, check_copy, copy_thread, read_history
+from graphkit._saver.langgraph_writes import LANGGRAPH, MADE_BY, WRITE as LANGGRAPH_WRITE
+from graphkit._saver.retention import Retention
+from graphkit._saver.run_lock import get_held_run_locks
+from graphkit._saver.status import make_checkpoint_info, with_status, with_status_when_stored
+from graphkit._saver.watch import is_namespace_inside, iter_changes
 from graphkit._saver.writes import (
-    LatestCheckpoint as LatestCheckpoint,
-    check_tags as check_tags,
-    check_writes as check_writes,
-    derive_status as derive_status,
-    derive_stop as derive_stop,
-    find_failure as find_failure,
-    find_waiting_interrupts as find_waiting_interrupts,
-    is_incomplete as is_incomplete,
-    iter_changes as iter_changes,
+    LatestCheckpoint,
+    check_tags,
+    check_writes,
+    derive_status,
+    derive_stop,
+    find_failure,
+    find_waiting_interrupts,
+    is_incomplete,
 )
-from graphkit._to_thread import (
-    run_in_thread as run_in_thread,
-)
+from graphkit._to_thread import run_in_thread
 
 __all__ = [
     "LANGGRAPH",

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.failed_threads import FailedThreads
 from graphkit._saver.incomplete import refuse_incomplete
-from graphkit._saver.versions import HasVersions
 from graphkit._transfer.copying import CopyCounts, ThreadCopier
 from graphkit._transfer.importing import ThreadImporter
 from graphkit._transfer.lines import FORMAT, Form, LineReader

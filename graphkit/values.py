@@ -7,17 +7,8 @@ This module is provisional until 1.0: its names may change between minor version
 """
 
 from graphkit._public_names import set_public_module
-from graphkit._values.frozen import (
-    PLAIN as PLAIN,
-    PRIVATE as PRIVATE,
-    VALUE as VALUE,
-    FrozenDict as FrozenDict,
-    FrozenList as FrozenList,
-    freeze as freeze,
-    kind_of as kind_of,
-    private_copy as private_copy,
-)
-from graphkit._values.state import REMOVED as REMOVED, SET as SET, Changes as Changes
+from graphkit._values.frozen import PLAIN, PRIVATE, VALUE, FrozenDict, FrozenList, freeze, kind_of, private_copy
+from graphkit._values.state import REMOVED, SET, Changes
 
 __all__ = [
     "PLAIN",

@@ -8,16 +8,16 @@ without a checkpoint runs again after a crash.
 """
 
 from graphkit._plan.checkpoint_when import (
-    Predicate as Predicate,
-    Step as Step,
-    When as When,
-    after as after,
-    all_of as all_of,
-    any_of as any_of,
-    before as before,
-    changed_more_than as changed_more_than,
-    not_of as not_of,
-    slower_than as slower_than,
+    Predicate,
+    Step,
+    When,
+    after,
+    all_of,
+    any_of,
+    before,
+    changed_more_than,
+    not_of,
+    slower_than,
 )
 from graphkit._public_names import set_public_module
 

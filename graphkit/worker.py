@@ -26,7 +26,7 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.run_lock import get_held_run_locks
-from graphkit._saver.watch import Change, Watch
+from graphkit._saver.watch import Watch
 from graphkit._saver.writes import ANSWER, UPDATE
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 
@@ -137,7 +137,9 @@ class Worker:
         has_more = True
         with self.saver.watch(latest=True, interval=self._interval) as self._changes:
             while not self._stopping.is_set():
-                thread = self._next_due_thread()
+                now = monotonic()
+                due = (thread for thread, candidate in self._candidates.items() if candidate.due <= now)
+                thread = next(due, None)
                 if thread is not None:
                     count += self._serve(thread)
                 elif has_more:
@@ -145,7 +147,9 @@ class Worker:
                 elif once:
                     break
                 else:
-                    has_more = self._read_changes(self._changes, self._seconds_until_due())
+                    soonest = min((candidate.due for candidate in self._candidates.values()), default=_NEVER)
+                    timeout = None if soonest == _NEVER else max(0.0, soonest - now)
+                    has_more = self._read_changes(self._changes, timeout)
         return count
 
     def stop(self) -> None:
@@ -161,20 +165,6 @@ class Worker:
 
     # Which threads there are to serve
 
-    def _next_due_thread(self) -> str | None:
-        now = monotonic()
-        for thread, candidate in self._candidates.items():
-            if candidate.due <= now:
-                return thread
-        return None
-
-    def _seconds_until_due(self) -> float | None:
-        """Return how many seconds remain until a candidate is due; None if there is none."""
-        soonest = min((candidate.due for candidate in self._candidates.values()), default=_NEVER)
-        if soonest == _NEVER:
-            return None
-        return max(0.0, soonest - monotonic())
-
     def _read_changes(self, changes: Watch, timeout: float | None) -> bool:
         """Wait for a change, then handle all that are there, at most one batch.
 
@@ -184,17 +174,14 @@ class Worker:
             change = changes.get(timeout)
             if change is None:
                 return False
-            self._handle_change(change)
+            if change.kind == "answer":
+                self._candidates[change.thread_id] = _Candidate()
+            elif change.kind == "idle":
+                self._handle_idle(change.thread_id)
+            elif not change.checkpoint_ns:
+                self._handle_status(change.thread_id, change.checkpoint)
             timeout = 0.0
         return True
-
-    def _handle_change(self, change: Change) -> None:
-        if change.kind == "answer":
-            self._candidates[change.thread_id] = _Candidate()
-        elif change.kind == "idle":
-            self._handle_idle(change.thread_id)
-        elif not change.checkpoint_ns:
-            self._handle_status(change.thread_id, change.checkpoint)
 
     def _handle_status(self, thread: str, info: CheckpointInfo | None) -> None:
         if info is None or not self._is_served(info.status):
@@ -244,18 +231,16 @@ class Worker:
             self._postpone(config.thread, candidate, candidate.retry_at)
             return False
         if latest.status == "finished":
-            return self._needs_finalizing(self.saver.get_writes(config.with_check_point_id(latest.id)))
+            # A run that stopped after its last node may have yet to act on an answer.
+            options = self.app.compile_config
+            clears_thread = options.release_thread or not options.preserve
+            writes = self.saver.get_writes(config.with_check_point_id(latest.id))
+            answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
+            return any(value or clears_thread for value in answers)
         return self._is_served(latest.status)
 
     def _find_latest(self, config: RunnableConfig) -> CheckpointInfo | None:
         return next(iter(self.saver.recent(config, limit=1)), None)
-
-    def _needs_finalizing(self, writes: Mapping[str, Any]) -> bool:
-        """Return whether a run that stopped after its last node has yet to act on an answer."""
-        options = self.app.compile_config
-        clears_thread = options.release_thread or not options.preserve
-        answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
-        return any(value or clears_thread for value in answers)
 
     # Serving a thread
 
@@ -300,19 +285,21 @@ class Worker:
         context = NodeContext("", (), get_held_run_locks() | {own_lock})
         token = CURRENT_NODE_CONTEXT.set(context)
         try:
-            run = self._run_async if self.app.topology.asynchronous else self._run
-            last = run(config)
+            if self.app.topology.asynchronous:
+                last = self._run_async(config)
+            else:
+                last = None
+                for last in self.app.stream(None, config):
+                    self._report(config, last)
         finally:
             CURRENT_NODE_CONTEXT.reset(token)
         if self._stopping.is_set() and isinstance(last, InterruptionMetadata):
-            self._hand_over(config, last)
+            # Answer the interrupts that only this worker's stop caused, so that another can resume.
+            paused = {stop.id for stop in last.interrupts if stop.metadata.get("reason") == "pause"}
+            for waiting in self.saver.interrupts(config):
+                if waiting.id in paused:
+                    operations.answer(self.saver, config, None, interrupt=waiting.id)
         _LOG.info("thread %r: %s", config.thread, last)
-
-    def _run(self, config: RunnableConfig) -> NodeOutput | None:
-        last = None
-        for last in self.app.stream(None, config):
-            self._report(config, last)
-        return last
 
     def _run_async(self, config: RunnableConfig) -> NodeOutput | None:
         import asyncio
@@ -331,13 +318,6 @@ class Worker:
         if self._stopping.is_set():  # perhaps since before this run could be paused
             self.app.pause(config)
 
-    def _hand_over(self, config: RunnableConfig, last: InterruptionMetadata) -> None:
-        """Answer the interrupts that only this worker's stop caused, so that another can resume."""
-        paused = {stop.id for stop in last.interrupts if stop.metadata.get("reason") == "pause"}
-        for waiting in self.saver.interrupts(config):
-            if waiting.id in paused:
-                operations.answer(self.saver, config, None, interrupt=waiting.id)
-
     def _handle_failure(self, config: RunnableConfig, candidate: _Candidate, error: Exception) -> None:
         """Postpone a thread that failed or cannot be read, or leave it until it changes."""
         checkpoint_id, is_recorded = self._find_failure(config)
@@ -349,7 +329,10 @@ class Worker:
         if is_recorded and not self._resumes_failed:
             outcome = "it waits for a human"
         else:
-            delay = self._retry_delay(error, candidate.failures)
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            delay = _NEVER
+            if self._retry.retries(cause, candidate.failures):
+                delay = self._retry.delay_after(candidate.failures)
             self._postpone(config.thread, candidate, monotonic() + delay)
             outcome = f"the next attempt is in {delay:.3g} s"
             if delay == _NEVER:
@@ -366,11 +349,3 @@ class Worker:
             if latest is not None:
                 return latest.id, latest.status == "failed"
         return None, False
-
-    def _retry_delay(self, error: Exception, failures: int) -> float:
-        cause = error.__cause__
-        if not isinstance(cause, Exception):
-            cause = error
-        if not self._retry.retries(cause, failures):
-            return _NEVER
-        return self._retry.delay_after(failures)

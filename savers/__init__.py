@@ -7,11 +7,10 @@ from graphkit.saver_kit import set_public_module
 if TYPE_CHECKING:
     from savers._compression import Compression as Compression
     from savers._filesystem import FileSystemSaver as FileSystemSaver
-    from savers._memory import MemorySaver as MemorySaver
+    from savers._memory import MemorySaver as MemorySaver, VersionedMemorySaver as VersionedMemorySaver
     from savers._objects.saver import ObjectStoreSaver as ObjectStoreSaver
     from savers._sql.postgres_saver import PostgresSaver as PostgresSaver
     from savers._sql.sqlite_saver import SqliteSaver as SqliteSaver
-    from savers._versioned import VersionedMemorySaver as VersionedMemorySaver
     from savers._wrappers import SaverWrapper as SaverWrapper, ValidatingSaver as ValidatingSaver
 
 __all__ = [
@@ -35,7 +34,7 @@ _MODULES: Final = {
     "SaverWrapper": "savers._wrappers",
     "SqliteSaver": "savers._sql.sqlite_saver",
     "ValidatingSaver": "savers._wrappers",
-    "VersionedMemorySaver": "savers._versioned",
+    "VersionedMemorySaver": "savers._memory",
 }
 """The modules of the public names. Each is imported when it is first used: a process needs one saver as a rule."""
 

@@ -13,8 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeGuard, TypeVar, final
 
-from graphkit._plan.definition import GraphDefinition, Hook
-from graphkit._plan.topology import Call, Condition, Node, Targets
+from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, Node, Targets
 from graphkit._records.config import END, START
 
 Hooked = TypeVar("Hooked", Node, Condition)
@@ -54,7 +53,11 @@ class FlattenedGraph:
             if isinstance(part, GraphDefinition):
                 child = FlattenedGraph(part)
                 children[node_id] = child
-                entries[node_id] = _find_entry(node_id, child)
+                # A run enters the subgraph at its first node, or at a bridge.
+                entries[node_id] = _start_bridge(node_id)
+                first = child.edges[START]
+                if _is_plain(first) and first[0] != END:
+                    entries[node_id] = f"{node_id}-{first[0]}"
 
         # An edge to a subgraph leads to its entry.
         for source, edge in definition.edges.items():
@@ -67,7 +70,10 @@ class FlattenedGraph:
             else:
                 self._inline(node_id, entries[node_id], children[node_id])
 
-        self._apply_node_hooks(definition.node_hooks)
+        hook_problems = map(self._find_hook_problem, definition.node_hooks)
+        self.problems += [problem for problem in hook_problems if problem is not None]
+        for node_id, node in self.nodes.items():
+            self.nodes[node_id] = _with_hooks(node, node_id, definition.node_hooks)
         self._apply_edge_hooks(definition.edge_hooks)
 
     def resolve_aliases(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -88,20 +94,18 @@ class FlattenedGraph:
 
         An inlined subgraph may have several last nodes, so a run cannot stop after it.
         """
-        return [
-            f"interrupt_after names {name!r}, an inlined subgraph without a single last node; "
-            f"{self._suggest_stop(name)}"
-            for name in names
-            if name in self.aliases
-        ]
-
-    def _suggest_stop(self, name: str) -> str:
-        target = self.exits[name]
-        if target == END:
-            return "name its nodes that lead to END"
-        if target == _end_bridge(name):
-            return f"use interrupt_after {target!r}"
-        return f"use interrupt_before {target!r}"
+        problems: list[str] = []
+        for name in names:
+            if name not in self.aliases:
+                continue
+            target = self.exits[name]
+            advice = f"use interrupt_before {target!r}"
+            if target == END:
+                advice = "name its nodes that lead to END"
+            elif target == _end_bridge(name):
+                advice = f"use interrupt_after {target!r}"
+            problems.append(f"interrupt_after names {name!r}, an inlined subgraph without a single last node; {advice}")
+        return problems
 
     def _inline(self, graph_id: str, entry: str, child: FlattenedGraph) -> None:
         """Make the nodes and edges of a subgraph part of this graph."""
@@ -178,14 +182,6 @@ class FlattenedGraph:
         if name in self.nodes or name in self.aliases:
             self.problems.append(f"{name!r} names two nodes, one of them in an inlined subgraph; rename one")
 
-    def _apply_node_hooks(self, hooks: list[Hook]) -> None:
-        for hook in hooks:
-            problem = self._find_hook_problem(hook)
-            if problem is not None:
-                self.problems.append(problem)
-        for node_id, node in self.nodes.items():
-            self.nodes[node_id] = _with_hooks(node, node_id, hooks)
-
     def _apply_edge_hooks(self, hooks: list[Hook]) -> None:
         conditions = {source: edge for source, edge in self.edges.items() if isinstance(edge, Condition)}
 
@@ -235,14 +231,6 @@ def _end_bridge(graph_id: str) -> str:
 
 def _is_plain(edge: Targets) -> TypeGuard[list[str]]:
     return isinstance(edge, list) and len(edge) == 1
-
-
-def _find_entry(graph_id: str, child: FlattenedGraph) -> str:
-    """Return the node at which a run enters a subgraph: its first node, or a bridge."""
-    edge = child.edges[START]
-    if _is_plain(edge) and edge[0] != END:
-        return f"{graph_id}-{edge[0]}"
-    return _start_bridge(graph_id)
 
 
 def _rename_targets(targets: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:

@@ -182,13 +182,17 @@ class _JoinSearch:
 
     def _find_path(self) -> list[str] | None:
         """Return a shortest path from a head to the sink, without the sink; None without a path."""
+        # Node -> the node before it; the sink for a head.
         previous = dict.fromkeys(self.heads, _SINK)
         waiting = deque(self.heads)
         while waiting:
             node_id = waiting.popleft()
             for successor in self._next(node_id):
                 if successor == _SINK:
-                    return _trace_back(node_id, previous)
+                    path = [node_id]
+                    while previous[path[-1]] != _SINK:
+                        path.append(previous[path[-1]])
+                    return path[::-1]
                 if successor not in previous:
                     previous[successor] = node_id
                     waiting.append(successor)
@@ -336,19 +340,6 @@ class _JoinSearch:
 
 def _explain_edge_between(head: str, other: str) -> str:
     return f"the branch {head!r} leads to {other!r}, which is a branch itself; remove one of the two edges"
-
-
-def _trace_back(node_id: str, previous: Mapping[str, str]) -> list[str]:
-    """Return the path from a head to a node.
-
-    Args:
-        node_id: the node.
-        previous: node -> the node before it; the sink for a head.
-    """
-    path = [node_id]
-    while previous[path[-1]] != _SINK:
-        path.append(previous[path[-1]])
-    return path[::-1]
 
 
 def _find_reachable(

@@ -31,7 +31,20 @@ def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
     Raises:
         GraphStateError: it is none of these, or an annotation's reducer does not take two values.
     """
-    parsed = _parse(schema)
+    if isinstance(schema, StateSchema):
+        parsed = schema
+    elif isinstance(schema, StateSerializer):
+        parsed = StateSchema({}, serializer=schema)
+    elif isinstance(schema, Mapping):
+        parsed = _parse_channels(schema)
+    elif isinstance(schema, type):
+        parsed = _parse_class(schema)
+    elif callable(schema):
+        parsed = StateSchema({}, _parse_state_factory(schema))
+    else:
+        raise GraphStateError(
+            f"a schema must be a dict of channels, an AgentState class, a TypedDict or a pydantic model, not {schema!r}"
+        )
     if isinstance(state_factory, StateSerializer):
         parsed.serializer = state_factory
     elif state_factory is not None:
@@ -40,23 +53,6 @@ def parse_schema(schema: Any, state_factory: Any = None) -> StateSchema:
         for key in parsed.serializer.transient_attributes:
             parsed.make_transient(key)
     return parsed
-
-
-def _parse(schema: Any) -> StateSchema:
-    if isinstance(schema, StateSchema):
-        return schema
-    if isinstance(schema, StateSerializer):
-        return StateSchema({}, serializer=schema)
-    if isinstance(schema, Mapping):
-        return _parse_channels(schema)
-    if isinstance(schema, type):
-        return _parse_class(schema)
-    if callable(schema):
-        return StateSchema({}, _parse_state_factory(schema))
-    raise GraphStateError(
-        f"a schema must be a dict of channels, an AgentState class, a TypedDict, a dataclass or a "
-        f"pydantic model, not {schema!r}"
-    )
 
 
 def _parse_channels(schema: Mapping[str, Any]) -> StateSchema:
@@ -74,7 +70,12 @@ def _parse_class(schema: type) -> StateSchema:
     if issubclass(schema, AgentState):
         return StateSchema(schema.SCHEMA, schema)
     if typing.is_typeddict(schema):
-        return _parse_typed_dict(schema)
+        try:
+            hints = typing.get_type_hints(schema, include_extras=True)
+        except NameError as error:
+            raise GraphStateError(f"an annotation of {schema.__name__} cannot be read: {error}") from error
+        types = find_application_types(hints.values())
+        return StateSchema(read_channels(hints), keys=hints, types=types, closed_as=schema.__name__)
     if is_pydantic_model(schema):
         from graphkit._plan.pydantic_schema import PydanticSchema
 
@@ -85,12 +86,6 @@ def _parse_class(schema: type) -> StateSchema:
         f"{schema.__name__} cannot be a schema: use an AgentState class with a SCHEMA, a TypedDict, a dataclass or a "
         f"pydantic model"
     )
-
-
-def _parse_typed_dict(schema: type) -> StateSchema:
-    hints = _read_hints(schema)
-    types = find_application_types(hints.values())
-    return StateSchema(read_channels(hints), keys=hints, types=types, closed_as=schema.__name__)
 
 
 def _read_hints(schema: type) -> dict[str, Any]:

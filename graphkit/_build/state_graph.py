@@ -14,14 +14,13 @@ from graphkit._build.actions import AnyEdgeAction, AnyNodeAction
 from graphkit._build.compile import build_topology, check_subgraph
 from graphkit._build.schema_forms import parse_schema
 from graphkit._compiled import CompiledGraph
-from graphkit._diagram.render import GraphRepresentation, draw
-from graphkit._java_names import JavaNames
-from graphkit._option_checks import check_count, check_seconds
+from graphkit._diagram import GraphRepresentation, draw
+from graphkit._options import check_count, check_seconds
 from graphkit._plan.compile_config import CompileConfig, CompileOptions, parse_options
-from graphkit._plan.definition import GraphDefinition, Hook, HookKind
 from graphkit._plan.retry import RetryPolicy
 from graphkit._plan.schema import StateSchema
-from graphkit._plan.topology import Call, Condition, Node, StateItems, parse_node_id
+from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, HookKind, Node, StateItems, parse_node_id
+from graphkit._public_names import JavaNames
 from graphkit._records.config import END, START
 from graphkit._values.channels import Channel
 from graphkit._values.state import AgentState, MessagesState, StateSerializer, StateT
@@ -157,7 +156,13 @@ class StateGraph(JavaNames, Generic[StateT]):
                 raise GraphStateError(
                     f"node {id!r} is a graph: put retry, executor, timeout and destinations on its nodes"
                 )
-            return self._add_graph(self._parse_new_id(id), action, metadata or {})
+            node_id = self._parse_new_id(id)
+            if isinstance(action, CompiledGraph):
+                return self._add(Node(id=node_id, graph=action, metadata=dict(metadata or {})))
+            self._inlined_schemas += (action._schema, *action._inlined_schemas)  # noqa: SLF001 - the same class
+            child = action._definition.copy(metadata or {})  # noqa: SLF001 - the same class
+            self._definition.nodes[node_id] = check_subgraph(node_id, child)
+            return self
 
         return self._add_action(
             self._parse_new_id(id),
@@ -318,7 +323,10 @@ class StateGraph(JavaNames, Generic[StateT]):
             raise GraphStateError(f"the mappings of {source!r} are empty; leave them out to return node ids")
 
         call = _parse_call(condition, f"the condition of {source!r}")
-        targets = None if mappings is None else _parse_mappings(mappings, source)
+        targets = None
+        if mappings is not None:
+            keys = mappings.items() if isinstance(mappings, Mapping) else zip(mappings, mappings, strict=True)
+            targets = {key: parse_node_id(target, f"a mapping of {source!r}") for key, target in keys}
         self._definition.edges[source] = Condition(call=call, mappings=targets)
         return self
 
@@ -497,16 +505,6 @@ class StateGraph(JavaNames, Generic[StateT]):
             )
         )
 
-    def _add_graph(
-        self, node_id: str, graph: StateGraph[Any] | CompiledGraph[Any], metadata: Mapping[str, Any]
-    ) -> Self:
-        if isinstance(graph, CompiledGraph):
-            return self._add(Node(id=node_id, graph=graph, metadata=dict(metadata)))
-        self._inlined_schemas += (graph._schema, *graph._inlined_schemas)  # noqa: SLF001 - the same class
-        child = graph._definition.copy(metadata)  # noqa: SLF001 - the same class
-        self._definition.nodes[node_id] = check_subgraph(node_id, child)
-        return self
-
     def _add_hook(
         self, hooks: list[Hook], kind: HookKind, node_id: str | Function | None, hook: Function | None
     ) -> Self:
@@ -598,11 +596,3 @@ def _parse_items(items: Function | str, node_id: str) -> Call:
     if not callable(items):
         raise GraphStateError(f"the items of node {node_id!r} must be a key of the state or a callable, not {items!r}")
     return _parse_call(items, f"the items of node {node_id!r}")
-
-
-def _parse_mappings(mappings: Mapping[Any, str] | Sequence[str], source: str) -> dict[Any, str]:
-    """Return key -> node id; the ids in a sequence are their own keys."""
-    role = f"a mapping of {source!r}"
-    if isinstance(mappings, Mapping):
-        return {key: parse_node_id(target, role) for key, target in mappings.items()}
-    return {target: parse_node_id(target, role) for target in mappings}

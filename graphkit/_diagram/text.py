@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, final
 
-from graphkit._diagram.model import Arrow, DiagramModel, Shape
+from graphkit._diagram.layout import Arrow, DiagramModel, Shape
 from graphkit._wording import count_cells
 
 _MAX_WIDTH: Final = 76

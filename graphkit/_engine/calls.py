@@ -335,15 +335,12 @@ class _Worker:
         except Empty:
             raise self.budget.make_error() from None
         self.budget.left -= monotonic() - started
-        self._update_context()
-        return unwrap_outcome(outcome)
-
-    def _update_context(self) -> None:
-        """Copy what the attempt did into the real node context."""
+        # In time: what the attempt did counts, and moves to the real node context.
         if self.context is not None and self.own_context is not None:
             self.context.interrupt_calls = self.own_context.interrupt_calls
             self.context.outputs.extend(self.own_context.outputs)
             self.own_context.outputs.clear()
+        return unwrap_outcome(outcome)
 
     def __enter__(self) -> Self:
         return self

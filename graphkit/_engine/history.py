@@ -31,8 +31,8 @@ from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import NodeContext
 from graphkit._records.output import ABSENT, GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.incomplete import check_complete
+from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import (
     ANSWER,
     FAILURE,
@@ -573,7 +573,11 @@ class RunHistory:
             metadata: what an InterruptableAction returned.
         """
         waiting = unanswered_interrupts(self.writes)
-        known_id = _find_interrupt(waiting, node_id, when, key)
+        known_id = None
+        for interrupt_id, known in waiting.items():
+            if (known["node_id"], known["when"], known.get("key", "")) == (node_id, when, key):
+                known_id = interrupt_id
+                break
         created_at = self.now() if known_id is None else waiting[known_id]["created_at"]
         interrupt = {
             "node_id": node_id,
@@ -720,12 +724,3 @@ def checkpoint_not_found(config: RunnableConfig, hint: str = "") -> CheckpointNo
     checkpoint_id = config.checkpoint_id
     what = "a checkpoint" if checkpoint_id is None else f"checkpoint {checkpoint_id!r}"
     return CheckpointNotFoundError(config.thread, what, hint)
-
-
-def _find_interrupt(interrupts: Mapping[str, Mapping[str, Any]], node_id: str, when: When, key: str) -> str | None:
-    """Find the id of an interrupt of a node execution; None if there is none."""
-    wanted = (node_id, when, key)
-    for interrupt_id, interrupt in interrupts.items():
-        if (interrupt["node_id"], interrupt["when"], interrupt.get("key", "")) == wanted:
-            return interrupt_id
-    return None

@@ -25,19 +25,18 @@ checkpoint of the loop without an interrupt and stops then: a crash cannot skip 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Generator, Mapping
 from concurrent.futures import Executor
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
-from graphkit._engine import subgraph
 from graphkit._engine.failures import note_place
 from graphkit._engine.history import WRITES_TAKEN_FROM, RunHistory, Steps, checkpoint_not_found
 from graphkit._engine.nodes import Halt, NodeRunner, RunControl, execute_fork
 from graphkit._engine.program import iter_savers
-from graphkit._engine.requests import Discard, Emit, Finish, Release
+from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, LoadWrites, Record, Release, Request, Save
 from graphkit._engine.resume import prepare_resume
 from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
-from graphkit._engine.state import EMPTY, strip_subgraph_updates
+from graphkit._engine.state import EMPTY, RunState, strip_subgraph_updates
 from graphkit._engine.update_codec import unpack
 from graphkit._plan.checkpoint_when import Step
 from graphkit._plan.topology import Node
@@ -50,7 +49,7 @@ from graphkit._records.output import (
     WaitingInterrupt,
     When,
 )
-from graphkit._saver.writes import SUBGRAPH_INTERRUPT, unanswered_interrupts
+from graphkit._saver.writes import OUTER_EXECUTION, SUBGRAPH_INTERRUPT, subgraph_interrupts, unanswered_interrupts
 from graphkit._values.frozen import FrozenDict
 from graphkit._values.state import AgentState, Changes
 from graphkit._wording import describe_error
@@ -325,24 +324,18 @@ class Run:
             return step_before // interval != self.reporter.step // interval
         seconds = history.clock.measure() - started
         node_id = history.position.node_id
+        # Both count from the latest checkpoint.
+        earlier_ops = {} if earlier_changes is None else earlier_changes.ops
+        ops = {} if self.state.changes is None else self.state.changes.ops
+        changed = tuple(key for key, op in ops.items() if key not in earlier_ops or op != earlier_ops[key])
         step = Step(
             self.next_node_id,
             seconds,
-            self._keys_changed_since(earlier_changes),
+            changed,
             branches=self._nodes_in_fork(node_id),
             next_branches=self._nodes_in_fork(self.next_node_id),
         )
         return when(node_id, self.state.view(), step)
-
-    def _keys_changed_since(self, earlier: Changes | None) -> tuple[str, ...]:
-        """Return the keys that changed after `earlier`; both count from the latest checkpoint."""
-        changes = self.state.changes
-        if changes is None:
-            return ()
-        if earlier is None:
-            return tuple(changes.ops)
-        before = earlier.ops
-        return tuple(key for key, op in changes.ops.items() if key not in before or op != before[key])
 
     def _nodes_in_fork(self, fork_id: str | None) -> frozenset[str]:
         """Return the nodes of the branches of a fork; none if the id is that of a node."""
@@ -362,14 +355,24 @@ class Run:
         nested = history.open_nested(node, runner.state, key)
         namespace = nested.config.checkpoint_ns
         resume = self.nested_resumes.pop(namespace, None)
-        run_input = yield from subgraph.find_input(history, nested, runner.state, resume)
+        run_input = yield from _find_nested_input(history, nested, runner.state, resume)
         run = Run(nested, run_input, executor=runner.executor, control=self.control)
-        interrupts = yield from subgraph.relay_requests(history, nested, run.steps())
+        interrupts = yield from _relay_requests(history, nested, run.steps())
         if interrupts:
             self.nested_interrupts += interrupts
             yield from history.record({SUBGRAPH_INTERRUPT + interrupt.id: namespace for interrupt in interrupts})
             raise Halt
-        subgraph.merge_nested(runner.state, nested.state, node.id)
+        state = runner.state
+        inner = nested.state
+        assert inner.subgraph_updates is not None
+        # One by one, as the nested nodes returned them: merging the final state instead would apply the
+        # reducers of shared keys a second time to what the nested graph started with. With a reducer
+        # that adds, a nested graph that begins with {"n": 5} and returns {"n": 1} has {"n": 6}; merged
+        # into the outer 5, that would be 11.
+        for update in inner.subgraph_updates.for_outer_graph(inner.data):
+            # Keys of its own stay in the nested graph, if the outer one has a closed schema.
+            state.merge(node.id, state.schema.select_known(update))
+        state.set_private({key: value for key, value in inner.private.items() if key in state.transient})
 
     # A failure
 
@@ -474,6 +477,7 @@ class Run:
         )
         return output
 
+    # Not a lambda in `_run_steps`: its local names would become slower, as those of a closure.
     def _visible_state(self, data: FrozenDict) -> Any:
         return self.state.schema.state_factory(strip_subgraph_updates(data))
 
@@ -485,3 +489,96 @@ def _take_updates_by_node(updates: list[tuple[str, FrozenDict]]) -> Mapping[str,
         by_node.setdefault(node_id, {}).update(unpack(update))
     updates.clear()
     return by_node
+
+
+# Nested graphs
+#
+# A nested graph: a node that is a graph, run inside the outer run, in a namespace of its own.
+#
+# It is driven by the same loop. Its requests go to the driver of the outer run, with two exceptions:
+# it does not release the run lock, and its outputs are flagged. Its checkpoints are stored in the
+# namespace `<node id>`, below that of the outer graph, with the node execution that they belong to.
+# So a resume finds out whether this execution had begun, and continues inside.
+
+_BEFORE_FIRST_STEP: Final = (Load, LoadWrites, Hold, Record, Save)
+"""The requests of a nested run while an answer to it may not be stored yet."""
+
+
+def _find_nested_input(
+    outer: RunHistory, nested: RunHistory, state: RunState, resume: GraphResume | None
+) -> Generator[Request, Any, Any]:
+    """Return what a nested run starts from.
+
+    Args:
+        outer: the history of the outer run.
+        nested: the history of the nested graph.
+        state: the state of the outer graph.
+        resume: what the resume of the outer run brought for the nested graph.
+
+    Returns:
+        A GraphResume if this very node execution has begun before; else the state.
+    """
+    if nested.saver is None:
+        return state.data
+    if nested.saver is not outer.saver:
+        yield Hold(nested.saver, nested.config)
+    # The namespace has one history for all executions of the node. The latest checkpoint shows which
+    # of them it belongs to: to this one, which a crash or an interrupt has stopped inside; or to an
+    # earlier one, for instance of the loop's last round, which has nothing to do with this one.
+    latest = yield Load(nested.saver, nested.config)
+    if latest is not None and latest.metadata.get(OUTER_EXECUTION) == nested.outer_execution:
+        return resume or GraphResume()
+    return state.data
+
+
+def _relay_requests(
+    outer: RunHistory, nested: RunHistory, steps: Steps
+) -> Generator[Request, Any, list[InterruptionMetadata]]:
+    """Pass the requests of a nested run to the driver; return the interrupts of its stop.
+
+    An interrupt in the nested graph is recorded in both histories. When the run goes on, its answer
+    is recorded in the nested one first, and only then does the outer one forget the interrupt: a
+    crash in between finds it waiting in the outer history and answered in the nested one, and a
+    resume goes on. The first request that is not a read or a record shows that the answer is stored.
+    """
+    namespace = nested.config.checkpoint_ns
+    recorded = subgraph_interrupts(outer.writes).items()
+    waiting = [interrupt_id for interrupt_id, waits_in in recorded if waits_in == namespace]
+    interrupts: list[InterruptionMetadata] = []
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            request = steps.send(answer) if error is None else steps.throw(error)
+        except StopIteration:
+            return interrupts
+        answer = None
+        error = None
+        try:
+            if waiting and not isinstance(request, _BEFORE_FIRST_STEP):
+                waiting = yield from _clear_answered(outer, nested, waiting)
+            if isinstance(request, Finish):  # the outer run keeps the run lock
+                continue
+            # The outer run emits the interrupts, with its own, when its other branches have stopped.
+            output = request.output if isinstance(request, Emit) else None
+            if isinstance(output, InterruptionMetadata):
+                interrupts = list(output.interrupts)
+                for interrupt in interrupts:
+                    interrupt.is_subgraph = True
+                continue
+            if output is not None:
+                output.is_subgraph = True
+            answer = yield request
+        except BaseException as raised:  # noqa: BLE001 - the nested run handles it
+            error = raised
+
+
+def _clear_answered(
+    outer: RunHistory, nested: RunHistory, recorded: Collection[str]
+) -> Generator[Request, Any, list[str]]:
+    """Record in the outer run which interrupts of a nested run no longer wait; return the others."""
+    waiting = {*unanswered_interrupts(nested.writes), *subgraph_interrupts(nested.writes)}
+    answered = [interrupt_id for interrupt_id in recorded if interrupt_id not in waiting]
+    if answered:
+        yield from outer.record({SUBGRAPH_INTERRUPT + interrupt_id: None for interrupt_id in answered})
+    return [interrupt_id for interrupt_id in recorded if interrupt_id in waiting]

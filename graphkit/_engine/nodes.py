@@ -328,9 +328,16 @@ class NodeRunner:
         return executor or self.executor or self.history.program.options.executor
 
     def run_parallel(self, node_id: str, parts: list[Steps], limit: int | None = None) -> Steps:
-        """Run the branches of a fork or the items of a map, at most `limit` at the same time."""
+        """Run the branches of a fork or the items of a map.
+
+        Args:
+            node_id: the fork or the map node.
+            parts: the branches or items.
+            limit: how many of them run at the same time, at most; the config of the run may allow fewer.
+        """
+        limits = [number for number in (limit, self.history.config.max_concurrency) if number is not None]
         self.reporter.post_event("parallel.start", node_id, {"tasks": len(parts)})
-        yield from run_concurrently(parts, limit)
+        yield from run_concurrently(parts, min(limits, default=None))
         self.reporter.post_event("parallel.complete", node_id, {"tasks": len(parts)})
 
     def post_overwrites(self, node_id: str, updates: list[tuple[str, dict[str, Any]]]) -> None:
@@ -343,16 +350,13 @@ class NodeRunner:
         writers: dict[str, list[str]] = {}
         for name, update in updates:
             for key in update:
-                if not self._has_reducer(key):
+                channel = self.state.schema.channels.get(key)
+                combines = channel is not None and (channel.reducer is not None or type(channel) is not Channel)
+                if not combines:
                     writers.setdefault(key, []).append(name)
         for key, names in writers.items():
             if len(names) > 1:
                 self.reporter.post_event("parallel.overwrite", node_id, {"key": key, "branches": names})
-
-    def _has_reducer(self, key: str) -> bool:
-        """Return whether the channel of a key combines the old value and the new one."""
-        channel = self.state.schema.channels.get(key)
-        return channel is not None and (channel.reducer is not None or type(channel) is not Channel)
 
 
 def _update_of_generator(command: Command | None, returned: Any) -> Any:
@@ -386,7 +390,11 @@ def execute_fork(runner: NodeRunner, fork: Fork, key: str) -> Steps:
     # Before any branch begins, so that two branches which find nothing stored do not both store it.
     yield from runner.history.ensure_stored()
     prefix = f"{key}." if key else ""
-    branches = [_Branch(runner, fork, index, prefix + _escape_key(head)) for index, head in enumerate(fork.heads)]
+    branches: list[_Branch] = []
+    for index, head in enumerate(fork.heads):
+        # Dots and colons separate the parts of a key, and may be in the id of a node.
+        name = head.replace("~", "~0").replace(".", "~1").replace(":", "~2")
+        branches.append(_Branch(runner, fork, index, prefix + name))
     yield from runner.run_parallel(fork.id, [branch.steps() for branch in branches])
     if any(branch.is_halted for branch in branches):
         raise Halt
@@ -465,8 +473,12 @@ class _Branch:
         # The key is the position in the branch, and not the node: in a loop inside a branch, the same
         # node has a record for each time it was executed.
         task = history.writes.get(TASK + key)
-        if task is not None:
-            return self._repeat(task)
+        if task is not None:  # its node has finished: merge what it returned
+            node_id = task["node"]
+            runner.reporter.count_execution(node_id, self.state.data)
+            for update in task["updates"]:
+                self.state.merge(node_id, unpack(update))
+            return self._require_inside(node_id, task["next"])
         if runner.control.pause_requested:
             raise Halt
         fork = topology.find_fork(node_id)
@@ -490,14 +502,6 @@ class _Branch:
         if runner.dispatched_outputs:
             yield from runner.emit_all(runner.dispatched_outputs)
         return next_node_id
-
-    def _repeat(self, task: dict[str, Any]) -> str:
-        """Merge the recorded updates of a finished node; return what follows it."""
-        node_id = task["node"]
-        self.runner.reporter.count_execution(node_id, self.state.data)
-        for update in task["updates"]:
-            self.state.merge(node_id, unpack(update))
-        return self._require_inside(node_id, task["next"])
 
     def _find_next(self, node: Node, goto: Goto) -> Generator[Request, Any, str]:
         if goto is not None:
@@ -524,11 +528,6 @@ class _Branch:
                 source,
             )
         return target
-
-
-def _escape_key(head: str) -> str:
-    """Return a node's id as a part of a key; dots and colons separate the parts."""
-    return head.replace("~", "~0").replace(".", "~1").replace(":", "~2")
 
 
 # Maps
@@ -567,6 +566,14 @@ class _MapExecution:
         Raises:
             Halt: an item waits for a human, or the run was asked to pause.
         """
+        # A map `m` of three items on the main line has the executions "0", "1" and "2". The process dies
+        # after the second item, with these pending writes at the checkpoint before `m`:
+        #
+        #   items: -> [a, b, c]     task:1 -> {node: m, update: {...}}
+        #
+        # The resume finds the items there and not in the state, runs 0 and 2, and merges all three updates
+        # in the order of the items. If item 0 asks a human, its interrupt has the key "0", and its answer
+        # reaches the same item again.
         runner = self.runner
         items = yield from self._resolve_items()
         self.items = items
@@ -626,25 +633,17 @@ class _MapExecution:
         except (Exception, GraphInterrupt) as error:
             reason = f"{failure_message}: {describe_error(error)}"
             raise state.make_error(NodeExecutionError, reason, node.id) from error
-        # `defer` costs no sync; see the top of the module for which records may wait.
         yield from history.ensure_stored()
         writes = {ITEMS + self.key: items}
-        if self._may_find_again(items):
+        # `defer` costs no sync; see the top of the module. Only a single item may wait: of several,
+        # readers see how many there are before the first has finished. And only a plain one: another
+        # may be refused by the saver, which must happen before it runs.
+        is_in_state = isinstance(node.items.function, StateItems)
+        if is_in_state and len(items) <= 1 and kind_of(items) == PLAIN:
             history.defer(writes)
         else:
             yield from history.record_or_defer(writes)
         return items
-
-    def _may_find_again(self, items: Sequence[Any]) -> bool:
-        """Return whether the items need no record before anything depends on them.
-
-        Several items are recorded even so: readers see how many there are before the first has
-        finished. Values that are not plain may be refused by the saver, which must happen before an
-        item runs.
-        """
-        assert self.node.items is not None
-        is_in_state = isinstance(self.node.items.function, StateItems)
-        return is_in_state and len(items) <= 1 and kind_of(items) == PLAIN
 
     def _run_item(self, index: int, item: Any) -> Steps:
         """Run the node for one item, unless its result is recorded."""
@@ -667,7 +666,14 @@ class _MapExecution:
                     raise
                 task = {"node": node.id, "update": pack({}), "failed": describe_cause(error)}
             self.unfinished -= 1
-            yield from self._record_result({TASK + key: task})
+            # The update of the last item waits if it will be stored with the node at once. Outputs are
+            # emitted before that checkpoint, and the caller may close the stream at any of them: with
+            # outputs, it has to be recorded too.
+            is_last = self.unfinished == 0 and not runner.dispatched_outputs
+            if is_last and self.history.stores_directly_after(node):
+                self.history.defer({TASK + key: task})
+            else:
+                yield from self.history.record_or_defer({TASK + key: task})
             if runner.dispatched_outputs:
                 yield from runner.emit_all(runner.dispatched_outputs)
         self.updates[index] = task["update"]
@@ -686,17 +692,6 @@ class _MapExecution:
         data = {"branch": key, "nodes": 1, "index": index, "total": total, "label": label}
         self.runner.reporter.post_event("parallel.branch", node.id, data)
         self.history.dispatch(MapProgress(node.id, index, total - self.unfinished, total, label))
-
-    def _record_result(self, writes: dict[str, Any]) -> Steps:
-        """Record the update of an item, unless it is the last one and will be stored with the node at once."""
-        history = self.history
-        # Outputs are emitted before the checkpoint, and the caller may close the stream at any of
-        # them. So with outputs, the last update has to be recorded too.
-        is_last = self.unfinished == 0 and not self.runner.dispatched_outputs
-        if is_last and history.stores_directly_after(self.node):
-            history.defer(writes)
-        else:
-            yield from history.record_or_defer(writes)
 
     def _pack_result(self, index: int, result: Any) -> FrozenDict:
         """Return the update of an item as it is recorded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from graphkit._plan.checkpoint_when import takes_step
@@ -32,7 +32,10 @@ class Program:
         self.options = options
         self.before = topology.stops_before(options.interrupt_before)
         self.after = topology.stops_after(options.interrupt_after)
-        self.when = _accept_step(options.checkpoint_when)
+        when = options.checkpoint_when
+        self.when = when
+        if when is not None and not takes_step(when):
+            self.when = lambda node_id, state, _step: when(node_id, state)
 
     def find_stop(self, stops: Mapping[str, str], node_id: str | None) -> str | None:
         """Return the node that a declared stop at a node or a fork names; None if there is no such stop.
@@ -55,13 +58,6 @@ class Program:
         return Program(self.topology, options)
 
 
-def _accept_step(when: Callable[..., bool] | None) -> Callable[..., bool] | None:
-    """Let a predicate of two parameters accept the step as well."""
-    if when is None or takes_step(when):
-        return when
-    return lambda node_id, state, _step: when(node_id, state)
-
-
 def program_of(node: Node) -> Program:
     """Return the program of a node that is a graph."""
     graph: Any = node.graph  # a CompiledGraph, whose module is above this one
@@ -73,18 +69,12 @@ def find_programs(program: Program, namespace: str) -> list[Program] | None:
     """Find the programs on the path to a namespace, the outermost first; or None."""
     programs = [program]
     for name in namespace.split("/") if namespace else ():
-        nested = _find_nested(programs[-1].topology, name)
-        if nested is None:
+        nodes = programs[-1].topology.nodes.values()
+        found = [node for node in nodes if node.graph is not None and subgraph_namespace("", node.id) == name]
+        if not found:
             return None
-        programs.append(nested)
+        programs.append(program_of(found[0]))
     return programs
-
-
-def _find_nested(topology: Topology, name: str) -> Program | None:
-    for node in topology.nodes.values():
-        if node.graph is not None and subgraph_namespace("", node.id) == name:
-            return program_of(node)
-    return None
 
 
 def iter_savers(topology: Topology, saver: BaseCheckpointSaver) -> Iterator[BaseCheckpointSaver]:

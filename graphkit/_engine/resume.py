@@ -384,22 +384,17 @@ def _split_value(value: Any, waiting: Mapping[str, Any], nested: Mapping[str, st
         return _SplitValue(own=ABSENT, by_namespace={})
     known = dict.fromkeys((*waiting, *nested))
     if isinstance(value, Mapping) and value and all(key in known for key in value):
-        return _split_answers(value, waiting, nested)
+        own: dict[str, Any] = {}
+        by_namespace: dict[str, dict[str, Any]] = {}
+        for interrupt_id, answer in value.items():
+            if interrupt_id in waiting:
+                own[interrupt_id] = answer
+            if interrupt_id in nested:
+                by_namespace.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
+        return _SplitValue(own=own or ABSENT, by_namespace=by_namespace)
     if waiting or len(nested) > 1:
         raise GraphRunnerError(
             f"several interrupts wait: resume with a mapping of id to answer; the ids are {', '.join(map(repr, known))}"
         )
     (namespace,) = nested.values()
     return _SplitValue(own=ABSENT, by_namespace={namespace: value})
-
-
-def _split_answers(answers: Mapping[str, Any], waiting: Mapping[str, Any], nested: Mapping[str, str]) -> _SplitValue:
-    """Divide answers by interrupt id."""
-    own: dict[str, Any] = {}
-    by_namespace: dict[str, dict[str, Any]] = {}
-    for interrupt_id, answer in answers.items():
-        if interrupt_id in waiting:
-            own[interrupt_id] = answer
-        if interrupt_id in nested:
-            by_namespace.setdefault(nested[interrupt_id], {})[interrupt_id] = answer
-    return _SplitValue(own=own or ABSENT, by_namespace=by_namespace)

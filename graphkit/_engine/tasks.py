@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 from graphkit._engine.checkpoint_writer import CheckpointWriter
 from graphkit._engine.history import ONCE, RunHistory
 from graphkit._engine.requests import Close, Collected, Ended, Next, RunNode, Start, Stop, Task, Wait, Withdraw
+from graphkit._plan.call_kinds import EXHAUSTED, next_chunk
 from graphkit._plan.topology import Call
 from graphkit._records.config import RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, GraphInterrupt, NodeContext
@@ -148,7 +149,9 @@ class TaskFutures:
             executor = self.threads
         if isinstance(executor, ThreadPoolExecutor):
             # A copy for each task: two threads cannot enter the same context.
-            future: Future[Any] = executor.submit(copy_context().run, self._run_on_thread, task)
+            # The outcome is a value, because an executor may handle a BaseException in its own way.
+            run: Callable[[Any], Any] = self.call if isinstance(task, RunNode) else advance_generator
+            future: Future[Any] = executor.submit(copy_context().run, capture_outcome, partial(run, task))
         else:
             assert isinstance(task, RunNode), "another process runs a generator to its end in one task"
             self.flush()  # the other process records at the base, which must be stored by then
@@ -157,11 +160,6 @@ class TaskFutures:
             future = executor.submit(perform, make_remote_call(history, task))
         self.by_ticket[ticket] = future
         return future
-
-    def _run_on_thread(self, task: Task) -> Outcome:
-        # The outcome is a value, because an executor may handle a BaseException in its own way.
-        run: Callable[[Any], Any] = self.call if isinstance(task, RunNode) else advance_generator
-        return capture_outcome(partial(run, task))
 
     def collect_outcome(self, ticket: int, task: Task) -> Outcome:
         """Return the result or error of a task whose future is done."""
@@ -239,7 +237,9 @@ class ThreadPool:
         Done tasks that are not among them are forgotten.
         """
         # The loop asks again for every ticket that it has not seen the outcome of. What it leaves out
-        # has arrived.
+        # has arrived. Three items run with the tickets 0, 1 and 2: the loop waits for (0, 1, 2) and gets
+        # 1, records it, and waits for (0, 2). Only then is the outcome of 1 dropped: had a Ctrl-C hit the
+        # return of the first wait, the second would have asked for (0, 1, 2) again and got it.
         tickets = request.tickets
         for ticket in self.done.keys() - tickets:
             del self.done[ticket]
@@ -286,7 +286,8 @@ class AsyncPool:
         """Run a task in this event loop if it is async, else on a thread."""
         if isinstance(task, Next):
             if isinstance(task.generator, AsyncGeneratorType):
-                return await _advance_async_generator(task)
+                with executing(task.context):
+                    return await anext(task.generator, Ended(None))
             return await self.cancellation.complete_in_thread(advance_generator, task)
         assert isinstance(task, RunNode)
         # `executing` in line: every step of an async run comes through here.
@@ -314,7 +315,8 @@ class AsyncPool:
 
         self.writer.share()
         ticket = next(self.tickets)
-        if task.executor is None and (is_async(task) or _has_async_form(task)):
+        has_async_form = isinstance(task, RunNode) and task.call.async_form is not None
+        if task.executor is None and (is_async(task) or has_async_form):
             coroutine = _capture_outcome(self._run_here(task))
         else:
             coroutine = self._await_future(ticket, task, self.futures.submit(ticket, task))
@@ -387,7 +389,8 @@ class AsyncPool:
                 await done.wait()
         result, error = self.futures.collect_outcome(ticket, task)
         if error is None and inspect.isawaitable(result):  # a sync function may return an awaitable
-            return await _capture_outcome(_await_in_context(task, result))
+            with executing(task.context):
+                return await _capture_outcome(result)
         return result, error
 
 
@@ -398,32 +401,15 @@ def is_async(task: Task) -> bool:
     return isinstance(task, Next) and inspect.isasyncgen(task.generator)
 
 
-def _has_async_form(task: Task) -> bool:
-    return isinstance(task, RunNode) and task.call.async_form is not None
-
-
-async def _capture_outcome(coroutine: Coroutine[Any, Any, Any]) -> Outcome:
+async def _capture_outcome(awaitable: Awaitable[Any]) -> Outcome:
     import asyncio
 
     try:
-        return await coroutine, None
+        return await awaitable, None
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - an outcome is a value
         return None, error
-
-
-async def _advance_async_generator(task: Next) -> Any:
-    with executing(task.context):
-        try:
-            return await anext(task.generator)
-        except StopAsyncIteration:
-            return Ended(None)
-
-
-async def _await_in_context(task: Task, awaitable: Awaitable[Any]) -> Any:
-    with executing(task.context):
-        return await awaitable
 
 
 def _outcome_of(running: AsyncTask[Outcome]) -> Outcome:
@@ -570,7 +556,10 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         with executing(context):
             result = remote_call.call.run(remote_call.argument, remote_call.config)
             if result.__class__ is GeneratorType:
-                result = _collect(result)
+                chunks: list[Any] = []
+                while (chunk := next_chunk(result))[0] is not EXHAUSTED:
+                    chunks.append(chunk[0])
+                result = Collected(chunks, chunk[1])
     except (Exception, GraphInterrupt) as raised:  # noqa: BLE001 - raised again in the run
         raised.add_note(f"In process {os.getpid()}:\n{''.join(traceback.format_exception(raised))}")
         error = _make_picklable(raised)
@@ -582,15 +571,6 @@ def perform(remote_call: RemoteCall) -> RemoteOutcome:
         attempt=context.attempt,
         interrupt_calls=context.interrupt_calls,
     )
-
-
-def _collect(generator: Any) -> Collected:
-    chunks = []
-    while True:
-        try:
-            chunks.append(next(generator))
-        except StopIteration as end:
-            return Collected(chunks, end.value)
 
 
 def _make_picklable(error: BaseException) -> BaseException:

@@ -71,7 +71,11 @@ class Update:
             state.collect_subgraph_updates(self.outer_channels)
         state.move_to(base, history.program.options.migrations)
         node_id = self.as_node or base.node_id
-        self._merge_values(node_id)
+        try:
+            state.merge(node_id, self.values)
+        except NodeExecutionError as error:  # no node has returned the values: the message blames none
+            reason = f"the values of update_state cannot be merged: {message_of(error.__cause__ or error)}"
+            raise state.make_error(NodeExecutionError, reason, node_id) from error.__cause__
         next_node_id = yield from self._find_next(base)
         writes = yield from history.load_writes(base)
         # Without a node of its own the update leaves the run where it is: the interrupts that wait
@@ -105,19 +109,6 @@ class Update:
         if keeps_position and writes:
             yield Record(history.saver, child_config, writes)
         return child_config
-
-    def _merge_values(self, node_id: str) -> None:
-        """Merge the values.
-
-        Raises:
-            NodeExecutionError: they do not fit the schema. No node has returned them, so the message
-                blames none.
-        """
-        try:
-            self.state.merge(node_id, self.values)
-        except NodeExecutionError as error:
-            reason = f"the values of update_state cannot be merged: {message_of(error.__cause__ or error)}"
-            raise self.state.make_error(NodeExecutionError, reason, node_id) from error.__cause__
 
     def _find_next(self, base: Checkpoint) -> Generator[Request, Any, str | None]:
         if self.as_node is not None:

@@ -157,6 +157,10 @@ def find_node_ids(predicate: Predicate) -> frozenset[str]:
     return frozenset().union(*map(find_node_ids, predicate.arguments))
 
 
+# The tests of the presets. Functions of the module, because a preset pickles by their names and is shown by
+# them: before('charge').
+
+
 def _after(node_id: str, _state: Any, step: Step, *node_ids: str) -> bool:
     return node_id in node_ids or any(branch in node_ids for branch in step.branches)
 

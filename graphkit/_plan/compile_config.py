@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, cast, final
 
-from graphkit._option_checks import check_count, check_seconds
+from graphkit._options import check_count, check_seconds
 from graphkit._plan.events import Observer
 from graphkit._plan.retry import RetryPolicy
 from graphkit._saver.base import BaseCheckpointSaver
@@ -90,7 +90,11 @@ class CompileConfig:
             raise TypeError(f"checkpoint_when must be callable, not {self.checkpoint_when!r}; see graphkit.when")
 
         object.__setattr__(self, "migrations", tuple(self.migrations))
-        object.__setattr__(self, "observers", _parse_observers(self.observers))
+        if self.observers != ():
+            # It imports logging, and few graphs have observers.
+            from graphkit._plan.observers import observers_of
+
+            object.__setattr__(self, "observers", observers_of(self.observers))
 
         check_count("max_iterations", self.max_iterations)
         if self.checkpoint_interval < 0:
@@ -201,15 +205,6 @@ def _parse_node_ids(names: str | Iterable[Any]) -> tuple[Any, ...]:
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
-
-
-def _parse_observers(observers: Any) -> tuple[Observer, ...]:
-    if isinstance(observers, tuple) and not observers:
-        return ()
-    # It imports logging, and few graphs have observers.
-    from graphkit._plan.observers import observers_of
-
-    return observers_of(observers)
 
 
 @final

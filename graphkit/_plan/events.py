@@ -247,6 +247,8 @@ class _Subscription:
         if self.thread is current_thread():
             return
 
+        # The timeout is for one event, not for all that wait: an observer that takes 0.1 s for each of
+        # 10,000 events may take its time. One that hangs is left after `timeout` seconds without progress.
         handled_before = -1
         while self.thread.is_alive() and self.handled != handled_before:
             handled_before = self.handled
@@ -328,6 +330,7 @@ class Outbox:
             timeout: seconds in which each observer must handle at least one event. An observer that
                 does not is abandoned, which is logged; its thread ends when its call returns.
         """
+        # All of them first: the observers then work off their queues at the same time.
         self._rank = _ABOVE_ALL
         for subscription in self._subscriptions:
             subscription.end()

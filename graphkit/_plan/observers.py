@@ -16,9 +16,9 @@ from logging import DEBUG, ERROR, INFO, WARNING, Logger, getLogger
 from threading import Lock
 from typing import Final, final
 
-from graphkit._named_registry import NamedRegistry
+from graphkit._options import NamedRegistry
 from graphkit._plan.events import Event, Level, Observer, call_observer, get_level
-from graphkit._saver.arguments import ThreadLike
+from graphkit._records.config import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -141,17 +141,16 @@ class Metrics:
             if event.type == "checkpoint.resume":
                 self._resuming.add(event.thread_id)
             elif event.type == "graph.start":
-                self._begin_run(event)
+                start = _RunStart(timestamp=event.timestamp, is_resumed=event.thread_id in self._resuming)
+                self._resuming.discard(event.thread_id)
+                self._running.setdefault(event.thread_id, []).append(start)
             elif event.type in _ENDS:
                 self._end_runs(event)
 
-    def _begin_run(self, event: Event) -> None:
-        is_resumed = event.thread_id in self._resuming
-        self._resuming.discard(event.thread_id)
-        running = self._running.setdefault(event.thread_id, [])
-        running.append(_RunStart(timestamp=event.timestamp, is_resumed=is_resumed))
-
     def _end_runs(self, event: Event) -> None:
+        # A nested graph is a run of the same thread, and begins after its outer run: [outer, nested]. The
+        # events do not name a run, so an end is that of the innermost one: first `graph.complete` of the
+        # nested run, then that of the outer.
         running = self._running.pop(event.thread_id, [])
         if event.type == "interrupt.raised":
             ended = running  # a stop ends the outer runs as well

@@ -175,7 +175,8 @@ class PydanticSchema(StateSchema):
         corrections: dict[str, Any] = {}
         for name in names:
             value = getattr(instance, name)
-            if name in values or not _has_value(merged, name, value):
+            # A value that was not given was validated before: if it is equal, so is its type.
+            if name in values or name not in merged or not merged[name] == value:  # noqa: SIM201 - its own ==
                 corrections[name] = value
         for name in merged:
             if name not in names:
@@ -237,6 +238,9 @@ class PydanticSchema(StateSchema):
 
     def _validate_assignment(self, data: FrozenDict, name: str, value: Any) -> Any:
         """Return a value as the field stores it. Runs the validators of this field only."""
+        # pydantic validates a single field only where it is assigned to an instance. This one is made
+        # without validation, because its values were validated when they entered the state, and is
+        # dropped. A validator of the field sees the other fields in it, as `info.data`.
         instance = self.model.model_construct(**data)
         self.model.__pydantic_validator__.validate_assignment(instance, name, value)
         return getattr(instance, name)
@@ -254,11 +258,6 @@ def _read_field_channels(model: type[BaseModel]) -> dict[str, Channel]:
             channel.default = partial(field.get_default, call_default_factory=True)
         channels[name] = channel
     return channels
-
-
-def _has_value(data: FrozenDict, name: str, value: Any) -> bool:
-    # The old value was validated before, so if the values are equal, so are their types.
-    return name in data and bool(data[name] == value)
 
 
 def _combine_ops(first: dict[str, int], later: dict[str, int]) -> dict[str, int]:

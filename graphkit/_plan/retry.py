@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Self, final
 
-from graphkit._java_names import JavaNames
 from graphkit._plan.call_kinds import Attempts, run_again
+from graphkit._public_names import JavaNames
 from graphkit._records.context import CURRENT_NODE_CONTEXT
 from graphkit._wording import message_of
 
@@ -69,7 +69,11 @@ class RetryPolicy(JavaNames):
         """Return whether this error is one to retry on, however many attempts there were."""
         if not isinstance(error, Exception):
             return False
-        return any(_matches(condition, error) for condition in _as_collection(self.retry_on))
+        for condition in _as_collection(self.retry_on):
+            matches = isinstance(error, condition) if isinstance(condition, type) else condition(error)
+            if matches:
+                return True
+        return False
 
     def delay_after(self, attempt: int, *, chance: Callable[[], float] | None = None) -> float:
         """Return how many seconds to wait after a failed attempt.
@@ -79,13 +83,18 @@ class RetryPolicy(JavaNames):
             chance: returns a number from 0 to 1, the part of the delay that jitter adds;
                 `random.random` by default.
         """
+        # With 1 s and a factor of 2: 1, 2, 4, 8, ... up to max_delay. Jitter adds up to the same again, so
+        # that many runs that failed at one moment do not come back at one moment.
         try:
             delay = self.initial_delay * float(self.backoff) ** (attempt - 1)
         except OverflowError:  # after a thousand attempts
             delay = self.max_delay if self.initial_delay else 0.0
 
         if self.jitter:
-            chance = chance or _import_random()
+            if chance is None:
+                import random  # a millisecond, and few runs fail
+
+                chance = random.random
             delay += delay * chance()
         return min(delay, self.max_delay)
 
@@ -200,12 +209,6 @@ def _check_number(name: str, value: Any, *, minimum: float) -> None:
         raise ValueError(f"{name} must be finite and at least {minimum}, not {value!r}")
 
 
-def _matches(condition: Retryable, error: Exception) -> bool:
-    if isinstance(condition, type):
-        return isinstance(error, condition)
-    return condition(error)
-
-
 def _as_collection(retry_on: Retryable | Collection[Retryable]) -> Collection[Retryable]:
     if isinstance(retry_on, Collection):
         return retry_on
@@ -225,12 +228,6 @@ def _parse_retry_on(retry_on: Retryable | Collection[Retryable]) -> tuple[Retrya
         if not callable(candidate):
             raise TypeError(f"retry_on must contain exception classes and predicates, not {candidate!r}")
     return conditions
-
-
-def _import_random() -> Callable[[], float]:
-    from random import random  # a millisecond to import, and few runs fail
-
-    return random
 
 
 def _seconds(delay: float | timedelta) -> float:

@@ -122,6 +122,9 @@ class StateSchema:
 
     def allow_keys_of(self, others: Iterable[StateSchema]) -> Self:
         """Return this schema with the keys of others, whose graphs are inlined; open if one of them is."""
+        # All nodes of the graph merge into one state, those of inlined graphs too. If the outer schema has
+        # `question` and that of an inlined graph has `draft`, updates with either key are right, and only
+        # `answr` is unknown. An open schema among them allows any key, so nothing is unknown then.
         others = [other for other in others if other is not self]
         if not others or not self.closed_as:
             return self
@@ -154,6 +157,8 @@ class StateSchema:
 
         Values are taken over unchanged; keys that are missing get the defaults of this schema.
         """
+        # Without channels: the values were merged in the outer graph, and replace the defaults. A reducer
+        # would add them: with the default ["hello"], a list that begins with it would begin with it twice.
         initial = self.initial_state()
         if initial:
             state, _ = merge(initial, data, {})

@@ -1,4 +1,4 @@
-"""Topology: a graph that has been checked, as a run uses it; and the checks of its edges."""
+"""A graph: GraphDefinition, as the user wrote it; Topology, checked, as a run uses it; the checks of its edges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, final
 
 from graphkit._plan.schema import StateSchema
 from graphkit._records.config import END, START
@@ -285,6 +285,9 @@ class Topology:
         Returns:
             The node, the fork or END to go to; None if nothing has this name.
         """
+        # A graph S with a node `check` was inlined, so that node is `S-check` here. A Command(goto="check")
+        # of another node of S means `S-check`; the same of a node outside S means a node `check` of this
+        # graph. END within S is where the edge out of S leads.
         node = None if source is None else self.nodes.get(source)
         if node is not None and name in node.local_names:
             target = node.local_names[name]
@@ -356,7 +359,11 @@ def find_problems(
         if source != START and source not in nodes:
             problems.append(f"an edge leaves {source!r}, which is not a node of the graph")
         if isinstance(edge, Condition):
-            problems += _find_mapping_problems(source, edge, nodes)
+            problems += [
+                f"the conditional edge of {source!r} maps {key!r} to {target!r}, which is not a node of the graph"
+                for key, target in (edge.mappings or {}).items()
+                if _is_unknown(target, nodes)
+            ]
         else:
             problems += _find_target_problems(source, edge, nodes)
 
@@ -371,14 +378,6 @@ def find_problems(
         if node_id not in nodes:
             problems.append(f"{option} names {node_id!r}, which is not a node of the graph")
     return problems
-
-
-def _find_mapping_problems(source: str, edge: Condition, nodes: Mapping[str, Node]) -> list[str]:
-    return [
-        f"the conditional edge of {source!r} maps {key!r} to {target!r}, which is not a node of the graph"
-        for key, target in (edge.mappings or {}).items()
-        if _is_unknown(target, nodes)
-    ]
 
 
 def _find_target_problems(source: str, targets: list[str], nodes: Mapping[str, Node]) -> list[str]:
@@ -478,3 +477,53 @@ def _fingerprint(topology: Topology) -> str:
 
     content = repr(tuple(parts)).encode("utf-8", "surrogatepass")
     return blake2b(content, digest_size=8).hexdigest()
+
+
+HookKind = Literal["before", "after", "wrap"]
+
+
+@final
+class Hook(NamedTuple):
+    """A hook as the user added it."""
+
+    kind: HookKind
+    node_id: str | None
+    """The node, or the source of the conditional edge; None: all of them."""
+    call: Call
+
+
+@final
+class GraphDefinition:
+    """A graph as the user wrote it.
+
+    Attributes:
+        nodes: by id. A GraphDefinition among them is a subgraph to inline; it had no problems when
+            it was added.
+        edges: by source.
+        node_hooks: in the order in which they were added.
+        edge_hooks: the hooks of conditional edges, in the same order.
+        metadata: of a subgraph to inline, the caller's notes on all its nodes.
+    """
+
+    __slots__ = ("edge_hooks", "edges", "metadata", "node_hooks", "nodes")
+
+    def __init__(self) -> None:
+        self.metadata: Mapping[str, Any] = {}
+        self.nodes: dict[str, Node | GraphDefinition] = {}
+        self.edges: dict[str, Targets] = {}
+        self.node_hooks: list[Hook] = []
+        self.edge_hooks: list[Hook] = []
+
+    def copy(self, metadata: Mapping[str, Any]) -> GraphDefinition:
+        """Return a copy of the graph, with notes on its nodes."""
+        copy = GraphDefinition()
+        copy.metadata = dict(metadata)
+        copy.nodes = dict(self.nodes)
+        for source, edge in self.edges.items():
+            if isinstance(edge, Condition):
+                copy.edges[source] = edge
+            else:
+                copy.edges[source] = [*edge]
+        copy.node_hooks = [*self.node_hooks]
+        copy.edge_hooks = [*self.edge_hooks]
+        return copy

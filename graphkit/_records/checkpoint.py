@@ -11,7 +11,7 @@ from os import urandom
 from time import time_ns
 from typing import Any, Final, Self, final
 
-from graphkit._java_names import JavaNames
+from graphkit._public_names import JavaNames
 from graphkit._values.channels import Channel
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit._values.state import AgentState, Changes, merge
@@ -333,16 +333,12 @@ def _freeze_mapping(values: Mapping[str, Any], path: str) -> FrozenDict:
         frozen: FrozenDict = freeze(dict(values))
     except ValueError:
         for key, value in values.items():
-            _check_freezable(f"{path}{key}", value)
+            try:
+                freeze(value)
+            except ValueError as error:
+                raise CheckpointSerializationError(f"{path}{key}", type(value).__name__, str(error)) from error
         raise
     return frozen
-
-
-def _check_freezable(path: str, value: object) -> None:
-    try:
-        freeze(value)
-    except ValueError as error:
-        raise CheckpointSerializationError(path, type(value).__name__, str(error)) from error
 
 
 def _to_microseconds(created_at: datetime) -> int:

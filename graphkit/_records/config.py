@@ -7,14 +7,16 @@ mappings.
 from __future__ import annotations
 
 import dataclasses
+import operator
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar, final
 
-from graphkit._java_names import JavaNames
-from graphkit._option_checks import check_count
+from graphkit._options import check_count
+from graphkit._public_names import JavaNames
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext, require_node_context
 from graphkit._to_thread import finish_in_thread
 from graphkit.errors import CheckpointerConfigurationError
@@ -42,10 +44,10 @@ class StreamMode(StrEnum):
 
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
 
-_LANGGRAPH_KEYS: Final = frozenset(
-    {"configurable", "metadata", "recursion_limit", "tags", "callbacks", "run_name", "run_id", "max_concurrency"}
-)
-"""The keys of LangGraph's own RunnableConfig; graphkit ignores those that it has no use for."""
+_USED_KEYS: Final = frozenset({"configurable", "metadata", "recursion_limit", "max_concurrency"})
+_TRACING_KEYS: Final = frozenset({"tags", "callbacks", "run_name", "run_id"})
+"""What LangGraph passes on to LangChain's tracers, which graphkit does not have: these keys have no
+effect. docs/langgraph.md says what to use instead of each."""
 
 _OWN_CONFIGURABLE: Final = frozenset({"thread_id", "checkpoint_id", "checkpoint_ns"})
 
@@ -77,6 +79,9 @@ class RunnableConfig(JavaNames):
     """Where the branches of forks and the items of maps run, for one run: any
     `concurrent.futures.Executor`, or a mapping from the id of the node that forks or maps to its
     executor. None: the executor of the graph, or threads. Not stored."""
+    max_concurrency: int | None = None
+    """How many branches of a fork, or items of a map, run at the same time, at most. A map node may
+    have a lower limit of its own. None: no limit."""
 
     def __post_init__(self) -> None:
         _require_str_or_none("thread_id", self.thread_id)
@@ -85,6 +90,8 @@ class RunnableConfig(JavaNames):
             raise _wrong_type("checkpoint_ns", "a str", self.checkpoint_ns)
         if self.max_iterations is not None:
             check_count("max_iterations", self.max_iterations)
+        if self.max_concurrency is not None:
+            check_count("max_concurrency", self.max_concurrency)
         if self.stream_mode.__class__ is not StreamMode:
             object.__setattr__(self, "stream_mode", _parse_stream_mode(self.stream_mode))
         if self.metadata.__class__ is not MappingProxyType:
@@ -244,7 +251,7 @@ class RunnableConfig(JavaNames):
         require_node_context("dispatch").dispatch(output)
 
     def __getitem__(self, key: str) -> Any:
-        """Return "configurable", "metadata" or "recursion_limit", as LangGraph's mapping does."""
+        """Return the value of a key of LangGraph's mapping that has an effect, such as "configurable"."""
         if key == "configurable":
             return {
                 **self.metadata,
@@ -256,6 +263,8 @@ class RunnableConfig(JavaNames):
             return dict(self.metadata)
         if key == "recursion_limit" and self.max_iterations is not None:
             return self.max_iterations
+        if key == "max_concurrency" and self.max_concurrency is not None:
+            return self.max_concurrency
         raise KeyError(key)
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -276,10 +285,10 @@ class RunnableConfig(JavaNames):
         # A saver does this at every put; the generated __init__ would cost as much as the write.
         if checkpoint_id == self.checkpoint_id:
             return self
-        copy = object.__new__(RunnableConfig)
-        fields = copy.__dict__
-        fields.update(self.__dict__)
+        fields = self.__dict__.copy()
         fields["checkpoint_id"] = checkpoint_id
+        copy = object.__new__(RunnableConfig)
+        object.__setattr__(copy, "__dict__", fields)
         return copy
 
     def get_metadata(self, key: str) -> Any | None:
@@ -355,6 +364,9 @@ class RunnableConfigBuilder:
 
     recursionLimit = maxIterations
 
+    def maxConcurrency(self, max_concurrency: int | None) -> Self:
+        return self._with(max_concurrency=max_concurrency)
+
     def executor(self, executor: Executor | Mapping[str, Executor] | None) -> Self:
         return self._with(executor=executor)
 
@@ -410,7 +422,7 @@ def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigur
 
 
 def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
-    unknown = [key for key in config if key not in _LANGGRAPH_KEYS]
+    unknown = [key for key in config if key not in _USED_KEYS and key not in _TRACING_KEYS]
     if unknown:
         raise CheckpointerConfigurationError(
             f"unknown config key {unknown[0]!r}; write {{'configurable': {{'thread_id': ...}}}} or a RunnableConfig"
@@ -422,13 +434,17 @@ def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
     if isinstance(thread_id, int):
         thread_id = str(thread_id)  # as LangGraph does, and its users rely on it
     metadata = {key: value for key, value in configurable.items() if key not in _OWN_CONFIGURABLE}
-    metadata.update(config.get("metadata") or {})
+    own_metadata = config.get("metadata") or {}
+    if not isinstance(own_metadata, Mapping):
+        raise _wrong_type("config['metadata']", "a mapping", own_metadata)
+    metadata.update(own_metadata)
     return RunnableConfig(
         thread_id=thread_id,
         checkpoint_id=configurable.get("checkpoint_id"),
         checkpoint_ns=configurable.get("checkpoint_ns") or "",
         metadata=metadata,
         max_iterations=config.get("recursion_limit"),
+        max_concurrency=config.get("max_concurrency") or None,  # LangGraph takes 0 as no limit
     )
 
 
@@ -436,3 +452,29 @@ _DEFAULT: Final = RunnableConfig()
 
 ConfigLike = RunnableConfig | Mapping[str, Any] | str | None
 """What every method that takes a config accepts; a text is a thread id."""
+
+
+ThreadLike = str | RunnableConfig | Mapping[str, Any] | None
+"""A thread: its id, or a config that names it; None is the default thread."""
+
+
+def resolve_thread_id(thread: ThreadLike) -> str:
+    """Return the thread id of an id or a config; that of the default thread for None."""
+    if isinstance(thread, str):
+        return thread
+    return RunnableConfig.of(thread).thread
+
+
+def check_limit(limit: int, least: int = 0) -> int:
+    """Return the most results that a caller wants; no sequence has more than `sys.maxsize`.
+
+    Raises:
+        ValueError: it is not a whole number, or below the least.
+    """
+    try:
+        number = operator.index(limit)
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise ValueError(f"limit must be a whole number, at least {least}, not {limit!r}")
+    return min(number, sys.maxsize)

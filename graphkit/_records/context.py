@@ -143,6 +143,9 @@ def interrupt(payload: Any = None) -> Any:
         GraphInterrupt: caught by the engine.
         GraphRunnerError: called outside a node.
     """
+    # Answers have no names in the code of a node, so its calls are counted. A node asks for a name, and then
+    # whether that is right. The first resume has one answer: the first call returns it, the second raises.
+    # The second resume has two. A node that asks in another order when it runs again gets wrong answers.
     context = require_node_context("interrupt()")
     index = context.interrupt_calls
     context.interrupt_calls += 1

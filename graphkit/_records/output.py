@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Generic, Literal, NamedTuple, Self, final
 
-from graphkit._java_names import JavaNames
+from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._values.frozen import freeze
@@ -321,7 +321,7 @@ class StateSnapshot(NodeOutput[StateT]):
 
     def __getattr__(self, name: str) -> Any:
         # Read on first use, so that a caller lists a history of thousands without decoding any
-        # state.
+        # state. Python asks here only while the slot is empty, so the second use costs nothing.
         if name == "state":
             self.state = self._state_factory(self._checkpoint.state)
         elif name == "interrupts":

@@ -10,12 +10,17 @@ from itertools import islice
 from time import monotonic
 from typing import Any, ClassVar, Unpack
 
-from graphkit._java_names import JavaNames
+from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._records.config import THREAD_ID_DEFAULT, ConfigLike, RunnableConfig
+from graphkit._records.config import (
+    THREAD_ID_DEFAULT,
+    ConfigLike,
+    RunnableConfig,
+    ThreadLike,
+    check_limit,
+    resolve_thread_id,
+)
 from graphkit._records.output import CheckpointInfo, HistorySummary, WaitingInterrupt
-from graphkit._saver.arguments import ThreadLike, check_limit, resolve_thread_id
-from graphkit._saver.checkpoint_info import TAGS_KEY, WRITES_KEY, make_checkpoint_info
 from graphkit._saver.incomplete import (
     IncomingThread,
     StoredCheckpoint,
@@ -24,7 +29,6 @@ from graphkit._saver.incomplete import (
     read_history,
 )
 from graphkit._saver.langgraph_writes import is_langgraph, waiting_interrupts as langgraph_interrupts
-from graphkit._saver.polling_watch import PollingWatch
 from graphkit._saver.retention import Retention, RetentionOptions
 from graphkit._saver.run_lock import (
     HeldRunLock,
@@ -35,8 +39,8 @@ from graphkit._saver.run_lock import (
     lock_for_rewrite,
     locks_held_by_runs,
 )
-from graphkit._saver.status import find_interrupt_ids, with_status
-from graphkit._saver.watch import Watch
+from graphkit._saver.status import TAGS_KEY, WRITES_KEY, find_interrupt_ids, make_checkpoint_info, with_status
+from graphkit._saver.watch import PollingWatch, Watch
 from graphkit._saver.writes import (
     LatestCheckpoint,
     check_tags,
@@ -228,14 +232,14 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         The first has the status of the thread.
         """
         config = RunnableConfig.of(config)
-        infos = [self._make_info(config, checkpoint) for checkpoint in self.list(config)]
+        infos: list[CheckpointInfo] = []
+        for checkpoint in self.list(config):
+            named = config.replace(checkpoint_id=checkpoint.id)
+            writes = self.get_writes(named)
+            infos.append(make_checkpoint_info(config, checkpoint, writes, self.tags_of(named)))
         if infos:
             infos[0] = with_status(self, infos[0])
         return infos
-
-    def _make_info(self, config: RunnableConfig, checkpoint: Checkpoint) -> CheckpointInfo:
-        named = config.replace(checkpoint_id=checkpoint.id)
-        return make_checkpoint_info(config, checkpoint, self.get_writes(named), self.tags_of(named))
 
     def recent(self, config: ConfigLike = None, *, limit: int) -> Sequence[CheckpointInfo]:
         """Return the newest `limit` items of `history`. Costs at most as much as `history`.
@@ -295,23 +299,23 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         Raises:
             CheckpointerConfigurationError: all threads are meant, and the saver cannot list them.
         """
-        return [found for thread in self._select_threads(thread_id) for found in self._find_interrupts(thread)]
-
-    def _find_interrupts(self, thread_id: str) -> Sequence[WaitingInterrupt]:
-        latest: dict[str, LatestCheckpoint] = {}
-        for namespace in self.namespaces(thread_id):
-            config = RunnableConfig(thread_id, checkpoint_ns=namespace)
-            checkpoint = self.get(config)
-            if checkpoint is None:
-                continue
-            named = config.replace(checkpoint_id=checkpoint.id)
-            latest[namespace] = LatestCheckpoint(
-                config=named,
-                metadata=checkpoint.metadata,
-                writes=self.get_writes(named),
-                created_at=checkpoint.created_at,
-            )
-        return find_waiting_interrupts(latest)
+        found: list[WaitingInterrupt] = []
+        for thread in self._select_threads(thread_id):
+            latest: dict[str, LatestCheckpoint] = {}
+            for namespace in self.namespaces(thread):
+                config = RunnableConfig(thread, checkpoint_ns=namespace)
+                checkpoint = self.get(config)
+                if checkpoint is None:
+                    continue
+                named = config.replace(checkpoint_id=checkpoint.id)
+                latest[namespace] = LatestCheckpoint(
+                    config=named,
+                    metadata=checkpoint.metadata,
+                    writes=self.get_writes(named),
+                    created_at=checkpoint.created_at,
+                )
+            found += find_waiting_interrupts(latest)
+        return found
 
     def threads(self, *, released: bool = False) -> Sequence[str]:  # noqa: ARG002 - for savers with versions
         """Return the ids of the threads that hold checkpoints.
@@ -347,16 +351,14 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         self, metadata: Mapping[str, Any], thread_id: ThreadLike, limit: int | None
     ) -> Sequence[CheckpointInfo]:
         """Return the results of `search`. For implementers: the limit is valid."""
-        matching = self._iter_matching(metadata, thread_id)
+        matching = (
+            info
+            for thread in self._select_threads(thread_id)
+            for namespace in self.namespaces(thread)
+            for info in self.history(RunnableConfig(thread, checkpoint_ns=namespace))
+            if metadata.items() <= info.metadata.items()
+        )
         return [*islice(matching, limit)]
-
-    def _iter_matching(self, metadata: Mapping[str, Any], thread_id: ThreadLike) -> Iterator[CheckpointInfo]:
-        for thread in self._select_threads(thread_id):
-            for namespace in self.namespaces(thread):
-                config = RunnableConfig(thread, checkpoint_ns=namespace)
-                for info in self.history(config):
-                    if metadata.items() <= info.metadata.items():
-                        yield info
 
     def size(self, thread: ThreadLike = None) -> int:  # noqa: ARG002 - for savers that can
         """Return the number of bytes that a thread, or the whole store (None), takes.

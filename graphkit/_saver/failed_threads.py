@@ -70,17 +70,14 @@ class FailedThreads:
             error = CheckpointStorageError(
                 os.fsdecode(getattr(first, "path", None) or first.filename or ""), self._operation, first
             )
-        described = copy(error)
-        described.args = (*error.args[:-1], f"{error} ({self._describe()})")
-        raise described from first
-
-    def _describe(self) -> str:
         names = ", ".join(f"{thread_id:.80}" for thread_id in self._thread_ids[:_MAX_NAMES])
         unnamed = len(self._thread_ids) - _MAX_NAMES
         if unnamed > 0:
             names = f"{names} and {unnamed} more"
         others = "no other is done" if len(self._thread_ids) == self._total else "all others are done"
-        return f"cannot {self._operation} {names}; {others}"
+        described = copy(error)
+        described.args = (*error.args[:-1], f"{error} (cannot {self._operation} {names}; {others})")
+        raise described from first
 
 
 def is_out_of_resources(error: Exception) -> bool:

@@ -24,7 +24,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.capabilities import SupportsCompact, SupportsFlush
-from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import INCOMPLETE, is_incomplete, well_formed_writes
 from graphkit._values.frozen import FrozenDict, freeze
 from graphkit.errors import CheckpointConflictError, CheckpointerError, CheckpointNotFoundError
@@ -422,19 +422,16 @@ def fill_new_thread(
         yield incoming
         incoming.finish()
     except BaseException as error:
-        _remove_failed(saver, thread_id, error)
+        # Remove what there is of it; if that is not possible, the error says so.
+        try:
+            if _has_versions(saver, thread_id):
+                note = f"thread {thread_id!r} has released versions, so it stays, and is incomplete: release it"
+                error.add_note(note)
+            else:
+                saver.delete(thread_id)
+        except CheckpointerError as second:
+            error.add_note(f"thread {thread_id!r} stays, and is incomplete: {second}")
         raise
-
-
-def _remove_failed(saver: BaseCheckpointSaver, thread_id: str, error: BaseException) -> None:
-    """Remove a thread that could not be made; if that is not possible, the error says so."""
-    try:
-        if _has_versions(saver, thread_id):
-            error.add_note(f"thread {thread_id!r} has released versions, so it stays, and is incomplete: release it")
-        else:
-            saver.delete(thread_id)
-    except CheckpointerError as second:
-        error.add_note(f"thread {thread_id!r} stays, and is incomplete: {second}")
 
 
 def read_history(saver: BaseCheckpointSaver, config: RunnableConfig) -> Iterator[StoredCheckpoint]:

@@ -86,7 +86,13 @@ def list_asking_tasks(writes: Mapping[str, Any]) -> Sequence[str]:
 def find_questions(writes: Mapping[str, Any]) -> Iterator[Question]:
     """Yield the questions of LangGraph's tasks that wait for an answer."""
     for task_id, path, type_name, data in _read_writes(writes, _INTERRUPT):
-        for interrupt_id, payload in _decode(task_id, type_name, data).items():
+        payloads: Mapping[str, Any] | None = {task_id: NOT_INSTALLED}
+        serializer = load_serializer()
+        if serializer is not None:
+            payloads = serializer.read_interrupts(type_name, data)
+        if payloads is None:
+            payloads = {task_id: f"not readable here: LangGraph's serializer wrote it as {type_name}"}
+        for interrupt_id, payload in payloads.items():
             yield Question(interrupt_id, _name_node(path), payload)
 
 
@@ -146,17 +152,6 @@ def _name_node(path: str) -> str:
     if name.isdigit():
         return f"Send {int(name)}"
     return "task"
-
-
-def _decode(task_id: str, type_name: str, data: bytes) -> Mapping[str, Any]:
-    """Return the payloads of a task's interrupts by id; a sentence if they cannot be read."""
-    serializer = load_serializer()
-    if serializer is None:
-        return {task_id: NOT_INSTALLED}
-    payloads: Mapping[str, Any] | None = serializer.read_interrupts(type_name, data)
-    if payloads is None:
-        return {task_id: f"not readable here: LangGraph's serializer wrote it as {type_name}"}
-    return payloads
 
 
 def find_failure(writes: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -61,17 +61,15 @@ class Retention:
         """
         kept = [*history[: self.keep_last or 1]]
         old = history[self.keep_last or 1 :]
-        kept += filter(self._keeps, old)
+        for info in old:
+            is_young = self.older_than is not None and info.created_at >= self.older_than
+            is_tagged = not set(info.tags).isdisjoint(self.keep_tags)
+            waits = self.keep_interrupted and info.stopped == "interrupted"
+            if is_young or is_tagged or waits:
+                kept.append(info)
         kept_ids = {info.id for info in kept}
         needed_ids = _find_needed(kept, history)
         return [info for info in old if info.id not in kept_ids and info.id not in needed_ids]
-
-    def _keeps(self, info: CheckpointInfo) -> bool:
-        if self.older_than is not None and info.created_at >= self.older_than:
-            return True
-        if not set(info.tags).isdisjoint(self.keep_tags):
-            return True
-        return self.keep_interrupted and info.stopped == "interrupted"
 
 
 def _find_needed(kept: Sequence[CheckpointInfo], history: Sequence[CheckpointInfo]) -> Collection[str]:

@@ -1,4 +1,6 @@
-"""The status of a thread, from the stop of its latest checkpoint (`writes.derive_stop`) and its run lock.
+"""What a listing shows of a checkpoint, and the status of a thread.
+
+The status follows from the stop of its latest checkpoint (`writes.derive_stop`) and its run lock.
 
 A status is true at the moment at which it is asked for. Nearly always, the latest checkpoint and its
 pending writes decide. Only a run that has neither ended nor stopped is asked whether it is still
@@ -20,16 +22,60 @@ LangGraph's runs hold no run lock, so that theirs is `running` until it has ende
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.langgraph_writes import is_langgraph, list_asking_tasks
-from graphkit._saver.writes import FAILURE, subgraph_interrupts, unanswered_interrupts, well_formed_writes
+from graphkit._saver.writes import FAILURE, derive_stop, subgraph_interrupts, unanswered_interrupts, well_formed_writes
+from graphkit._values.frozen import FrozenDict
 from graphkit.errors import CheckpointSerializationError
 
 if TYPE_CHECKING:
     from graphkit._saver.base import BaseCheckpointSaver
+
+WRITES_KEY: Final = "graphkit:writes"
+"""The metadata key under which the default methods store pending writes."""
+TAGS_KEY: Final = "graphkit:tags"
+"""The metadata key under which the default methods store tags."""
+
+
+def make_checkpoint_info(
+    config: RunnableConfig, checkpoint: Checkpoint, writes: Mapping[str, Any], tags: tuple[str, ...]
+) -> CheckpointInfo:
+    """Return what a listing shows of an older checkpoint. The size is 0, because only the store knows it.
+
+    For the latest checkpoint of a history, `with_status` adds the status.
+
+    Args:
+        config: names the thread and the namespace.
+        checkpoint: the checkpoint.
+        writes: its pending writes, from which follows why a run stopped there.
+        tags: its tags.
+    """
+    return CheckpointInfo(
+        thread_id=config.thread,
+        checkpoint_ns=config.checkpoint_ns,
+        id=checkpoint.id,
+        parent_id=checkpoint.parent_id,
+        node_id=checkpoint.node_id,
+        next_node_id=checkpoint.next_node_id,
+        created_at=checkpoint.created_at,
+        size=0,
+        status="",
+        tags=tags,
+        metadata=public_metadata(checkpoint.metadata),
+        stopped=derive_stop(checkpoint.next_node_id, writes, checkpoint.metadata),
+    )
+
+
+def public_metadata(metadata: FrozenDict) -> FrozenDict:
+    """Return metadata without the keys of the default methods."""
+    if WRITES_KEY not in metadata and TAGS_KEY not in metadata:
+        return metadata
+    hidden = (WRITES_KEY, TAGS_KEY)
+    return FrozenDict({key: value for key, value in metadata.items() if key not in hidden})
 
 
 def with_status(
@@ -42,7 +88,14 @@ def with_status(
         latest: the checkpoint, with any status.
         writes: its pending writes, if the caller has them.
     """
-    return latest._replace(status=_decide_status(saver, latest, writes))
+    config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
+    stopped = latest.stopped
+    if stopped == "interrupted" and not is_langgraph(latest.metadata):
+        stopped = _look_into_nested_graphs(saver, config, writes)
+    status = stopped or _describe_progress(latest)
+    if not status:
+        status = "running" if saver.is_run_locked(config) else "stalled"
+    return latest._replace(status=status)
 
 
 def with_status_when_stored(info: CheckpointInfo) -> CheckpointInfo:
@@ -51,19 +104,6 @@ def with_status_when_stored(info: CheckpointInfo) -> CheckpointInfo:
     A run that has neither ended nor stopped at it was running then: it had just stored it.
     """
     return info._replace(status=info.stopped or _describe_progress(info) or "running")
-
-
-def _decide_status(saver: BaseCheckpointSaver, latest: CheckpointInfo, writes: Mapping[str, Any] | None) -> str:
-    config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
-    stopped = latest.stopped
-    if stopped == "interrupted" and not is_langgraph(latest.metadata):
-        stopped = _look_into_nested_graphs(saver, config, writes)
-    decided = stopped or _describe_progress(latest)
-    if decided:
-        return decided
-    if saver.is_run_locked(config):
-        return "running"
-    return "stalled"
 
 
 def _describe_progress(latest: CheckpointInfo) -> str:

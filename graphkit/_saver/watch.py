@@ -1,19 +1,31 @@
-"""Watching a store: Change, one change of it, and Watch, which reports changes as they happen."""
+"""Watching a store: Change, one change of it, and Watch, which reports changes as they happen.
+
+PollingWatch reads a store at an interval, for savers without change events.
+"""
 
 from __future__ import annotations
 
 import abc
 import threading
 from _thread import start_new_thread
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, final
 
-from graphkit._option_checks import check_seconds
+from graphkit._options import check_seconds
+from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
+from graphkit._saver import langgraph_writes
+from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.status import with_status_when_stored
+from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, TASK, is_incomplete, time_or_none
 from graphkit.errors import CheckpointerConfigurationError
+
+if TYPE_CHECKING:
+    from graphkit._saver.base import BaseCheckpointSaver
 
 ChangeKind = Literal["checkpoint", "interrupt", "answer", "failure", "progress", "release", "delete", "idle"]
 """The kind of a `Change`."""
@@ -191,3 +203,202 @@ class Watch(abc.ABC):
 def is_namespace_inside(namespace: str, outer: str) -> bool:
     """Return whether a namespace is `outer` or below it. Every namespace is below the root, ""."""
     return not outer or namespace == outer or namespace.startswith(f"{outer}/")
+
+
+def iter_changes(
+    history: tuple[str, str],
+    info: CheckpointInfo | None,
+    writes: Mapping[str, Any],
+    written_at: datetime | None = None,
+) -> Iterator[Change]:
+    """Yield the changes that pending writes make, for a watch.
+
+    Args:
+        history: the thread id and the namespace.
+        info: the checkpoint; None if it is not the latest.
+        writes: the pending writes that are new.
+        written_at: when they were stored, for those that have no time of their own.
+    """
+    thread_id, namespace = history
+    make_change = partial(Change, thread_id=thread_id, checkpoint_ns=namespace, checkpoint=info)
+    last_task = None
+    for key, value in writes.items():
+        _, _, id = key.partition(":")  # noqa: A001 - the name of the field
+        if key.startswith(INTERRUPT):
+            stored_at = _get_time(value, "created_at")
+            yield make_change("interrupt", id=id, value=value, at=stored_at)
+        elif key.startswith(ANSWER):
+            yield make_change("answer", id=id, value=value, at=written_at)
+        elif key.startswith(SUBGRAPH_INTERRUPT) and value is None:
+            yield make_change("answer", id=id, at=written_at)
+        elif key == FAILURE and value is not None:
+            stored_at = _get_time(value, "at")
+            yield make_change("failure", value=value, at=stored_at)
+        elif key.startswith(TASK):
+            last_task = key
+    yield from _iter_langgraph_changes(make_change, writes, written_at)
+    if last_task is not None:
+        # One change for all tasks that were recorded together: a map may have thousands.
+        task = writes[last_task]
+        node_id = None
+        if isinstance(task, Mapping):
+            node_id = task.get("node")
+        yield make_change("progress", value={"node_id": node_id}, at=written_at)
+
+
+def _iter_langgraph_changes(
+    make_change: Callable[..., Change], writes: Mapping[str, Any], written_at: datetime | None
+) -> Iterator[Change]:
+    """Yield the interrupts and the failure of LangGraph's tasks; those of a nested graph in the outer one, too."""
+    for question in langgraph_writes.find_questions(writes):
+        value = {"node_id": question.node_id, "when": "inside", "payload": question.payload, "created_at": written_at}
+        yield make_change("interrupt", id=question.id, value=value, at=written_at)
+    failure = langgraph_writes.find_failure(writes)
+    if failure is not None:
+        yield make_change("failure", value=failure, at=written_at)
+
+
+def _get_time(record: Any, key: str) -> datetime | None:
+    """Return the time in a pending write; None if it has none, because it was written by hand."""
+    if isinstance(record, Mapping):
+        return time_or_none(record.get(key))
+    return None
+
+
+_HistoryKey = tuple[str, str]
+"""A thread id and a namespace."""
+
+_WriteKey = tuple[str, bool]
+"""The key of a pending write, and whether its value is None, which withdraws the write."""
+
+
+class _Bookmark(NamedTuple):
+    """How far a history has been reported."""
+
+    checkpoint_id: str
+    """The latest checkpoint."""
+    writes: frozenset[_WriteKey]
+    """The pending writes of that checkpoint."""
+    versions: object
+    """The versions of the thread."""
+
+
+@final
+class PollingWatch(Watch):
+    """Reads the histories that it follows every `interval` seconds. Each read costs O(threads)."""
+
+    def __init__(
+        self, saver: BaseCheckpointSaver, config: RunnableConfig | None, *, latest: bool, interval: float
+    ) -> None:
+        """Start to follow a saver.
+
+        Args:
+            saver: the saver.
+            config: what to follow; None is all threads. See `BaseCheckpointSaver.watch`.
+            latest: report the latest checkpoint of each history first.
+            interval: the time between two reads, in seconds.
+        """
+        super().__init__(interval)
+        self._saver = saver
+        self._config = config
+        self._bookmarks: dict[_HistoryKey, _Bookmark] = {}
+        for key in self._list_histories():
+            self._set_first_bookmark(key, latest=latest)
+
+    def _list_histories(self) -> list[_HistoryKey]:
+        saver = self._saver
+        found: list[_HistoryKey] = []
+        if self._config is None:
+            for thread in saver.threads():
+                found += [(thread, namespace) for namespace in saver.namespaces(thread)]
+            return found
+        thread = self._config.thread
+        root = self._config.checkpoint_ns
+        namespaces: set[str] = set()
+        for name in saver.namespaces(thread):
+            if name != root and is_namespace_inside(name, root):
+                namespaces.add(name)
+        # Read with `get`: a saver that cannot list its namespaces does not name one that the
+        # application chose.
+        if saver.get(self._config.with_check_point_id(None)) is not None:
+            namespaces.add(root)
+        return [(thread, namespace) for namespace in sorted(namespaces)]
+
+    def _set_first_bookmark(self, key: _HistoryKey, *, latest: bool) -> None:
+        thread, namespace = key
+        config = self._config
+        if config is not None and config.checkpoint_ns == namespace and config.checkpoint_id is not None:
+            # The caller has named the checkpoint after which the history is reported.
+            versions = self._read_versions(thread)
+            self._bookmarks[key] = _Bookmark(config.checkpoint_id, writes=frozenset(), versions=versions)
+            return
+        history = [info for info in self._saver.history(_make_config(key)) if not is_incomplete(info.metadata)]
+        if latest:
+            history = history[1:]
+        if history:
+            self._set_bookmark(key, history[0].id)
+
+    def _set_bookmark(self, key: _HistoryKey, checkpoint_id: str) -> Mapping[str, Any]:
+        """Remember a checkpoint as reported; return its pending writes, which count as reported too."""
+        writes = self._saver.get_writes(_make_config(key, checkpoint_id))
+        self._bookmarks[key] = _Bookmark(
+            checkpoint_id, writes=_make_write_keys(writes), versions=self._read_versions(key[0])
+        )
+        return writes
+
+    def _read_versions(self, thread: str) -> object:
+        """Return the versions of a thread: if they change, its history was released, not deleted."""
+        if not isinstance(self._saver, HasVersions):
+            return None
+        return self._saver.versions_by_thread_id(thread)
+
+    def _read_changes(self) -> Generator[Change, None, None]:
+        histories = self._list_histories()
+        for key in [key for key in self._bookmarks if key not in histories]:
+            yield self._end_history(key)
+        for key in histories:
+            yield from self._read_history(key)
+        self._next_read = monotonic() + self._interval
+
+    def _end_history(self, key: _HistoryKey) -> Change:
+        thread, namespace = key
+        bookmark = self._bookmarks.pop(key)
+        is_deleted = self._read_versions(thread) == bookmark.versions
+        kind: ChangeKind = "delete" if is_deleted else "release"
+        return Change(kind, thread, namespace)
+
+    def _read_history(self, key: _HistoryKey) -> Iterator[Change]:
+        thread, namespace = key
+        bookmark = self._bookmarks.get(key)
+        if bookmark is not None and bookmark.versions != self._read_versions(thread):
+            yield self._end_history(key)
+            bookmark = None
+        if bookmark is None:
+            bookmark = _Bookmark(checkpoint_id="", writes=frozenset(), versions=None)
+        reported = bookmark.writes
+        # From the bookmark on, oldest first; all of them if the checkpoint of the bookmark is gone.
+        history = self._saver.history(_make_config(key))
+        ids = [info.id for info in history]
+        if bookmark.checkpoint_id in ids:
+            history = history[: ids.index(bookmark.checkpoint_id) + 1]
+        for stored in reversed(history):
+            info = stored if stored.status else with_status_when_stored(stored)
+            if is_incomplete(info.metadata):
+                return  # It will be replaced: by another checkpoint, or by itself without the mark.
+            if info.id != bookmark.checkpoint_id:
+                reported = frozenset()
+                yield Change("checkpoint", thread, namespace, checkpoint=info, at=info.created_at)
+            writes = self._set_bookmark(key, info.id)
+            new = _make_write_keys(writes) - reported
+            names = {name for name, _ in new}
+            new_writes = {name: value for name, value in writes.items() if name in names}
+            yield from iter_changes(key, info, new_writes)
+
+
+def _make_config(key: _HistoryKey, checkpoint_id: str | None = None) -> RunnableConfig:
+    thread, namespace = key
+    return RunnableConfig(thread, checkpoint_id, namespace)
+
+
+def _make_write_keys(writes: Mapping[str, Any]) -> frozenset[_WriteKey]:
+    return frozenset((name, value is None) for name, value in writes.items())

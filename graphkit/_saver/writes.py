@@ -7,17 +7,16 @@ update, the result of a branch, a failure. Results of `once` have keys of their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from logging import getLogger
+from types import NoneType
 from typing import Any, Final, NamedTuple, get_args
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
-from graphkit._records.output import CheckpointInfo, WaitingInterrupt, When
+from graphkit._records.output import WaitingInterrupt, When
 from graphkit._saver import langgraph_writes
-from graphkit._saver.watch import Change
 from graphkit.errors import CheckpointSerializationError
 
 _LOGGER: Final = getLogger("graphkit")
@@ -121,53 +120,37 @@ def problem_with_interrupt(interrupt: Any) -> str | None:
     return None
 
 
-def _problem_with_task(task: Any) -> str | None:
-    if not isinstance(task, Mapping):
-        return "a finished task is a mapping"
-    if not isinstance(task.get("branches", 0), int):
-        return "the 'branches' of a finished task are a number"
-    return None
-
-
-def _problem_with_subgraph_interrupt(namespace: Any) -> str | None:
-    if namespace is None or isinstance(namespace, str):
-        return None
-    return "an interrupt in a nested graph is recorded as its namespace, a string, or as None"
-
-
-def _problem_with_update(update: Any) -> str | None:
-    if isinstance(update, Mapping):
-        return None
-    return "an update is a mapping of keys to values"
-
-
-def _problem_with_items(items: Any) -> str | None:
-    if isinstance(items, (list, tuple)):
-        return None
-    return "the items of a map are a list"
-
-
 _WHENS: Final = get_args(When)
 _INTERRUPT_FIELDS: Final = ("node_id", "when", "payload", "created_at")
 _INTERRUPT_SHAPE: Final = f"an interrupt is a mapping with {', '.join(_INTERRUPT_FIELDS)}"
-_CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
-    INTERRUPT: problem_with_interrupt,
-    SUBGRAPH_INTERRUPT: _problem_with_subgraph_interrupt,
-    UPDATE: _problem_with_update,
-    TASK: _problem_with_task,
-    ITEMS: _problem_with_items,
+_SHAPES: Final[Mapping[str, tuple[Any, str]]] = {
+    SUBGRAPH_INTERRUPT: (
+        (str, NoneType),
+        "an interrupt in a nested graph is recorded as its namespace, a string, or as None",
+    ),
+    UPDATE: (Mapping, "an update is a mapping of keys to values"),
+    TASK: (Mapping, "a finished task is a mapping"),
+    ITEMS: ((list, tuple), "the items of a map are a list"),
 }
-"""By prefix. Values under other keys may be anything: answers and results of `once` belong to the
-user, and a failure is only shown to people, so its readers accept every value."""
+"""By prefix: the types of a value, and what is wrong with any other. Values under other keys may be
+anything: answers and results of `once` belong to the user, and a failure is only shown to people, so
+its readers accept every value."""
 
 
 def _find_problem(key: str, value: Any) -> str | None:
     """Return why a reader cannot use a pending write; None if it can."""
     head, colon, _ = key.partition(":")
-    check = _CHECKS.get(head + colon)
-    if check is None:
+    prefix = head + colon
+    if prefix == INTERRUPT:
+        return problem_with_interrupt(value)
+    if prefix not in _SHAPES:
         return None
-    return check(value)
+    types, problem = _SHAPES[prefix]
+    if not isinstance(value, types):
+        return problem
+    if prefix == TASK and not isinstance(value.get("branches", 0), int):
+        return "the 'branches' of a finished task are a number"
+    return None
 
 
 def _warn_of(key: str, thread_id: str, problem: str) -> None:
@@ -420,69 +403,6 @@ def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata:
     if next_node_id == END:
         return "finished"
     return "running"
-
-
-# Changes
-
-
-def iter_changes(
-    history: tuple[str, str],
-    info: CheckpointInfo | None,
-    writes: Mapping[str, Any],
-    written_at: datetime | None = None,
-) -> Iterator[Change]:
-    """Yield the changes that pending writes make, for a watch.
-
-    Args:
-        history: the thread id and the namespace.
-        info: the checkpoint; None if it is not the latest.
-        writes: the pending writes that are new.
-        written_at: when they were stored, for those that have no time of their own.
-    """
-    thread_id, namespace = history
-    make_change = partial(Change, thread_id=thread_id, checkpoint_ns=namespace, checkpoint=info)
-    last_task = None
-    for key, value in writes.items():
-        _, _, id = key.partition(":")  # noqa: A001 - the name of the field
-        if key.startswith(INTERRUPT):
-            stored_at = _get_time(value, "created_at")
-            yield make_change("interrupt", id=id, value=value, at=stored_at)
-        elif key.startswith(ANSWER):
-            yield make_change("answer", id=id, value=value, at=written_at)
-        elif key.startswith(SUBGRAPH_INTERRUPT) and value is None:
-            yield make_change("answer", id=id, at=written_at)
-        elif key == FAILURE and value is not None:
-            stored_at = _get_time(value, "at")
-            yield make_change("failure", value=value, at=stored_at)
-        elif key.startswith(TASK):
-            last_task = key
-    yield from _iter_langgraph_changes(make_change, writes, written_at)
-    if last_task is not None:
-        # One change for all tasks that were recorded together: a map may have thousands.
-        task = writes[last_task]
-        node_id = None
-        if isinstance(task, Mapping):
-            node_id = task.get("node")
-        yield make_change("progress", value={"node_id": node_id}, at=written_at)
-
-
-def _iter_langgraph_changes(
-    make_change: Callable[..., Change], writes: Mapping[str, Any], written_at: datetime | None
-) -> Iterator[Change]:
-    """Yield the interrupts and the failure of LangGraph's tasks; those of a nested graph in the outer one, too."""
-    for question in langgraph_writes.find_questions(writes):
-        value = {"node_id": question.node_id, "when": "inside", "payload": question.payload, "created_at": written_at}
-        yield make_change("interrupt", id=question.id, value=value, at=written_at)
-    failure = langgraph_writes.find_failure(writes)
-    if failure is not None:
-        yield make_change("failure", value=failure, at=written_at)
-
-
-def _get_time(record: Any, key: str) -> datetime | None:
-    """Return the time in a pending write; None if it has none, because it was written by hand."""
-    if isinstance(record, Mapping):
-        return time_or_none(record.get(key))
-    return None
 
 
 def time_or_none(value: Any) -> datetime | None:

@@ -9,10 +9,9 @@ from typing import Any, Final
 from graphkit._records.checkpoint import Checkpoint, replace_fields
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsReplay
-from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.capabilities import HasVersions, SupportsReplay
 from graphkit._saver.incomplete import is_placeholder, remove_mark
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.status import public_metadata
 from graphkit._values.frozen import PRIVATE, FrozenDict, FrozenList, kind_of
 from graphkit._values.state import REMOVED, SET, Changes
 

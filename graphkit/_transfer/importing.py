@@ -10,13 +10,13 @@ from typing import Any, final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.incomplete import (
     IncomingThread,
     StoredCheckpoint,
     is_placeholder,
     is_thread_incomplete,
 )
-from graphkit._saver.versions import HasVersions
 from graphkit._transfer.lines import LineReader
 from graphkit._transfer.thread_reader import ThreadReader
 from graphkit._values.json_values import JsonValueCodec, apply_change

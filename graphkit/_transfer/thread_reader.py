@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.writes import is_fork, well_formed_writes
 from graphkit._transfer.forward import read_forward
 from graphkit._values.json_values import JsonValueCodec, StateDiffer, format_line

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol, final
 
-from graphkit._java_names import JavaNames
+from graphkit._public_names import JavaNames
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, extend_frozen, freeze
 
 _THAWED: Final[Mapping[type, type]] = {FrozenList: list, FrozenDict: dict, FrozenSet: set}
@@ -150,7 +150,11 @@ class _ListChannel(Channel):
             old = []
         removals = [item for item in items if isinstance(item, RemoveIdentifier)]
         if removals:
-            old = _without(old, removals)
+            old = [
+                item
+                for index, item in enumerate(old)
+                if not any(removal.compare_to(item, index) == 0 for removal in removals)
+            ]
             items = [item for item in items if not isinstance(item, RemoveIdentifier)]
         return self._append(old, items)
 
@@ -192,7 +196,8 @@ class MessagesChannel(_ListChannel):
         # search.
         ids: set[int] | None = getattr(old, "ids", None)
         if ids is None:
-            ids = _digests_of_ids(old)
+            old_ids = map(_message_id, old)
+            ids = {_digest(message_id) for message_id in old_ids if message_id is not None}
         replaced: dict[int, Any] = {}
         appended: list[Any] = []
         for item in items:
@@ -315,11 +320,6 @@ def _message_id(message: Any) -> Any:
     return message_id
 
 
-def _digests_of_ids(messages: Iterable[Any]) -> set[int]:
-    ids = map(_message_id, messages)
-    return {_digest(message_id) for message_id in ids if message_id is not None}
-
-
 def _index_of_id(messages: Sequence[Any], message_id: Any) -> int | None:
     """Return the index of the last message with an id; None if there is none."""
     for index in range(len(messages) - 1, -1, -1):
@@ -336,10 +336,11 @@ def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
     needs no comparison.
     """
     if len(old) + len(items) < _DIGEST_THRESHOLD:
-        missing = _find_missing(old, items)
-        if missing:
-            return _append_all(old, missing)
-        return old
+        missing: list[Any] = []
+        for item in items:
+            if not (_has_item(old, item) or _has_item(missing, item)):
+                missing.append(item)
+        return _append_all(old, missing) if missing else old
     # The list that grows from this one shares this set. If two lists grow from it, the set has too
     # many digests, never too few.
     seen = getattr(old, "seen", None) or set(map(_digest, old))
@@ -356,14 +357,6 @@ def _append_missing(old: Sequence[Any], items: Sequence[Any]) -> Any:
     new = extend_frozen(old, missing) if missing else old
     new.seen = seen
     return new
-
-
-def _find_missing(old: Sequence[Any], items: Iterable[Any]) -> list[Any]:
-    missing: list[Any] = []
-    for item in items:
-        if not (_has_item(old, item) or _has_item(missing, item)):
-            missing.append(item)
-    return missing
 
 
 def _has_item(items: Sequence[Any], item: Any) -> bool:
@@ -383,14 +376,6 @@ def _digest(value: Any) -> int:
         if isinstance(value, (set, frozenset)):
             return hash(frozenset(value))
         return hash(type(value))  # only its own == can compare such an object
-
-
-def _without(old: Sequence[Any], removals: Sequence[RemoveIdentifier]) -> list[Any]:
-    kept: list[Any] = []
-    for index, item in enumerate(old):
-        if not any(removal.compare_to(item, index) == 0 for removal in removals):
-            kept.append(item)
-    return kept
 
 
 def _needs_no_arguments(function: Callable[..., Any]) -> bool:

@@ -228,6 +228,9 @@ def extend_frozen(old: FrozenList, items: Iterable[Any]) -> FrozenList:
     Raises:
         ValueError: an item contains itself, or is nested too deeply.
     """
+    # `base` tells the merge what has changed: a node returns state["messages"] + [reply], the merge sees
+    # that the base of the new list is the value of the key, and notes the length of the old list as the
+    # change. A saver then writes the reply, and not a thousand messages.
     appended = freeze(list(items))
     assert type(appended) is FrozenList
     new = FrozenList(old)
@@ -417,14 +420,18 @@ _MUTABLE: Final = (list, dict, set, bytearray, memoryview)
 _MUTABLE_MODULES: Final = {"collections": ("deque", "UserDict", "UserList"), "array": ("array",)}
 
 
-def _is_mutable(value: object) -> bool:
+def _is_mutable(value: Any) -> bool:
     """Return whether a value is known to be mutable: a dataclass, unless deeply frozen, a model, ..."""
     cls = type(value)
     if isinstance(value, _MUTABLE):
         return True
     params = getattr(cls, "__dataclass_params__", None)
     if params is not None and not isinstance(value, Enum):
-        return not (params.frozen and _has_immutable_fields(value))
+        if not params.frozen:
+            return True
+        from dataclasses import fields
+
+        return any(kind_of(getattr(value, field.name, None)) == PRIVATE for field in fields(value))
     pydantic = sys.modules.get("pydantic")  # imported by the application if it has a model
     if pydantic is not None and isinstance(value, pydantic.BaseModel):
         return True
@@ -433,9 +440,3 @@ def _is_mutable(value: object) -> bool:
         if module is not None and isinstance(value, tuple(getattr(module, name) for name in class_names)):
             return True
     return False
-
-
-def _has_immutable_fields(value: Any) -> bool:
-    from dataclasses import fields
-
-    return all(kind_of(getattr(value, field.name, None)) != PRIVATE for field in fields(value))

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from graphkit._java_names import JavaNames
+from graphkit._public_names import JavaNames
 from graphkit._values.channels import REMOVE, RESET, Channel, MessagesChannel
 from graphkit._values.frozen import (
     CONTAINERS,
@@ -197,15 +197,12 @@ class AgentState(JavaNames, Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         value = self._data[key]
         if self._data.kind == PRIVATE and kind_of(value) == PRIVATE:
-            return self._copy_value(key, value)
+            # One copy per state object: a node sees its own changes, and no other reader does.
+            copies = self.__dict__.setdefault("_copies", {})
+            if key not in copies:
+                copies[key] = private_copy(value)
+            return copies[key]
         return value
-
-    def _copy_value(self, key: str, value: Any) -> Any:
-        # One copy per state object: a node sees its own changes, and no other reader does.
-        copies = self.__dict__.setdefault("_copies", {})
-        if key not in copies:
-            copies[key] = private_copy(value)
-        return copies[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._data)

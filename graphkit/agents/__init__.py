@@ -6,26 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 from graphkit._public_names import set_public_module
 from graphkit.agents.agent import Agent as Agent
-from graphkit.agents.builder import AgentBuilder as AgentBuilder, AgentFactory as AgentFactory
-from graphkit.agents.checkpoint_data import CheckpointData as CheckpointData
+from graphkit.agents.builder import (
+    AgentBuilder as AgentBuilder,
+    AgentBuilderDirector as AgentBuilderDirector,
+    AgentFactory as AgentFactory,
+)
 from graphkit.agents.checkpointer_config import (
     CheckpointerConfig as CheckpointerConfig,
     CheckpointerYAMLHandler as CheckpointerYAMLHandler,
 )
 from graphkit.agents.configuration import AgentConfig as AgentConfig
 from graphkit.agents.default_state import DefaultState as DefaultState
-from graphkit.agents.director import AgentBuilderDirector as AgentBuilderDirector
 from graphkit.agents.messages import Message as Message
 from graphkit.agents.models import Model as Model, make_model as make_model
-from graphkit.agents.state_serializer import StateSerializer as StateSerializer
+from graphkit.agents.state_data import CheckpointData as CheckpointData, StateSerializer as StateSerializer
 from graphkit.agents.steps import Step as Step, register_step as register_step
 from graphkit.agents.thread_ids import (
     ThreadIDGenerator as ThreadIDGenerator,
     ThreadIDManager as ThreadIDManager,
     check_thread_id as check_thread_id,
 )
-from graphkit.agents.tool_schema import ToolArgumentsError as ToolArgumentsError
-from graphkit.agents.tools import Tool as Tool, ToolRegistry as ToolRegistry, tool as tool
+from graphkit.agents.tools import (
+    Tool as Tool,
+    ToolArgumentsError as ToolArgumentsError,
+    ToolRegistry as ToolRegistry,
+    tool as tool,
+)
 from graphkit.agents.yaml_loader import load_agent as load_agent, load_agent_config as load_agent_config
 from graphkit.errors import (
     AgentConfigurationError as AgentConfigurationError,

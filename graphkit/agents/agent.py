@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, Self, final
+from typing import Any, Final, Self, final
 
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig
@@ -13,10 +13,11 @@ from graphkit._to_thread import run_in_thread
 from graphkit._values.state import AgentState
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import check_messages, make_sendable
-from graphkit.agents.text_stream import IS_TEXT_READ
-from graphkit.agents.thread_ids import check_thread_id
+from graphkit.agents.text_stream import text_unread
+from graphkit.agents.thread_ids import ThreadIDManager, check_thread_id
 from graphkit.errors import CheckpointerConfigurationError, GraphRunnerError
 
+_ASYNC_METHODS: Final = {"run": "arun", "stream": "astream"}
 AgentInput = Input | str
 """As the input of a run; a text is a message of the user."""
 
@@ -50,7 +51,7 @@ class Agent:
         """
         self._graph = graph
         self.name = name
-        self._generate_thread_id = generate_thread_id
+        self._generate_thread_id = generate_thread_id or ThreadIDManager().generate
         self._has_chat = has_chat
         self.resources = tuple(resources)
         """What the builder has opened for this agent."""
@@ -73,14 +74,7 @@ class Agent:
         Raises:
             ValueError: the strategy has no such option, or needs one.
         """
-        if self._generate_thread_id is not None:
-            return self._generate_thread_id(**options)
-        if options:
-            names = ", ".join(map(repr, options))
-            raise ValueError(f"random thread ids have no option {names}: choose a strategy with with_thread_ids()")
-        from uuid import uuid4
-
-        return str(uuid4())
+        return self._generate_thread_id(**options)
 
     # Running
 
@@ -101,28 +95,17 @@ class Agent:
             CheckpointerConfigurationError: the agent has no checkpointer, and so nothing to resume.
             GraphRunnerError: steps or tools are asynchronous: use `arun`; or a step failed.
         """
-        graph = self._require_graph("run")
-        self._refuse_async(graph, "arun")
-        config = self._make_config(graph, thread_id, checkpoint_id)
-        run_input = self._parse_input(graph, state)
-        token = IS_TEXT_READ.set(False)
-        try:
-            return graph.invoke(run_input, config)
-        finally:
-            IS_TEXT_READ.reset(token)
+        graph, given, config = self._prepare("run", state, thread_id, checkpoint_id)
+        with text_unread():
+            return graph.invoke(given, config)
 
     async def arun(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
     ) -> AgentState:
         """As `run`. Synchronous steps run in threads."""
-        graph = self._require_graph("arun")
-        config = self._make_config(graph, thread_id, checkpoint_id)
-        run_input = self._parse_input(graph, state)
-        token = IS_TEXT_READ.set(False)
-        try:
-            return await graph.ainvoke(run_input, config)
-        finally:
-            IS_TEXT_READ.reset(token)
+        graph, given, config = self._prepare("arun", state, thread_id, checkpoint_id)
+        with text_unread():
+            return await graph.ainvoke(given, config)
 
     def stream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
@@ -132,18 +115,15 @@ class Agent:
         A piece of text is a StreamingOutput whose `chunk` is a str. The last output of a run that
         waits for a human is InterruptionMetadata. Closing the iterator stops the run.
         """
-        graph = self._require_graph("stream")
-        self._refuse_async(graph, "astream")
-        config = self._make_config(graph, thread_id, checkpoint_id)
-        return graph.stream(self._parse_input(graph, state), config)
+        graph, given, config = self._prepare("stream", state, thread_id, checkpoint_id)
+        return graph.stream(given, config)
 
     def astream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
     ) -> AsyncIterator[NodeOutput]:
         """As `stream`."""
-        graph = self._require_graph("astream")
-        config = self._make_config(graph, thread_id, checkpoint_id)
-        return graph.astream(self._parse_input(graph, state), config)
+        graph, given, config = self._prepare("astream", state, thread_id, checkpoint_id)
+        return graph.astream(given, config)
 
     # Inspecting and correcting
 
@@ -232,12 +212,20 @@ class Agent:
             )
         return graph
 
-    def _refuse_async(self, graph: CompiledGraph[AgentState], method: str) -> None:
+    def _prepare(
+        self, method: str, state: AgentInput, thread_id: str | None, checkpoint_id: str | None
+    ) -> tuple[CompiledGraph[AgentState], Input[AgentState], RunnableConfig]:
+        """Return the graph, its input and its config for a method that runs it."""
+        graph = self._require_graph(method)
+        # Before the input is looked at, so that nothing is stored: in the middle of a run, the first steps would be.
         names = ", ".join(map(repr, graph.topology.asynchronous))
-        if names:
+        if names and method in _ASYNC_METHODS:
             raise GraphRunnerError(
-                f"agent {self.name!r} has asynchronous models, functions or tools (in {names}): call {method}() instead"
+                f"agent {self.name!r} has asynchronous models, functions or tools (in {names}): "
+                f"call {_ASYNC_METHODS[method]}() instead"
             )
+        config = self._make_config(graph, thread_id, checkpoint_id)
+        return graph, self._parse_input(graph, state), config
 
     def _parse_input(self, graph: CompiledGraph[AgentState], state: AgentInput) -> Input[AgentState]:
         """Return the input of the graph; a text becomes a message of the user.

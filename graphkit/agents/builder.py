@@ -1,19 +1,31 @@
-"""AgentBuilder and AgentFactory: an agent step by step, in code."""
+"""AgentBuilder and AgentFactory collect the parts of an agent in code; AgentBuilderDirector builds it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Self, final
 
 from graphkit._build.state_graph import StateGraph
 from graphkit._compiled import CompiledGraph
-from graphkit.agents.agent import Agent
+from graphkit._records.config import END, START
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._values.state import AgentState
+from graphkit.agents.agent import Agent, aclose_all, close_all
 from graphkit.agents.checkpointer_config import parse_checkpointer
-from graphkit.agents.configuration import AgentConfig
-from graphkit.agents.default_state import DefaultState
-from graphkit.agents.director import AgentBuilderDirector
+from graphkit.agents.configuration import (
+    AgentConfig,
+    AgentStepSettings,
+    FunctionStepSettings,
+    LlmStepSettings,
+    ThreadIdSettings,
+    ToolSettings,
+)
+from graphkit.agents.default_state import DefaultState, parse_state_type
+from graphkit.agents.plain_data import Path
+from graphkit.agents.steps import STRATEGIES, ChatStep, Step
+from graphkit.agents.thread_ids import ThreadIDManager
 from graphkit.agents.tools import Tool, ToolRegistry
-from graphkit.errors import AgentConfigurationError
 
 
 class AgentBuilder:
@@ -27,14 +39,10 @@ class AgentBuilder:
                 the type does not define it.
             name: the name of the agent, for people.
         """
-        self._name = name
-        self._state_type = state_type
+        self._settings: dict[str, Any] = {"name": name, "state_type": state_type}
         self._steps: list[dict[str, Any]] = []
         self._tools = ToolRegistry()
         self._mcp_servers: dict[str, Any] = {}
-        self._max_iterations: int | None = None
-        self._thread_id: dict[str, Any] | None = None
-        self._checkpointer: Any = None
 
     # Steps, in the order in which they run
 
@@ -109,13 +117,9 @@ class AgentBuilder:
                 `{"url": ...}`.
 
         Raises:
-            AgentConfigurationError: it is no mapping. The settings are checked by `build`.
+            AgentConfigurationError: not a mapping, or a key is unknown, missing or wrong. The message names it.
         """
-        given: object = servers
-        if not isinstance(given, Mapping):
-            found = type(given).__name__
-            raise AgentConfigurationError(f"mcp_servers must be a mapping of names to settings, not {found}")
-        self._mcp_servers.update(servers)
+        self._mcp_servers.update(AgentConfig.from_dict({"mcp_servers": servers}).mcp_servers)
         return self
 
     def with_max_iterations(self, max_iterations: int) -> Self:
@@ -130,17 +134,14 @@ class AgentBuilder:
                 that is a step counts its own nodes, up to the limit of the outer agent, and not to its own.
 
         Raises:
-            ValueError: it is no whole number of at least 1.
+            AgentConfigurationError: not an int of at least 1.
         """
-        given: object = max_iterations
-        if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-            raise ValueError(f"max_iterations must be a whole number of at least 1, not {given!r}")
-        self._max_iterations = max_iterations
+        self._settings["max_iterations"] = AgentConfig(max_iterations=max_iterations).max_iterations
         return self
 
     def with_thread_ids(self, strategy: str, **options: Any) -> Self:
         """Choose how `Agent.new_thread_id` makes ids; as ThreadIDManager."""
-        self._thread_id = {"strategy": strategy, **options}
+        self._settings["thread_id"] = {"strategy": strategy, **options}
         return self
 
     def with_checkpointer(self, checkpointer: Any) -> Self:
@@ -153,7 +154,7 @@ class AgentBuilder:
             ValueError: it is none of these, or a field is wrong.
         """
         try:
-            self._checkpointer = parse_checkpointer(checkpointer)
+            self._settings["checkpointer"] = parse_checkpointer(checkpointer)
         except Exception as error:
             raise ValueError(f"Invalid checkpointer configuration: {error}") from error
         return self
@@ -173,19 +174,241 @@ class AgentBuilder:
         return self
 
     def _make_config(self) -> AgentConfig:
-        steps: list[Any] = list(self._steps)
-        thread_id: Any = self._thread_id
-        return AgentConfig(
-            name=self._name,
-            state_type=self._state_type,
-            steps=steps,
-            checkpointer=self._checkpointer,
-            tools=list(self._tools),
-            mcp_servers=dict(self._mcp_servers),
-            max_iterations=self._max_iterations,
-            thread_id=thread_id,
-        )
+        collected = {"steps": list(self._steps), "tools": list(self._tools), "mcp_servers": dict(self._mcp_servers)}
+        return AgentConfig.from_dict({**self._settings, **collected})
 
 
 class AgentFactory(AgentBuilder):
     """The name under which applications that come from other systems look for AgentBuilder."""
+
+
+@final
+class InvalidStepError(ValueError):
+    """A step of an agent is not valid.
+
+    Attributes:
+        reason: why.
+        numbers: the number of the step, after those of the steps whose agents contain it.
+        key: the path from the step to the key that is wrong.
+    """
+
+    def __init__(self, reason: str, *numbers: int, key: Path = ()) -> None:
+        super().__init__(reason, *numbers)
+        self.reason = reason
+        self.numbers = numbers
+        self.key = key
+
+    def __str__(self) -> str:
+        """Return the reason, after the number of each step."""
+        places = [f"Invalid step {number}: " for number in self.numbers]
+        return "".join(places) + self.reason
+
+
+@final
+class AgentBuilderDirector:
+    """Builds an agent from an AgentConfig; AgentBuilder, AgentFactory and load_agent use it."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+
+    def build(self) -> Agent:
+        """Build the agent.
+
+        The steps are compiled once, as a chain from START to END. MCP servers are connected to for
+        their lists of tools. What was opened for an agent that cannot be built is closed.
+
+        Raises:
+            ValueError: there are no steps; a step is not valid, with its number; there are tools
+                and no chat step; or the checkpointer cannot be built.
+            RuntimeError: there are MCP servers, and an event loop is running in this thread.
+        """
+        assembly = _Assembly(self.config, [])
+        try:
+            for part in assembly.find_parts():
+                part.mcp_tools = part.mcp_servers.tools()
+            return assembly.finish()
+        except BaseException:
+            close_all(assembly.resources)
+            raise
+
+    async def abuild(self) -> Agent:
+        """As `build`, for code on an event loop."""
+        assembly = _Assembly(self.config, [])
+        try:
+            for part in assembly.find_parts():
+                part.mcp_tools = await part.mcp_servers.atools()
+            return assembly.finish()
+        except BaseException:
+            await aclose_all(assembly.resources)
+            raise
+
+
+@final
+class _Assembly:
+    """An agent that is being built, and the agents in it that are described by a configuration.
+
+    Making one opens nothing. Only the tools of the MCP servers have to be asked for in two ways; `finish` is the
+    same for `build` and `abuild`.
+
+    Attributes:
+        resources: what was opened so far for the outermost agent and all agents in it, in this order.
+        mcp_servers: the MCP servers of this agent; None if it has none.
+        mcp_tools: their tools.
+    """
+
+    def __init__(self, config: AgentConfig, resources: list[Any], numbers: tuple[int, ...] = ()) -> None:
+        """Begin to build.
+
+        Args:
+            config: the configuration.
+            resources: receives what is opened.
+            numbers: the numbers of the steps that lead to this agent, from the outermost agent.
+
+        Raises:
+            ValueError: there are no steps, or a limit of iterations that would have no effect.
+        """
+        if not config.steps:
+            raise ValueError("an agent needs at least one step: add one with with_chat() or with_step()")
+        self.config = config
+        self.resources = resources
+        self.mcp_servers: Any = None
+        self.mcp_tools: list[Tool] = []
+        self._numbers = numbers
+        self._nested: dict[int, _Assembly] = {}
+        for index, step in enumerate(config.steps):
+            if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
+                self._nested[index] = self._make_nested(index, step.agent, step.checkpointer)
+        if config.mcp_servers:
+            from graphkit.agents.mcp_servers import McpServers  # imports asyncio, which takes 25 ms
+
+            self.mcp_servers = McpServers(config.mcp_servers)
+            self.resources.append(self.mcp_servers)
+
+    def _make_nested(self, index: int, config: AgentConfig, checkpointer: Any) -> _Assembly:
+        numbers = (*self._numbers, index)
+        if config.max_iterations is not None:
+            raise InvalidStepError(
+                "max_iterations of the agent in it has no effect; set that of the outer agent", *numbers
+            )
+        if checkpointer is not None:
+            config = config.model_copy(update={"checkpointer": checkpointer})
+        return _Assembly(config, self.resources, numbers)
+
+    def find_parts(self) -> Iterator[_Assembly]:
+        """Yield the agents that have MCP servers, the innermost first."""
+        for nested in self._nested.values():
+            yield from nested.find_parts()
+        if self.mcp_servers is not None:
+            yield self
+
+    def finish(self) -> Agent:
+        """Compile the graph, and return the agent."""
+        graph, steps = self.compile()
+        return Agent(
+            graph,
+            name=self.config.name,
+            generate_thread_id=_make_generator(self.config.thread_id),
+            resources=self.resources,
+            has_chat=any(isinstance(step, ChatStep) for step in steps),
+        )
+
+    def compile(self) -> tuple[CompiledGraph, list[Step]]:
+        """Make the steps and compile them as a chain from START to END. The agents in it come first."""
+        # What is opened on the way is noted at once: if a later step is wrong, `build` closes it.
+        config = self.config
+        graphs: dict[int, CompiledGraph] = {}
+        for index, nested in self._nested.items():
+            graphs[index], _ = nested.compile()
+        tools = ToolRegistry([*_make_tools(config.tools), *self.mcp_tools])
+        steps: list[Step] = []
+        for index, settings in enumerate(config.steps):
+            step = self._make_step(index, settings, tools, graphs.get(index))
+            self.resources += step.resources
+            steps.append(step)
+        if len(tools) and not any(step.uses_tools for step in steps):
+            names = ", ".join(tools.names)
+            raise ValueError(f"the agent has tools ({names}) and no chat step that could call them")
+
+        graph = self._make_chain(steps)
+        options: dict[str, Any] = {}
+        if config.max_iterations is not None:
+            options["max_iterations"] = config.max_iterations
+        saver = self._open_saver(config.checkpointer)
+        return graph.compile(checkpoint_saver=saver, graph_id=config.name, **options), steps
+
+    def _make_chain(self, steps: Sequence[Step]) -> StateGraph[AgentState]:
+        needs_messages = any(step.needs_messages for step in steps)
+        graph = StateGraph(parse_state_type(self.config.state_type, with_messages=needs_messages))
+        for step in steps:
+            step.add_to(graph)
+        graph.add_edge(START, steps[0].name)
+        for step, following in pairwise(steps):
+            step.connect(graph, following.name)
+        steps[-1].connect(graph, END)
+        return graph
+
+    def _open_saver(self, checkpointer: Any) -> BaseCheckpointSaver | None:
+        """Return the saver that a configuration describes; a saver is returned as it is, and stays the caller's."""
+        parsed = parse_checkpointer(checkpointer)
+        if parsed is None or isinstance(parsed, BaseCheckpointSaver):
+            return parsed
+        saver: BaseCheckpointSaver | None = parsed.build()
+        if saver is not None:
+            self.resources.append(saver)
+        return saver
+
+    def _make_step(self, index: int, settings: Any, tools: ToolRegistry, graph: CompiledGraph | None) -> Step:
+        """Make a step from its settings.
+
+        Args:
+            index: its number.
+            settings: its settings.
+            tools: the tools of the agent.
+            graph: the agent of the step, if a configuration describes it.
+
+        Raises:
+            InvalidStepError: the settings are not valid.
+        """
+        numbers = (*self._numbers, index)
+        if settings.type not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise InvalidStepError(
+                f"there is no type {settings.type!r}; the types are {known}", *numbers, key=("type",)
+            )
+        name = settings.name or f"{settings.type}_step_{index}"
+        try:
+            options = {"graph": graph} if graph is not None else self._read_options(settings)
+            return STRATEGIES[settings.type](name, tools, **options)
+        except (TypeError, ValueError) as error:
+            raise InvalidStepError(str(error), *numbers) from error
+
+    def _read_options(self, settings: Any) -> dict[str, Any]:
+        """Return the arguments of a step's class."""
+        if isinstance(settings, LlmStepSettings):
+            chat = settings.merge_config()
+            return {
+                "model": chat.model,
+                "prompt_template": chat.prompt_template,
+                "system_prompt": chat.system_prompt,
+                "tools": _make_tools(chat.tools),
+                "max_parallel_tools": chat.max_parallel_tools,
+            }
+        if isinstance(settings, FunctionStepSettings):
+            return {"function": settings.function}
+        if isinstance(settings, AgentStepSettings):
+            given: Any = settings.agent
+            graph = given.graph if isinstance(given, Agent) else given
+            return {"graph": graph, "saver": self._open_saver(settings.checkpointer)}
+        options: dict[str, Any] = settings.model_extra
+        return options
+
+
+def _make_tools(entries: Iterable[Any]) -> list[Any]:
+    """Return the tools and functions that entries of a configuration describe."""
+    return [entry.make_tool() if isinstance(entry, ToolSettings) else entry for entry in entries]
+
+
+def _make_generator(thread_id: ThreadIdSettings | str | None) -> Callable[..., str]:
+    if isinstance(thread_id, ThreadIdSettings):
+        return thread_id.make_manager().generate
+    return ThreadIDManager(thread_id or "uuid").generate

@@ -102,8 +102,7 @@ class CheckpointerConfig(Settings):
         has a method `check_options`, and else by `build`.
 
         Raises:
-            CheckpointerConfigurationError: a key is missing, unknown or wrong. The message names it; it
-                begins with a key that is unknown or wrong.
+            CheckpointerConfigurationError: a key is missing, unknown or wrong. The message names it.
             MissingDependencyError: the saver needs a package that is not installed.
         """
         if not self.enabled:
@@ -111,6 +110,22 @@ class CheckpointerConfig(Settings):
         options = self._find_options()
         with self._explain_errors():
             check_saver_options(self.type, **options)
+
+    def find_wrong_option(self, error: CheckpointerConfigurationError) -> str | None:
+        """Return the key of `config` that `check` refused with an error; None if a key is missing.
+
+        An error of a saver, which any package may define, does not say which option it is about. Without the
+        wrong option there is no error or another one; without any other option it stays the same.
+        """
+        for name in self.config or {}:
+            others = {other: value for other, value in (self.config or {}).items() if other != name}
+            try:
+                self.model_copy(update={"config": others}).check()
+            except CheckpointerConfigurationError as other_error:
+                if str(other_error) == str(error):
+                    continue
+            return name
+        return None
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
@@ -126,8 +141,6 @@ class CheckpointerConfig(Settings):
         options = {name: _reveal(value) for name, value in (self.config or {}).items()}
         if "name" in options:
             raise CheckpointerConfigurationError(f"config.name is unknown to the checkpointer type {self.type!r}")
-        if self.type == "postgres" and not {"connection_string", "path", "pool"} & set(options):
-            raise CheckpointerConfigurationError("the checkpointer type 'postgres' needs config.connection_string")
         return options
 
     def to_dict(self) -> dict[str, Any]:

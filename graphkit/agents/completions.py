@@ -142,6 +142,8 @@ class StreamedCompletion:
         """
         index = piece.get("index")
         call_id = piece.get("id")
+        # The newest first: where a server sends neither number nor id with the rest of the arguments, they belong to
+        # the call that it began last.
         for call in reversed(self._calls):
             if call.may_have(index, call_id):
                 return call

@@ -32,8 +32,7 @@ from graphkit.agents.checkpointer_config import CheckpointerConfig, parse_checkp
 from graphkit.agents.default_state import DefaultState, parse_state_type
 from graphkit.agents.mcp_settings import McpServerSettings
 from graphkit.agents.model_settings import PROVIDERS, ModelSettings, Provider
-from graphkit.agents.plain_data import Path, format_path, name_object
-from graphkit.agents.references import PATTERN, check_reference, resolve_reference
+from graphkit.agents.plain_data import PATTERN, Path, check_reference, format_path, name_object, resolve_reference
 from graphkit.agents.settings import (
     IN_CODE,
     KeyProblemError,
@@ -286,9 +285,9 @@ class LlmStepSettings(_ChatSettings, _LlmStepHead):
     @model_validator(mode="after")
     def _check_places(self) -> Self:
         """Check that each key stands at one place, and that one place describes the model."""
-        in_config = (
-            [] if self.config is None else [name for name, value in _set_fields(self.config) if value is not None]
-        )
+        in_config: list[str] = []
+        if self.config is not None:
+            in_config = [name for name, value in self.config.set_fields() if value is not None]
         model_keys = [name for name in in_config if name in ModelSettings.model_fields]
         for name in in_config:
             if name in self.model_fields_set:
@@ -306,16 +305,11 @@ class LlmStepSettings(_ChatSettings, _LlmStepHead):
         """Return the step with what `config` holds at the places where a step has it."""
         if self.config is None:
             return self
-        own = {name: value for name, value in _set_fields(self) if name != "config"}
-        found = dict(_set_fields(self.config))
+        own = {name: value for name, value in self.set_fields() if name != "config"}
+        found = dict(self.config.set_fields())
         in_model = {name: value for name, value in found.items() if name in ModelSettings.model_fields}
         others = {name: value for name, value in found.items() if name not in in_model and value is not None}
         return LlmStepSettings(**{"model": in_model, **own, **others})
-
-
-def _set_fields(settings: Settings) -> list[tuple[str, Any]]:
-    """Return the names and values that were set, in the order of the class."""
-    return [(name, value) for name, value in settings if name in settings.model_fields_set]
 
 
 class FunctionStepSettings(Settings):
@@ -376,6 +370,7 @@ class AgentStepSettings(Settings):
     def _check_agent(self) -> Self:
         if (self.agent is None) == (self.file is None):
             raise ValueError("needs either agent or file")
+        # Which of the two would count is not obvious, so neither does.
         inner = getattr(self.agent, "checkpointer", None)
         if self.checkpointer is not None and inner is not None:
             raise ValueError("has two checkpointers: one of the step and one of its agent; keep one")
@@ -431,7 +426,7 @@ class AgentConfig(Settings):
     """Where the checkpoints are kept. Without it, the agent forgets everything when a run ends."""
     tools: _Tools = Field(default_factory=list)
     """What the models of all steps may call."""
-    mcp_servers: dict[str, McpServerSettings] = Field(default_factory=dict)
+    mcp_servers: dict[Annotated[str, Field(min_length=1)], McpServerSettings] = Field(default_factory=dict)
     """MCP servers by name; the models of all steps may call their tools."""
     max_iterations: Annotated[int, Field(ge=1)] | None = None
     """How many nodes one run executes, at most: each request to a model is one, and so are the tool calls of one

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from graphkit._wording import describe_error
 from graphkit.agents.mcp_settings import McpServer
 from graphkit.agents.messages import to_plain
-from graphkit.agents.secret import hide_secrets
+from graphkit.agents.settings import hide_secrets
 from graphkit.errors import McpServerError, McpToolError
 
 _CLOSE_TIMEOUT: Final = 10.0
@@ -35,16 +35,15 @@ _SESSION: Final = "mcp-session-id"
 _NOT_FOUND: Final = 404
 
 
-class ConnectionLostError(Exception):
-    """The connection broke in a call. The server may have executed the call."""
+class CallFailedError(Exception):
+    """A call brought no result. The message hides the secrets of the server."""
 
-
-class SessionForgottenError(Exception):
-    """The server does not know the session any more, as after its restart. It has not executed the call."""
-
-
-class RequestFailedError(Exception):
-    """The server refused a request, or its answer is malformed. The connection is usable."""
+    def __init__(self, reason: str, *, is_refused: bool = False, is_lost: bool = False) -> None:
+        super().__init__(reason)
+        self.is_refused = is_refused
+        """Whether the server has forgotten the session, as after its restart, and has executed nothing."""
+        self.is_lost = is_lost
+        """Whether the connection broke, so that the server may have executed the call."""
 
 
 @dataclass
@@ -80,6 +79,8 @@ class McpConnection:
         self._task = asyncio.create_task(self._hold(), name=f"mcp {server.name}", context=Context())
 
     async def _hold(self) -> None:
+        # The only place where the client is entered and left. If the connection breaks, the client cancels this
+        # task, and nothing that waits for it: `call` waits for the task beside its result.
         async with Client(self._watch(self._make_transport())) as client:
             self._ready.set_result(client)
             await self._stop.wait()
@@ -139,6 +140,8 @@ class McpConnection:
             McpServerError: it does not start, answer in time, or speak the protocol. Nothing is left
                 running.
         """
+        # A server that does not start ends the task; one that hangs ends neither. Both are waited for, and a
+        # cancelled caller leaves no process behind.
         either: set[asyncio.Future[Any]] = {self._ready, self._task}
         try:
             await asyncio.wait(either, timeout=self._settings.timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -160,11 +163,12 @@ class McpConnection:
         No error shows the token or a variable of the server.
 
         Raises:
-            ConnectionLostError: the connection broke. The server may have executed the operation.
-            SessionForgottenError: the server has forgotten the session, and executed nothing.
-            RequestFailedError: the server answered with an error, or with something malformed.
+            CallFailedError: the connection broke, the server refused the call, or its answer is malformed.
             McpToolError: the operation found that a tool had failed.
         """
+        # The operation is a task, because its end and the end of the connection are waited for together. It runs in
+        # a copy of the caller's context, where `_note_response` finds which call a 404 belongs to: the client sends
+        # each request in the context of the task that asks.
         sent = _Call()
         context = copy_context()
         context.run(_CALL.set, sent)
@@ -177,6 +181,7 @@ class McpConnection:
             if is_over and error is None:
                 return call.result()
         finally:
+            # Also if the caller was cancelled. The connection stays usable for the other calls.
             call.cancel()
             await asyncio.wait({call})
             _take_error(call)
@@ -185,18 +190,18 @@ class McpConnection:
         # Four ends: the server refused the session, and executed nothing; the tool failed; the connection broke, and
         # the server may have executed the call; or the server answered with an error of its own.
         if sent.is_refused and error is not None:
-            raise SessionForgottenError(self._explain(error))
+            raise CallFailedError(self._explain(error), is_refused=True)
         if isinstance(error, McpToolError):
             raise McpToolError(error.tool, self._hide(error.reason))
         # The code of a connection that broke. Servers use it for errors of their own, too.
         is_lost = error is None or (isinstance(error, MCPError) and error.code == CONNECTION_CLOSED)
         reason = "" if error is None else self._explain(error)
-        if not is_lost:
-            raise RequestFailedError(reason)
-        if not self.is_open:
+        if is_lost and not self.is_open:
             await self.close()
             reason = self._explain_end(reason)
-        raise ConnectionLostError(reason)
+        if is_lost:
+            reason = f"{reason}; the server may have executed it"
+        raise CallFailedError(reason, is_lost=is_lost)
 
     def _explain(self, error: BaseException) -> str:
         """Return what an error of the client says; the error is not chained, because it may show a secret."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from graphkit.agents.configuration import AgentConfig
 from graphkit.agents.mcp_settings import McpServer
 from graphkit.agents.messages import to_plain
 from graphkit.agents.tools import Tool
@@ -46,9 +48,8 @@ class McpServers:
     """
 
     def __init__(self, servers: Mapping[str, Any]) -> None:
-        if not isinstance(servers, Mapping):
-            raise AgentConfigurationError(f"mcp_servers must be a mapping of names to settings, not {servers!r}")
-        self.settings = {name: McpServer.from_mapping(name, value) for name, value in servers.items()}
+        checked = AgentConfig.from_dict({"mcp_servers": servers}).mcp_servers
+        self.settings = {name: McpServer(name=name, settings=settings) for name, settings in checked.items()}
         if self.settings:
             _require_package()
         self._loops: dict[AbstractEventLoop, _LoopConnections] = {}
@@ -75,7 +76,11 @@ class McpServers:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(self._list_and_close())
-        raise RuntimeError("an event loop is running in this thread: await atools() instead of calling tools()")
+        raise RuntimeError(
+            "MCP servers cannot be asked for their tools while an event loop is running in this thread: await atools() "
+            "instead of tools(), and abuild() instead of build(); for a file, await "
+            "AgentBuilderDirector(load_agent_config(path)).abuild()"
+        )
 
     async def _list_and_close(self) -> list[Tool]:
         try:
@@ -97,12 +102,15 @@ class McpServers:
         servers = list(self.settings.values())
         lists = await asyncio.gather(*map(self._list_tools, servers))
         owners: dict[str, str] = {}
-        tools: list[Tool] = []
         for server, found in zip(servers, lists, strict=True):
             for tool in found:
-                _claim_name(tool.name, server.name, owners)
-            tools += found
-        return tools
+                owner = owners.setdefault(tool.name, server.name)
+                if owner != server.name:
+                    raise AgentConfigurationError(
+                        f"the MCP servers {owner!r} and {server.name!r} both have a tool {tool.name!r}: "
+                        "give one of them a prefix, or choose its tools"
+                    )
+        return [*chain.from_iterable(lists)]
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; servers that were started end.
@@ -116,15 +124,24 @@ class McpServers:
     async def _list_tools(self, server: McpServer) -> list[Tool]:
         settings = server.settings
         found = await self._call(server, "list its tools", _list_all_tools, may_repeat=True, within=settings.timeout)
-        by_name = {described.name: described for described in found}
-        _check_names(server, by_name)
+        by_name = {}
+        for described in found:
+            by_name[described.name] = described
+        # A misspelt name in requires_approval would let calls pass that a human has to see.
+        for key in ("tools", "requires_approval"):
+            names = getattr(settings, key)
+            if not isinstance(names, bool | None):
+                _require_tools(server.name, key, names, by_name)
         wanted = by_name if settings.tools is None else settings.tools
         return [self._make_tool(server, by_name[name]) for name in wanted]
 
     def _make_tool(self, server: McpServer, described: Any) -> Tool:
         name = described.name
         what = f"call {name}"
-        may_repeat = _may_repeat(described.annotations)
+        hints = described.annotations
+        may_repeat = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+        approval = server.settings.requires_approval
+        offered = re.sub(r"[^A-Za-z0-9_-]", "_", server.settings.prefix + name)  # what the protocol allows
 
         async def call(**arguments: Any) -> Any:
             sendable = to_plain(arguments)
@@ -136,12 +153,12 @@ class McpServers:
             return await self._call(server, what, call_tool, may_repeat=may_repeat)
 
         return Tool(
-            name=_tool_name(server.settings.prefix + name),
+            name=offered[:_LONGEST_NAME],
             description=described.description or "",
             parameters={"type": "object", "properties": {}, **described.input_schema},  # models insist on both
             function=call,
             is_async=True,
-            requires_approval=_needs_approval(server, name),
+            requires_approval=approval if isinstance(approval, bool) else name in approval,
             **server.settings.call_options(name),
         )
 
@@ -158,23 +175,20 @@ class McpServers:
 
         `within` limits the time of an attempt, in seconds.
         """
-        from graphkit.agents.mcp_connection import ConnectionLostError, RequestFailedError, SessionForgottenError
+        from graphkit.agents.mcp_connection import CallFailedError
 
+        # A call is sent once. It is sent again, once, if that cannot have a second effect: the server refused the
+        # session, or has declared the tool read-only or idempotent. Never because of the text of an error.
         is_repeated = False
         while True:
             connection = await self._connect(server)
             try:
                 async with asyncio.timeout(within):
                     return await connection.call(operation)
-            except SessionForgottenError as error:
-                if is_repeated:
+            except CallFailedError as error:
+                has_no_effect = error.is_refused or (error.is_lost and may_repeat)
+                if is_repeated or not has_no_effect:
                     raise McpServerError(server.name, f"could not {what}: {error}") from error
-            except ConnectionLostError as error:
-                if is_repeated or not may_repeat:
-                    reason = f"could not {what}: {error}; the server may have executed it"
-                    raise McpServerError(server.name, reason) from error
-            except RequestFailedError as error:
-                raise McpServerError(server.name, f"could not {what}: {error}") from error
             except TimeoutError as error:
                 raise McpServerError(server.name, f"could not {what} within {within} s") from error
             is_repeated = True
@@ -183,14 +197,11 @@ class McpServers:
         loop = asyncio.get_running_loop()
         connections = self._loops.get(loop)
         if connections is None:
-            self._forget_closed_loops()
+            for other in list(self._loops):
+                if other.is_closed():
+                    self._loops.pop(other, None)
             connections = self._loops.setdefault(loop, _LoopConnections())
         return await connections.connect(server)
-
-    def _forget_closed_loops(self) -> None:
-        for loop in list(self._loops):
-            if loop.is_closed():
-                self._loops.pop(loop, None)
 
 
 class _LoopConnections:
@@ -204,6 +215,8 @@ class _LoopConnections:
         """Return the connection to a server; open one if there is none."""
         from graphkit.agents.mcp_connection import McpConnection
 
+        # The calls of a message arrive at once. The first opens the connection, and the others wait for it here
+        # instead of starting the server again.
         lock = self._locks.setdefault(server.name, asyncio.Lock())
         async with lock:
             found = self._open.get(server.name)
@@ -234,43 +247,6 @@ async def _list_all_tools(client: Client) -> list[Any]:
     return found
 
 
-def _claim_name(tool: str, server: str, owners: dict[str, str]) -> None:
-    """Note which server a tool belongs to.
-
-    Raises:
-        AgentConfigurationError: there is a tool of this name.
-    """
-    if tool in owners:
-        raise AgentConfigurationError(
-            f"the MCP servers {owners[tool]!r} and {server!r} both have a tool {tool!r}: "
-            "give one of them a prefix, or choose its tools"
-        )
-    owners[tool] = server
-
-
-def _needs_approval(server: McpServer, tool: str) -> bool:
-    approval = server.settings.requires_approval
-    if isinstance(approval, bool):
-        return approval
-    return tool in approval
-
-
-def _may_repeat(hints: Any) -> bool:
-    """Return whether a server declares that a tool may be called twice."""
-    if hints is None:
-        return False
-    return bool(hints.read_only_hint or hints.idempotent_hint)
-
-
-def _check_names(server: McpServer, by_name: Mapping[str, Any]) -> None:
-    """Check that the server has the tools that its settings name."""
-    settings = server.settings
-    if settings.tools is not None:
-        _require_tools(server.name, "tools", settings.tools, by_name)
-    if not isinstance(settings.requires_approval, bool):
-        _require_tools(server.name, "requires_approval", settings.requires_approval, by_name)
-
-
 def _require_tools(server: str, key: str, names: Iterable[str], by_name: Mapping[str, Any]) -> None:
     """Check that a server has the tools that one of its settings names.
 
@@ -284,12 +260,6 @@ def _require_tools(server: str, key: str, names: Iterable[str], by_name: Mapping
         raise AgentConfigurationError(
             f"the MCP server {server!r}: {key} names {name!r}, which is not a tool of the server; it has {known}"
         )
-
-
-def _tool_name(name: str) -> str:
-    """Return a name that a model may be offered: with `_` for what the protocol does not allow."""
-    allowed = re.sub(r"[^A-Za-z0-9_-]", "_", name)
-    return allowed[:_LONGEST_NAME]
 
 
 def _read_result(tool: str, result: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Set as AbstractSet
 from typing import Annotated, Any, Final, Literal, Self, final
 
 from pydantic import (
@@ -18,12 +17,23 @@ from pydantic import (
     model_validator,
 )
 
-from graphkit.agents.model_settings import shown_url
-from graphkit.agents.secret import check_key
-from graphkit.agents.settings import Retry, Seconds, Secret, Settings, as_list, make_policy, parse_address
+from graphkit.agents.settings import (
+    Retry,
+    Seconds,
+    Secret,
+    Settings,
+    as_list,
+    check_key,
+    make_policy,
+    mapping_or_other,
+    parse_address,
+    shown_url,
+)
 from graphkit.errors import AgentConfigurationError
 
 _CALL_TIMEOUT: Final = 300.0
+_KEYS_OF_OTHERS: Final = {"url": {"args", "env", "cwd"}, "command": {"headers", "token_env"}}
+"""The keys that do not go with a server that is reached by its URL, or started by a command."""
 
 
 def _check_text(text: str) -> str:
@@ -48,10 +58,6 @@ def _check_url(url: str) -> str:
     return url
 
 
-def _list_or_mapping(value: Any) -> str:
-    return "<mapping>" if isinstance(value, Mapping) else "<list>"
-
-
 _Text = Annotated[str, AfterValidator(_check_text)]
 _Secret = Annotated[Secret, AfterValidator(_check_secret)]
 _Texts = Annotated[list[_Text], BeforeValidator(as_list)]
@@ -71,8 +77,8 @@ class McpCallSettings(Settings):
 
 
 _Tools = Annotated[
-    Annotated[dict[_Text, McpCallSettings | None], Tag("<mapping>")] | Annotated[_Texts, Tag("<list>")],
-    Discriminator(_list_or_mapping),
+    Annotated[dict[_Text, McpCallSettings | None], Tag("<mapping>")] | Annotated[_Texts, Tag("<other>")],
+    Discriminator(mapping_or_other),
 ]
 
 
@@ -117,28 +123,21 @@ class McpServerSettings(Settings):
     def _check_kind(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("needs either command or url")
-        if self.command is None:
-            self._refuse("url", {"args", "env", "cwd"})
-        else:
-            self._refuse("command", {"headers", "token_env"})
+        kind = "url" if self.command is None else "command"
+        misplaced = sorted(_KEYS_OF_OTHERS[kind] & self.model_fields_set)
+        if misplaced:
+            raise ValueError(f"{misplaced[0]} does not go with {kind}")
         return self
 
     def call_options(self, tool: str) -> dict[str, Any]:
         """Return how calls of a tool are executed: its own settings, those of all tools, and the defaults."""
-        options: dict[str, Any] = {"timeout": _CALL_TIMEOUT}
+        options: dict[str, Any] = {"timeout": _CALL_TIMEOUT, **dict(self.calls.set_fields())}
         own = self.tools.get(tool) if isinstance(self.tools, dict) else None
-        for settings in (self.calls, own):
-            if settings is not None:
-                options |= {name: getattr(settings, name) for name in settings.model_fields_set}
+        if own is not None:
+            options.update(own.set_fields())
         if "retry" in options:
             options["retry"] = make_policy(options["retry"])
         return options
-
-    def _refuse(self, kind: str, keys: AbstractSet[str]) -> None:
-        """Refuse keys that are for servers of the other kind."""
-        misplaced = sorted(keys & self.model_fields_set)
-        if misplaced:
-            raise ValueError(f"{misplaced[0]} does not go with {kind}")
 
 
 @final
@@ -149,23 +148,6 @@ class McpServer:
     name: str
     """Its name in the settings."""
     settings: McpServerSettings
-
-    @classmethod
-    def from_mapping(cls, name: Any, settings: Any) -> Self:
-        """Read the settings of a server.
-
-        Raises:
-            AgentConfigurationError: a key is unknown, is missing or has a wrong value. The message names
-                the server and the key.
-        """
-        if not isinstance(name, str) or not name:
-            raise AgentConfigurationError(f"the name of an MCP server must be a text, not {name!r}")
-        if isinstance(settings, McpServerSettings):
-            return cls(name=name, settings=settings)
-        try:
-            return cls(name=name, settings=McpServerSettings.from_mapping(settings))
-        except AgentConfigurationError as error:
-            raise AgentConfigurationError(f"the MCP server {name!r}: {error}") from error
 
     @property
     def where(self) -> str:

@@ -52,17 +52,6 @@ def new_message_id() -> str:
     return uuid.uuid4().hex
 
 
-def message_id(message: Mapping[str, Any]) -> str | None:
-    """Return the id of a message, or None if it has none."""
-    found = message.get("id")
-    return found if isinstance(found, str) and found else None
-
-
-def assistant_message(content: str) -> Message:
-    """Return a message of the model."""
-    return _new_message("assistant", content)
-
-
 def tool_message(tool_call_id: str, content: str) -> Message:
     """Return a message with the result of a tool call."""
     message = _new_message("tool", content)
@@ -138,33 +127,9 @@ def _parse_arguments(text: Any) -> tuple[Mapping[str, Any] | None, str | None]:
     return arguments, None
 
 
-def check_message(message: Any) -> Message:
-    """Return the message as a dict of its own, with an id.
-
-    Raises:
-        TypeError: it is not a mapping.
-        ValueError: its role is unknown, or its content is neither a text nor a list of parts.
-    """
-    if not isinstance(message, Mapping):
-        raise TypeError(f"a message must be a mapping with role and content, not {type(message).__name__}")
-    role = message.get("role")
-    if role not in ROLES:
-        known = ", ".join(ROLES)
-        raise ValueError(f"the role of a message must be one of {known}, not {role!r}")
-    _check_content(message.get("content"))
-    return with_id({"content": None, **message})
-
-
-def _check_content(content: object) -> None:
-    is_readable = content is None or isinstance(content, Sequence)
-    if not is_readable or isinstance(content, bytes):
-        found = type(content).__name__
-        raise ValueError(f"the content of a message must be a text or a list of parts, not {found}")
-
-
 def with_id(message: Mapping[str, Any]) -> Message:
     """Return the message as a dict of its own, with an id, by which later updates can replace it."""
-    if message_id(message) is not None:
+    if isinstance(message.get("id"), str) and message["id"]:
         return dict(message)
     return {**message, "id": new_message_id()}
 
@@ -203,12 +168,16 @@ def as_reply(reply: Any) -> Message:
         ValueError: it is not a message of the assistant, or has malformed tool calls.
     """
     if isinstance(reply, str):
-        return assistant_message(reply)
+        return _new_message("assistant", reply)
     if not isinstance(reply, Mapping):
         raise TypeError(f"a model must return a text or a message, not {type(reply).__name__}")
-    message = check_message({"role": "assistant", **reply})
+    message = with_id({"role": "assistant", "content": None, **reply})
     if message["role"] != "assistant":
         raise ValueError(f"a model must return a message with the role 'assistant', not {message['role']!r}")
+    content: object = message["content"]
+    if isinstance(content, bytes) or not isinstance(content, Sequence | None):
+        found = type(content).__name__
+        raise ValueError(f"the content of a message must be a text or a list of parts, not {found}")  # noqa: TRY004 - one error for a malformed message
     tool_calls_of(message)
     return message
 
@@ -231,11 +200,9 @@ def _text_of_content(content: Any) -> str:
 
 def to_request(message: Mapping[str, Any]) -> Message:
     """Return the message as it is sent to a model: without the keys that only graphkit uses."""
-    sent: Message = {}
-    for name, value in message.items():
-        if name not in _NOT_SENT:
-            sent[name] = to_plain(value)
-    return sent
+    sent = {name: value for name, value in message.items() if name not in _NOT_SENT}
+    plain: Message = to_plain(sent)
+    return plain
 
 
 def to_plain(value: Any) -> Any:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from typing import Annotated, Any, Final, Self
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
 from graphkit._plan.retry import RetryPolicy
 from graphkit.agents.plain_data import Path
-from graphkit.agents.secret import check_key
-from graphkit.agents.settings import Retry, Seconds, Secret, Settings, make_policy, parse_address
+from graphkit.agents.settings import Retry, Seconds, Secret, Settings, check_key, make_policy, parse_address
 from graphkit.errors import AgentConfigurationError
 
 PROVIDERS: Final = ("openai",)
@@ -161,10 +159,3 @@ class ModelSettings(_Endpoint):
 
 REQUEST_OPTIONS: Final = tuple(name for name in ModelSettings.model_fields if name not in _Endpoint.model_fields)
 """The settings that are sent with each request as they are; `extra_body` is a mapping of any others."""
-
-
-def shown_url(url: str) -> str:
-    """Return a URL for messages: without user, password, query and fragment, which may be secret."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))

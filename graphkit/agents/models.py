@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from graphkit._plan.topology import Call
 from graphkit._to_thread import run_in_thread
 from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas, as_reply
 from graphkit.agents.model_settings import ModelSettings
@@ -95,7 +95,7 @@ class FunctionModel:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._passes = _named_parameters(function)
-        self.is_async = _is_async(function)
+        self.is_async = Call(function, takes_config=False).is_async
 
     def __repr__(self) -> str:
         return f"FunctionModel({_name_of(self._function)})"
@@ -111,7 +111,8 @@ class FunctionModel:
             raise self._needs_arun()
         result = self._call(messages, tools, on_text)
         if inspect.isawaitable(result):
-            _discard(result)
+            if inspect.iscoroutine(result):
+                result.close()  # nothing will await it, and Python would warn about it
             raise self._needs_arun()
         return as_reply(result)
 
@@ -136,14 +137,6 @@ class FunctionModel:
         return RuntimeError(f"the model {_name_of(self._function)} is asynchronous: run the agent with arun or astream")
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    while isinstance(function, partial):
-        function = function.func
-    if inspect.iscoroutinefunction(function):
-        return True
-    return inspect.iscoroutinefunction(type(function).__call__)
-
-
 def _named_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return which of `tools` and `on_text` the function has as parameters."""
     try:
@@ -155,9 +148,3 @@ def _named_parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 def _name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
-
-
-def _discard(awaitable: Awaitable[Any]) -> None:
-    """Close a coroutine that nothing will await, so that Python does not warn about it."""
-    if inspect.iscoroutine(awaitable):
-        awaitable.close()

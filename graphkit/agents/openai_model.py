@@ -6,19 +6,226 @@ repeats neither a stream that broke nor an answer that cannot be read.
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from json import JSONDecodeError
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import SecretStr
+
 from graphkit._records.context import CURRENT_NODE_CONTEXT
-from graphkit.agents.completions import StreamedCompletion, read_completion
+from graphkit._wording import describe_error
+from graphkit.agents.completions import StreamedCompletion, UnreadableAnswerError, read_completion
 from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas, to_plain, to_request
 from graphkit.agents.model_settings import ModelSettings
-from graphkit.agents.openai_clients import Clients
-from graphkit.agents.openai_failures import AttemptError, failures
+from graphkit.agents.settings import hide_secrets, shown_url
 from graphkit.errors import MissingDependencyError, ModelError
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
     from openai import AsyncOpenAI, OpenAI
+
+
+_RETRIED_STATUSES: Final = frozenset({408, 409, 425, 429})
+"""Besides those from 500: the same request may be answered later."""
+
+
+class AttemptError(Exception):
+    """An attempt failed. Replaces the error of the client, which may quote the key.
+
+    Attributes:
+        reason: why, without the key.
+        is_temporary: whether the same request may be answered later.
+        status: the status of the answer, if there was one.
+        retry_after: how long the server asked to wait, in seconds.
+    """
+
+    def __init__(
+        self, reason: str, *, is_temporary: bool, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_temporary = is_temporary
+        self.status = status
+        self.retry_after = retry_after
+
+
+@contextmanager
+def failures(client: OpenAI | AsyncOpenAI) -> Iterator[None]:
+    """Raise AttemptError for each error of the client, without the error itself."""
+    # Raised after the handler, not in it: an error that is raised in a handler has the other one as its context, and
+    # a traceback would show the request with its headers.
+    failure = None
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - each becomes a failure with a reason
+        failure = _explain(error, client)
+    if failure is not None:
+        raise failure
+
+
+def _explain(error: Exception, client: OpenAI | AsyncOpenAI) -> AttemptError:
+    """Return what an error of the client means, without the key."""
+    import openai
+
+    def hide(text: str) -> str:
+        return hide_secrets(text, [SecretStr(client.api_key)])
+
+    if isinstance(error, openai.APIStatusError):
+        return _explain_status(error, hide)
+    reason = _explain_answer(error, client)
+    if reason is None:
+        return AttemptError(hide(describe_error(error)), is_temporary=False)
+    return AttemptError(hide(reason), is_temporary=True)
+
+
+def _explain_answer(error: Exception, client: OpenAI | AsyncOpenAI) -> str | None:
+    """Return why there was no usable answer; None if the error is of another kind."""
+    import openai
+
+    where = shown_url(str(client.base_url))
+    if isinstance(error, openai.APITimeoutError):
+        return f"{where} did not answer within the timeout of {client.timeout} s"
+    if isinstance(error, openai.APIConnectionError) or _is_transport_error(error):
+        cause = error.__cause__ or error
+        return f"the connection to {where} failed: {describe_error(cause)}"
+    if isinstance(error, openai.APIError):  # an event of a stream
+        return f"the server reported: {error.message}"
+    if isinstance(error, UnreadableAnswerError):
+        return str(error)
+    if isinstance(error, JSONDecodeError | UnicodeDecodeError):
+        return f"the answer of {where} is not valid JSON"
+    return None
+
+
+def _is_transport_error(error: Exception) -> bool:
+    """Return whether the connection broke in a stream.
+
+    Clients before 3.0 let such errors of their HTTP library through, which depends on their version.
+    """
+    libraries = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
+    return isinstance(error, tuple(library.TransportError for library in libraries))
+
+
+def _explain_status(error: Any, hide: Callable[[str], str]) -> AttemptError:
+    status = error.status_code
+    body = error.body if isinstance(error.body, Mapping) else {}
+    reason = f"status {status}"
+    message = body.get("message")
+    if message:
+        reason = f"{reason}: {message}"
+    may_pass = status in _RETRIED_STATUSES or status >= 500  # noqa: PLR2004 - of HTTP
+    # This code means that the account has no credit left, which no waiting changes.
+    is_out_of_credit = body.get("code") == "insufficient_quota"
+    retry_after = error.response.headers.get("retry-after")
+    return AttemptError(
+        hide(reason),
+        status=status,
+        is_temporary=may_pass and not is_out_of_credit,
+        retry_after=_parse_retry_after(retry_after),
+    )
+
+
+def _parse_retry_after(value: str | None) -> float | None:
+    """Return the seconds of a Retry-After header, a number or a date; None if there is none to read."""
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
+
+    try:
+        then = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    left = then - datetime.now(UTC)
+    return max(0.0, left.total_seconds())
+
+
+_NO_KEY: Final = "-"
+"""What the client gets where the server needs no key: it insists on one."""
+
+
+class Clients:
+    """The clients of a model: one for all threads of a process, and one for each event loop."""
+
+    def __init__(self, settings: ModelSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._process = 0
+        self._client: OpenAI | None = None
+        self._of_loops: dict[AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[None, None]]] = {}
+
+    def sync_client(self) -> OpenAI:
+        """Return the client of this process. A process that was forked makes its own connections."""
+        # A forked process has copies of the sockets of its parent: both would read the answers of one connection.
+        with self._lock:
+            if self._client is None or self._process != os.getpid():
+                from openai import OpenAI
+
+                self._client = OpenAI(**self._options())
+                self._process = os.getpid()
+            return self._client
+
+    async def async_client(self) -> AsyncOpenAI:
+        """Return the client of the running event loop: connections cannot move to another loop."""
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
+        opened = self._of_loops.get(loop)
+        if opened is None:
+            from openai import AsyncOpenAI
+
+            client = AsyncOpenAI(**self._options())  # takes about 30 ms, therefore not for each request
+            opened = (client, self._close_with(loop, client))
+            # Nothing was awaited since the look-up, so no other task of this loop has made a client. Other loops
+            # run in other threads, and change only their own entries and those of loops that are closed.
+            for other in list(self._of_loops):
+                if other.is_closed():
+                    self._of_loops.pop(other, None)
+            self._of_loops[loop] = opened
+            await anext(opened[1])  # starts the generator, which the loop then finishes
+        return opened[0]
+
+    async def _close_with(self, loop: AbstractEventLoop, client: AsyncOpenAI) -> AsyncGenerator[None, None]:
+        """Close the client when the loop ends.
+
+        A loop finishes the asynchronous generators that were started in it before it closes. It
+        offers no other hook.
+        """
+        try:
+            yield
+        finally:
+            self._of_loops.pop(loop, None)
+            await client.close()
+
+    def close(self) -> None:
+        """Close the connections of this process that belong to no loop."""
+        with self._lock:
+            client = self._client
+            self._client = None
+        if client is not None:
+            client.close()
+
+    def _options(self) -> dict[str, Any]:
+        key = self._settings.find_key()
+        return {
+            "api_key": _NO_KEY if key is None else key.get_secret_value(),
+            "base_url": self._settings.base_url,
+            "timeout": self._settings.seconds,
+            "max_retries": 0,
+        }
+
 
 _ONLY_WITH_TOOLS: Final = frozenset({"parallel_tool_calls", "tool_choice"})
 """Options that servers refuse in a request without tools."""
@@ -144,6 +351,8 @@ class _Attempts:
         Raises:
             AttemptError: the text differs from what was passed, and that cannot be taken back.
         """
+        # After a stream that broke, the model is asked for the whole answer again. As long as the new text repeats
+        # what the reader has seen, nothing is passed on; then the rest is. `text` may span that border.
         end = self._position + len(text)
         expected = self._handed_over[self._position : end]
         if not text.startswith(expected):
@@ -171,6 +380,8 @@ class _Attempts:
             self.is_usage_refused = True
             return 0.0
         policy = self._settings.policy
+        # A server that asks for more patience than the settings have would fail each further attempt as well, so the
+        # error comes at once, and says how long the server asks to wait.
         wait = failure.retry_after or 0.0
         delay = max(policy.delay_after(self._number), wait)
         reason = failure.reason

@@ -1,8 +1,10 @@
-"""Plain data: the values of a configuration as JSON and YAML can hold them, with names for objects."""
+"""Plain data: the values of a configuration as JSON and YAML can hold them, with `module:name` for objects."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -10,12 +12,95 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from graphkit._plan.retry import RetryPolicy
-from graphkit.agents.references import describe_reference, find_loaded
+from graphkit._wording import describe_error
 from graphkit.agents.tools import Tool, tool
 from graphkit.errors import AgentConfigurationError
 
+_FORM: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+PATTERN: Final = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+"""The form of a reference, for JSON schemas."""
+
+
+def check_reference(text: str) -> str:
+    """Return a text if it has the form `module:name`.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    if not _FORM.fullmatch(text):
+        raise ValueError(f"must be module:name, such as shop.tools:find_order, not {text!r}")
+    return text
+
+
+def resolve_reference(text: str) -> Any:
+    """Import a module and return one of its objects.
+
+    The text must come from the user's own configuration file, never from stored data: importing a
+    module runs its code.
+
+    Raises:
+        ValueError: the text has another form, there is no such module or name, or the module
+            cannot be imported. The cause is chained.
+    """
+    module_name, _, path = check_reference(text).partition(":")
+    found = _import_module(module_name)
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ValueError(f"the module {module_name!r} has no {path!r}")
+        found = getattr(found, name)
+    return found
+
+
+def _import_module(module_name: str) -> Any:
+    """Import a module.
+
+    Raises:
+        ValueError: there is none, or its code failed.
+    """
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        is_the_module = missing and f"{module_name}.".startswith(f"{missing}.")
+        if is_the_module:
+            raise ValueError(
+                f"there is no module {module_name!r}; modules are searched in PYTHONPATH, "
+                "which the commands extend by the current directory"
+            ) from error
+        raise ValueError(f"{module_name} needs the module {error.name}, which is not installed") from error
+    except Exception as error:  # the code of the application may raise anything
+        raise ValueError(f"importing {module_name!r} failed: {describe_error(error)}") from error
+
+
+def describe_reference(thing: Any) -> str:
+    """Return the reference to a class or a function of an application.
+
+    Raises:
+        ValueError: no reference leads to it, because it is local, a lambda, or from `__main__`.
+    """
+    module_name = getattr(thing, "__module__", None)
+    path = getattr(thing, "__qualname__", None)
+    if not isinstance(module_name, str) or not isinstance(path, str):
+        raise ValueError(f"{thing!r} has no name that a file can hold: name a class or a function")  # noqa: TRY004 - one kind for all
+    if module_name == "__main__":
+        raise ValueError(f"{path} is defined in the main program: move it to a module, so that others can import it")
+    if find_loaded(module_name, path) is not thing:
+        raise ValueError(f"{path} is not a top-level name of {module_name}, so no file can name it")
+    return f"{module_name}:{path}"
+
+
+def find_loaded(module_name: str, path: str) -> Any:
+    """Return an object of a module that is loaded; None if there is none."""
+    found: Any = sys.modules.get(module_name)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
 _PLAIN: Final = (str, int, float, bool, type(None))
 _ANY_ERROR: Final = RetryPolicy().retry_on
+_IN_FILES: Final = frozenset({"name", "description", "requires_approval", "on_error", "timeout", "retry"})
+"""The fields of a tool that a file can set."""
 
 Path = tuple[str | int, ...]
 """Where in a configuration something is: keys of mappings and indexes of lists."""
@@ -72,17 +157,28 @@ def _dump_tool(given: Tool, path: Path) -> Any:
     reference, loaded = _find_loadable(given, path)
     if loaded is given:  # made by the decorator
         return reference
-    _check_signature(given, loaded, path)
+    changed = [field.name for field in dataclasses.fields(given) if _differs(given, loaded, field.name)]
+    if not _IN_FILES.issuperset(changed):
+        raise _no_plain_form(
+            (*path, "parameters"),
+            "a file cannot hold parameters that differ from those of the function; make the Tool in its module, "
+            "and name that",
+        )
     plain: dict[str, Any] = {"function": reference, "name": given.name}
-    if given.description != loaded.description:
-        plain["description"] = given.description
-    plain["requires_approval"] = given.requires_approval
-    plain["on_error"] = given.on_error
-    if given.timeout is not None:
-        plain["timeout"] = given.timeout
-    if given.retry is not None:
-        plain["retry"] = _dump_retry(given.retry, (*path, "retry"))
+    for name in changed:
+        value = getattr(given, name)
+        if value is not None:
+            plain[name] = dump_value(value, (*path, name))
     return plain
+
+
+def _differs(given: Tool, loaded: Tool, name: str) -> bool:
+    """Return whether a field of a tool has another value than in the tool that loading makes."""
+    if name == "function":
+        return False
+    if name == "signature":  # made from the function; without one, the arguments are not checked
+        return (given.signature is None) != (loaded.signature is None)
+    return bool(getattr(given, name) != getattr(loaded, name))
 
 
 def _find_loadable(given: Tool, path: Path) -> tuple[str, Tool]:
@@ -104,6 +200,8 @@ def _find_reference(given: Tool) -> str | None:
     module_name = getattr(given.function, "__module__", "")
     if module_name == "__main__":
         return None
+    # A decorated function is a Tool in its module. Its qualified name leads to the Tool, not to the function; but a
+    # tool made as `stop = tool(cancel)` has a name of its own, which only the module knows.
     module = sys.modules.get(module_name)
     for name, value in getattr(module, "__dict__", {}).items():
         if value is given:
@@ -113,23 +211,6 @@ def _find_reference(given: Tool) -> str | None:
     if not isinstance(loaded, Tool) or loaded.function is not given.function:
         return None
     return f"{module_name}:{name}"
-
-
-def _check_signature(given: Tool, loaded: Tool, path: Path) -> None:
-    """Check that what is loaded from a file has the parameters of a tool.
-
-    Raises:
-        AgentConfigurationError: it would have others, or check the arguments in another way.
-    """
-    is_same_check = (given.signature is None) == (loaded.signature is None)
-    is_same_kind = given.is_async == loaded.is_async
-    if given.parameters == loaded.parameters and is_same_check and is_same_kind:
-        return
-    raise _no_plain_form(
-        (*path, "parameters"),
-        "a file cannot hold parameters that differ from those of the function; make the Tool in its module, "
-        "and name that",
-    )
 
 
 def name_object(thing: Any, path: Path) -> str:

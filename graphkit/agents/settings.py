@@ -1,10 +1,11 @@
-"""Settings: base of the models of a configuration, and the problems that they report."""
+"""Settings: base of the models of a configuration, their secrets, and the problems that they report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +26,51 @@ from graphkit._plan.retry import RetryPolicy
 from graphkit._wording import simplify_message
 from graphkit.agents.plain_data import Path, dump_value, format_path
 from graphkit.errors import AgentConfigurationError
+
+HIDDEN: Final = "***"
+_SHORTEST: Final = 4
+"""In characters; a shorter secret is not searched for in messages, because it occurs in other words."""
+
+
+def check_key(text: str, name: str) -> SecretStr:
+    """Return a key as a secret.
+
+    Args:
+        text: the key.
+        name: what it is, for the message.
+
+    Raises:
+        AgentConfigurationError: it is empty, or cannot be sent as a header: the client would quote it in its error.
+    """
+    if not text:
+        raise AgentConfigurationError(f"{name} is empty")
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise AgentConfigurationError(
+            f"{name} contains a line break, a space or a character that a key cannot have: "
+            "check how it was copied or read"
+        )
+    return SecretStr(text)
+
+
+def hide_secrets(text: str, secrets: Iterable[SecretStr]) -> str:
+    """Return a message of a server with asterisks in place of the secrets that the server was given.
+
+    A server may quote a secret as it is, or as `repr`, JSON and addresses escape it.
+    """
+    forms: set[str] = set()
+    for secret in secrets:
+        value = secret.get_secret_value()
+        if len(value) < _SHORTEST:
+            continue
+        forms.add(value)
+        forms.add(repr(value)[1:-1])
+        forms.add(json.dumps(value)[1:-1])
+        forms.add(quote(value, safe=""))
+    # The longest first: where one secret contains another, the rest of the longer one would be shown.
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, HIDDEN)
+    return text
+
 
 _NO_SETTINGS: Final = frozenset({"model_type", "model_attributes_type"})
 """The types of pydantic's errors about a value in place of settings."""
@@ -99,6 +145,10 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise cls.error_class(_describe_problems(error)) from error
 
+    def set_fields(self) -> list[tuple[str, Any]]:
+        """Return the names and values that were set, in the order of the class."""
+        return [(name, value) for name, value in self if name in self.model_fields_set]
+
     def dump(self, path: Path = ()) -> dict[str, Any]:
         """Return the values that were set, as JSON and YAML can hold them.
 
@@ -109,8 +159,8 @@ class Settings(BaseModel):
             AgentConfigurationError: a value has no plain form. The message names its key.
         """
         plain: dict[str, Any] = {}
-        for name, value in self:
-            if name in self.model_fields_set and not self._means_nothing(name, value):
+        for name, value in self.set_fields():
+            if not self._means_nothing(name, value):
                 plain[name] = dump_value(value, (*path, name))
         return plain
 
@@ -142,6 +192,13 @@ def parse_address(url: str, *, example: str) -> SplitResult:
     if not is_usable:
         raise ValueError(f"must be an address such as {example}")
     return parts
+
+
+def shown_url(url: str) -> str:
+    """Return a URL for messages: without user, password, query and fragment, which may be secret."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def as_list(value: Any) -> Any:
@@ -220,10 +277,10 @@ def find_problems(error: ValidationError) -> list[Problem]:
 
 def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
     for problem in error.errors():
+        # The path has three parts: that of the outer settings, what pydantic knows, and what our validator knows.
         keys = [part for part in problem["loc"] if not _is_tag(part)]
-        path = (*prefix, *keys)
         raised = problem.get("ctx", {}).get("error")
-        path = (*path, *getattr(raised, "path", ()))
+        path = (*prefix, *keys, *getattr(raised, "path", ()))
         # The constructor of nested settings raises one of our errors, whose cause has the details.
         cause = getattr(raised, "__cause__", None)
         if isinstance(cause, ValidationError):
@@ -234,5 +291,5 @@ def _problems_in(error: ValidationError, prefix: Path) -> Iterator[Problem]:
 
 
 def _is_tag(part: str | int) -> bool:
-    """Return whether a part of a path is the tag of a union, not a key of the configuration."""
-    return isinstance(part, str) and part.startswith("<")
+    """Return whether a part of a path is the tag of a union, or `[key]`, not a key of the configuration."""
+    return isinstance(part, str) and part.startswith(("<", "["))

@@ -16,7 +16,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._plan.topology import StateItems, TwoForms
 from graphkit._records.output import Command
 from graphkit.agents.default_state import MESSAGES
-from graphkit.agents.messages import Message, to_plain, tool_calls_of, with_id
+from graphkit.agents.messages import Message, as_reply, to_plain
 from graphkit.agents.models import FunctionModel, make_model
 from graphkit.agents.templates import fill_template
 from graphkit.agents.text_stream import IS_TEXT_READ, AsyncTextStream, TextStream
@@ -130,6 +130,8 @@ class ChatStep(Step):
 
     def _make_action(self) -> Callable[..., Any]:
         """Return the action: asynchronous if the model is, and else in two forms."""
+        # Only the driver knows whether a run is asynchronous, and it chooses the form when it starts the action. In
+        # an asynchronous run, a model that can be awaited then needs no thread for each conversation.
         if self.model.is_async:
             return self._arequest
         if isinstance(self.model, FunctionModel):
@@ -173,32 +175,21 @@ class ChatStep(Step):
         return sendable
 
     def _make_update(self, reply: Any) -> dict[str, Any]:
-        """Return the update that appends a reply."""
-        self._check_reply(reply)
-        advice = _CUT_OFF.get(str(reply.get("finish_reason")))
-        if advice is not None:
-            _LOGGER.warning("the answer of the model of step %r is not complete: %s", self.name, advice)
-        message = with_id(reply)
-        return {MESSAGES: [message]}
-
-    def _check_reply(self, reply: Any) -> None:
-        """Check what the model returned.
+        """Return the update that appends a reply.
 
         Raises:
-            TypeError: it is not a message.
-            ValueError: a call has no name or no id; or it calls tools, and the step has none.
+            TypeError, ValueError: it is not a message of the assistant, a call has no name or no id, or it calls
+                tools, and the step has none.
         """
-        the_model = f"the model of step {self.name!r}"
-        if not isinstance(reply, Mapping) or reply.get("role") != "assistant":
-            raise TypeError(f"{the_model} must return a message with the role 'assistant', not {reply!r}")
-        try:
-            calls = tool_calls_of(reply)
-        except ValueError as error:
-            raise ValueError(f"{the_model} answered with a malformed call: {error}") from error
+        message = as_reply(reply)
+        calls = message.get("tool_calls")
         if calls and not len(self.tools):
-            called = [repr(call.name) for call in calls]
-            names = ", ".join(called)
-            raise ValueError(f"{the_model}, which has no tools, called {names}")
+            names = ", ".join(repr(call["function"]["name"]) for call in calls)
+            raise ValueError(f"the model of step {self.name!r}, which has no tools, called {names}")
+        advice = _CUT_OFF.get(str(message.get("finish_reason")))
+        if advice is not None:
+            _LOGGER.warning("the answer of the model of step %r is not complete: %s", self.name, advice)
+        return {MESSAGES: [message]}
 
 
 @final
@@ -223,8 +214,6 @@ class AgentStep(Step):
     A compiled graph or an agent is nested: it has a history of its own in the namespace `<name>` of
     the thread, in its own saver if it was built with one. A StateGraph is inlined.
     """
-
-    needs_messages = False
 
     def __init__(
         self, name: str, agent_tools: Iterable[Tool] = (), *, graph: CompiledGraph | StateGraph, saver: Any = None

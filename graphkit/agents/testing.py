@@ -1,25 +1,24 @@
-"""For tests of agents: a scripted model, savers that record, fail or wait, and a clock that stands still.
+"""For tests of agents: a scripted model, savers that record or fail, and a clock that stands still.
 
-The savers wrap any saver, have its versions and capabilities, and can be nested. `on`, `fail` and
-`slow` of `graphkit.testing.ScriptedSaver`, on which they stand, script further calls.
+The savers are `graphkit.testing.ScriptedSaver`, which also delays calls: `saver.slow("put", 2.5)`.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
+from graphkit._options import check_count
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.agents.messages import Message, Messages, TextHandler, ToolSchemas
 from graphkit.errors import CheckpointStorageError
 from graphkit.testing.fakes import Call, ScriptedSaver
 
-__all__ = ["Call", "FailingSaver", "ManualClock", "RecordingSaver", "ScriptedModel", "SlowSaver"]
+__all__ = ["Call", "FailingSaver", "ManualClock", "RecordingSaver", "ScriptedModel"]
 
 Reply = str | Mapping[str, Any] | BaseException | Callable[[list[Message]], Any]
 """What a ScriptedModel answers: a text, a message, an error to raise, or a function of the messages
@@ -117,12 +116,12 @@ def _make_message(reply: object) -> Message:
     return {"role": "assistant", "id": uuid4().hex, "content": None, **reply}
 
 
-class RecordingSaver(ScriptedSaver):
-    """Forwards every call to a saver and records it in `calls`."""
+RecordingSaver = ScriptedSaver
+"""Forwards every call to a saver and records it in `calls`."""
 
 
 class FailingSaver(ScriptedSaver):
-    """A saver of which one call fails, as on a full disk. Nothing of that call is stored."""
+    """A saver whose nth call of a method fails, as if the disk were full. Nothing of that call is stored."""
 
     def __init__(self, delegate: BaseCheckpointSaver, nth: int = 1, *, method: str = "put") -> None:
         """Wrap a saver.
@@ -137,40 +136,9 @@ class FailingSaver(ScriptedSaver):
             ValueError: `nth` is not a positive int, or savers have no such method.
         """
         super().__init__(delegate)
-        checked: object = nth
-        if not isinstance(checked, int) or isinstance(checked, bool) or checked < 1:
-            raise ValueError(f"nth must be a positive int, not {checked!r}")
+        check_count("nth", nth)
         error = CheckpointStorageError("FailingSaver", method, f"call {nth} of {method} fails, as scripted")
         self.fail(method, error, skip=nth - 1)
-
-
-class SlowSaver(ScriptedSaver):
-    """A saver of which some calls wait before they start."""
-
-    def __init__(
-        self,
-        delegate: BaseCheckpointSaver,
-        seconds: float,
-        *,
-        methods: Sequence[str] = ("put",),
-        sleep: Callable[[float], object] = time.sleep,
-    ) -> None:
-        """Wrap a saver.
-
-        Args:
-            delegate: the saver that does the work.
-            seconds: how long each call waits.
-            methods: the names of the methods that wait.
-            sleep: what waits; `ManualClock.sleep` counts the time without waiting.
-
-        Raises:
-            ValueError: the time is negative, or savers have no such method.
-        """
-        super().__init__(delegate, sleep=sleep)
-        if seconds < 0:
-            raise ValueError(f"seconds must not be negative: {seconds!r}")
-        for method in methods:
-            self.slow(method, seconds)
 
 
 class ManualClock:
@@ -204,7 +172,7 @@ class ManualClock:
             ValueError: the number is negative. The clock has not moved.
         """
         if not seconds >= 0:
-            raise ValueError(f"a clock goes forward: advance takes seconds from 0 on, not {seconds!r}")
+            raise ValueError(f"advance() needs seconds >= 0, got {seconds!r}")
         with self._lock:
             self._now += seconds
 

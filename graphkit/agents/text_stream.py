@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from copy import copy
 from queue import SimpleQueue
@@ -23,6 +23,16 @@ GRACE: Final = 1.0
 """Seconds for which a stream that is closed waits for its request to end."""
 _OVER: Final = object()
 """Comes after the last piece."""
+
+
+@contextmanager
+def text_unread() -> Iterator[None]:
+    """Run code whose caller does not read the text of models while it arrives."""
+    token = IS_TEXT_READ.set(False)
+    try:
+        yield
+    finally:
+        IS_TEXT_READ.reset(token)
 
 
 class _ClosedError(Exception):
@@ -51,6 +61,8 @@ class TextStream:
         A caller that closes the generator ends the request at its next piece. If none arrives
         within GRACE seconds, the thread is abandoned, and records nothing more.
         """
+        # A context can be entered by one thread at a time, so the request gets a copy, and a node context of its
+        # own, which `_close` can cut off from the run without touching that of the node.
         is_streamed = False
         variables = copy_context()
         variables.run(CURRENT_NODE_CONTEXT.set, self.context)
@@ -102,11 +114,16 @@ class AsyncTextStream:
 
         is_streamed = False
         queue: asyncio.Queue[Any] = asyncio.Queue()
-        async with _running(self._work(queue)) as task:
+        task = asyncio.ensure_future(self._work(queue))
+        try:
             while (piece := await queue.get()) is not _OVER:
                 is_streamed = True
                 yield piece
             self.reply = await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait((task,))
         if not is_streamed:
             for text in _whole_text(self.reply):
                 yield text
@@ -116,20 +133,6 @@ class AsyncTextStream:
             return await self.request(lambda text: queue.put_nowait(text) if text else None)
         finally:
             queue.put_nowait(_OVER)
-
-
-@asynccontextmanager
-async def _running(work: Any) -> AsyncIterator[asyncio.Task[Message]]:
-    """Run a coroutine as a task; cancel it if it has not ended."""
-    import asyncio
-
-    task = asyncio.ensure_future(work)
-    try:
-        yield task
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
 
 
 def _whole_text(reply: Any) -> list[str]:

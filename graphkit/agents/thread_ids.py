@@ -34,6 +34,8 @@ class _InstantSource:
 
     def next(self) -> int:
         """Return nanoseconds since 1970, greater than all that this process returned before."""
+        # The clock may stand still for 16 ms (Windows), or be set back. Then the last instant plus one stands in for
+        # it, so that ids sort by the order in which they were made.
         with self._lock:
             self._last = max(time.time_ns(), self._last + 1)
             return self._last

@@ -21,8 +21,7 @@ from graphkit._to_thread import finish_in_thread
 from graphkit._wording import describe_error
 from graphkit.agents.default_state import MESSAGES
 from graphkit.agents.messages import parse_tool_call, to_plain, tool_message
-from graphkit.agents.tool_schema import ToolArgumentsError
-from graphkit.agents.tools import Tool, ToolRegistry
+from graphkit.agents.tools import Tool, ToolArgumentsError, ToolRegistry
 from graphkit.errors import CheckpointerError, ToolError
 
 _NO_RESULT: Final = "No result: the conversation went on before this call was recorded as finished."
@@ -52,6 +51,8 @@ def complete_results(messages: Sequence[Any]) -> list[Any]:
     Raises:
         TypeError: an entry is not a mapping.
     """
+    # Servers refuse a conversation with a call that has no result directly after its message. The results are
+    # added to what is sent, not to the state: a late result may still be supplied there.
     completed: list[Any] = []
     missing: list[str] = []
     for number, message in enumerate(messages):
@@ -64,17 +65,11 @@ def complete_results(messages: Sequence[Any]) -> list[Any]:
                 missing.remove(answered)
         else:
             completed += _explain_missing(missing)
-            missing = _call_ids_of(message)
+            ids = [call.get("id") for call in message.get("tool_calls") or ()]
+            missing = list(dict.fromkeys(ids))  # each once
         completed.append(message)
     completed += _explain_missing(missing)
     return completed
-
-
-def _call_ids_of(message: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the tool calls of a message, each once."""
-    calls = message.get("tool_calls") or ()
-    ids = [call.get("id") for call in calls]
-    return list(dict.fromkeys(ids))
 
 
 def _explain_missing(call_ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -129,6 +124,8 @@ class ToolCalls:
         prepared = self._prepare(call)
         if isinstance(prepared, str):
             return _make_update(call, prepared)
+        # The attempts of a call are one item of the map: the map records their last result, so a retry repeats only
+        # the function. The approval came before, and its answer is recorded, so nothing asks for it again.
         attempts = self._attempts[prepared.tool.name]
         try:
             result = attempts.run(prepared.checked, config)
@@ -147,6 +144,7 @@ class ToolCalls:
             if attempts.is_async:
                 result = await attempts.run(prepared.checked, config)
             else:
+                # A cancelled run waits for the function: what it does must not go on after the run lock is free.
                 result = await finish_in_thread(attempts.run, prepared.checked, config)
             content = _describe_result(prepared, result)
         except Exception as error:  # noqa: BLE001 - the model learns of it, or it is raised again
@@ -162,6 +160,8 @@ class ToolCalls:
         Raises:
             GraphInterrupt: it has to be approved.
         """
+        # What the model can correct is a result that says so. An exception would end the run, and with it the
+        # other calls of the message.
         parsed = parse_tool_call(call)
         tool = self.tools.find(parsed.name)
         if tool is None:
@@ -228,6 +228,8 @@ def _approve(call: _ToolCall) -> _ToolCall | str:
 def _ask_for_approval(call: _ToolCall) -> _Approval:
     """Ask a human, again if the answer cannot be used."""
     payload: dict[str, Any] = {"tool": call.tool.name, "arguments": dict(call.arguments), "id": call.call_id}
+    # Each `interrupt` matches the next recorded answer of this item. After a resume, the first calls return the
+    # answers that could not be used, and the last one stops again, or returns the answer that can be.
     answer = interrupt(payload)
     while True:
         try:
@@ -298,6 +300,8 @@ def _describe_failure(call: _ToolCall, error: Exception) -> str:
         ToolError: failures of this tool stop the run.
         CheckpointerError: the store failed, not the tool.
     """
+    # A store that fails inside a tool, such as in `config.once`, must not become an answer: the model would go on
+    # as if the tool had failed, and the run would record what it could not read or write.
     if isinstance(error, CheckpointerError):
         raise error
     reason = describe_error(error)

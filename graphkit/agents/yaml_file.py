@@ -69,7 +69,11 @@ class YamlFile:
         self._count = 0
         self.variables: dict[Path, str] = {}
         self.written: dict[str, str] = {}
-        self.data = self._read_mapping(self._parse())
+        root = self._parse()
+        try:
+            self.data: dict[str, Any] = self._read(root, (), ())
+        except RecursionError as error:
+            raise AgentFileSyntaxError("is nested too deeply", file=self.path) from error
 
     def find_line(self, path: Path) -> int | None:
         """Return the line of a key, or of the closest key around it, from 1."""
@@ -112,6 +116,7 @@ class YamlFile:
 
     def _compose(self, text: str) -> Any:
         """Return the node of the root; None if the text has none."""
+        # Nodes, not objects: they have the lines, and composing constructs nothing that a tag could name.
         yaml = _import_yaml()
         try:
             return yaml.compose(text, yaml.SafeLoader)
@@ -125,14 +130,8 @@ class YamlFile:
 
     # From nodes to plain data. `parents` are the nodes around a node.
 
-    def _read_mapping(self, root: Any) -> dict[str, Any]:
-        try:
-            data: dict[str, Any] = self._read(root, (), ())
-        except RecursionError as error:
-            raise AgentFileSyntaxError("is nested too deeply", file=self.path) from error
-        return data
-
     def _read(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Any:
+        # An alias is the same node again, so ten lines can mean billions of values: each visit counts.
         self._count += 1
         if self._count > _MOST_VALUES:
             raise self.make_error(f"has more than {_MOST_VALUES} values, counting those of aliases", path)
@@ -173,6 +172,8 @@ class YamlFile:
 
     def _entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
         """Yield the entries of a mapping, those that it merges first; each key once."""
+        # As YAML defines `<<`: a key of the mapping itself wins, and then that of the first mapping in the list. The
+        # line of a merged key is where it is written.
         own: dict[str, _Entry] = {}
         merged: dict[str, _Entry] = {}
         for key_node, value_node in node.value:
@@ -181,17 +182,13 @@ class YamlFile:
                     merged.setdefault(entry.key, entry)
                 continue
             key = self._read_key(key_node, path)
-            entry = _Entry(key, key_node, value_node)
-            self._check_new(entry, own, path)
-            own[key] = entry
+            first = own.get(key)
+            if first is not None:
+                line = _line_of(first.node)
+                raise self._error_at(key_node, f"occurs twice; it is in line {line} already", (*path, key))
+            own[key] = _Entry(key, key_node, value_node)
         merged.update(own)
         yield from merged.values()
-
-    def _check_new(self, entry: _Entry, known: Mapping[str, _Entry], path: Path) -> None:
-        first = known.get(entry.key)
-        if first is not None:
-            line = _line_of(first.node)
-            raise self._error_at(entry.node, f"occurs twice; it is in line {line} already", (*path, entry.key))
 
     def _merged_entries(self, node: Any, path: Path, parents: tuple[Any, ...]) -> Iterator[_Entry]:
         self._refuse_cycle(node, path, parents)
@@ -225,6 +222,8 @@ class YamlFile:
                 return "${"
             return self._find_variable(match[2], node, path)
 
+        # One pass: a value that contains `${` is not searched again. `written` lets `to_dict` write the name of the
+        # variable instead of its value, which may be secret.
         text: str = node.value
         replaced = _VARIABLE.sub(replace, text)
         if replaced != text:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from logging import getLogger
 from pathlib import Path as FilePath
 from typing import Any, Final, final
@@ -13,10 +12,10 @@ from pydantic import SecretStr, ValidationError
 
 from graphkit._values.state import AgentState, MessagesState
 from graphkit.agents.agent import Agent
+from graphkit.agents.builder import AgentBuilderDirector, InvalidStepError
 from graphkit.agents.checkpointer_config import CheckpointerConfig
 from graphkit.agents.configuration import LOADING, AgentConfig, AgentStepSettings, LlmStepSettings, Loading
 from graphkit.agents.default_state import DefaultState, find_declared_keys
-from graphkit.agents.director import AgentBuilderDirector, InvalidStepError
 from graphkit.agents.plain_data import Path
 from graphkit.agents.settings import KeyProblemError, find_problems
 from graphkit.agents.templates import INPUT, keys_of_template
@@ -149,6 +148,8 @@ class _Loader:
     def _load_inner(self, path: FilePath) -> AgentConfig:
         if path.resolve() in self._outer:
             raise KeyProblemError(f"{path} contains itself", "file")
+        # This runs in a validator of the outer file. pydantic would turn the error into one about the key `file`, so
+        # it is kept, and `load` raises it as it is: it names the inner file and the line there.
         try:
             return self.load(path)
         except AgentConfigurationError as error:
@@ -187,21 +188,18 @@ def _build(config: AgentConfig) -> Agent:
     """Build an agent; its errors name the file and the closest place in it that is known."""
     try:
         return AgentBuilderDirector(config).build()
-    except AgentConfigurationError as error:
-        if error.file is not None:
-            raise
-        raise config.make_error(str(error), ("steps",)) from error
     except InvalidStepError as error:
         *outer, number = error.numbers
         inner: Any = config
         for outer_number in outer:
             inner = inner.steps[outer_number].agent
         raise inner.make_error(error.reason, ("steps", number, *error.key)) from error
-    except CheckpointerConfigurationError as error:
-        key = "steps" if config.checkpointer is None else "checkpointer"
-        raise config.make_error(str(error), (key,)) from error
     except (TypeError, ValueError) as error:
-        raise config.make_error(str(error), ("steps",)) from error
+        if isinstance(error, AgentConfigurationError) and error.file is not None:
+            raise
+        is_of_checkpointer = isinstance(error, CheckpointerConfigurationError) and config.checkpointer is not None
+        key = "checkpointer" if is_of_checkpointer else "steps"
+        raise config.make_error(str(error), (key,)) from error
 
 
 def _without_stores(config: AgentConfig) -> AgentConfig:
@@ -221,28 +219,23 @@ def _without_stores(config: AgentConfig) -> AgentConfig:
 
 def _check_checkpointers(config: AgentConfig) -> None:
     """Check the checkpointers of an agent and of the agents in it. An error names the option whose value is wrong."""
-    with _locate(config, config.checkpointer, ("checkpointer",)):
-        _check_checkpointer(config.checkpointer)
+    _check_checkpointer(config, config.checkpointer, ("checkpointer",))
     for index, step in enumerate(config.steps):
         if isinstance(step, AgentStepSettings) and isinstance(step.agent, AgentConfig):
-            with _locate(config, step.checkpointer, ("steps", index, "checkpointer")):
-                _check_checkpointer(step.checkpointer)
+            _check_checkpointer(config, step.checkpointer, ("steps", index, "checkpointer"))
             _check_checkpointers(step.agent)
 
 
-def _check_checkpointer(checkpointer: Any) -> None:
-    if isinstance(checkpointer, CheckpointerConfig):
-        checkpointer.check()
-
-
-@contextmanager
-def _locate(config: AgentConfig, checkpointer: Any, path: Path) -> Iterator[None]:
+def _check_checkpointer(config: AgentConfig, checkpointer: Any, path: Path) -> None:
+    if not isinstance(checkpointer, CheckpointerConfig):
+        return
     try:
-        yield
+        checkpointer.check()
     except CheckpointerConfigurationError as error:
-        option, _, reason = str(error).partition(" ")
-        if option not in (checkpointer.config or {}):
+        option = checkpointer.find_wrong_option(error)
+        if option is None:
             raise config.make_error(str(error), path) from error
+        reason = str(error).removeprefix(f"{option} ")
         raise config.make_error(reason, (*path, "config", option)) from error
 
 

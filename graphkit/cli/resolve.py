@@ -8,7 +8,7 @@ from typing import Final
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError

@@ -108,6 +108,9 @@ def _shorten(value: Any) -> str:
 def _warn_on_error(make_default: Callable[[], Any]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """With on_error="warn", log an error of the store as a warning and return a default result."""
 
+    # Around whole methods, so that a loop which calls one goes on with a result of the right type: None, an
+    # empty list, or 0. An error of the caller, such as a memory that is no mapping, is a CheckpointerError
+    # too, and is logged as well.
     def decorate(method: Callable[_P, _T]) -> Callable[_P, _T]:
         @wraps(method)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -198,17 +201,15 @@ class CheckpointManager:
                 metadata=metadata,
             )
             self.saver.put(config, checkpoint)
-            self._apply_retention(run_id)  # after the put: the old checkpoint is removed when the new one is stored
+            # After the put: the old checkpoint is removed when the new one is stored.
+            policy = self.policy
+            if policy.retention_strategy == "latest_only":
+                self.saver.prune(run_id, keep_last=1)
+            elif policy.retention_strategy == "prune_old":
+                self.saver.prune(run_id, keep_last=policy.max_checkpoints_per_run)
+            if policy.max_age is not None:
+                self.saver.prune(run_id, older_than=self._clock() - policy.max_age)
         return checkpoint.id
-
-    def _apply_retention(self, run_id: str) -> None:
-        policy = self.policy
-        if policy.retention_strategy == "latest_only":
-            self.saver.prune(run_id, keep_last=1)
-        elif policy.retention_strategy == "prune_old":
-            self.saver.prune(run_id, keep_last=policy.max_checkpoints_per_run)
-        if policy.max_age is not None:
-            self.saver.prune(run_id, older_than=self._clock() - policy.max_age)
 
     @_warn_on_error(lambda: (None, None))
     def restore_from_checkpoint(
@@ -237,6 +238,7 @@ class CheckpointManager:
         checkpoint = self._restore(run_id, checkpoint_id)
         if checkpoint is None:
             return None
+        # What `save_checkpoint` has added to the context of the caller.
         own_keys = {"run_id", _KIND, _CLEAN}
         return {
             "paused_at": checkpoint.node_id,
@@ -289,7 +291,7 @@ class CheckpointManager:
         history = self.saver.history(RunnableConfig(run_id))
         infos = [*reversed(history)]
         if kind is not None:
-            infos = [info for info in infos if _kind_of(info) == kind]
+            infos = [info for info in infos if info.metadata.get(_KIND) == kind]
         if clean is not None:
             infos = [info for info in infos if _is_clean(info) == clean]
         if node_id is not None:
@@ -349,16 +351,13 @@ class CheckpointManager:
     def compare(self, run_id: str, first_id: str, second_id: str) -> Comparison:
         """Return what changed between two checkpoints of a run, and the nodes that finished between."""
         comparison = compare(self._require(run_id, first_id), self._require(run_id, second_id))
+        # Both paths begin at the start of the run, so what the second has more is what came after.
         finished_before = len(self._path_to(run_id, first_id))
         return comparison._replace(new_nodes=self._path_to(run_id, second_id)[finished_before:])
 
 
 def _node_to_resume(checkpoint: Checkpoint) -> str:
     return checkpoint.next_node_id or checkpoint.node_id
-
-
-def _kind_of(info: CheckpointInfo) -> Any:
-    return info.metadata.get(_KIND)
 
 
 def _is_clean(info: CheckpointInfo) -> bool:

@@ -184,12 +184,12 @@ class DurableAgent(Generic[_OutputT]):
         if prompt is None or isinstance(prompt, GraphResume):
             return prompt
         with suppress(CheckpointNotFoundError):
-            if (await asyncio.to_thread(graph.get_state, config)).interrupts:
+            if (await graph.aget_state(config)).interrupts:
                 raise GraphRunnerError(f"tools of the thread {config.thread!r} wait: give GraphResume(...), no prompt")
         return {"prompt": self._messages.dump_prompt(prompt), "requests": [], "output": None}
 
     async def _read_result(self, graph: CompiledGraph, config: RunnableConfig) -> DurableResult[_OutputT]:
-        snapshot = await asyncio.to_thread(graph.get_state, config)
+        snapshot = await graph.aget_state(config)
         return DurableResult(
             output=self._messages.load_output(self.agent.output_type, snapshot.state["output"]),
             interrupts=tuple(snapshot.interrupts),

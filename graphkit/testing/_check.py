@@ -17,7 +17,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.status import public_metadata
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet
 from graphkit.testing._values import CONFIG
 

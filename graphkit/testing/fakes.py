@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Self
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import (
     QUALITIES,
+    HasVersions,
     SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
@@ -25,7 +26,6 @@ from graphkit._saver.capabilities import (
     SupportsRotate,
     SupportsVerify,
 )
-from graphkit._saver.versions import HasVersions
 
 
 class Call(NamedTuple):

@@ -24,8 +24,8 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.status import public_metadata
 from graphkit._values.channels import REMOVE
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing import _check as check

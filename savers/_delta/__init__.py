@@ -23,19 +23,6 @@ from savers._delta.bodies import (
     read_bodies as read_bodies,
     read_pieces as read_pieces,
 )
-from savers._delta.compare import (
-    compare_bytes as compare_bytes,
-    compare_values as compare_values,
-)
-from savers._delta.entries import (
-    MAX_DEPTH as MAX_DEPTH,
-    decode_entry as decode_entry,
-    encode_entry as encode_entry,
-    has_block as has_block,
-    is_inlined as is_inlined,
-    kind_in_entry as kind_in_entry,
-    names_base as names_base,
-)
 from savers._delta.operations import (
     APPEND as APPEND,
     DEL as DEL,
@@ -46,18 +33,21 @@ from savers._delta.operations import (
     Append as Append,
     Draft as Draft,
     Drop as Drop,
+    GrowingValue as GrowingValue,
+    Interpreter as Interpreter,
     Operation as Operation,
+    PackedState as PackedState,
+    PackedTable as PackedTable,
     Splice as Splice,
+    Table as Table,
+    compare_bytes as compare_bytes,
+    compare_values as compare_values,
     compress as compress,
     encode_draft as encode_draft,
     get_data as get_data,
     is_set as is_set,
+    read_body as read_body,
 )
-from savers._delta.pieces import (
-    compare_pieces as compare_pieces,
-    find_moved_window as find_moved_window,
-)
-from savers._delta.table import Interpreter as Interpreter, Table as Table
 from savers._delta.values import (
     BIN as BIN,
     BLOCK as BLOCK,
@@ -65,13 +55,22 @@ from savers._delta.values import (
     INLINE_LENGTH as INLINE_LENGTH,
     LIST as LIST,
     MALFORMED as MALFORMED,
+    MAX_DEPTH as MAX_DEPTH,
     OPAQUE as OPAQUE,
     STR as STR,
     Mismatch as Mismatch,
     Value as Value,
     check_size as check_size,
+    compare_pieces as compare_pieces,
+    decode_entry as decode_entry,
+    encode_entry as encode_entry,
     find_header as find_header,
+    find_moved_window as find_moved_window,
+    has_block as has_block,
     has_canonical_header as has_canonical_header,
+    is_inlined as is_inlined,
+    kind_in_entry as kind_in_entry,
+    names_base as names_base,
     pack_header as pack_header,
     parse_header as parse_header,
     split_value as split_value,

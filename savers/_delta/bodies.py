@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from savers._compression import expand
-from savers._delta.pieces import is_in_block
-from savers._delta.values import BLOCK_BASE, ListedValue, Mismatch, Value
+from savers._delta.values import BLOCK_BASE, ListedValue, Mismatch, Value, is_in_block
 
 _MAX_GAP: Final = 1 << 13
 """Pieces that are closer than this are read together."""

@@ -1,11 +1,16 @@
-"""One packed value: its kind, its count, its pieces, and the header that its bytes omit."""
+"""One packed value: its kind, its count, its pieces, the header that its bytes omit, its entry in a keyframe.
+
+Pieces are a flat list: start, length, start, length, ... docs/format.md has the fields of an entry.
+"""
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import add, sub
-from typing import Final, final
+from typing import Final, NamedTuple, final
 from zlib import crc32
 
 OPAQUE: Final = 0
@@ -258,3 +263,272 @@ def check_size(size: int) -> None:
     """
     if size > MAX_LENGTH:
         raise ValueError(f"a value of {size} bytes is longer than any value can be")
+
+
+_FEW: Final = 16
+"""Elements of a list of pieces that are looked at one by one."""
+
+
+class Replacement(NamedTuple):
+    """What turns a value into another one, as SPLICE or DROP has it."""
+
+    pieces: list[int]
+    """The new bytes: in place of those that are gone (SPLICE), or at the end (DROP)."""
+    prefix: int
+    """How many old bytes stay in front."""
+    removed: int
+    """How many old bytes after these are gone."""
+
+
+def cut(pieces: Sequence[int], first: int, last: int) -> list[int]:
+    """Return the pieces of the bytes from `first` to `last` of a value."""
+    if first <= 0:
+        # Most windows that move keep only some bytes in front: of 100 pieces, three hold them. To
+        # look at these takes 0.5 us instead of 3.
+        rest = last
+        for i in range(1, min(len(pieces), _FEW), 2):
+            if rest <= pieces[i]:
+                return [*pieces[:i], rest] if rest > 0 else []
+            rest -= pieces[i]
+    # Without a loop: a long value has thousands of pieces, and each change of it is cut here.
+    ends = list(accumulate(pieces[1::2]))
+    first = max(first, 0)
+    last = min(last, ends[-1] if ends else 0)
+    if first >= last:
+        return []
+    low = bisect_right(ends, first)
+    high = bisect_left(ends, last)
+    result = list(pieces[2 * low : 2 * high + 2])
+    skipped = first - (ends[low] - pieces[2 * low + 1])
+    result[0] += skipped
+    result[1] -= skipped
+    result[-1] -= ends[high] - last
+    return result
+
+
+def cut_rest(pieces: Sequence[int], first: int) -> list[int]:
+    """Return the pieces of the bytes from `first` to the end of a value.
+
+    Looks only at the pieces before these: most values that lose bytes lose the first few.
+    """
+    offset = 0
+    for i in range(0, len(pieces), 2):
+        length = pieces[i + 1]
+        if offset + length > first:
+            skip = max(first - offset, 0)
+            return [pieces[i] + skip, length - skip, *pieces[i + 2 :]]
+        offset += length
+    return []
+
+
+def is_in_block(pieces: Sequence[int]) -> bool:
+    """Return whether some of the pieces are in a block of compressed bytes."""
+    return min(pieces[::2], default=0) < 0
+
+
+def compare_pieces(before: list[int], length: int, new: Value) -> Replacement:
+    """Return what turns a value into a new one, by their pieces.
+
+    Args:
+        before: the pieces of the old value.
+        length: how many bytes they are.
+        new: the new value.
+    """
+    after = new.pieces
+    if after[: len(before)] == before:
+        return Replacement(after[len(before) :], prefix=length, removed=0)
+    prefix = _common_length(before, after)
+    suffix = _common_length(_reverse(before), _reverse(after))
+    suffix = min(suffix, min(length, new.length) - prefix)
+    return Replacement(
+        cut(after, prefix, new.length - suffix),
+        prefix=prefix,
+        removed=length - prefix - suffix,
+    )
+
+
+def find_moved_window(before: list[int], length: int, new: Value) -> Replacement | None:
+    """Recognize a window that has moved on, by the pieces of the value before and after.
+
+    Args:
+        before: the pieces of the old value.
+        length: how many bytes they are.
+        new: the new value.
+
+    Returns:
+        None if the new value is not the old one without some bytes and with others at its end.
+    """
+    prefix = _common_length(before, new.pieces)
+    rest_before = cut(before, prefix, length)
+    rest_after = cut(new.pieces, prefix, new.length)
+    if not rest_before or not rest_after:
+        return None
+    if is_in_block(rest_before) or is_in_block(rest_after):
+        # Positions of expanded bytes distinguish pieces of one block, but not those of several.
+        return None
+    dropped = _find_position(rest_before, rest_after[0])
+    kept = length - prefix - dropped
+    if not dropped or not kept:
+        return None
+    if cut(rest_after, 0, kept) != cut(rest_before, dropped, length - prefix):
+        return None
+    return Replacement(cut(rest_after, kept, new.length - prefix), prefix, removed=dropped)
+
+
+def _find_position(pieces: Sequence[int], start: int) -> int:
+    """Return how many bytes of some pieces precede a position; 0 if the position is not in them."""
+    skipped = 0
+    for i in range(0, len(pieces), 2):
+        first = pieces[i]
+        size = pieces[i + 1]
+        if first <= start < first + size:
+            return skipped + start - first
+        skipped += size
+    return 0
+
+
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many bytes the pieces of two values have in common at the beginning."""
+    length = 0
+    for i in range(0, min(len(one), len(other)), 2):
+        if one[i] != other[i]:
+            break
+        length += min(one[i + 1], other[i + 1])
+        if one[i + 1] != other[i + 1]:
+            break
+    return length
+
+
+def _reverse(pieces: Sequence[int]) -> list[int]:
+    """Return the pieces from last to first, each by its end instead of its start."""
+    reverse: list[int] = []
+    for i in range(len(pieces) - 2, -1, -2):
+        reverse += (pieces[i] + pieces[i + 1], pieces[i + 1])
+    return reverse
+
+
+MIN_PIECE: Final = 16
+"""The next keyframe repeats a value whose pieces are shorter than this on average."""
+MAX_DEPTH: Final = 16
+"""The most keyframes that a reader follows to find the pieces of a value; then a keyframe lists all
+pieces again."""
+_LONG: Final = 16
+"""Steps from which on a value is a ListedValue."""
+
+_KIND: Final = 0
+_BASE: Final = 4
+"""Positions in an entry: [kind, count, length, crc, base, ...]."""
+
+
+def is_inlined(value: Value) -> bool:
+    """Return whether a keyframe repeats a value because naming its pieces would not be shorter."""
+    if value.length <= INLINE_LENGTH:
+        return True
+    return value.length < MIN_PIECE * value.count_pieces()
+
+
+def has_block(entry: Sequence[int]) -> bool:
+    """Return whether an entry describes a value that has a block of compressed bytes."""
+    return bool(entry[_KIND] & BLOCK)
+
+
+def kind_in_entry(entry: Sequence[int]) -> int:
+    """Return the kind of the value that an entry describes."""
+    return entry[_KIND] & ~BLOCK
+
+
+def names_base(entry: Sequence[int]) -> bool:
+    """Return whether an entry names a base, which has the first pieces of the value."""
+    return bool(entry[_BASE])
+
+
+def encode_entry(value: Value, position: int) -> list[int]:
+    """Return the entry for a value in a keyframe at a position.
+
+    It is [kind, count, length, crc, distance to the base or 0, block, pieces ...]. The first piece
+    is given by its distance back from the keyframe and its length; each other piece by the gap
+    after the piece before it, and its length.
+    """
+    base = value.base
+    if len(value.pieces) != value.shared and value.depth >= MAX_DEPTH:
+        # One more base would be too many for a reader: all pieces are listed again.
+        base = None
+    distance = shared = 0
+    if base is not None:
+        distance = position - base
+        shared = value.shared
+    entry = [value.kind, value.count, value.length, value.crc, distance]
+    if value.block is not None:
+        entry[_KIND] += BLOCK
+        if base is None:
+            block_at, length, size, method = value.block
+            entry += (position - block_at, length, size, method)
+    steps, _ = encode_steps(value.pieces[shared:])
+    if steps:
+        steps[0] = position - steps[0]
+    return entry + steps
+
+
+def decode_entry(entry: Sequence[int], position: int, base: Callable[[int], Value]) -> Value:
+    """Return the value that an entry describes.
+
+    Args:
+        entry: the entry.
+        position: the position of the keyframe.
+        base: returns the value as the earlier keyframe at a position left it.
+
+    Raises:
+        IndexError, ValueError, TypeError: the entry is malformed.
+    """
+    kind, count, length, crc, distance, *rest = entry
+    has_own_block = bool(kind & BLOCK)
+    kind &= ~BLOCK
+    if not distance:
+        block = None
+        if has_own_block:
+            block_distance, stored, size, method, *rest = rest
+            check_size(size)
+            block = position - block_distance, stored, size, method
+        if rest:
+            rest[0] = position - rest[0]
+        value = _make_value(kind, count, length, crc, rest, _add_up(rest))
+        value.block = block
+        return value
+    earlier = base(position - distance)
+    if not rest:
+        # The earlier keyframe has named all pieces: it remains the base.
+        value = earlier.copy()
+        value.kind = kind
+        value.count = count
+        value.length = length
+        value.crc = crc
+        return value
+    steps, end = get_steps(earlier)
+    rest[0] = position - rest[0] - end
+    # One allocation for thousands of pieces, at each of up to 16 bases.
+    value = _make_value(kind, count, length, crc, steps + rest, end + _add_up(rest))
+    value.block = earlier.block
+    value.shared = earlier.shared
+    value.depth = earlier.depth + 1
+    return value
+
+
+def _add_up(steps: list[int]) -> int:
+    """Return the sum of steps: where the last piece ends.
+
+    Raises:
+        TypeError, ValueError: they are no steps; see `ListedValue`.
+    """
+    if len(steps) % 2:
+        raise ValueError("a piece has no length")
+    end = sum(steps)
+    if end.__class__ is not int:
+        raise TypeError("the pieces are not given by numbers")
+    return end
+
+
+def _make_value(kind: int, count: int, length: int, crc: int, steps: list[int], end: int) -> Value:
+    """Return a value whose pieces are given as steps, the last of which leads to `end`."""
+    if len(steps) >= _LONG:
+        return ListedValue(kind, count, length, crc, steps, end)
+    return Value(kind=kind, count=count, length=length, crc=crc, pieces=decode_steps(steps))

@@ -190,7 +190,7 @@ def find_begun_end(store: Store, thread: ThreadDirectory) -> int | None:
             return None
         if root.history.closed_by.type == TOMBSTONE:
             return DELETED
-        return root.history.read_closing_version()
+        return root.history.scan.read_closing_version()
     return None
 
 
@@ -368,7 +368,7 @@ def sum_up(log: FileLog) -> LogSummary | None:
         frames.note_read(frame)
     if not count:
         return None
-    last = log.chains.read(keyframe, frames.end).scan.last
+    last = log.history.chains.read(keyframe, frames.end).scan.last
     assert last is not None
     if last.is_replacement:
         return None
@@ -384,13 +384,11 @@ class FileCatalogue(LogCatalogue[FileLogBytes]):
         self.logs = store.logs
 
     def shared_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:
-        if not version:
-            return self._store.shared_log(thread_id, namespace)
         log = super().shared_log(thread_id, namespace, version)
         medium = log.frames.bytes
-        assert isinstance(medium, ReleasedFileBytes)
-        # The release may have been finished since the log was opened.
-        medium.is_ending = self._is_ending(thread_id, version)
+        if isinstance(medium, ReleasedFileBytes):
+            # The release may have been finished since the log was opened.
+            medium.is_ending = self._is_ending(thread_id, version)
         return log
 
     def new_log(self, thread_id: str, namespace: str, version: int = 0) -> FileLog:

@@ -1,6 +1,14 @@
-"""The only access to the file system.
+"""The only access to the file system, and what is done with whole files.
 
-Everything above this module can run on a simulated file system that has the same methods.
+Everything above this module can run on a simulated file system that has the same methods as `FileIO`.
+
+`DirectoryGuard` refuses every operation that would leave the root of a store through a link. `FileIO.open`
+refuses a link, a FIFO, a socket or a device in place of a file; the guard refuses them in place of a
+directory: it checks each directory between the root and a path before the path is used. The root itself,
+and the directories above it, may be links. Operations on a descriptor pass through at no cost, so a put
+to an open log pays nothing. The check finds links that stand in the store: an administrator's, or those
+of a copied tree. It does not stop a process that replaces a directory by a link between the check and
+the use; only the owner of the store can write to it.
 """
 
 from __future__ import annotations
@@ -11,13 +19,16 @@ import stat
 import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType
-from typing import Final
+from typing import Final, NamedTuple, TypeVar, final
 from zlib import crc32
+
+from graphkit.errors import CheckpointFormatError
+from savers._filesystem import layout
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -480,3 +491,215 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_IMPORT_LOCK.acquire, after_in_parent=_IMPORT_LOCK.release, after_in_child=_IMPORT_LOCK.release
     )
+
+
+T = TypeVar("T")
+
+_ON_DESCRIPTORS: Final = (
+    "close", "read_at", "write_at", "fstat", "measure", "truncate", "fsync", "fdatasync",
+    "start_writing", "lock", "unlock", "real_path",
+)  # fmt: skip
+"""Methods that the guard takes from the file system as they are."""
+_TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+@final
+class DirectoryGuard(FileIO):
+    """A file system that follows no symbolic link below a root."""
+
+    def __init__(self, io: FileIO, root: str, make_room: Callable[[], bool]) -> None:
+        """Wrap a file system.
+
+        Args:
+            io: the file system.
+            root: the directory of the store.
+            make_room: closes idle descriptors of this process when too many are open; returns
+                whether it closed any.
+        """
+        super().__init__()
+        self._io = io
+        self._make_room = make_room
+        self._prefix = root + os.sep
+        vars(self).update({name: getattr(io, name) for name in _ON_DESCRIPTORS})
+        self.stat_unchecked: Callable[[str], os.stat_result | None] = io.stat
+        """Like `stat`, for a path whose directory `entries` has just returned: half the system calls."""
+
+    # The check
+
+    def _check_parents(self, path: str) -> None:
+        """Refuse a path that leads through something other than directories."""
+        if not path.startswith(self._prefix):
+            return
+        separator = path.find(os.sep, len(self._prefix))
+        while separator >= 0:
+            self._check_directory(path[:separator])
+            separator = path.find(os.sep, separator + 1)
+
+    def _check_whole(self, path: str) -> None:
+        """Refuse a path like `_check_parents`, and one that is not a directory itself.
+
+        If the path does not exist, the caller gets the error of its operation.
+        """
+        if path.startswith(self._prefix):
+            self._check_parents(path)
+            self._check_directory(path)
+
+    def _check_directory(self, path: str) -> None:
+        status = self._io.stat(path)
+        if status is not None and not stat.S_ISDIR(status.st_mode):
+            reason = f"it is {describe_file_type(status.st_mode)} where a directory should be"
+            raise CheckpointFormatError(path, reason)
+
+    # Methods that take a path
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        self._check_parents(path)
+        io = self._io
+        return self._with_room(lambda: io.open(path, write=write, create=create))
+
+    def stat(self, path: str) -> os.stat_result | None:
+        self._check_parents(path)
+        return self._io.stat(path)
+
+    def read_file_unchecked(self, path: str, longest: int) -> tuple[bytes, os.stat_result]:
+        """Like `FileIO.read_file`, for a file whose directories the caller has just looked at."""
+        return self._with_room(lambda: self._io.read_file(path, longest))
+
+    def is_dir(self, path: str) -> bool:
+        if not path.startswith(self._prefix):
+            return self._io.is_dir(path)
+        status = self.stat(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
+    def fsync_dir(self, path: str) -> None:
+        self._check_whole(path)
+        self._with_room(lambda: self._io.fsync_dir(path))
+
+    def rename(self, source: str, target: str) -> None:
+        self._check_parents(source)
+        self._check_parents(target)
+        self._io.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._check_parents(path)
+        self._io.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        self._check_parents(path)
+        self._io.rmdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        self._check_whole(path)
+        return self._with_room(lambda: self._io.listdir(path))
+
+    def listdir_unchecked(self, path: str) -> list[str]:
+        """Like `listdir`, for a directory that `entries` has just returned."""
+        return self._with_room(lambda: self._io.listdir(path))
+
+    def entries(self, path: str) -> list[tuple[str, bool]]:
+        self._check_whole(path)
+        return self._with_room(lambda: self._io.entries(path))
+
+    def mkdir(self, path: str) -> bool:
+        self._check_parents(path)
+        try:
+            return self._io.mkdir(path)
+        except FileExistsError:
+            self._check_whole(path)
+            raise
+
+    def _with_room(self, call: Callable[[], T]) -> T:
+        """Call; if the process has too many descriptors open, close idle ones and call again."""
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in _TOO_MANY_FILES or not self._make_room():
+                raise
+        return call()
+
+
+_PART_SIZE: Final = 1 << 20
+
+
+class FileRange(NamedTuple):
+    """The bytes of an open file between two offsets."""
+
+    io: FileIO
+    fd: int
+    start: int
+    end: int
+
+    def read_parts(self) -> Iterator[bytes]:
+        """Yield the bytes, 1 MiB at a time, as far as the file has them."""
+        offset = self.start
+        while offset < self.end:
+            data = self.io.read_at(self.fd, offset, min(_PART_SIZE, self.end - offset))
+            if not data:
+                return
+            yield data
+            offset += len(data)
+
+    def is_zero(self) -> bool:
+        """Return whether all of the bytes are zero."""
+        return not any(part.strip(b"\0") for part in self.read_parts())
+
+    def salvage(self, directory: str, name: str) -> str:
+        """Copy the bytes to a file of their own, which is on the disk when this returns.
+
+        Args:
+            directory: where to put the file.
+            name: its name without the suffix.
+
+        Returns:
+            The name of the file; see `choose_name`.
+        """
+        full_name = self.choose_name(directory, name)
+        write_file(self.io, layout.join(directory, full_name), self.read_parts())
+        return full_name
+
+    def choose_name(self, directory: str, name: str) -> str:
+        """Return the name of the file to which `salvage` copies the bytes.
+
+        An earlier file of that name stays, unless an interrupted attempt to copy the same bytes has
+        made it.
+        """
+        number = 1
+        full_name = f"{name}.bin"
+        while not self._is_available(layout.join(directory, full_name)):
+            number += 1
+            full_name = f"{name}-{number}.bin"
+        return full_name
+
+    def _is_available(self, path: str) -> bool:
+        """Return whether a path has no file, or one that holds the beginning of these bytes."""
+        status = self.io.stat(path)
+        if status is None:
+            return True
+        if not stat.S_ISREG(status.st_mode):
+            return False  # The store does not make links, directories or FIFOs of that name.
+        if not status.st_size:
+            return True
+        if status.st_size > self.end - self.start:
+            return False
+        other_fd = self.io.open(path)
+        try:
+            beginning = self._replace(end=self.start + status.st_size)
+            other = FileRange(io=self.io, fd=other_fd, start=0, end=status.st_size)
+            pairs = zip(beginning.read_parts(), other.read_parts(), strict=True)
+            return all(one == two for one, two in pairs)
+        finally:
+            self.io.close(other_fd)
+
+
+def write_file(io: FileIO, path: str, parts: Iterable[bytes]) -> None:
+    """Write a whole file, replacing what it holds, and bring it to the disk."""
+    fd = io.open(path, write=True, create=True)
+    try:
+        io.truncate(fd, 0)
+        offset = 0
+        for data in parts:
+            write_whole(io, fd, offset, data)
+            offset += len(data)
+        io.fsync(fd)
+    finally:
+        io.close(fd)

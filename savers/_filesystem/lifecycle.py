@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointConflictError, CheckpointerError
 from savers._filesystem import catalog, layout, rewrite
-from savers._filesystem.leftovers import remove_tree
-from savers._filesystem.store import WAS_REMOVED
+from savers._filesystem.log_bytes import ReleasedFileBytes
+from savers._filesystem.store import WAS_REMOVED, remove_tree
 from savers._log.frame import RELEASE, TOMBSTONE
 
 if TYPE_CHECKING:
@@ -35,10 +35,13 @@ def refresh_to_read(store: Store, log: FileLog) -> bool:
         Whether the log has a live history, or is a released one. Of the live logs, the end of the
         root's decides for the namespaces.
     """
-    if not log.refresh():
-        return False
-    if log.expects_release or not log.namespace:
-        return True
+    is_found = log.refresh()
+    medium = log.frames.bytes
+    if isinstance(medium, ReleasedFileBytes):
+        has_ended = log.history.scan.closed_by is not None
+        medium.check_release(log.frames.end, is_found=is_found, has_ended=has_ended)
+    if not is_found or log.expects_release or not log.namespace:
+        return is_found
     return catalog.find_begun_end(store, store.locate(log.thread_id)) is None
 
 
@@ -55,18 +58,19 @@ def make_ready(store: Store, log: FileLog) -> None:
     frames = log.frames
     medium = frames.bytes
     # The usual case: no other process has written since. `is_ready` asks the file, so it is last.
-    needs_work = frames.in_doubt or log.history.closed_by is not None or frames.must_be_sealed
+    needs_work = frames.in_doubt or log.history.scan.closed_by is not None or frames.must_be_sealed
     file = medium.file
     if file is not None and not needs_work and not medium.durability.is_suspect and file.is_ready(frames.end):
         return
-    if medium.read_only_error is not None:
+    if file is not None and file.read_only_error is not None:
         # The file system may have become writable since.
         log.close()
     is_live = log.refresh_to_write()
     if log.was_removed:
         raise CheckpointConflictError(log.thread_id, WAS_REMOVED)
-    if medium.read_only_error is not None:
-        raise medium.read_only_error
+    file = medium.file
+    if file is not None and file.read_only_error is not None:
+        raise file.read_only_error
     if medium.durability.is_suspect and (is_live or not medium.is_open):
         rewrite.renew(log)
         is_live = log.refresh_to_write()
@@ -90,7 +94,7 @@ def finish_begun(store: Store, log: FileLog) -> int | None:
     thread = store.locate(log.thread_id)
     version = None
     if log.history.closed_by.type == RELEASE:
-        version = log.history.read_closing_version()
+        version = log.history.scan.read_closing_version()
         finish_release(store, thread, version)
     else:
         delete(store, thread, keep_lock=True)

@@ -19,7 +19,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import ThreadBusyError
-from savers._mutex import hold_if_free, is_mine
+from savers._threads import hold_if_free, is_mine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

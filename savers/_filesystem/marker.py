@@ -9,12 +9,12 @@ from zlib import crc32
 from graphkit.errors import CheckpointFormatError, CheckpointKeyError
 from graphkit.saver_kit import generate_id
 from savers._filesystem import layout
-from savers._filesystem.salvaged_files import write_file
+from savers._filesystem.io import write_file
 from savers._log.frame import MAJOR, explain_format
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing
-    from savers._filesystem.containment import DirectoryGuard
+    from savers._filesystem.io import DirectoryGuard
 
 _CHECKSUM: Final = re.compile(rb', "crc32": "([0-9a-f]{8})"')
 _LINE: Final = re.compile(rb'\{"format": (\d{1,9}), "store": "([^"\\]*)"[^\n]*\}\n\Z')

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from savers._filesystem import layout
 from savers._filesystem.catalog import list_namespaces
 from savers._filesystem.io import boot_number, write_whole
-from savers._filesystem.leftovers import remove_temporary_logs
+from savers._filesystem.store import remove_temporary_logs
 from savers._log.frame import HEADER_SIZE, META, META_RECORDS, SEALED, Frame, Header, pack_frame, repack_frame
 from savers._log.frame_log import new_header, pack_meta_frames
 from savers._log.records import Records
-from savers._log.rewriter import Rewriter, replay_states
+from savers._log.rewriter import write_all
 from savers._log.sealing import pack_place
 
 if TYPE_CHECKING:
@@ -274,15 +274,14 @@ def keep(
     new = store.new_copy(log, path)
     try:
         new.frames.begin(next_header)
-        rewriter = Rewriter(log, new)
-        for stored, table in replay_states(log, checkpoints, lost_offset):
-            rewriter.write(stored, table)
-        for waiting in early:
-            new.writer.put_early(waiting.id, log.history.read_packed_writes(waiting))
+        for _ in write_all(log, new, checkpoints, early, lost_offset=lost_offset):
+            pass
         if ending is not None:
             new.end(*ending)
         medium = new.frames.bytes
-        medium.write_beginning()
+        if medium.file is None:
+            # No record was kept: the file has only the beginning of the log.
+            medium.append(0, b"", 0, None)
         _install(store.io, medium.fd, path, log.path)
     except BaseException:
         with suppress(OSError):
@@ -299,4 +298,4 @@ def keep_all(store: Store, log: FileLog, ending: tuple[int, int] | None = None) 
     See `keep` for the arguments and the errors.
     """
     checkpoints = log.history.load_index().checkpoints
-    keep(store, log, checkpoints, early=log.history.load_early(), ending=ending)
+    keep(store, log, checkpoints, early=log.history.scan.load_early(), ending=ending)

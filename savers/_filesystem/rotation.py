@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from graphkit.abc import RotationReport
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
 from savers._filesystem import catalog, layout, lifecycle, rewrite
-from savers._filesystem.leftovers import remove_temporary_logs
+from savers._filesystem.store import remove_temporary_logs
 from savers._filesystem.verify import find_thread_id, list_files, list_others
 from savers._log.frame import RELEASE
 from savers._log.rewriter import needs_rotation

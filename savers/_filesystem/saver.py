@@ -25,8 +25,8 @@ from savers._filesystem.store import Store, wrap_os_error, wrap_os_errors
 from savers._filesystem.sync import SyncNever, make_sync_mode
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver
-from savers._mutex import hold_if_free
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
+from savers._threads import hold_if_free
 
 if TYPE_CHECKING:
     from graphkit.abc import Progress, RepairReport, RotationReport, VerifyReport, Watch
@@ -187,7 +187,8 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
         sync_mode = self._sync_mode
         # Without `wrap_os_errors`: a call less for each step of a run.
         try:
-            log = store.shared_log(config.thread, config.checkpoint_ns)
+            thread, namespace = config.thread, config.checkpoint_ns
+            log = store.logs.find((thread, namespace, 0)) or store.shared_log(thread, namespace)
             write_lock = log.frames.bytes.write_lock
             assert write_lock is not None
             with log.mutex:
@@ -217,8 +218,7 @@ class FileSystemSaver(LogSaver[FileLogBytes]):
             if kept is None:
                 return 0
             size = log.frames.end
-            early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
-            rewrite.keep(store, log, kept, early=early)
+            rewrite.keep(store, log, kept, early=log.history.select_early())
             if log.refresh():
                 return size - log.frames.end
             return size

@@ -1,10 +1,12 @@
-"""A store: its root directory and marker, the directories of threads, the locks, the open logs."""
+"""A store: its root directory, the directories of threads and leftovers, the locks, the open logs."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import weakref
+from contextlib import suppress
 from functools import partial, wraps
 from logging import getLogger
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
@@ -13,18 +15,17 @@ from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
     CheckpointerError,
+    CheckpointFormatError,
     CheckpointStorageError,
 )
 from savers._filesystem import layout
-from savers._filesystem.containment import DirectoryGuard
-from savers._filesystem.io import describe_file_type, preload_modules
-from savers._filesystem.leftovers import Leftovers, remove_temporary_logs
+from savers._filesystem.io import DirectoryGuard, describe_file_type, preload_modules
 from savers._filesystem.lock import RunLock, WriteLock, is_run_locked
 from savers._filesystem.log_bytes import FileId, FileLogBytes, ReleasedFileBytes
 from savers._filesystem.marker import MarkerFile
+from savers._log.catalogue import OpenLogs
 from savers._log.frame_log import ThreadIdentity
 from savers._log.log import Log
-from savers._log.open_logs import OpenLogs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,116 @@ if TYPE_CHECKING:
     from savers._filesystem.layout import ThreadDirectory
     from savers._options import Fsync
 
+
+_NOT_REMOVABLE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS})
+"""Why a directory cannot be removed, other than by a failing disk: it is not empty, or it is a
+mount point."""
+_LOGGER: Final = getLogger("graphkit")
+
+
+class Leftovers:
+    """The leftovers in the root directory of a store."""
+
+    def __init__(self, io: FileIO, root: str) -> None:
+        self._io = io
+        self._root = root
+        self.is_swept = False
+        """Whether this process has removed the leftovers of other processes."""
+
+    def sweep_once(self) -> None:
+        """Sweep, unless this process has done so."""
+        if not self.is_swept:
+            self.sweep()
+
+    def sweep(self) -> list[str]:
+        """Remove threads that a process left half deleted; return the names of those removed.
+
+        Each process that makes or deletes a thread does this once, and so do verify and repair. It
+        does not disturb a process that is deleting a thread at this moment.
+        """
+        self.is_swept = True
+        names = self._io.listdir(self._root)
+        if layout.MARKER in names:
+            for name in filter(layout.is_marker_leftover, names):
+                with suppress(FileNotFoundError):
+                    self._io.unlink(layout.join(self._root, name))
+        return [name for name in filter(layout.is_leftover, names) if self.remove(layout.join(self._root, name))]
+
+    def remove(self, path: str) -> bool:
+        """Remove a leftover, as far as possible; return whether it was there and is gone.
+
+        It is not a thread any more. Therefore an error must not keep callers from writing to
+        another thread.
+        """
+        try:
+            return self._io.stat(path) is not None and not remove_tree(self._io, path)
+        except (OSError, CheckpointFormatError) as error:
+            _LOGGER.info("%s is left of a deleted thread and cannot be removed: %s", path, error)
+            return False
+
+    def choose_path(self, thread: ThreadDirectory) -> str:
+        """Return a free path to which a thread's directory can be renamed before it is removed."""
+        self.remove(thread.leftover)
+        if self._io.stat(thread.leftover) is None:
+            return thread.leftover
+        return layout.join(self._root, layout.TEMPORARY + layout.random_thread_name(thread.name))
+
+
+def remove_temporary_logs(io: FileIO, directory: str) -> None:
+    """Remove logs that a process began to rewrite and did not finish.
+
+    The caller holds the write lock.
+    """
+    for name in io.listdir(directory):
+        if name.startswith(layout.TEMPORARY):
+            path = layout.join(directory, name)
+            # A directory is not the store's: a writer makes only files.
+            if not io.is_dir(path):
+                io.unlink(path)
+
+
+def remove_tree(io: FileIO, directory: str) -> list[str]:
+    """Remove the directory of a thread or a namespace, with everything that is the store's.
+
+    Follows no link. A directory in it that is not the store's is removed if it is empty, and stays
+    otherwise. Other processes may remove the same files at the same time.
+
+    Returns:
+        The directories that stay.
+    """
+    if not io.is_dir(directory):
+        with suppress(FileNotFoundError):
+            io.unlink(directory)
+        return []
+    kept: list[str] = []
+    for name in io.listdir(directory):
+        path = layout.join(directory, name)
+        # A link with the name of a namespace is not followed: the recursion removes it.
+        if layout.is_namespace(name):
+            kept += remove_tree(io, path)
+        elif io.is_dir(path):
+            kept += _remove_if_empty(io, path)
+        else:
+            with suppress(FileNotFoundError):
+                io.unlink(path)
+    if kept:
+        return kept
+    return _remove_if_empty(io, directory)
+
+
+def _remove_if_empty(io: FileIO, directory: str) -> list[str]:
+    """Remove a directory; return it if it cannot be removed."""
+    try:
+        io.rmdir(directory)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if error.errno not in _NOT_REMOVABLE:
+            raise
+        return [directory]
+    return []
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
 FileLog = Log[FileLogBytes]
@@ -47,7 +158,6 @@ WAS_REMOVED: Final = (
     "its directory was removed while it was in use, and its checkpoints with it; nothing was "
     "stored. Put the directory back and resume, or start the thread again from the beginning"
 )
-_LOGGER: Final = getLogger("graphkit")
 
 
 class Store:

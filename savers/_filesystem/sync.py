@@ -14,10 +14,10 @@ from graphkit.errors import CheckpointerError
 from savers._filesystem import rewrite
 from savers._filesystem.log_bytes import FileId
 from savers._options import Fsync
-from savers._periodic_flush import PeriodicFlush
+from savers._threads import PeriodicFlush
 
 if TYPE_CHECKING:
-    from savers._filesystem.log_file import LogFile
+    from savers._filesystem.log_bytes import FileLogBytes, LogFile
     from savers._filesystem.rewrite import SyncedLog
 
 _LOGGER: Final = getLogger("graphkit")
@@ -91,8 +91,7 @@ def sync_bytes(ticket: Ticket) -> None:
                 # The system reports a failure once, and another sync has got this report.
                 raise OSError(errno.EIO, "another sync of this file failed meanwhile", medium.path)
             if medium.file is file:
-                durability.note_synced(synced_end)
-                durability.note_names_synced()
+                durability.note_synced(synced_end, with_names=True)
 
 
 def sync(ticket: Ticket, *, is_acknowledged: bool) -> None:
@@ -130,8 +129,29 @@ def _rewrite_log(ticket: Ticket, *, is_acknowledged: bool) -> None:
             rewrite.renew(log)
         except (OSError, CheckpointerError):
             _LOGGER.exception("%s could not be rewritten; nothing is stored in it until it can be", medium.path)
-            medium.take_back(log.frames.end)
+            _take_back(medium, log.frames.end)
             log.close()
+
+
+def _take_back(medium: FileLogBytes, end: int) -> None:
+    """Cut off the records that no put has acknowledged, if rewriting the log has failed, too.
+
+    The disk may still hold them, so the bytes stay suspect, unless there are none now. The caller
+    closes them.
+    """
+    durability = medium.durability
+    start = durability.find_acknowledged_end(end)
+    if medium.file is None or start == end:
+        return
+    try:
+        is_empty = medium.file.truncate_or_overwrite(start, end) and not start
+    except OSError:
+        _LOGGER.exception("%s: a put that failed could not be undone; the next writer will", medium.path)
+        return
+    if is_empty:
+        durability.note_replaced()
+    else:
+        durability.note_taken_back()
 
 
 class SyncMode(ABC):

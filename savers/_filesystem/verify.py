@@ -12,14 +12,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphkit.abc import FileReport, FileState, Progress, ThreadReport, Unfinished, VerifyReport
-from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError
+from graphkit.errors import CheckpointFormatError
 from savers._filesystem import layout
 from savers._filesystem.catalog import find_id, find_namespace
 from savers._filesystem.log_bytes import FileLogBytes
 from savers._log.frame import HEADER_SIZE, RELEASE, IncompleteLog, is_newer
 from savers._log.frame_log import ThreadIdentity, check_owner
 from savers._log.log import Log
-from savers._log.log_checker import LogChecker, explain_missing_key
+from savers._log.log_checker import FINDINGS, LogChecker
 
 if TYPE_CHECKING:
     from savers._filesystem.store import FileLog, Store
@@ -248,49 +248,23 @@ def check_file(store: Store, path: str, thread_id: str | None) -> tuple[FileRepo
     except IncompleteLog:
         state = "damaged" if is_released else "torn"
         reason = "the creation of the log did not finish"
-    except CheckpointCorruptionError as error:
-        state = "damaged"
-        offset = error.offset
-        reason = error.reason
-    except CheckpointKeyError as error:
-        state = "sealed"
-        offset = checker.good_end
-        reason = explain_missing_key(error)
-    except CheckpointFormatError as error:
-        # A record of unknown type is of a newer format, too.
-        is_of_newer = bool(checker.records) or is_newer(examined.frames.bytes.read_at(0, HEADER_SIZE))
-        state = "newer" if is_of_newer else "foreign"
-        offset = checker.good_end
-        reason = error.reason
+    except FINDINGS as error:
+        state, offset, reason = checker.explain(error)
+        if state == "foreign" and is_newer(examined.frames.bytes.read_at(0, HEADER_SIZE)):
+            state = "newer"
     except OSError as error:
-        state = "damaged" if _is_file(store, path) else "foreign"
+        status = store.io.stat(path)
+        is_file = status is None or stat.S_ISREG(status.st_mode)
+        state = "damaged" if is_file else "foreign"
         reason = f"it cannot be read: {error.strerror or error}"
     finally:
         examined.close()
-    report = FileReport(
-        path=os.path.relpath(path, store.root),
-        state=state,
-        offset=offset,
-        reason=reason,
-        size=size,
-        records=checker.records,
-        checkpoints=len(checker.checkpoint_ids),
-    )
-    return report, _find_unfinished(report, checker)
-
-
-def _is_file(store: Store, path: str) -> bool:
-    """Return whether a regular file, or nothing, is at a path."""
-    status = store.io.stat(path)
-    return status is None or stat.S_ISREG(status.st_mode)
-
-
-def _find_unfinished(report: FileReport, checker: LogChecker) -> Unfinished:
-    """Return the operation that the last record of a live log shows as begun."""
-    is_live = os.path.basename(report.path) == layout.LOG
-    if not is_live or report.state != "ok" or checker.closed_by is None:
-        return ""
-    return name_ending(checker.closed_by.type)
+    report = checker.make_report(os.path.relpath(path, store.root), size, state, offset, reason)
+    is_live = os.path.basename(path) == layout.LOG
+    unfinished: Unfinished = ""
+    if is_live and state == "ok" and checker.closed_by is not None:
+        unfinished = name_ending(checker.closed_by.type)
+    return report, unfinished
 
 
 def name_ending(type: int) -> Unfinished:

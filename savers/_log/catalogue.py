@@ -1,18 +1,240 @@
-"""LogCatalogue: opens the logs of a saver, and lists what there is."""
+"""The logs of a saver: which there are (`LogCatalogue`), and those that it keeps open (`OpenLogs`)."""
 
 from __future__ import annotations
 
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from savers._log.frame import digest_thread
 from savers._log.frame_log import Medium, ThreadIdentity
 from savers._log.log import Log
-from savers._log.open_logs import LogKey, OpenLogs
+from savers._threads import hold_if_free
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from graphkit.codec import Codec
     from savers._compression import Compression
+
+
+OPEN_LOGS: Final = 4096
+"""The most logs that the savers of a process keep open, if the process may have so many
+descriptors: they use a quarter of them at most. An open log takes about 6 KB of memory."""
+FEWEST_OPEN_LOGS: Final = 16
+"""Each saver may keep this many logs open, however many savers there are."""
+CACHED_BYTES: Final = 64 << 20
+"""The most bytes of states and indexes that a saver keeps; the log in use may exceed it."""
+_UNACCOUNTED: Final = 4 << 10
+"""Changes by fewer bytes are not worth taking a lock at each put."""
+
+_UNACCOUNTED_APPENDS: Final = 4 << 10
+"""Appended bytes after which the caches of a log are measured again: about thirty usual puts, of
+which each may have added an entry to the index."""
+
+LogType = TypeVar("LogType", bound="Log[Any]")
+LogKey = tuple[str, str, int]
+"""Thread id, namespace, version; version 0 is the live log. A plain tuple: each put makes one."""
+
+
+class OpenLogs(Generic[LogType]):
+    """The open logs of one saver, least recently used first."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[LogKey, LogType] = OrderedDict()
+        self._sizes: dict[LogType, int] = {}
+        """The bytes that each log caches, if it caches any."""
+        self._cached = 0
+        """The sum of these."""
+        self._last: tuple[LogKey, LogType] | None = None
+        """The log that was used last, and its key: a run finds its log without the lock."""
+        self._guard = Lock()
+        _ALL_OPEN_LOGS[id(self)] = self
+
+    def find(self, key: LogKey) -> LogType | None:
+        """Return the log with a key, None if there is none."""
+        last = self._last
+        if last is not None and last[0] == key:
+            return last[1]  # It stands at the end already.
+        with self._guard:
+            open_log = self._logs.get(key)
+            if open_log is not None:
+                self._logs.move_to_end(key)
+                self._last = key, open_log
+            return open_log
+
+    def add(self, key: LogKey, new: LogType) -> LogType:
+        """Add a log, and close others if there are too many.
+
+        Returns:
+            The log with this key that another thread of execution has added meanwhile, or the new
+            one.
+        """
+        with self._guard:
+            open_log = self._logs.setdefault(key, new)
+            self._last = None
+            self._enforce_limit()
+            return open_log
+
+    def count(self) -> int:
+        """Return how many logs are kept open."""
+        return len(self._logs)
+
+    def _enforce_limit(self) -> None:
+        if len(self._logs) <= FEWEST_OPEN_LOGS:
+            return
+        limit = _max_open_logs()
+        equal_share = limit // max(1, len(_ALL_OPEN_LOGS))
+        if len(self._logs) <= equal_share:
+            return
+        others = [other.count() for other in _list_all_open_logs() if other is not self]
+        share = find_share(limit, others)
+        excess = len(self._logs) - max(FEWEST_OPEN_LOGS, share)
+        for key in list(islice(self._logs, max(0, excess))):
+            # A log that is in use, or must be rewritten first, stays until the next call.
+            self._close_if_idle(self._logs[key], partial(self._drop, key))
+
+    @staticmethod
+    def _close_if_idle(open_log: LogType, then: Callable[[], object]) -> bool:
+        """Close a log that no caller uses, and call a function; return whether it was closed."""
+        if open_log.frames.bytes.durability.is_suspect:
+            return False
+        with hold_if_free(open_log.mutex) as is_held:
+            if is_held:
+                open_log.retire()
+                then()
+            return is_held
+
+    def _drop(self, key: LogKey) -> LogType:
+        open_log = self._logs.pop(key)
+        self._last = None
+        self._cached -= self._sizes.pop(open_log, 0)
+        return open_log
+
+    def close_idle(self) -> int:
+        """Close the descriptors of logs that no caller uses; return how many there were."""
+        if not self._guard.acquire(blocking=False):
+            return 0
+        try:
+            with_descriptor = [open_log for open_log in self._logs.values() if open_log.is_open]
+            return sum(self._close_if_idle(open_log, lambda: None) for open_log in with_descriptor)
+        finally:
+            self._guard.release()
+
+    def account_put(self, log: LogType) -> None:
+        """Account for a put. As `account`, but not at each: a thirtieth of its cost."""
+        if not 0 <= log.frames.end - log.accounted_end < _UNACCOUNTED_APPENDS:
+            self.account(log)
+
+    def account(self, log: LogType) -> None:
+        """Record what a log caches after it was used; drop the caches of others if it is too much.
+
+        The caller holds the mutex of the log.
+        """
+        log.accounted_end = log.frames.end
+        size = log.cached_size
+        if -_UNACCOUNTED < size - self._sizes.get(log, 0) < _UNACCOUNTED:
+            return
+        with self._guard:
+            self._cached += size - self._sizes.get(log, 0)
+            self._sizes[log] = size
+            if self._cached > CACHED_BYTES:
+                self._drop_caches(log)
+
+    def _drop_caches(self, used: LogType) -> None:
+        """Drop caches, of the logs used longest ago first, until the limit is met.
+
+        The log in use keeps its cache.
+        """
+        for open_log in self._logs.values():
+            if self._cached <= CACHED_BYTES:
+                return
+            if open_log is used or not self._sizes.get(open_log):
+                continue
+            with hold_if_free(open_log.mutex) as is_held:
+                if is_held:
+                    open_log.drop_caches()
+                    self._cached -= self._sizes.pop(open_log)
+
+    def close_thread(self, thread_id: str) -> None:
+        """Close the logs of a thread."""
+        with self._guard:
+            dropped = [self._drop(key) for key in list(self._logs) if key[0] == thread_id]
+        _close_all(dropped)
+
+    def close(self) -> None:
+        """Close all logs; the next use opens those that it needs."""
+        with self._guard:
+            dropped = list(self._logs.values())
+            self._reset()
+        _close_all(dropped)
+
+    def _reset(self) -> None:
+        self._logs.clear()
+        self._last = None
+        self._sizes.clear()
+        self._cached = 0
+
+    def close_after_fork(self) -> None:
+        """Close, in the child, the descriptors that it has from the parent."""
+        for open_log in self._logs.values():
+            open_log.close_after_fork()
+        self._reset()
+        self._guard = Lock()
+
+
+def _close_all(logs: Sequence[Log[Any]]) -> None:
+    for open_log in logs:
+        with open_log.mutex:
+            open_log.retire()
+
+
+_ALL_OPEN_LOGS: Final[weakref.WeakValueDictionary[int, OpenLogs[Any]]] = weakref.WeakValueDictionary()
+"""By id of the object."""
+
+
+def _list_all_open_logs() -> list[OpenLogs[Any]]:
+    # A list of references is made at once, whatever other threads of execution add meanwhile.
+    alive = (reference() for reference in _ALL_OPEN_LOGS.valuerefs())
+    return [one for one in alive if one is not None]
+
+
+def find_share(limit: int, others: list[int]) -> int:
+    """Return how many logs a saver may keep open.
+
+    A saver that uses less than an equal share leaves the rest of it to those that use more.
+
+    Args:
+        limit: how many logs all savers may keep open together.
+        others: how many each other saver keeps open.
+    """
+    left = limit
+    for number, used in enumerate(sorted(others)):
+        share = left // (len(others) + 1 - number)
+        if used >= share:
+            return share
+        left -= used
+    return left
+
+
+def _max_open_logs() -> int:
+    """Return how many logs the savers of this process may keep open together."""
+    return min(OPEN_LOGS, _max_descriptors() // 4)
+
+
+def _max_descriptors() -> int:
+    with suppress(ImportError):  # Windows has no such limit.
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            return soft
+    return OPEN_LOGS * 4
 
 
 class Head(NamedTuple):

@@ -12,7 +12,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError, CheckpointSerializationError
-from savers._log import damage, payloads
+from savers._log import payloads
 from savers._log.frame import (
     FRAME_SIZE,
     HEADER_SIZE,
@@ -31,7 +31,7 @@ from savers._log.frame import (
     read_header,
 )
 from savers._log.log_bytes import MemoryLogBytes
-from savers._log.records import Records
+from savers._log.records import Records, is_torn
 from savers._log.sealing import MAX_OVERHEAD, LogSeal, pack_place
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class FrameLog(Generic[Medium, Owner]):
         # After a power loss, later sectors of the first write may be there without earlier ones,
         # and so may records behind it that did not wait for it.
         records = self.records
-        if not records.find_vouched_end(HEADER_SIZE, size) and damage.is_torn(records, HEADER_SIZE, size):
+        if not records.find_vouched_end(HEADER_SIZE, size) and is_torn(records, HEADER_SIZE, size):
             return IncompleteLog()
         return CheckpointCorruptionError(self.path, HEADER_SIZE, reason)
 
@@ -258,7 +258,7 @@ class FrameLog(Generic[Medium, Owner]):
             reason = f"it takes {len(payload)} bytes, and a record has at most {self.max_payload}"
             raise CheckpointSerializationError("", "record", reason)
         self.in_doubt = True
-        if not medium.is_open:
+        if self.header is None:
             self.begin(new_header(self.identity.digest, 1))
         offset = self.end
         seq = self.seq

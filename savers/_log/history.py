@@ -1,9 +1,14 @@
 """The checkpoints of one log, as far as a caller has needed them.
 
-Theory of operation. A writer needs only the end of a log to continue it: the last CHECKPOINT record,
-and its chain. So a log is read from its end when it is opened. Further checkpoints are found by
-their ids, or chain by chain from the end. The index of all checkpoints is built when a caller needs
-it, from the chains or by a scan of the whole log, and is kept up to date afterwards.
+Theory of operation. A *chain* is a keyframe, the changes behind it, and what belongs to their
+checkpoints. Everything about a checkpoint that is not relative to a keyframe further back stands in
+its chain. So a chain is what a reader decodes: the last one to go on with a history, another one for
+a past state, one after the other for a listing.
+
+A writer needs only the end of a log to continue it: the last CHECKPOINT record, and its chain. So a
+log is read from its end when it is opened. Further checkpoints are found by their ids, or chain by
+chain from the end. The index of all checkpoints is built when a caller needs it, from the chains or
+by a scan of the whole log, and is kept up to date afterwards.
 """
 
 from __future__ import annotations
@@ -15,16 +20,20 @@ from typing import TYPE_CHECKING, Final
 
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers._log import payloads
-from savers._log.chains import Chain, Chains, NoChainsError, Scan, scan_early
 from savers._log.frame import (
     CHECKPOINT,
+    EARLY,
     FRAME_SIZE,
     HEADER_SIZE,
     KEY,
+    MARK,
     MAX_PAYLOAD,
     META,
+    RELEASE,
     REPLACE,
     SEALED,
+    SYNC,
+    TOMBSTONE,
     WRITE,
     IncompleteLog,
     check_known,
@@ -35,10 +44,367 @@ from savers._log.records import BackwardReader, Records
 from savers._log.stored_checkpoint import EarlyWrites, Index, StoredCheckpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from savers._log.frame import Frame
     from savers._log.frame_log import AnyFrameLog
     from savers._log.log_bytes import LogBytes
+    from savers._log.packed_history import Replay
     from savers._log.payloads import DecodedRecord, Unpack
+    from savers._log.stored_checkpoint import StoredCheckpoint
+
+
+MAX_LENGTH: Final = 64 << 20
+"""Longer chains are not kept in memory."""
+_RECORD_COST: Final = 1 << 10
+"""About how many bytes a decoded record takes in addition to its own."""
+
+
+class NoChainsError(Exception):
+    """A log cannot be read chain by chain."""
+
+
+class Scan:
+    """Takes in records in their order: checkpoints, and what later records add to them.
+
+    It knows what the next record needs: the last checkpoint, its keyframe, the early writes.
+    """
+
+    def __init__(self, frames: AnyFrameLog, unpack: Unpack, start: int) -> None:
+        """Begin before the record at an offset.
+
+        Args:
+            frames: the log.
+            unpack: decodes packed metadata.
+            start: where the first record begins.
+        """
+        self._frames = frames
+        self._unpack = unpack
+        self.start = start
+        self.last: StoredCheckpoint | None = None
+        """The checkpoint of the last CHECKPOINT record: the base of the next one."""
+        self.depth = 0
+        """How many changes stand between the last keyframe and the last checkpoint."""
+        self.keyframe_end = 0
+        """Where the last keyframe ends."""
+        self.has_whole_keyframe = False
+        """Whether that keyframe has the whole state; else it names bytes in earlier records."""
+        self.early = EarlyWrites()
+        """The early writes that wait for their checkpoint, as far as they were read; see `load_early`."""
+        self.early_start = start
+        """Where the early writes begin that were not read yet; `start` or later if there are none."""
+        self.written: dict[int, Mapping[str, bytes]] | None = None
+        """The packed values of the WRITE records, by their offsets, if they are wanted."""
+        self.closed_by: Frame | None = None
+        """The RELEASE or TOMBSTONE record at the end, if any."""
+
+    def take(self, frame: Frame, find: Callable[[str], StoredCheckpoint | None]) -> DecodedRecord | None:
+        """Take in the next record.
+
+        Args:
+            frame: the record, opened.
+            find: returns the checkpoint with an id, if its writes and tags are wanted.
+
+        Returns:
+            The content of a CHECKPOINT record.
+
+        Raises:
+            CheckpointCorruptionError: the record is malformed, or does not follow from the last one.
+        """
+        if frame.type == CHECKPOINT:
+            return self._take_checkpoint(frame)
+        path = self._frames.path
+        if frame.type == WRITE:
+            owner, values = payloads.decode_writes(path, frame)
+            if self.written is not None:
+                self.written[frame.offset] = values
+            if frame.flags & EARLY:
+                self.early.add(owner, values, frame.offset)
+                return None
+            checkpoint = find(owner)
+            if checkpoint is not None:
+                checkpoint.add_writes(values, frame.offset)
+        elif frame.type == MARK:
+            owner, add, remove = payloads.decode_tags(path, frame)
+            checkpoint = find(owner)
+            if checkpoint is not None:
+                checkpoint.change_tags(add, remove)
+        elif frame.type in {RELEASE, TOMBSTONE}:
+            self.closed_by = frame
+        return None
+
+    def _take_checkpoint(self, frame: Frame) -> DecodedRecord:
+        path = self._frames.path
+        base = self.last
+        decoded = payloads.decode_checkpoint(path, frame, base, self._unpack)
+        checkpoint = decoded.checkpoint
+        if base is not None and not frame.flags & KEY and checkpoint.keyframe_offset != base.keyframe_offset:
+            raise CheckpointCorruptionError(path, frame.offset, "it names another record as its keyframe")
+        # The record says how far before it its early writes begin. They may be in an earlier chain, which this scan
+        # has not read: then that part of the log is read now.
+        own_distance, _ = decoded.early
+        if own_distance:
+            early = self.early
+            first = frame.offset - own_distance
+            if first < self.start:
+                early = scan_early(self._frames, first, frame.offset)
+            early.give_to(checkpoint)
+            self.early.drop(checkpoint.id)
+        self.last = checkpoint
+        self._note_record(decoded if frame.flags & KEY else None)
+        return decoded
+
+    def note_appended(self, stored: StoredCheckpoint, keyframe: DecodedRecord | None) -> None:
+        """Note that a checkpoint was appended; `keyframe` is its record, if that is a keyframe."""
+        self.early.give_to(stored)
+        self.last = stored
+        self._note_record(keyframe)
+
+    def _note_record(self, keyframe: DecodedRecord | None) -> None:
+        if keyframe is None:
+            self.depth += 1
+            return
+        self.depth = 0
+        self.keyframe_end = keyframe.checkpoint.end
+        self.has_whole_keyframe = not any(keyframe.entries)
+
+    def load_early(self) -> EarlyWrites:
+        """Return the early writes that wait for their checkpoint.
+
+        Reads the part of the log in which they stand, if it was not read yet.
+        """
+        if self.early_start < self.start:
+            self.early = scan_early(self._frames, self.early_start, self._frames.end)
+            self.start = self.early_start
+        return self.early
+
+    def read_closing_version(self) -> int:
+        """Return the version that the RELEASE record at the end names; 0 for a TOMBSTONE."""
+        assert self.closed_by is not None
+        return payloads.decode_ending(self._frames.path, self.closed_by)
+
+    def copy_end(self, early_start: int) -> Scan:
+        """Return the same end of the log, which does not change with this one.
+
+        Args:
+            early_start: where the early writes begin that this one has not read.
+        """
+        copied = copy(self)
+        copied.last = copy(self.last)
+        copied.early = self.early.copy()
+        copied.written = None
+        copied.early_start = early_start
+        return copied
+
+
+def scan_early(frames: AnyFrameLog, start: int, end: int) -> EarlyWrites:
+    """Return the early writes in a range of good records whose checkpoint is not in it.
+
+    Args:
+        frames: the log.
+        start: where the first of the records begins.
+        end: where the last one ends.
+    """
+    early = EarlyWrites()
+    records = frames.records
+    first = records.read(start, end)
+    for frame in records.scan(start, end, first.seq):
+        if frame.type == WRITE and frame.flags & EARLY:
+            owner, values = payloads.decode_writes(frames.path, frame)
+            early.add(owner, values, frame.offset)
+        elif frame.type == CHECKPOINT:
+            early.drop(payloads.read_id(frames.path, frame))
+    return early
+
+
+class Chain:
+    """The records from a keyframe on. Those of an open log do not change, so a chain stays right until it is closed."""
+
+    def __init__(self, frames: AnyFrameLog, unpack: Unpack, start: int) -> None:
+        self.path = frames.path
+        self.start = start
+        """Where the keyframe begins."""
+        self.end = start
+        """Where the last record ends that was taken in."""
+        self.scan = Scan(frames, unpack, start)
+        self.scan.written = {}
+        self.records: list[DecodedRecord] = []
+        """The CHECKPOINT records, the keyframe first."""
+        self.replay: Replay | None = None
+        """The packed states, as far as they were made."""
+        self._numbers: dict[int, int] = {}
+
+    @property
+    def size(self) -> int:
+        """About how many bytes this takes in memory."""
+        size = self.end - self.start + _RECORD_COST * len(self.records)
+        if self.replay is not None:
+            size += self.replay.size
+        return size
+
+    def find_number(self, offset: int) -> int | None:
+        """Return the number of the CHECKPOINT record at an offset; None if there is none."""
+        return self._numbers.get(offset)
+
+    def take(self, frame: Frame) -> None:
+        """Take in the next record.
+
+        Raises:
+            CheckpointCorruptionError: it does not belong to the chain.
+        """
+        last = self.scan.last
+        # A chain has one keyframe, its first record. Another one would be the beginning of the next chain.
+        is_keyframe = frame.type == CHECKPOINT and bool(frame.flags & KEY)
+        if is_keyframe is not (last is None):
+            raise CheckpointCorruptionError(self.path, frame.offset, "it is not the keyframe that it should be")
+        decoded = self.scan.take(frame, self._find)
+        if decoded is not None:
+            self._numbers[frame.offset] = len(self.records)
+            self.records.append(decoded)
+        self.end = frame.end
+
+    def _find(self, id: str) -> StoredCheckpoint | None:
+        # Of a log that is not SCATTERED, only the last checkpoint gets anything. Of one that is, the history is read
+        # from an index, and what this chain says of writes and tags is not used.
+        last = self.scan.last
+        if last is None or last.id != id:
+            return None
+        return last
+
+
+class Chains:
+    """Reads the chains of one log, and keeps the one that was used last."""
+
+    def __init__(self, frames: AnyFrameLog, unpack: Unpack) -> None:
+        self._frames = frames
+        self._unpack = unpack
+        self._kept: Chain | None = None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are kept in memory."""
+        return 0 if self._kept is None else self._kept.size
+
+    def forget(self) -> None:
+        """Drop the chain that is kept."""
+        self._kept = None
+
+    def read(self, start: int, end: int) -> Chain:
+        """Return the chain that begins with a keyframe, up to a record; perhaps more of it.
+
+        Args:
+            start: where the keyframe begins.
+            end: where the last of the records ends.
+
+        Raises:
+            CheckpointCorruptionError: the keyframe or a record is missing.
+        """
+        chain = self._kept
+        if chain is None or chain.start != start:
+            return self.begin(self._frames.records.read_run(start, end))
+        if chain.end < end:
+            self._take(chain, self._frames.records.read_run(chain.end, end))
+        return chain
+
+    def begin(self, frames: Sequence[Frame]) -> Chain:
+        """Return the chain of some records, of which the first is a keyframe. Raises the same error as `read`."""
+        chain = Chain(self._frames, self._unpack, frames[0].offset)
+        self._take(chain, frames)
+        return chain
+
+    def _take(self, chain: Chain, frames: Sequence[Frame]) -> None:
+        # Not kept meanwhile: an exception may come at any line, and leaves a chain that is not right.
+        self._kept = None
+        for frame in frames:
+            chain.take(frame)
+        if chain.end - chain.start <= MAX_LENGTH:
+            self._kept = chain
+
+    def read_around(self, keyframe: int, end: int) -> Chain:
+        """Return a chain as `read` does, and what stands behind its record at `end` up to the next CHECKPOINT."""
+        # What belongs to the last checkpoint of a chain stands behind its record, and before the next CHECKPOINT.
+        chain = self.read(keyframe, end)
+        frames = self._frames
+        while end <= chain.end < frames.end:
+            frame = frames.records.read(chain.end, frames.end)
+            if frame.type == CHECKPOINT:
+                break
+            self._take(chain, [frame])
+        return chain
+
+    def read_writes(self, stored: StoredCheckpoint) -> dict[str, bytes]:
+        """Return the pending writes of a checkpoint, packed, in the order of their first recording.
+
+        Raises:
+            CheckpointCorruptionError: they are damaged.
+        """
+        frames = self._frames
+        known: Mapping[int, Mapping[str, bytes]] = {}
+        if self._kept is not None and self._kept.scan.written is not None:
+            known = self._kept.scan.written
+        read: dict[int, Mapping[str, bytes]] = {}
+        packed: dict[str, bytes] = {}
+        for key, offset in stored.writes.items():
+            values = read.get(offset) or known.get(offset)
+            if values is None:
+                _, values = payloads.decode_writes(frames.path, frames.records.read(offset, frames.end))
+            read[offset] = values
+            packed[key] = values[key]
+        return packed
+
+    # Several chains
+
+    def find_checkpoint(self, offset: int) -> StoredCheckpoint | None:
+        """Return the checkpoint whose record begins at an offset; None if none does.
+
+        Raises:
+            CheckpointCorruptionError: the record, or one that is needed to read it, is damaged.
+        """
+        frames = self._frames
+        if offset < HEADER_SIZE:
+            return None
+        head = frames.bytes.read_at(offset, FRAME_SIZE)
+        if not head.startswith(SYNC) or head[-1] != CHECKPOINT:
+            return None
+        frame = frames.records.read(offset, frames.end)
+        chain = self.read_around(offset - frame.key, frame.end)
+        number = chain.find_number(offset)
+        return None if number is None else chain.records[number].checkpoint
+
+    def walk_back(self, last: StoredCheckpoint) -> Iterator[StoredCheckpoint]:
+        """Yield the checkpoints from the last one of the log back, chain by chain.
+
+        Raises:
+            NoChainsError: the log must be scanned. What was yielded is right.
+            CheckpointCorruptionError: the log is damaged.
+        """
+        frames = self._frames
+        if frames.is_scattered:
+            raise NoChainsError
+        before = BackwardReader(frames.records, frames.end)
+        end = frames.end
+        start: int | None = last.keyframe_offset
+        while start is not None:
+            if end - start > MAX_LENGTH:
+                # It would not be kept, and be read again for each of its checkpoints.
+                raise NoChainsError
+            for record in reversed(self.read(start, end).records):
+                yield record.checkpoint
+            end = start
+            start = self._find_start_before(end, before)
+
+    def _find_start_before(self, offset: int, reader: BackwardReader) -> int | None:
+        """Return where the chain begins that ends at an offset; None if there is none."""
+        if offset == self._frames.first:
+            return None
+        reader.skip_to(offset)
+        for frame in reader:
+            if frame.type == CHECKPOINT:
+                return frame.offset - frame.key
+            if frame.type == META:
+                return None
+        raise CheckpointCorruptionError(self._frames.path, offset, "records are missing before it")
+
 
 _SEARCHES: Final = 8
 """How many times the bytes of the log are searched for ids; then an index costs less."""
@@ -67,27 +433,25 @@ def read_newest_id(medium: LogBytes) -> str | None:
 
 
 class History:
-    """The checkpoints of one log; its caller holds the log's mutex."""
+    """The checkpoints of one log; its caller holds the log's mutex.
 
-    def __init__(self, frames: AnyFrameLog, chains: Chains, unpack: Unpack) -> None:
+    Attributes:
+        chains: reads the records around a checkpoint.
+        scan: has taken in the last records.
+    """
+
+    def __init__(self, frames: AnyFrameLog, unpack: Unpack) -> None:
         self._frames = frames
-        self._chains = chains
         self._unpack = unpack
+        self.chains = Chains(frames, unpack)
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: the log was closed."""
-        self._scan = Scan(self._frames, self._unpack, 0)
+        self.chains.forget()
+        self.scan = Scan(self._frames, self._unpack, 0)
         self.index: Index | None = None
         """All checkpoints, if a caller has needed them."""
-        self.depth = 0
-        """How many changes stand between the last keyframe and the last checkpoint."""
-        self.keyframe_end = 0
-        """Where the last keyframe ends."""
-        self.has_whole_keyframe = False
-        """Whether that keyframe has the whole state; else it names bytes in earlier records."""
-        self._early_start = 0
-        """Where the early writes begin that were not read yet; `_scan.start` or later if there are none."""
         self._searched = 0
         """How many bytes were searched for ids."""
 
@@ -98,17 +462,12 @@ class History:
     @property
     def last(self) -> StoredCheckpoint | None:
         """The checkpoint of the last CHECKPOINT record: the base of the next one."""
-        return self._scan.last
+        return self.scan.last
 
     @property
     def closed_by(self) -> Frame | None:
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        return self._scan.closed_by
-
-    def read_closing_version(self) -> int:
-        """Return the version that the RELEASE record at the end names; 0 for a TOMBSTONE."""
-        assert self.closed_by is not None
-        return payloads.decode_ending(self._frames.path, self.closed_by)
+        return self.scan.closed_by
 
     # Reading the log
 
@@ -122,7 +481,7 @@ class History:
         if not self._load_end(size):
             self.load_all(size)
 
-    def _load_end(self, size: int) -> bool:
+    def _load_end(self, size: int) -> bool:  # noqa: C901, PLR0911 - one story, which may end at each of its steps
         # From the end back: zeros, if writers extend the log ahead; records about the last checkpoint; its own record,
         # which says where its keyframe is; from there on forward, the last chain. Each step may find no good record.
         # Whether that is a write that never finished, or damage, only reading from the beginning tells.
@@ -130,12 +489,25 @@ class History:
         back = BackwardReader(frames.records, size)
         back.skip_zeros()
         end = back.offset
-        tail = self._read_tail(back)
-        if not tail or end < frames.end:
+        tail: list[Frame] = []
+        """The last records, newest first."""
+        for frame in back:
+            check_known(frames.path, frame)
+            tail.append(frame)
+            if frame.type in {CHECKPOINT, META}:
+                break
+        if end < frames.end or not tail or tail[-1].type not in {CHECKPOINT, META}:
             return False
-        if tail[-1].type == META:
-            return self._load_tail(tail, back)
         last = tail[-1]
+        if last.type == META:
+            # A log without checkpoints.
+            if not frames.bytes.durability.has_whole_end(chain(tail, back)):
+                return False
+            frames.note_read(tail[0])
+            self.scan = Scan(frames, self._unpack, last.end)
+            for frame in reversed(tail[:-1]):
+                self._take(frames.records.open(frame))
+            return True
         try:
             # Forward, each record takes a third of the time.
             run = frames.records.read_run(last.offset - last.key, end)
@@ -145,59 +517,20 @@ class History:
         if not frames.bytes.durability.has_whole_end(chain(reversed(run), back)):
             return False
         frames.note_read(tail[0])
-        return self._load_last_chain(run, last)
-
-    def _read_tail(self, back: BackwardReader) -> list[Frame]:
-        """Return the last records back to the last CHECKPOINT or META, newest first; none if neither is there."""
-        tail: list[Frame] = []
-        for frame in back:
-            check_known(self._frames.path, frame)
-            tail.append(frame)
-            if frame.type in {CHECKPOINT, META}:
-                return tail
-        return []
-
-    def _load_tail(self, tail: list[Frame], back: BackwardReader) -> bool:
-        """Read a log without checkpoints."""
-        frames = self._frames
-        if not frames.bytes.durability.has_whole_end(chain(tail, back)):
-            return False
-        frames.note_read(tail[0])
-        self._early_start = tail[-1].end
-        self._scan = Scan(frames, self._unpack, self._early_start)
-        for frame in reversed(tail[:-1]):
-            self._take(frames.records.open(frame))
-        return True
-
-    def _load_last_chain(self, run: list[Frame], last: Frame) -> bool:
-        """Read the records from the last keyframe on; return False if one of them is malformed."""
         try:
-            last_chain = self._chains.begin(run)
+            last_chain = self.chains.begin(run)
         except CheckpointCorruptionError:
             return False
         stored = last_chain.scan.last
         if stored is None or stored.offset != last.offset:
             reason = "its keyframe does not lead to it"
-            raise CheckpointCorruptionError(self._frames.path, last.offset, reason)
-        self._adopt(last_chain)
+            raise CheckpointCorruptionError(frames.path, last.offset, reason)
+        # The chain has all of its checkpoints, but nothing of the log before it: neither an index, nor the early
+        # writes that wait since earlier. Its keyframe says how far back these begin; `load_early` reads them. What goes
+        # on from here is a copy, because the chain takes in later records by itself, when a reader needs them.
+        _, early_distance = last_chain.records[0].early
+        self.scan = last_chain.scan.copy_end(last_chain.start - early_distance)
         return True
-
-    def _adopt(self, chain: Chain) -> None:
-        """Go on behind the last chain of the log.
-
-        The chain has all of its checkpoints, but nothing of the log before it: neither an index, nor the early
-        writes that wait since earlier. Its keyframe says how far back these begin; `load_early` reads them.
-        """
-        scan = chain.scan
-        self._scan = Scan(self._frames, self._unpack, chain.start)
-        # Copies: the chain takes in later records by itself, when a reader needs them.
-        self._scan.last = copy(scan.last)
-        self._scan.closed_by = scan.closed_by
-        self._scan.early = scan.early.copy()
-        keyframe = chain.records[0]
-        self._early_start = chain.start - keyframe.early[1]
-        self.depth = len(chain.records) - 1
-        self._note_keyframe(keyframe)
 
     def load_all(self, size: int) -> Index:
         """Read the log forward from its beginning, as far as it is good; return its checkpoints."""
@@ -205,18 +538,17 @@ class History:
         frames.seq = 1
         first = frames.records.read(HEADER_SIZE, HEADER_SIZE + 2 * MAX_PAYLOAD)
         frames.end = first.end
-        self._scan = Scan(frames, self._unpack, first.end)
-        self._early_start = first.end
+        self.scan = Scan(frames, self._unpack, first.end)
         self.index = index = Index()
         self.read_on(size)
         return index
 
     def read_on(self, size: int) -> bool:
         """Take in the records behind the known end; return whether a CHECKPOINT is among them."""
-        before = self._scan.last
+        before = self.scan.last
         for _ in self.iter_on(size):
             pass
-        return self._scan.last is not before
+        return self.scan.last is not before
 
     def iter_on(self, size: int) -> Iterator[Frame]:
         """Take in the records behind the known end, and yield each afterwards."""
@@ -230,19 +562,9 @@ class History:
 
     def _take(self, frame: Frame) -> None:
         """Take in the record behind the known end."""
-        decoded = self._scan.take(frame, self._find_loaded)
-        if decoded is None:
-            return
-        if frame.flags & KEY:
-            self.depth = 0
-            self._note_keyframe(decoded)
-        else:
-            self.depth += 1
-        self._add_to_index(decoded.checkpoint, decoded.target)
-
-    def _note_keyframe(self, keyframe: DecodedRecord) -> None:
-        self.keyframe_end = keyframe.checkpoint.end
-        self.has_whole_keyframe = not any(keyframe.entries)
+        decoded = self.scan.take(frame, self._find_loaded)
+        if decoded is not None:
+            self._add_to_index(decoded.checkpoint, decoded.target)
 
     def _add_to_index(self, checkpoint: StoredCheckpoint, target: str | None) -> None:
         if self.index is not None and not self.index.add(checkpoint, target):
@@ -253,39 +575,26 @@ class History:
         """Return the checkpoint with an id, if it is in the index or the last one."""
         if self.index is not None:
             return self.index.find(id)
-        last = self._scan.last
+        last = self.scan.last
         if last is None or last.id != id:
             return None
         return last
 
     def note_appended(self, stored: StoredCheckpoint, target: str | None, keyframe: DecodedRecord | None) -> None:
         """Note that a checkpoint was appended; `keyframe` is its record, if that is a keyframe."""
-        self._scan.early.give_to(stored)
-        self._scan.last = stored
-        if keyframe is None:
-            self.depth += 1
-        else:
-            self.depth = 0
-            self._note_keyframe(keyframe)
-        self._add_to_index(stored, target)
+        self.scan.note_appended(stored, keyframe)
+        if self.index is not None:
+            self._add_to_index(stored, target)
 
-    # Early writes
-
-    def load_early(self) -> EarlyWrites:
-        """Return the early writes that wait for their checkpoint.
-
-        Reads the part of the log in which they stand, if it was not read yet.
-        """
-        if self._early_start < self._scan.start:
-            self._scan.early = scan_early(self._frames, self._early_start, self._frames.end)
-            self._scan.start = self._early_start
-        return self._scan.early
+    def select_early(self) -> list[StoredCheckpoint]:
+        """Return the early writes that a rewrite keeps: those whose checkpoint may still come."""
+        return self.scan.load_early().select_recent(self.load_index().checkpoints)
 
     # Finding checkpoints
 
     def find_latest(self) -> StoredCheckpoint | None:
         """Return the latest checkpoint of the history; None if it is empty."""
-        last = self._scan.last
+        last = self.scan.last
         if self.index is None and (last is None or not last.is_replacement):
             return last
         checkpoints = self.load_index().checkpoints
@@ -295,7 +604,7 @@ class History:
         """Return the checkpoint with an id, or the latest; None if there is none."""
         if id is None:
             return self.find_latest()
-        last = self._scan.last
+        last = self.scan.last
         if last is not None and last.id == id and not last.is_replacement:
             return last
         if self.can_search():
@@ -316,7 +625,7 @@ class History:
         If the bytes can refuse it at the commit, they are not searched for it.
         """
         frames = self._frames
-        last = self._scan.last
+        last = self.scan.last
         if not frames.bytes.is_open or last is None:
             return True
         if last.id == id:
@@ -348,7 +657,7 @@ class History:
         """
         try:
             for offset in offsets:
-                stored = self._chains.find_checkpoint(offset)
+                stored = self.chains.find_checkpoint(offset)
                 if stored is not None and stored.id == id:
                     return stored
         except CheckpointCorruptionError:
@@ -396,10 +705,10 @@ class History:
 
     def _walk_chains(self) -> Iterator[StoredCheckpoint]:
         """Yield the checkpoints, newest first, as `Chains.walk_back` does. Raises the same errors."""
-        last = self._scan.last
+        last = self.scan.last
         if last is None:
             return
-        for stored in self._chains.walk_back(last):
+        for stored in self.chains.walk_back(last):
             # The one object of it that later writes and tags change.
             yield last if stored.offset == last.offset else stored
 
@@ -426,42 +735,16 @@ class History:
             checkpoints = list(self._walk_chains())
         except (NoChainsError, CheckpointCorruptionError):
             # Of a damaged log, the scan finds out where the damage begins.
-            return self._scan_index()
+            frames.in_doubt = True
+            end = frames.end
+            index = self.load_all(end)
+            if frames.end != end:
+                # The scan has stopped early, as at the end of a log.
+                raise CheckpointCorruptionError(frames.path, frames.end, "a record is missing") from None
+            frames.in_doubt = False
+            return index
         index = Index()
         for stored in reversed(checkpoints):
             index.add(stored, None)
         self.index = index
         return index
-
-    def _scan_index(self) -> Index:
-        frames = self._frames
-        frames.in_doubt = True
-        end = frames.end
-        index = self.load_all(end)
-        if frames.end != end:
-            # The scan has stopped early, as at the end of a log.
-            raise CheckpointCorruptionError(frames.path, frames.end, "a record is missing")
-        frames.in_doubt = False
-        return index
-
-    # What belongs to a checkpoint
-
-    def read_packed_writes(self, stored: StoredCheckpoint) -> dict[str, bytes]:
-        """Return the pending writes of a checkpoint, packed, in the order of their first recording.
-
-        Raises:
-            CheckpointCorruptionError: they are damaged.
-        """
-        frames = self._frames
-        read: dict[int, Mapping[str, bytes]] = {}
-        packed: dict[str, bytes] = {}
-        for key, offset in stored.writes.items():
-            values = read.get(offset)
-            if values is None:
-                values = self._chains.find_writes(offset)
-            if values is None:
-                frame = frames.records.read(offset, frames.end)
-                _, values = payloads.decode_writes(frames.path, frame)
-            read[offset] = values
-            packed[key] = values[key]
-        return packed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final, overload
+from typing import TYPE_CHECKING, Any, Final, Self, final, overload
 
 from graphkit import Checkpoint, CheckpointInfo
 from graphkit.abc import BaseCheckpointSaver
@@ -36,14 +36,7 @@ def _make_time(created: int) -> datetime:
     return _EPOCH + timedelta(0, 0, created)
 
 
-class Owned(Protocol):
-    """A log, or a view of one."""
-
-    thread_id: str
-    namespace: str
-
-
-def make_info(log: Owned, stored: StoredCheckpoint) -> CheckpointInfo:
+def make_info(log: AnyLog, stored: StoredCheckpoint) -> CheckpointInfo:
     """Return what is known of a stored checkpoint without decoding its state; it has no status."""
     return _make_info((log.thread_id, log.namespace), stored, _get_additions(stored))
 
@@ -167,7 +160,7 @@ def read_forward(log: AnyLog) -> Iterator[Checkpoint]:
         CheckpointCorruptionError: the log is damaged.
         CheckpointSerializationError: a state holds a type that is not registered.
     """
-    decoder = log.new_decoder()
+    decoder = log.decoder.make_empty()
     for stored in log.history.load_index().checkpoints:
         before = decoder.last
         ops = decoder.decode_next(log.packed.read(stored), stored.offset)

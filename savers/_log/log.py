@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 from graphkit.codec import MalformedDataError
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import PRIVATE
+from savers import _delta as delta
 from savers._log import payloads
-from savers._log.chains import Chains
 from savers._log.frame_log import FrameLog, Medium, ThreadIdentity
 from savers._log.history import History
 from savers._log.log_bytes import Change
-from savers._log.packed_history import GrowingValue, PackedHistory, StateDecoder
-from savers._log.tables import TableReader
+from savers._log.packed_history import PackedHistory, StateDecoder
 from savers._log.writer import LogWriter
 
 if TYPE_CHECKING:
@@ -43,6 +42,9 @@ class Log(Generic[Medium]):
         mutex: held by its user.
         frames: the records, and the bytes below them.
         history: the checkpoints.
+        packed: their states.
+        decoder: unpacks the states; it knows the values of the last one.
+        codec: packs and unpacks values.
         writer: what appends; it knows the newest state.
         expects_release: whether it is a released log, which ends in RELEASE.
         was_removed: whether the last refresh found that something other than a delete or a release
@@ -72,17 +74,13 @@ class Log(Generic[Medium]):
         self.thread_id, self.namespace = identity.owner
         self.mutex = threading.RLock()
         self.frames: FrameLog[Medium, ThreadIdentity] = FrameLog(bytes, identity)
+        self.codec = codec
         # One object for all parts: a listing keeps thousands of logs, and the garbage collector visits each object.
-        self.unpack = unpack = codec.unpack
-        self.pack = codec.pack
-        self.tables = TableReader(self.frames, unpack)
-        self.chains = Chains(self.frames, unpack)
-        self.history = History(self.frames, self.chains, unpack)
-        self.packed = PackedHistory(self.chains, self.tables)
-        self._codec = codec
-        self._serializer = serializer
-        self._decoder = self.new_decoder()
-        self.writer = LogWriter(self.thread_id, self.frames, self.history, self.chains, self.tables, codec, serializer)
+        unpack = codec.unpack
+        self.history = History(self.frames, unpack)
+        self.packed = PackedHistory(self.history.chains, self.frames, unpack)
+        self.decoder = StateDecoder(self.path, codec, serializer)
+        self.writer = LogWriter(self.frames, self.history, self.packed.tables, codec, serializer)
         self.writer.compression = compression
         self.expects_release = expects_release
         self.was_removed = False
@@ -93,7 +91,7 @@ class Log(Generic[Medium]):
 
     def make_copy(self, bytes: Medium) -> Log[Medium]:
         """Return a log of the same history over other bytes, to which this one is rewritten."""
-        return Log(bytes, self.frames.identity, self._codec, self._serializer, self.writer.compression)
+        return Log(bytes, self.frames.identity, self.codec, self.decoder.serializer, self.writer.compression)
 
     @property
     def path(self) -> str:
@@ -128,7 +126,8 @@ class Log(Generic[Medium]):
                 if self._take_in(change):
                     return True
                 was_removed = change is Change.REMOVED and self._has_no_end()
-            self.close()
+            if self.frames.header is not None:
+                self.close()
             is_live = self._open()
             self.is_known_absent = not self.is_open
         except BaseException as error:
@@ -153,7 +152,7 @@ class Log(Generic[Medium]):
         if change in {Change.REPLACED, Change.REMOVED}:
             return False
         frames = self.frames
-        if self.history.closed_by is not None:
+        if self.history.scan.closed_by is not None:
             # A live log that has ended is read no more: another one may have taken its place.
             return self.expects_release and change is Change.NONE
         if change is Change.GREW:
@@ -162,7 +161,7 @@ class Log(Generic[Medium]):
                 self.writer.reset()
             frames.bytes.note_end(frames.end, self.history.last)
             frames.in_doubt = False
-        return self.history.closed_by is None
+        return self.history.scan.closed_by is None
 
     def _has_no_end(self) -> bool:
         """Return whether bytes that lost their name did so otherwise than by a delete or a release."""
@@ -170,7 +169,7 @@ class Log(Generic[Medium]):
             self.history.read_on(self.frames.bytes.size)
         except CheckpointCorruptionError:
             return True
-        return self.history.closed_by is None
+        return self.history.scan.closed_by is None
 
     def _open(self) -> bool:
         frames = self.frames
@@ -178,11 +177,7 @@ class Log(Generic[Medium]):
         if is_found:
             self.history.load_end()
             frames.bytes.note_end(frames.end, self.history.last)
-        has_ended = self.history.closed_by is not None
-        if self.expects_release:
-            frames.bytes.check_release(frames.end, is_found=is_found, has_ended=has_ended)
-            return is_found
-        return is_found and not has_ended
+        return is_found and (self.expects_release or self.history.scan.closed_by is None)
 
     def commit(self) -> None:
         """Let the medium store what was appended; see `LogBytes.commit`. If that fails, the log is closed."""
@@ -202,9 +197,8 @@ class Log(Generic[Medium]):
         self.is_known_absent = False
         self.frames.close()
         self.history.reset()
-        self.chains.forget()
         self.writer.reset()
-        self._decoder.forget()
+        self.decoder.forget()
 
     def end(self, type: int, version: int) -> None:
         """Append the record that ends this log: RELEASE or TOMBSTONE. The caller closes it."""
@@ -232,16 +226,15 @@ class Log(Generic[Medium]):
         size = 0 if index is None else _ENTRY_COST * len(index.checkpoints)
         if self.writer.state is not None:
             size += self.writer.state_length
-        return (
-            size + self.chains.size + self._decoder.size + self.frames.records.kept_size + self.frames.bytes.kept_size
-        )
+        size += self.history.chains.size + self.decoder.size
+        return size + self.frames.records.kept_size + self.frames.bytes.kept_size
 
     def drop_caches(self) -> None:
         """Drop what is only kept to save work; it is read again when a caller needs it."""
         self.history.drop_index()
-        self.chains.forget()
+        self.history.chains.forget()
         self.writer.reset()
-        self._decoder.forget()
+        self.decoder.forget()
         self.frames.records.forget()
         self.frames.bytes.drop_caches()
 
@@ -264,7 +257,7 @@ class Log(Generic[Medium]):
         if is_last and writer.state is not None and writer.state.kind != PRIVATE:
             return writer.state
         packed = self.packed.read(stored)
-        state = self._decoder.decode(packed, stored.offset)
+        state = self.decoder.decode(packed, stored.offset)
         if is_last:
             writer.state = state
             writer.state_length = sum(map(_measure, packed.values()))
@@ -277,24 +270,16 @@ class Log(Generic[Medium]):
             CheckpointCorruptionError: they are damaged.
             CheckpointSerializationError: they hold a type that is not registered.
         """
-        packed = self.history.read_packed_writes(stored)
+        packed = self.history.chains.read_writes(stored)
         try:
-            return {key: self.unpack(value, key) for key, value in packed.items()}
+            return {key: self.codec.unpack(value, key) for key, value in packed.items()}
         except MalformedDataError as error:
             reason = f"a pending write is malformed: {error}"
             raise CheckpointCorruptionError(self.path, stored.offset, reason) from error
-
-    def new_decoder(self) -> StateDecoder:
-        """Return a decoder for a caller that reads the states one after another."""
-        return StateDecoder(self.path, self._codec, self._serializer)
-
-    def find(self, id: str | None) -> StoredCheckpoint | None:
-        """Return the checkpoint with an id, or the latest; None if there is none."""
-        return self.history.find(id) if self.is_open else None
 
 
 AnyLog = Log[Any]
 
 
-def _measure(value: bytes | GrowingValue) -> int:
-    return value.length if isinstance(value, GrowingValue) else len(value)
+def _measure(value: bytes | delta.GrowingValue) -> int:
+    return value.length if isinstance(value, delta.GrowingValue) else len(value)

@@ -237,18 +237,6 @@ class LogBytes(ABC):
     def drop_caches(self) -> None:
         """Drop the bytes that are kept in memory."""
 
-    def check_release(self, end: int, *, is_found: bool, has_ended: bool) -> None:
-        """Check a released log, after it was read.
-
-        Args:
-            end: where its last record ends.
-            is_found: whether there is one.
-            has_ended: whether it ends in RELEASE.
-
-        Raises:
-            CheckpointCorruptionError: a part of it is missing.
-        """
-
     def note_end(self, end: int, last: StoredCheckpoint | None = None) -> None:
         """Note where the last record ends, and the last checkpoint, after the bytes up to `size` were read."""
 

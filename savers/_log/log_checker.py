@@ -9,18 +9,23 @@ and a log that it reports as ok can be read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from graphkit.errors import CheckpointCorruptionError, CheckpointKeyError
+from graphkit.abc import FileReport, FileState
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointFormatError, CheckpointKeyError
 from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, DATA, EARLY, MARK, RELEASE, TOMBSTONE, WRITE, Frame
+from savers._log.packed_history import TableReplay
 from savers._log.records import Records
 from savers._log.stored_checkpoint import EarlyWrites
-from savers._log.tables import TableReplay
 
 if TYPE_CHECKING:
     from savers._log.log import AnyLog
+
+
+FINDINGS: Final = (CheckpointCorruptionError, CheckpointFormatError, CheckpointKeyError)
+"""What a check raises because of what the log holds."""
 
 
 class LogChecker:
@@ -34,7 +39,7 @@ class LogChecker:
         self.checkpoint_ids: set[str] = set()
         self.closed_by: Frame | None = None
         """The RELEASE or TOMBSTONE record at the end, if any."""
-        self._replay = TableReplay(checked_log.tables, skips_metadata=True)
+        self._replay = TableReplay(checked_log.packed.tables, skips_metadata=True)
         self._early = EarlyWrites()
         """The early writes that wait for their checkpoint. It may never come."""
         self._data_start: int | None = None
@@ -66,6 +71,29 @@ class LogChecker:
             raise
         self._check_last_state()
 
+    def explain(self, error: CheckpointerError) -> tuple[FileState, int, str]:
+        """Return the state of a log whose check has raised one of `FINDINGS`, the offset, and the reason."""
+        if isinstance(error, CheckpointCorruptionError):
+            return "damaged", error.offset, error.reason
+        if isinstance(error, CheckpointKeyError):
+            problem = error.reason if error.has_keys else "no keys were given"
+            return "sealed", self.good_end, f"key {error.key_id!r}: {problem}"
+        assert isinstance(error, CheckpointFormatError)
+        # A record of unknown type is of a newer format, too.
+        return "newer" if self.records else "foreign", self.good_end, error.reason
+
+    def make_report(self, path: str, size: int, state: FileState, offset: int, reason: str) -> FileReport:
+        """Return the report on a log, with what was counted."""
+        return FileReport(
+            path=path,
+            state=state,
+            offset=offset,
+            reason=reason,
+            size=size,
+            records=self.records,
+            checkpoints=len(self.checkpoint_ids),
+        )
+
     def _check_checksums(self, start: int, size: int) -> None:
         """Check the records of a sealed log without opening them."""
         checked = self._log.frames
@@ -90,7 +118,7 @@ class LogChecker:
             reason = "its values name the same bytes twice"
             raise CheckpointCorruptionError(self._log.path, checkpoint.offset, reason) from error
         for value in table.values.values():
-            self._log.tables.read_bodies([value], checkpoint.offset)
+            self._log.packed.tables.read_bodies([value], checkpoint.offset)
 
     def is_followed_by_zeros(self, size: int) -> bool:
         """Return whether only zeros follow the good records; writers may extend a log with zeros."""
@@ -170,14 +198,8 @@ class LogChecker:
         value = table.values[name]
         if min(value.pieces[::2], default=0) < self._data_start:
             return False
-        self._log.tables.read_bodies([value], checkpoint.offset)
+        self._log.packed.tables.read_bodies([value], checkpoint.offset)
         return True
-
-
-def explain_missing_key(error: CheckpointKeyError) -> str:
-    """Return why what is sealed could not be checked."""
-    problem = error.reason if error.has_keys else "no keys were given"
-    return f"key {error.key_id!r}: {problem}"
 
 
 def _describes(entry: list[int], value: delta.Value | None) -> bool:

@@ -99,7 +99,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         config = RunnableConfig.of(config)
 
         def find(log: Log[Medium]) -> _Result:
-            stored = log.find(config.checkpoint_id)
+            stored = log.history.find(config.checkpoint_id)
             return default if stored is None else read(log, stored)
 
         return self._use(self.catalogue.shared_log(config.thread, config.checkpoint_ns), find, default)
@@ -203,7 +203,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         self._refresh_whole(log)
         while log.is_open and log.history.closed_by is not None:
             # A process that was about to release it has died, or is slower.
-            self._finish_release(log, log.history.read_closing_version())
+            self._finish_release(log, log.history.scan.read_closing_version())
             self._refresh_whole(log)
         while log.frames.must_be_sealed:
             self._rewrite_log(RunnableConfig(log.thread_id, checkpoint_ns=log.namespace), select_all)
@@ -238,7 +238,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
         config = RunnableConfig.of(config)
 
         def read(log: Log[Medium]) -> Checkpoint | None:
-            stored = log.find(config.checkpoint_id)
+            stored = log.history.find(config.checkpoint_id)
             if stored is None:
                 return None
             return stored.make_checkpoint(log.load_state(stored))
@@ -441,7 +441,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
 
         def read(log: Log[Medium]) -> FrozenDict | None:
             # In the log from which it was listed, it is still at the same offset.
-            present = stored if log.frames.fid == fid else log.find(stored.id)
+            present = stored if log.frames.fid == fid else log.history.find(stored.id)
             if present is None:
                 return None
             return log.load_state(present)
@@ -538,7 +538,7 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
             history = log.history
             writer = log.writer
             if early and id is not None and history.lacks(id):
-                waiting = history.load_early().find(id)
+                waiting = history.scan.load_early().find(id)
                 new = packed if waiting is None else _choose_new(packed, keep, waiting.writes)
                 if new:
                     writer.put_early(id, new)
@@ -967,8 +967,8 @@ def select_all(log: Log[Any]) -> Sequence[StoredCheckpoint]:
 def _select_if_unreachable(log: Log[Any]) -> Sequence[StoredCheckpoint] | None:
     """Return all checkpoints of a history that has records which no reader can reach; otherwise None."""
     checkpoints = log.history.load_index().checkpoints
-    early = log.history.load_early().select_recent(checkpoints)
-    return checkpoints if has_unreachable_records(log, [*checkpoints, *early]) else None
+    reachable = [*checkpoints, *log.history.select_early()]
+    return checkpoints if has_unreachable_records(log, reachable) else None
 
 
 def _choose_new(packed: Mapping[str, bytes], keep: Collection[str], recorded: Mapping[str, int]) -> Mapping[str, bytes]:
@@ -985,7 +985,7 @@ def _require(log: Log[Any], id: str | None) -> StoredCheckpoint:
     Raises:
         CheckpointNotFoundError: there is none.
     """
-    stored = log.find(id)
+    stored = log.history.find(id)
     if stored is None:
         raise CheckpointNotFoundError(log.thread_id, f"checkpoint {id or 'at all'}")
     return stored

@@ -4,106 +4,331 @@ This is the one way to a state: of the latest checkpoint, of a past one, of all 
 first *packed*: the bytes of its values by key, each as the record has them that set it. States of
 one chain share the values that did not change, and a value that only grew has its bytes once for all
 of them. `StateDecoder` then unpacks values, again once for all states that share them.
+
+A *table* says where the bytes of each value lie in the log, instead of what they are. A writer needs
+the last one, to name pieces of it in the next keyframe. Prune, verify and repair need all of them. A
+reader of states needs the table of a keyframe only if it names bytes of earlier records.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from zlib import crc32
+
+from msgpack import ExtType, unpackb
 
 from graphkit.codec import MalformedDataError
-from graphkit.errors import CheckpointCorruptionError, CheckpointerError
+from graphkit.errors import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from graphkit.values import PLAIN, PRIVATE, REMOVED, SET, FrozenDict, FrozenList, freeze, kind_of
 from savers import _delta as delta
-from savers._compression import expand
-from savers._log.tables import explain_no_memory
+from savers._log import payloads
+from savers._log.frame import CHECKPOINT, KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from graphkit.abc import StateSerializer
     from graphkit.codec import Codec
-    from savers._log.chains import Chain, Chains
+    from savers._log.frame import Frame
+    from savers._log.frame_log import AnyFrameLog
+    from savers._log.history import Chain, Chains
     from savers._log.payloads import DecodedRecord
     from savers._log.stored_checkpoint import StoredCheckpoint
-    from savers._log.tables import TableReader
+
+
+_ODD_KEYS: Final = ExtType(0, b"\0")
+"""The mark in front of a mapping with keys that a msgpack map cannot hold, such as a str with a
+lone surrogate."""
+
+
+class TableReader:
+    """Reads tables of one log.
+
+    Attributes:
+        frames: the log.
+        unpack: decodes packed metadata.
+    """
+
+    def __init__(self, frames: AnyFrameLog, unpack: payloads.Unpack) -> None:
+        self.frames = frames
+        self.unpack = unpack
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether states are the bytes of a StateSerializer."""
+        return bool(self.frames.identity.is_opaque)
+
+    # The bytes of values
+
+    def read_bodies(self, values: Iterable[delta.Value], offset: int) -> list[bytes]:
+        """Return the bytes of some values of a packed state, without their headers.
+
+        Args:
+            values: the values.
+            offset: the offset of the checkpoint to which they belong, for errors.
+
+        Raises:
+            CheckpointCorruptionError: the bytes do not have the checksum of the value, or name
+                pieces that cannot be.
+            CheckpointStorageError: the machine has too little memory for the values.
+        """
+        path = self.frames.path
+        try:
+            return delta.read_bodies(values, self._read_ranges, self.frames.bytes.read_window)
+        except MemoryError as error:
+            raise explain_no_memory(path) from error
+        except delta.Mismatch:
+            raise CheckpointCorruptionError(path, offset, "the state's checksum is wrong") from None
+        except delta.MALFORMED as error:
+            raise CheckpointCorruptionError(path, offset, f"the state is malformed: {error}") from error
+
+    def read_pieces(self, value: delta.Value, pieces: list[int]) -> bytes:
+        """Return the bytes of some pieces of a value, unchecked.
+
+        Raises:
+            delta.Mismatch: they name bytes that cannot be.
+        """
+        return delta.read_pieces(value, pieces, self._read_ranges)
+
+    def _read_ranges(self, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        end = self.frames.end
+        if any(start < 0 or stop < start or stop > end for start, stop in ranges):
+            raise delta.Mismatch
+        return self.frames.records.read_ranges(ranges)
+
+    # Tables
+
+    def apply(self, table: delta.Interpreter[Any], record: payloads.DecodedRecord) -> None:
+        """Apply the ops of a record to the table of the record before it.
+
+        Raises:
+            CheckpointCorruptionError: the ops are malformed, or a value does not have its checksum.
+        """
+        try:
+            table.apply(record.ops, record.data, record.start)
+        except delta.Mismatch:
+            reason = "the state's checksum is wrong"
+            raise CheckpointCorruptionError(self.frames.path, record.checkpoint.offset, reason) from None
+        except delta.MALFORMED as error:
+            reason = f"the change is malformed: {error}"
+            raise CheckpointCorruptionError(self.frames.path, record.checkpoint.offset, reason) from error
+
+    def build(self, keyframe: payloads.DecodedRecord) -> delta.Table:
+        """Return the table at a keyframe: that which it lists, with its own ops applied.
+
+        Raises:
+            CheckpointCorruptionError: the table is malformed, or an earlier keyframe that it names
+                is damaged.
+        """
+        # This keyframe is the base of each value of which it lists pieces: all of them, or those that follow the pieces
+        # of an earlier base, which a reader then needs, too. `depth` counts these. It is taken before the ops, because
+        # an op may make a new value of the same pieces. A value of which it lists no piece keeps its base.
+        position = keyframe.checkpoint.offset
+        table = self.list_entries(keyframe, lambda entry, name, seen: self.decode_entry(entry, name, position, seen))
+        depths = {name: value.depth for name, value in table.values.items()}
+        self.apply(table, keyframe)
+        for name, value in table.values.items():
+            if value.base is None:
+                value.set_base(position, depths.get(name, 0))
+        return table
+
+    def list_entries(
+        self,
+        keyframe: payloads.DecodedRecord,
+        decode: Callable[[Any, str, dict[int, payloads.DecodedRecord]], delta.Value],
+    ) -> delta.Table:
+        """Return the table that a keyframe lists, before its own ops.
+
+        Args:
+            keyframe: the record.
+            decode: returns the value of an entry, given its name and the keyframes that were read
+                so far, by offset.
+
+        Raises:
+            CheckpointCorruptionError: as for `build`.
+        """
+        position = keyframe.checkpoint.offset
+        table = delta.Table(opaque=self.is_opaque)
+        seen: dict[int, payloads.DecodedRecord] = {position: keyframe}
+        try:
+            table.names = keyframe.names
+            for name, entry in zip(table.names, keyframe.entries, strict=True):
+                table.values[name] = decode(entry, name, seen)
+        except (*delta.MALFORMED, RecursionError) as error:
+            reason = f"the keyframe is malformed: {error}"
+            raise CheckpointCorruptionError(self.frames.path, position, reason) from error
+        return table
+
+    def decode_entry(
+        self, entry: Any, name: str, position: int, seen: dict[int, payloads.DecodedRecord]
+    ) -> delta.Value:
+        """Return the value that an entry of a keyframe's table describes.
+
+        Args:
+            entry: the entry; None if an op of the keyframe sets the key.
+            name: the key.
+            position: the offset of the keyframe.
+            seen: keyframes that were decoded already, by their offsets; earlier ones are added.
+        """
+        if entry is None:
+            return delta.Value(delta.OPAQUE, 0, 0, 0, [])
+        return delta.decode_entry(entry, position, lambda base: self._find_value_at(base, name, seen))
+
+    def _find_value_at(self, position: int, name: str, seen: dict[int, payloads.DecodedRecord]) -> delta.Value:
+        """Return a value as the keyframe at an offset left it."""
+        keyframe = seen.get(position)
+        if keyframe is None:
+            seen[position] = keyframe = self._read_keyframe(position)
+        table = delta.Table(opaque=self.is_opaque)
+        table.names = keyframe.names
+        entry = keyframe.entries[table.names.index(name)]
+        value = self.decode_entry(entry, name, position, seen)
+        depth = value.depth
+        table.values[name] = value
+        table.apply(keyframe.ops, keyframe.data, keyframe.start, only=name)
+        value = table.values[name]
+        if value.base is None:
+            value.set_base(position, depth)
+        return value
+
+    def _read_keyframe(self, position: int) -> payloads.DecodedRecord:
+        self.frames.bytes.expect_keyframes(position)
+        frame = self.frames.records.read(position, self.frames.end)
+        if frame.type != CHECKPOINT:
+            reason = "a keyframe names it, and it is no checkpoint"
+            raise CheckpointCorruptionError(self.frames.path, position, reason)
+        return payloads.decode_checkpoint(self.frames.path, frame, None, self.unpack)
+
+
+class TableReplay:
+    """The packed state at one checkpoint of a log after another: the cost of reading all is linear."""
+
+    def __init__(self, tables: TableReader, *, lost_offset: int | None = None, skips_metadata: bool = False) -> None:
+        """Begin before the first record.
+
+        Args:
+            tables: those of the log, which is open.
+            lost_offset: an offset inside the damaged region of the log. A value whose pieces are
+                lost is reported to have its bytes there. None: lost pieces are an error.
+            skips_metadata: check metadata without decoding them, so that no application type needs
+                to be registered.
+        """
+        self._path = tables.frames.path
+        self._records = tables.frames.records
+        self._tables = tables
+        self._lost_offset = lost_offset
+        self._unpack: Any = _check_metadata if skips_metadata else tables.unpack
+        self.checkpoint: StoredCheckpoint | None = None
+        """The checkpoint of the last CHECKPOINT record."""
+        self.table: delta.Table | None = None
+        """Its packed state. The next step changes it."""
+        self.keyframe_offset = 0
+        """Where the last keyframe is."""
+
+    def step(self, frame: Frame) -> payloads.DecodedRecord:
+        """Apply the next CHECKPOINT record, opened.
+
+        Raises:
+            CheckpointCorruptionError: the record does not follow from the one before it. The replay
+                can continue with the next keyframe.
+        """
+        path = self._path
+        base, table = self.checkpoint, self.table
+        self.checkpoint = None
+        self.table = None
+        is_keyframe = bool(frame.flags & KEY)
+        if not is_keyframe:
+            base_offset = frame.offset - frame.back
+            if base is None or table is None or base.offset != base_offset:
+                reason = "the record that it is relative to is lost"
+                raise CheckpointCorruptionError(path, frame.offset, reason)
+        decoded = payloads.decode_checkpoint(path, frame, base, self._unpack)
+        if is_keyframe:
+            self.keyframe_offset = frame.offset
+        decoded.checkpoint.keyframe_offset = self.keyframe_offset
+        if decoded.table is not None:
+            table = self._tables.list_entries(decoded, self._decode_entry)
+        assert table is not None
+        self._tables.apply(table, decoded)
+        self.checkpoint = decoded.checkpoint
+        self.table = table
+        return decoded
+
+    def _decode_entry(self, entry: Any, name: str, seen: dict[int, payloads.DecodedRecord]) -> delta.Value:
+        try:
+            return self._tables.decode_entry(entry, name, self.keyframe_offset, seen)
+        except (CheckpointCorruptionError, *delta.MALFORMED):
+            if self._lost_offset is None:
+                raise
+            kind, count, length, crc = entry[0] & ~delta.BLOCK, entry[1], entry[2], entry[3]
+            return delta.Value(kind, count, length, crc, [self._lost_offset, max(length, 1)])
+
+    def advance_to(self, target: StoredCheckpoint, frames: Iterator[Frame]) -> delta.Table:
+        """Apply records until a checkpoint is reached, and return its packed state.
+
+        Args:
+            target: the checkpoint.
+            frames: the records that follow the last one applied, not opened.
+
+        Raises:
+            CheckpointCorruptionError: the checkpoint cannot be reached.
+        """
+        while self.checkpoint is None or self.checkpoint.offset < target.offset:
+            frame = next(frames, None)
+            if frame is None or frame.offset > target.offset:
+                reason = "it cannot be rebuilt"
+                raise CheckpointCorruptionError(self._path, target.offset, reason)
+            if frame.type == CHECKPOINT:
+                try:
+                    self.step(self._records.open(frame))
+                except CheckpointCorruptionError:
+                    if self._lost_offset is None or frame.offset == target.offset:
+                        raise
+        assert self.table is not None
+        return self.table
+
+
+def _check_metadata(packed: bytes) -> FrozenDict:
+    """Check that packed metadata are a mapping; return an empty mapping in their place.
+
+    Raises:
+        TypeError: they are not a mapping.
+        ValueError: they are not msgpack.
+    """
+    metadata = unpackb(packed, strict_map_key=False, unicode_errors="surrogatepass")
+    is_mapping = isinstance(metadata, dict)
+    has_odd_keys = isinstance(metadata, list) and metadata[:1] == [_ODD_KEYS]
+    if not is_mapping and not has_odd_keys:
+        raise TypeError("metadata are not a mapping")
+    return FrozenDict()
+
+
+def explain_no_memory(path: str) -> CheckpointStorageError:
+    """Return the error for a state that does not fit into memory.
+
+    Forged compressed bytes may expand to 4 GiB; so may a state on a machine that is too small for it.
+    """
+    cause = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), path)
+    return CheckpointStorageError(path, "read a state of", cause)
+
 
 _MAX_KEPT: Final = 8 << 20
 """The most bytes of values that the states of one chain keep in memory."""
 
 
-class GrowingValue:
-    """A packed value whose bytes are the first ones of a longer value.
-
-    A list that grows at each step has its bytes once for all states of a chain: the values share one
-    `_GrowingBytes`, and each knows how many of them are its own. Only the longest of them may grow.
-    """
-
-    __slots__ = ("_bytes", "count", "crc", "kind", "length")
-
-    def __init__(self, kind: int, count: int, length: int, crc: int, all_bytes: _GrowingBytes) -> None:
-        self.kind = kind
-        self.count = count
-        self.length = length
-        """The bytes without the header."""
-        self.crc = crc
-        """The checksum of these bytes."""
-        self._bytes = all_bytes
-
-    def grow(self, count: int, added: bytes, crc: int) -> GrowingValue:
-        """Return the value with bytes added at the end. No other value may have grown from this one."""
-        self._bytes.add(added)
-        return GrowingValue(self.kind, count, self.length + len(added), crc, self._bytes)
-
-    def join_behind(self, header: bytes) -> bytes:
-        """Return the bytes of the value behind a header."""
-        joined = self._bytes.join()
-        if not header and self.length == len(joined):
-            return joined
-        return b"".join((header, memoryview(joined)[: self.length]))
-
-
-class _GrowingBytes:
-    """Bytes to which others are added, joined when they are first wanted."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, first: bytes) -> None:
-        self._parts = [first]
-
-    def add(self, part: bytes) -> None:
-        self._parts.append(part)
-
-    def join(self) -> bytes:
-        if len(self._parts) > 1:
-            self._parts = [b"".join(self._parts)]
-        return self._parts[0]
-
-
-PackedState = dict[str, "bytes | GrowingValue"]
-"""The values of a state by key: packed, with their headers."""
-
-
-def read_body(value: bytes | GrowingValue) -> tuple[int, int, bytes]:
-    """Return the kind, the count and the bytes of a packed value, without its header.
-
-    Raises:
-        IndexError, struct.error: its header is malformed.
-    """
-    if isinstance(value, GrowingValue):
-        return value.kind, value.count, value.join_behind(b"")
-    kind, count, skip = delta.find_header(value, opaque=False)
-    return kind, count, value[skip:]
-
-
 class PackedHistory:
-    """The packed states of one log."""
+    """The packed states of one log.
 
-    def __init__(self, chains: Chains, tables: TableReader) -> None:
+    Attributes:
+        tables: reads where the bytes of their values lie.
+    """
+
+    def __init__(self, chains: Chains, frames: AnyFrameLog, unpack: payloads.Unpack) -> None:
         self._chains = chains
-        self._tables = tables
+        self.tables = TableReader(frames, unpack)
 
-    def read(self, stored: StoredCheckpoint) -> PackedState:
+    def read(self, stored: StoredCheckpoint) -> delta.PackedState:
         """Return the packed state of a checkpoint; the caller must not change it.
 
         The cost is that of the records from its keyframe on, once for all states of a chain if they
@@ -113,7 +338,7 @@ class PackedHistory:
             CheckpointCorruptionError: its bytes are damaged.
             CheckpointStorageError: the machine has too little memory for the state.
         """
-        path = self._tables.frames.path
+        path = self.tables.frames.path
         # The chain keeps its replay, so that the next state of the same chain costs only the records between
         # the two. An exception may leave a state half made: then the next caller begins again.
         chain = self._chains.read(stored.keyframe_offset, stored.end)
@@ -122,74 +347,13 @@ class PackedHistory:
             raise CheckpointCorruptionError(path, stored.offset, "its keyframe does not lead to it")
         try:
             if chain.replay is None or not chain.replay.reaches(number):
-                chain.replay = Replay(self._tables, chain)
+                chain.replay = Replay(self.tables, chain)
             return chain.replay.advance_to(number)
         except BaseException as error:
             chain.replay = None
             if isinstance(error, MemoryError):
                 raise explain_no_memory(path) from error
             raise
-
-
-class PackedTable(delta.Interpreter["bytes | GrowingValue"]):
-    """The packed state of one checkpoint as the bytes of its values."""
-
-    __slots__ = ("size",)
-
-    def __init__(self, *, opaque: bool) -> None:
-        super().__init__(opaque=opaque)
-        self.size = 0
-        """About how many bytes of memory the values have taken in addition to those of the records."""
-
-    def _set(self, data: bytes, begin: int, end: int, position: int) -> bytes | GrowingValue:  # noqa: ARG002 - for tables of pieces
-        if self.opaque:
-            return _start_growing(delta.OPAQUE, 0, data[begin:end])
-        return data[begin:end]
-
-    def _append(self, old: bytes | GrowingValue, count: int, added: bytes, position: int) -> GrowingValue:  # noqa: ARG002
-        growing = _as_growing(old)
-        return growing.grow(growing.count + count, added, crc32(added, growing.crc))
-
-    def _replace(
-        self,
-        op: int,
-        old: bytes | GrowingValue,
-        arguments: Sequence[int],
-        added: bytes,
-        position: int,  # noqa: ARG002
-    ) -> GrowingValue:
-        count, prefix, gone, crc = arguments
-        if op == delta.SPLICE and not gone:
-            growing = _as_growing(old)
-            if growing.length == prefix:
-                if crc32(added, growing.crc) != crc:
-                    raise delta.Mismatch
-                return growing.grow(count, added, crc)
-        kind, _, body = read_body(old)
-        rest = body[prefix + gone :]
-        parts = (body[:prefix], added, rest) if op == delta.SPLICE else (body[:prefix], rest, added)
-        return self._check(kind, count, crc, b"".join(parts))
-
-    def _expand(self, arguments: Sequence[int], packed: bytes, position: int) -> GrowingValue:  # noqa: ARG002
-        kind, count, size, crc, method = arguments
-        delta.check_size(size)
-        return self._check(kind, count, crc, expand(method, packed, size))
-
-    def _check(self, kind: int, count: int, crc: int, body: bytes) -> GrowingValue:
-        if crc32(body) != crc:
-            raise delta.Mismatch
-        self.size += len(body)
-        return GrowingValue(kind, count, len(body), crc, _GrowingBytes(body))
-
-
-def _start_growing(kind: int, count: int, body: bytes) -> GrowingValue:
-    return GrowingValue(kind, count, len(body), crc32(body), _GrowingBytes(body))
-
-
-def _as_growing(value: bytes | GrowingValue) -> GrowingValue:
-    if isinstance(value, GrowingValue):
-        return value
-    return _start_growing(*read_body(value))
 
 
 class Replay:
@@ -200,9 +364,9 @@ class Replay:
         self._chain = chain
         self._number = -1
         """The number of the record that was applied last."""
-        self._table = PackedTable(opaque=tables.is_opaque)
+        self._table = delta.PackedTable(opaque=tables.is_opaque)
         """The state there."""
-        self._states: list[PackedState] | None = []
+        self._states: list[delta.PackedState] | None = []
         """All states until then; None once they would take too much memory."""
 
     @property
@@ -214,7 +378,7 @@ class Replay:
         """Return whether the state at a record can be had without beginning again."""
         return self._states is not None or number >= self._number
 
-    def advance_to(self, number: int) -> PackedState:
+    def advance_to(self, number: int) -> delta.PackedState:
         """Return the state at a record.
 
         Raises:
@@ -239,16 +403,11 @@ class Replay:
             table.values = dict.fromkeys(table.names, b"")
             self._step(keyframe)
             return
-        # The bytes of long values are read once, here. A change in the chain adds to them in memory. A short value gets
-        # the form that a SET gives it, which takes less memory; an opaque one has no header to be put before it.
+        # The bytes of long values are read once, here. A change in the chain adds to them in memory.
         named = self._tables.build(keyframe)
         bodies = self._tables.read_bodies(named.values.values(), keyframe.checkpoint.offset)
         for (name, value), body in zip(named.values.items(), bodies, strict=True):
-            if value.kind != delta.OPAQUE and value.length <= delta.INLINE_LENGTH:
-                table.values[name] = delta.pack_header(value.kind, value.count) + body
-            else:
-                table.values[name] = GrowingValue(value.kind, value.count, value.length, value.crc, _GrowingBytes(body))
-                table.size += value.length
+            table.set_body(name, value, body)
         table.names = named.names
         self._note_step()
 
@@ -269,7 +428,7 @@ class Replay:
 class _DecodedValue(NamedTuple):
     """A value of the state that was decoded last."""
 
-    packed: bytes | GrowingValue
+    packed: bytes | delta.GrowingValue
     body: bytes
     """The bytes of a list; of another value, nothing."""
     decoded: Any
@@ -285,7 +444,7 @@ class StateDecoder:
     def __init__(self, path: str, codec: Codec, serializer: StateSerializer | None) -> None:
         self._path = path
         self._codec = codec
-        self._serializer = serializer
+        self.serializer = serializer
         self._known: dict[str, _DecodedValue] = {}
         self._names: list[str] = []
         """The keys of the state that was decoded last."""
@@ -294,6 +453,10 @@ class StateDecoder:
         self.size = 0
         """About how many bytes of memory its lists take."""
 
+    def make_empty(self) -> StateDecoder:
+        """Return a decoder for a caller that reads the states one after another."""
+        return StateDecoder(self._path, self._codec, self.serializer)
+
     def forget(self) -> None:
         """Drop the values that are kept."""
         self._known = {}
@@ -301,7 +464,7 @@ class StateDecoder:
         self.last = None
         self.size = 0
 
-    def decode(self, packed: PackedState, offset: int) -> FrozenDict:
+    def decode(self, packed: delta.PackedState, offset: int) -> FrozenDict:
         """Return a state.
 
         Args:
@@ -323,11 +486,11 @@ class StateDecoder:
             raise CheckpointCorruptionError(self._path, offset, reason) from error
         return self.last
 
-    def _decode(self, packed: PackedState) -> FrozenDict:
-        if self._serializer is not None:
+    def _decode(self, packed: delta.PackedState) -> FrozenDict:
+        if self.serializer is not None:
             (value,) = packed.values()
-            _, _, body = read_body(value)
-            return FrozenDict(freeze(dict(self._serializer.loads(body))))
+            _, _, body = delta.read_body(value)
+            return FrozenDict(freeze(dict(self.serializer.loads(body))))
         state = FrozenDict()
         known: dict[str, _DecodedValue] = {}
         size = 0
@@ -346,13 +509,13 @@ class StateDecoder:
         self.size = size
         return state
 
-    def _decode_value(self, name: str, value: bytes | GrowingValue, known: _DecodedValue | None) -> _DecodedValue:
+    def _decode_value(self, name: str, value: bytes | delta.GrowingValue, known: _DecodedValue | None) -> _DecodedValue:
         unpack = self._codec.unpack
-        if not isinstance(value, GrowingValue):
+        if not isinstance(value, delta.GrowingValue):
             decoded = unpack(value, name)
             if type(decoded) is not FrozenList:
                 return _DecodedValue(value, b"", decoded)
-            _, _, body = read_body(value)
+            _, _, body = delta.read_body(value)
             return _DecodedValue(value, body, decoded)
         if value.kind == delta.BIN and value.count == value.length:
             # Nothing is copied: LangGraph's states consist of bytes.
@@ -394,7 +557,7 @@ class StateDecoder:
         grown.base = None  # It enters a state, and must not keep the list before it alive.
         return grown
 
-    def decode_next(self, packed: PackedState, offset: int) -> dict[str, int] | None:
+    def decode_next(self, packed: delta.PackedState, offset: int) -> dict[str, int] | None:
         """Decode the state that follows the last one; return what changed, as in `Changes.ops`.
 
         None if that is not known. The state is `last`. Raises the same errors as `decode`.
@@ -403,7 +566,7 @@ class StateDecoder:
         names = self._names
         is_first = self.last is None
         self.decode(packed, offset)
-        if self._serializer is not None:
+        if self.serializer is not None:
             return None
         if is_first:
             return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,10 @@ from savers import _delta as delta
 from savers._log import payloads
 from savers._log.frame import CHECKPOINT, DATA, HEADER_SIZE, KEY, MARK, SEALED, WRITE, Frame
 from savers._log.log_bytes import MemoryLogBytes
+from savers._log.packed_history import TableReplay
 from savers._log.records import Records
 from savers._log.sealing import read_key_id
 from savers._log.stored_checkpoint import StoredCheckpoint
-from savers._log.tables import TableReplay
 
 if TYPE_CHECKING:
     from savers._cipher import KeyRing
@@ -42,7 +42,7 @@ def replay_states(
     for stored in reversed(checkpoints):
         in_order.append(stored.offset < next_offset)
         next_offset = min(next_offset, stored.offset)
-    replay = TableReplay(log.tables, lost_offset=lost_offset)
+    replay = TableReplay(log.packed.tables, lost_offset=lost_offset)
     records = log.frames.records
     frames = records.search(HEADER_SIZE, log.frames.end)
     for stored in checkpoints:
@@ -50,7 +50,7 @@ def replay_states(
             yield stored, replay.advance_to(stored, frames)
         else:
             own_frames = records.search(stored.keyframe_offset, stored.end)
-            yield stored, TableReplay(log.tables, lost_offset=lost_offset).advance_to(stored, own_frames)
+            yield stored, TableReplay(log.packed.tables, lost_offset=lost_offset).advance_to(stored, own_frames)
 
 
 class Rewriter:
@@ -74,7 +74,7 @@ class Rewriter:
 
         def pack(name: str) -> bytes:
             value = values[name]
-            (body,) = source.tables.read_bodies([value], stored.offset)
+            (body,) = source.packed.tables.read_bodies([value], stored.offset)
             return delta.pack_header(value.kind, value.count) + body
 
         try:
@@ -101,7 +101,7 @@ class Rewriter:
         target.writer.append(new, draft, list(values), pack)
         self._check_written(stored, changed, values)
         if stored.writes:
-            target.writer.put_writes(new, source.history.read_packed_writes(stored))
+            target.writer.put_writes(new, source.history.chains.read_writes(stored))
         if stored.tags:
             target.writer.put_tags(new, stored.tags, ())
         self._remember(changed, values)
@@ -131,7 +131,7 @@ class Rewriter:
 
         The pieces show what both have in common, so that no byte of it is read.
         """
-        read_pieces = self._source.tables.read_pieces
+        read_pieces = self._source.packed.tables.read_pieces
         if before is None or before.kind != value.kind:
             return pack()
         window = delta.find_moved_window(before.pieces, before.length, value)
@@ -187,15 +187,39 @@ class Rewriter:
                 self._written[name] = values[name].copy()
 
 
+def write_all(
+    source: AnyLog,
+    target: AnyLog,
+    checkpoints: Sequence[StoredCheckpoint],
+    early: Iterable[StoredCheckpoint],
+    *,
+    lost_offset: int | None = None,
+) -> Iterator[None]:
+    """Write checkpoints of one log to another, then early writes; yield after each checkpoint.
+
+    Args:
+        source: the log, open.
+        target: the other one.
+        checkpoints: the checkpoints, in the order of the history.
+        early: what waits for its checkpoint.
+        lost_offset: an offset inside the damaged region, if there is one; see TableReplay.
+
+    Raises:
+        CheckpointCorruptionError: a checkpoint cannot be read.
+    """
+    rewriter = Rewriter(source, target)
+    for stored, table in replay_states(source, checkpoints, lost_offset):
+        rewriter.write(stored, table)
+        yield
+    for waiting in early:
+        target.writer.put_early(waiting.id, source.history.chains.read_writes(waiting))
+
+
 def copy_to_memory(log: AnyLog, checkpoints: Sequence[StoredCheckpoint]) -> bytes:
     """Return the bytes of a log with some of the checkpoints of another one, and its recent early writes."""
     medium = MemoryLogBytes(log.path)
-    new = log.make_copy(medium)
-    rewriter = Rewriter(log, new)
-    for stored, table in replay_states(log, checkpoints, None):
-        rewriter.write(stored, table)
-    for waiting in log.history.load_early().select_recent(log.history.load_index().checkpoints):
-        new.writer.put_early(waiting.id, log.history.read_packed_writes(waiting))
+    for _ in write_all(log, log.make_copy(medium), checkpoints, log.history.select_early()):
+        pass
     return bytes(medium.data)
 
 
@@ -234,7 +258,7 @@ def _names_all(log: AnyLog, frame: Frame, data_starts: Sequence[int]) -> bool:
     """
     if frame.type != CHECKPOINT or not frame.flags & KEY:
         return False
-    record = payloads.decode_checkpoint(log.path, frame, None, log.unpack)
+    record = payloads.decode_checkpoint(log.path, frame, None, log.codec.unpack)
     starts: set[int] = set()
     for entry in record.entries:
         if entry is None or delta.names_base(entry):

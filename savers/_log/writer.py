@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     from graphkit.codec import Codec
     from graphkit.values import Changes
     from savers._compression import Compression
-    from savers._log.chains import Chains
     from savers._log.frame_log import AnyFrameLog
     from savers._log.history import History
-    from savers._log.tables import TableReader
+    from savers._log.packed_history import TableReader
 
 USUAL_DEPTH: Final = 16
 """After so many changes, a keyframe follows that costs little. A reader decodes no more of them, and
@@ -80,18 +79,14 @@ class LogWriter:
 
     def __init__(
         self,
-        thread_id: str,
         frames: AnyFrameLog,
         history: History,
-        chains: Chains,
         tables: TableReader,
         codec: Codec,
         serializer: StateSerializer | None,
     ) -> None:
-        self._thread_id = thread_id
         self._frames = frames
         self._history = history
-        self._chains = chains
         self._tables = tables
         self._codec = codec
         self._serializer = serializer
@@ -118,11 +113,11 @@ class LogWriter:
         history = self._history
         if target is not None:
             if history.find(target) is None:
-                raise CheckpointNotFoundError(self._thread_id, f"checkpoint {target}")
+                raise CheckpointNotFoundError(self._frames.identity.owner[0], f"checkpoint {target}")
             history.load_index()
         state = checkpoint.state
         metadata = checkpoint.metadata
-        base = history.last
+        base = history.scan.last
         step = None
         if base is not None and checkpoint.metadata_base is base.metadata:
             # The engine says that only the number of the step differs.
@@ -147,7 +142,7 @@ class LogWriter:
                 draft = self._draft_by_comparison(state)
             self.append(stored, draft, [*state], lambda name: pack(state[name], name), target, step)
         else:
-            packed = self._dump(state)
+            packed = _dump(self._serializer, state)
             self.append(stored, self._draft_opaque(packed), [_OPAQUE_KEY], lambda _: packed, target, step)
         self.state = state
 
@@ -203,9 +198,8 @@ class LogWriter:
             OSError: the medium refused. Nothing was changed.
         """
         _check_fields(stored)
-        history = self._history
         # Before the first byte is written: early writes that cannot be read must not leave half a checkpoint.
-        history.load_early()
+        self._history.scan.load_early()
         frames = self._frames
         if not self._append_change(stored, draft, order, target, step):
             start = frames.end
@@ -223,7 +217,8 @@ class LogWriter:
         self, stored: StoredCheckpoint, draft: delta.Draft, order: list[str], target: str | None, step: int | None
     ) -> bool:
         """Append a checkpoint as what changed; return False if a keyframe is needed, or better."""
-        base = self._history.last
+        scan = self._history.scan
+        base = scan.last
         if base is None or self._needs_keyframe(base):
             return False
         names = self._list_names()
@@ -236,7 +231,7 @@ class LogWriter:
             return False
         # All distances are from the beginning of the record, which is where the log ends now.
         start = frames.end
-        early = self._history.load_early().measure(stored.id, start)
+        early = scan.early.measure(stored.id, start)
         if early is not None:
             flags |= EARLY
         if target is not None:
@@ -262,19 +257,19 @@ class LogWriter:
         Raising KEYFRAME_SHARE or SMALL_LOG costs bytes, lowering them costs readers time; ADR 43 has
         the figures.
         """
-        history = self._history
+        scan = self._history.scan
         end = self._frames.end
-        distance = end - history.keyframe_end
-        length = history.keyframe_end - base.keyframe_offset
-        if history.depth >= USUAL_DEPTH:
+        distance = end - scan.keyframe_end
+        length = scan.keyframe_end - base.keyframe_offset
+        if scan.depth >= USUAL_DEPTH:
             if end <= SMALL_LOG:
                 return True
-            if history.has_whole_keyframe and distance >= KEYFRAME_SHARE * length:
+            if scan.has_whole_keyframe and distance >= KEYFRAME_SHARE * length:
                 return True
-        cost = distance + history.depth * RECORD_COST
+        cost = distance + scan.depth * RECORD_COST
         if cost > MIN_KEYFRAME_DISTANCE and cost > length:
             return True
-        return distance > _MAX_DISTANCE or history.depth >= _MAX_DEPTH
+        return distance > _MAX_DISTANCE or scan.depth >= _MAX_DEPTH
 
     def _list_names(self) -> list[str]:
         """Return the keys of the last state, in their order."""
@@ -321,7 +316,7 @@ class LogWriter:
         """Return the payload of a keyframe, its ops and data, and its flags."""
         ops, data, flags = self._encode(draft, order)
         flags |= KEY
-        early = self._history.load_early().measure(stored.id, self._frames.end)
+        early = self._history.scan.early.measure(stored.id, self._frames.end)
         if early is not None:
             flags |= EARLY
         if any(entry is not None and delta.has_block(entry) for entry in listed[1::2]):
@@ -423,10 +418,10 @@ class LogWriter:
         table = self._table
         if table is not None:
             return table
-        last = self._history.last
+        last = self._history.scan.last
         if last is None:
             return delta.Table(opaque=self._tables.is_opaque)
-        chain = self._chains.read(last.keyframe_offset, last.end)
+        chain = self._history.chains.read(last.keyframe_offset, last.end)
         table = self._tables.build(chain.records[0])
         for record in chain.records[1:]:
             self._tables.apply(table, record)
@@ -495,17 +490,8 @@ class LogWriter:
                 draft[name] = delta.DELETE
         return draft
 
-    def _dump(self, state: FrozenDict) -> bytes:
-        """Return a state as the bytes of the StateSerializer."""
-        assert self._serializer is not None
-        packed: object = self._serializer.dumps(state)
-        if not isinstance(packed, bytes):
-            reason = "state_serializer.dumps must return bytes"
-            raise CheckpointSerializationError("", type(packed).__name__, reason)
-        return packed
-
     def _draft_opaque(self, packed: bytes) -> delta.Draft:
-        if self._history.last is None:
+        if self._history.scan.last is None:
             return {_OPAQUE_KEY: packed}
         change = self._compare(_OPAQUE_KEY, packed)
         if change is None:
@@ -518,7 +504,7 @@ class LogWriter:
         if len(packed) <= delta.INLINE_LENGTH < old.length:
             # Reading the old value costs more than a short new one.
             return packed
-        last = self._history.last
+        last = self._history.scan.last
         assert last is not None
         (old_body,) = self._tables.read_bodies([old], last.offset)
         return delta.compare_values(old, old_body, packed, opaque=self._tables.is_opaque)
@@ -541,7 +527,7 @@ class LogWriter:
 
     def put_early(self, id: str, values: Mapping[str, bytes]) -> None:
         """Record pending writes, packed by the codec, of a checkpoint that is still to come."""
-        early = self._history.load_early()
+        early = self._history.scan.load_early()
         payload = self._pack_writes(id, values)
         offset = self._frames.append(WRITE, payload, EARLY)
         early.add(id, values, offset)
@@ -569,7 +555,7 @@ class LogWriter:
 
     def _flags_about(self, stored: StoredCheckpoint) -> int:
         """Return the flags of a record about a checkpoint: SCATTERED unless it is the last one."""
-        last = self._history.last
+        last = self._history.scan.last
         if last is not None and last.id == stored.id:
             return 0
         return SCATTERED
@@ -588,6 +574,15 @@ def _continues(old: Any, new: Any) -> bool:
     if new.__class__ is not FrozenList or old.__class__ is not FrozenList or old.kind == PRIVATE:
         return False
     return len(old) <= len(new) and all(map(is_, old, new))
+
+
+def _dump(serializer: StateSerializer, state: FrozenDict) -> bytes:
+    """Return a state as the bytes of the StateSerializer."""
+    packed: object = serializer.dumps(state)
+    if not isinstance(packed, bytes):
+        reason = "state_serializer.dumps must return bytes"
+        raise CheckpointSerializationError("", type(packed).__name__, reason)
+    return packed
 
 
 def _check_key(name: Any) -> str:

@@ -14,10 +14,9 @@ from graphkit.codec import Codec
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.saver_kit import resolve_thread_id
 from savers._compression import Compression, parse_compression
-from savers._log.catalogue import LogCatalogue
+from savers._log.catalogue import LogCatalogue, LogKey
 from savers._log.frame_log import read_owner
 from savers._log.log_saver import LogSaver
-from savers._log.open_logs import LogKey
 from savers._objects.bucket import Bucket
 from savers._objects.segments import SegmentBytes, list_logs, name_segment
 

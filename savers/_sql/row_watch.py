@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from graphkit.abc import Change
 from graphkit.saver_kit import is_namespace_inside
-from savers._log.change_reader import ChangeReader
-from savers._log.log_watch import DAMAGE, Bookmark, FoundLog, LogSource, Place
+from savers._log.log_watch import DAMAGE, Bookmark, ChangeReader, FoundLog, LogSource, Place
 from savers._sql.encoded_text import decode_id, decode_row, encode_text
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ class RowSource(LogSource):
         for version in (0, *reversed(self._store.list_versions(mark.owner[0]))):
             log = self._store.new_log(*mark.owner, version)
             with suppress(*DAMAGE):
-                if log.refresh() and log.find(mark.last) is not None:
+                if log.refresh() and log.history.find(mark.last) is not None:
                     if not version:
                         return None
                     return self._find(self.identify(log))

@@ -23,13 +23,12 @@ from savers._compression import Compression, parse_compression
 from savers._log.frame import MARK
 from savers._log.listing import make_info
 from savers._log.log_saver import LogSaver, select_all
-from savers._log.rewriter import Rewriter, replay_states
-from savers._mutex import hold_if_free
+from savers._log.rewriter import write_all
 from savers._sql.database import DatabaseDamagedError, PositionTakenError
 from savers._sql.encoded_text import decode_row, encode_text
 from savers._sql.row_log_bytes import RowLogBytes, describe_history
 from savers._sql.row_store import REWRITTEN, HistoryRow, RowLog, RowStore, read_history_row
-from savers._waiting import InUseError, WouldWaitError, refuse_waiting
+from savers._threads import InUseError, WouldWaitError, hold_if_free, refuse_waiting
 
 if TYPE_CHECKING:
     from graphkit.abc import Progress, RotationReport, VerifyReport
@@ -177,7 +176,7 @@ class SqlSaver(LogSaver[RowLogBytes]):
                 if kept is None:
                     return 0
                 self._lock_token(transaction, thread_id)
-                early = log.history.load_early().select_recent(log.history.load_index().checkpoints)
+                early = log.history.select_early()
                 # Both are there until the end: what is kept is read from the old one while the new one grows, in the
                 # same transaction. Until then the new one has a version that no reader asks for.
                 new = self._store.new_log(thread_id, namespace, REWRITTEN)
@@ -513,13 +512,9 @@ def _rewrite(
     """Insert checkpoints of one history as another one."""
     inserter = target.frames.bytes.inserter
     inserter.transaction = transaction
-    rewriter = Rewriter(source, target)
-    for stored, table in replay_states(source, checkpoints, None):
-        rewriter.write(stored, table)
+    for _ in write_all(source, target, checkpoints, early):
         if sum(len(row.frame) for row in inserter.pending) >= _PART_SIZE:
             target.commit()
-    for waiting in early:
-        target.writer.put_early(waiting.id, source.history.read_packed_writes(waiting))
     target.commit()
 
 

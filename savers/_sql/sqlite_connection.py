@@ -31,7 +31,7 @@ from savers._sql.database import (
     make_table_error,
 )
 from savers._sql.run_locks import Backoff
-from savers._waiting import check_may_wait
+from savers._threads import check_may_wait
 
 OLDEST_VERSION: Final = (3, 40)
 """Of SQLite. Older ones lack fixes of the write-ahead log."""

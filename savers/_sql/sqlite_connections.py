@@ -10,12 +10,11 @@ from types import TracebackType
 from typing import Any, Final
 
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
-from savers._mutex import is_mine
 from savers._options import Fsync
 from savers._sql.database import SQLITE, Parameters, TableNames
 from savers._sql.schema import is_current, migrate, select_version
 from savers._sql.sqlite_connection import SqliteConnection, is_no_such_table, make_busy_error
-from savers._waiting import InUseError, check_may_wait
+from savers._threads import InUseError, check_may_wait, is_mine
 
 _MOST_IDLE: Final = 4
 """The most connections for reading that stay open while they are not used."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers._options import Fsync
-from savers._periodic_flush import PeriodicFlush
 from savers._sql.database import SQLITE, Database, Parameters, Row, TableNames, Transaction
 from savers._sql.schema import is_current, select_version
 from savers._sql.sqlite_changes import SqliteChanges, count_rewrites
@@ -21,7 +20,7 @@ from savers._sql.sqlite_connection import (
 from savers._sql.sqlite_connections import SqliteConnections, sync_file
 from savers._sql.sqlite_integrity import SqliteIntegrity
 from savers._sql.sqlite_run_locks import SqliteRunLocks
-from savers._waiting import InUseError, check_may_wait
+from savers._threads import InUseError, PeriodicFlush, check_may_wait
 
 
 class SqliteDatabase(Database):

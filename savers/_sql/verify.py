@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from graphkit.abc import FileReport, FileState, ThreadReport, VerifyReport
 from graphkit.errors import (
     CheckpointCorruptionError,
-    CheckpointFormatError,
-    CheckpointKeyError,
     CheckpointSerializationError,
 )
 from graphkit.saver_kit import derive_status
 from savers._log.frame import CHECKPOINT, KEY, META, Frame, IncompleteLog
-from savers._log.log_checker import LogChecker, explain_missing_key
+from savers._log.log_checker import FINDINGS, LogChecker
 from savers._log.stored_checkpoint import outline_writes
 from savers._sql.database import ForeignDatabaseError
 from savers._sql.encoded_text import encode_id
@@ -144,28 +142,11 @@ def _check(store: RowStore, history: HistoryRow) -> FileReport | None:
         examined.frames.end = size
         checker.check_rows(columns)
         state = "ok"
-    except CheckpointCorruptionError as error:
-        offset = error.offset
-        reason = error.reason
     except IncompleteLog:
         reason = "the beginning of its first record is missing"
-    except CheckpointKeyError as error:
-        state = "sealed"
-        offset = checker.good_end
-        reason = explain_missing_key(error)
-    except CheckpointFormatError as error:
-        state = "newer" if checker.records else "foreign"
-        offset = checker.good_end
-        reason = error.reason
-    return FileReport(
-        path=_name(history),
-        state=state,
-        offset=offset,
-        reason=reason,
-        size=size,
-        records=checker.records,
-        checkpoints=len(checker.checkpoint_ids),
-    )
+    except FINDINGS as error:
+        state, offset, reason = checker.explain(error)
+    return checker.make_report(_name(history), size, state, offset, reason)
 
 
 def _name(history: HistoryRow) -> str:

@@ -14,19 +14,21 @@ from graphkit.saver_kit import run_in_thread, set_public_module
 if TYPE_CHECKING:
     from savers.langgraph._entries.examine import EntriesReport as EntriesReport
     from savers.langgraph.cache import FileSystemCache as FileSystemCache
+    from savers.langgraph.checkpoint_savers import (
+        FileSystemCheckpointSaver as FileSystemCheckpointSaver,
+        PostgresCheckpointSaver as PostgresCheckpointSaver,
+        SqliteCheckpointSaver as SqliteCheckpointSaver,
+    )
     from savers.langgraph.exporting import (
         ExportReport as ExportReport,
         export_langgraph_sqlite as export_langgraph_sqlite,
     )
-    from savers.langgraph.file_saver import FileSystemCheckpointSaver as FileSystemCheckpointSaver
     from savers.langgraph.importing import (
         ImportReport as ImportReport,
         import_langgraph_postgres as import_langgraph_postgres,
         import_langgraph_sqlite as import_langgraph_sqlite,
     )
-    from savers.langgraph.postgres_saver import PostgresCheckpointSaver as PostgresCheckpointSaver
     from savers.langgraph.saver import CheckpointSaver as CheckpointSaver
-    from savers.langgraph.sqlite_saver import SqliteCheckpointSaver as SqliteCheckpointSaver
     from savers.langgraph.store import FileSystemStore as FileSystemStore
 
 __all__ = [
@@ -50,11 +52,11 @@ _MODULES: Final = {
     "EntriesReport": "_entries.examine",
     "ExportReport": "exporting",
     "FileSystemCache": "cache",
-    "FileSystemCheckpointSaver": "file_saver",
+    "FileSystemCheckpointSaver": "checkpoint_savers",
     "FileSystemStore": "store",
     "ImportReport": "importing",
-    "PostgresCheckpointSaver": "postgres_saver",
-    "SqliteCheckpointSaver": "sqlite_saver",
+    "PostgresCheckpointSaver": "checkpoint_savers",
+    "SqliteCheckpointSaver": "checkpoint_savers",
     "export_langgraph_sqlite": "exporting",
     "import_langgraph_postgres": "importing",
     "import_langgraph_sqlite": "importing",
@@ -82,7 +84,7 @@ async def checkpointer() -> AsyncIterator[FileSystemCheckpointSaver]:
         import langgraph.checkpoint.base  # noqa: F401 - checks that the package is installed
     except ImportError as error:
         raise MissingDependencyError("langgraph", "langgraph") from error
-    from savers.langgraph.file_saver import open_from_environment
+    from savers.langgraph.checkpoint_savers import open_from_environment
 
     async with await run_in_thread(open_from_environment, os.environ) as saver:
         yield saver

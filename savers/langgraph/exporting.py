@@ -29,8 +29,8 @@ from graphkit.errors import (
 from graphkit.saver_kit import LANGGRAPH, MADE_BY
 from savers._cipher import Cipher
 from savers._filesystem.layout import MARKER
+from savers.langgraph.checkpoint_savers import FileSystemCheckpointSaver
 from savers.langgraph.encoding import Write
-from savers.langgraph.file_saver import FileSystemCheckpointSaver
 from savers.langgraph.histories import EARLY
 from savers.langgraph.metadata import make_langgraph_config
 from savers.langgraph.saver import CheckpointSaver

@@ -21,8 +21,8 @@ from graphkit.abc import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.saver_kit import LANGGRAPH, MADE_BY
 from graphkit.values import FrozenDict
+from savers._delta import PackedState
 from savers._log.catalogue import Head
-from savers._log.packed_history import PackedState
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import Successor, TaskWrites
 from savers.langgraph.metadata import matches

@@ -16,7 +16,7 @@ from msgpack import unpackb
 from graphkit.codec import Codec
 from graphkit.errors import CheckpointCorruptionError
 from savers import _delta as delta
-from savers._log.packed_history import GrowingValue
+from savers._delta import GrowingValue
 from savers._log.stored_checkpoint import StoredCheckpoint
 from savers.langgraph.encoding import CHANNEL, REST, SEEN, VALUE, Write, sort_writes
 from savers.langgraph.histories import FoundCheckpoint

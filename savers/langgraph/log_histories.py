@@ -41,7 +41,7 @@ class LogHistories(Histories):
         return self.saver.call_without_waiting(target, call, appends=appends)
 
     def read(self, config: RunnableConfig, take: Take[Result]) -> Result | None:
-        return self.saver.read_log(config, lambda log: _take(log, log.find(config.checkpoint_id), take), None)
+        return self.saver.read_log(config, lambda log: _take(log, log.history.find(config.checkpoint_id), take), None)
 
     def list_heads(self, metadata: Mapping[str, Any], *, with_newest: bool = False) -> Iterable[Head]:
         heads = self.saver.catalogue.list_heads(metadata, with_newest=with_newest)
@@ -71,7 +71,7 @@ class LogHistories(Histories):
             if _see(log) == seen:
                 return _take(log, stored, take)
             # What was appended since may replace it, or add writes to it.
-            return _take(log, log.find(stored.id), take)
+            return _take(log, log.history.find(stored.id), take)
 
         return self.saver.read_log(history, read, None)
 
@@ -94,7 +94,7 @@ def _take(log: AnyLog, stored: StoredCheckpoint | None, take: Take[Result]) -> R
         return None
     writes = {}
     if stored.writes:
-        writes = log.history.read_packed_writes(stored)
+        writes = log.history.chains.read_writes(stored)
     return take(FoundCheckpoint(stored, log.packed.read(stored), writes, is_packed=True, path=log.path))
 
 
@@ -104,10 +104,10 @@ class _GrowingLog:
 
     def __init__(self, log: AnyLog) -> None:
         self._log = log
-        self.find = log.find
+        self.find = log.history.find
         self.load_state = log.load_state
         self.walk_back = log.history.walk_back
-        self.pack = log.pack
+        self.pack = log.codec.pack
 
     def put(self, new: StoredCheckpoint, successor: Successor, base: FrozenDict) -> None:
         log = self._log

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from time import time_ns
 from typing import Any, Final, get_args
 from weakref import WeakKeyDictionary
 
 from langchain_core.runnables import RunnableConfig as LangGraphConfig
 from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint as LangGraphCheckpoint,
     CheckpointMetadata,
@@ -20,14 +24,15 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from graphkit import RunnableConfig
+from graphkit import CheckpointInfo, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, SupportsClose
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
-from graphkit.saver_kit import LANGGRAPH, MADE_BY, check_complete, check_limit
+from graphkit.saver_kit import LANGGRAPH, MADE_BY, check_complete, check_limit, run_in_thread
 from graphkit.values import FrozenDict
 from savers._log.catalogue import Head
 from savers._log.log_saver import LogSaver
 from savers._log.stored_checkpoint import StoredCheckpoint
+from savers._threads import InUseError
 from savers.langgraph.contract_histories import ContractHistories
 from savers.langgraph.encoding import (
     Encoder,
@@ -49,14 +54,21 @@ from savers.langgraph.metadata import (
     unpack_metadata,
 )
 from savers.langgraph.opening import ContextMethods, SetupMethod
-from savers.langgraph.pruning import DELTA_CHANNELS, PruningMethods, start_sweeper
 from savers.langgraph.serializer import Deserializer, OnBlockedType, make_serializer
 from savers.langgraph.steps import derive_next_node, derive_node
+from savers.langgraph.sweeping import start_sweeper, sweep
+from savers.langgraph.thread_calls import ThreadCalls
 
 _EMPTY: Final = FrozenDict()
+_DELTA_CHANNELS: Final = "counters_since_delta_snapshot"
+"""The metadata key that names the channels whose values depend on the writes of ancestors."""
+_DELETE: Final = frozenset({"delete", "delete_all"})
+"""LangGraph's word for the strategy that removes everything, and that of its Agent Server."""
+_TASK_SEPARATOR: Final = ":"
+"""What separates a node and the id of its task in the namespace of a subgraph call."""
 
 
-class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
+class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
     """Stores LangGraph's threads in a saver of graphkit.
 
     One object serves synchronous and asynchronous graphs, and any number of threads. It needs no
@@ -119,7 +131,8 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         self._on_blocked_type: OnBlockedType = on_blocked_type
         self.store = saver
         self._histories = LogHistories(saver) if isinstance(saver, LogSaver) else ContractHistories(saver)
-        self._calls = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadCalls] = WeakKeyDictionary()
+        """Of each event loop, which only one OS thread runs."""
         self._ttl = ttl
         self._sweeper = None if ttl is None else start_sweeper(self._histories, ttl)
 
@@ -386,7 +399,7 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
         delta_channels: set[str] = set()
 
         def take(found: FoundCheckpoint) -> Ancestor:
-            delta_channels.update(found.stored.metadata.get(DELTA_CHANNELS, ()))
+            delta_channels.update(found.stored.metadata.get(_DELTA_CHANNELS, ()))
             return decoder.take_ancestor(found, delta_channels)
 
         latest = self._read(history, take)
@@ -400,6 +413,194 @@ class CheckpointSaver(ContextMethods, SetupMethod, PruningMethods):
             needed.add(ancestor.stored.id)
             missing.difference_update(ancestor.values)
         return needed
+
+    # Removing and copying
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Remove a thread with its namespaces and writes; an unknown thread is not an error."""
+        self.store.delete(str(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove the checkpoints that these runs made, in every thread.
+
+        Reads all metadata of the store, except on a database, which has an index. The other
+        checkpoints keep their values. A DeltaChannel of LangGraph that needs the writes of a removed
+        ancestor loses them, as with every saver.
+
+        Raises:
+            TypeError: `run_ids` is one id. Nothing was changed.
+        """
+        _check_ids("run_ids", run_ids)
+        runs = set(run_ids)
+        if not runs:
+            return
+        threads: dict[str, None] = {}  # a set that keeps its order
+        metadata = {}
+        if len(runs) == 1:
+            # An index finds the histories of one run.
+            metadata["run_id"] = run_ids[0]
+        for head in self._histories.list_heads(metadata):
+            history = RunnableConfig(head.thread_id, checkpoint_ns=head.namespace)
+            threads[history.thread] = None
+            infos = self._list_history(history)
+            removable = [info.id for info in infos if info.metadata.get("run_id") in runs]
+            self._histories.remove(history, removable)
+        for thread in threads:
+            if not self._histories.list_namespaces(thread):
+                self.store.delete(thread)
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread with its ids, parents and writes to an empty thread.
+
+        An unknown source is not an error; the target stays empty.
+
+        Raises:
+            CheckpointConflictError: the target is not empty. Nothing was changed.
+        """
+        source = str(source_thread_id)
+        if self.store.namespaces(source):
+            self.store.copy(source, str(target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove all checkpoints of threads except the latest of each namespace, or all (`delete`).
+
+        The namespace of a subgraph call goes with the checkpoint of the root graph from which the
+        call started; that of a subgraph with a memory of its own (`checkpointer=True`) stays. If the
+        latest checkpoint needs ancestors for a DeltaChannel, these stay, back to the one that stores
+        its value.
+
+        Raises:
+            TypeError: `thread_ids` is one id. Nothing was changed.
+            ValueError: the strategy is unknown. Nothing was changed.
+        """
+        _check_ids("thread_ids", thread_ids)
+        if strategy not in {"keep_latest", *_DELETE}:
+            raise ValueError(f"strategy must be 'keep_latest' or 'delete', not {strategy!r}")
+        for thread in map(str, thread_ids):
+            if strategy in _DELETE:
+                self.delete_thread(thread)
+            else:
+                self._keep_latest(thread)
+
+    def sweep_ttl(self) -> int:
+        """Delete the threads whose `ttl` is over now, instead of waiting for the background thread.
+
+        Returns:
+            How many; 0 without a `ttl`.
+
+        Raises:
+            CheckpointerError: a thread could not be read or deleted. All others are done, and the
+                error names those that failed.
+        """
+        if self._ttl is None:
+            return 0
+        return sweep(self._histories, datetime.now(UTC) - self._ttl, threading.Event())
+
+    async def asweep_ttl(self) -> int:
+        """As `sweep_ttl`, in a worker thread."""
+        return await run_in_thread(self.sweep_ttl)
+
+    def _keep_latest(self, thread: str) -> None:
+        root = RunnableConfig(thread)
+        removable = self._list_removable(root)
+        removed_roots = frozenset(removable)
+        for namespace in self._histories.list_namespaces(thread):
+            if not namespace:
+                continue
+            history = RunnableConfig(thread, checkpoint_ns=namespace)
+            infos = self._list_history(history)
+            is_call = _TASK_SEPARATOR in namespace
+            if is_call and _get_root_id(infos) in removed_roots:
+                self._histories.remove(history, [info.id for info in infos])
+            else:
+                self._histories.remove(history, self._list_removable(history))
+        # Last: after a crash, the next prune finds the calls of the checkpoints that still exist.
+        self._histories.remove(root, removable)
+
+    def _list_removable(self, history: RunnableConfig) -> Sequence[str]:
+        """Return the ids of a history that are not needed for its latest checkpoint."""
+        # Listed before the latest is determined: what a run puts meanwhile is in neither.
+        ids = [info.id for info in self._list_history(history)]
+        needed = self._find_needed(history)
+        return [id_ for id_ in ids if id_ not in needed]
+
+    def _list_history(self, history: RunnableConfig) -> Sequence[CheckpointInfo]:
+        """Return the infos of LangGraph's checkpoints of a history, newest first."""
+        return [info for info in self.store.history(history) if info.metadata.get(MADE_BY) == LANGGRAPH]
+
+    # Async: each runs its sync method in a worker thread, unless that takes only some microseconds
+
+    async def aput(
+        self,
+        config: LangGraphConfig,
+        checkpoint: LangGraphCheckpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> LangGraphConfig:
+        """As `put`."""
+        return await self._run(config, partial(self.put, config, checkpoint, metadata, new_versions), appends=True)
+
+    async def aput_writes(
+        self, config: LangGraphConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `put_writes`."""
+        await self._run(config, partial(self.put_writes, config, writes, task_id, task_path), appends=True)
+
+    async def aget_tuple(self, config: LangGraphConfig) -> CheckpointTuple | None:
+        """As `get_tuple`."""
+        return await self._run(config, partial(self.get_tuple, config), appends=False)
+
+    async def _run(self, config: LangGraphConfig, call: Callable[[], Result], *, appends: bool) -> Result:
+        """Call a method of one checkpoint, in a worker thread unless it takes no time."""
+        target = parse_config(config, get_checkpoint_id(config))
+        call_now = partial(self._histories.call_without_waiting, target, call, appends=appends)
+        try:
+            returned = call_now()
+        except InUseError:
+            returned = await self._find_calls().call_when_free(call_now)
+        if returned is None:
+            return await self._find_calls().run(call)
+        (result,) = returned
+        return result
+
+    def _find_calls(self) -> ThreadCalls:
+        """Return the calls of the event loop in which the caller runs."""
+        return self._calls.setdefault(asyncio.get_running_loop(), ThreadCalls())
+
+    async def alist(
+        self,
+        config: LangGraphConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: LangGraphConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`."""
+        tuples = self.list(config, filter=filter, before=before, limit=limit)
+        while (checkpoint_tuple := await run_in_thread(next, tuples, None)) is not None:
+            yield checkpoint_tuple
+
+    async def aget_delta_channel_history(
+        self, *, config: LangGraphConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """As `get_delta_channel_history`."""
+        return await run_in_thread(self.get_delta_channel_history, config=config, channels=channels)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`."""
+        await run_in_thread(self.delete_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `delete_for_runs`."""
+        await run_in_thread(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `copy_thread`."""
+        await run_in_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `prune`."""
+        await run_in_thread(self.prune, thread_ids, strategy=strategy)
 
 
 def check_options(
@@ -455,3 +656,17 @@ def _parse_created_us(checkpoint: Mapping[str, Any]) -> int:
     except (KeyError, TypeError, ValueError, OverflowError, OSError):
         # OverflowError and OSError: a year that the platform cannot convert to UTC.
         return time_ns() // 1000
+
+
+def _check_ids(name: str, ids: object) -> None:
+    """Raise a TypeError for one id, whose characters would otherwise be taken as ids."""
+    if isinstance(ids, (str, bytes)):
+        raise TypeError(f"{name} must be a list of ids, not one id; pass [{ids!r}]")
+
+
+def _get_root_id(infos: Sequence[CheckpointInfo]) -> str | None:
+    """Return the checkpoint of the root graph from which a subgraph was called last."""
+    if not infos:
+        return None
+    parents = infos[0].metadata.get("parents")
+    return parents.get("") if isinstance(parents, dict) else None

@@ -25,8 +25,8 @@ from graphkit import BaseCheckpointSaver
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError, MissingDependencyError
 from savers._cipher import Cipher
 from savers.langgraph.checked_serializer import CheckedSerializer
+from savers.langgraph.checkpoint_savers import FileSystemCheckpointSaver
 from savers.langgraph.encoding import Write
-from savers.langgraph.file_saver import FileSystemCheckpointSaver
 from savers.langgraph.metadata import get_checkpoint_id, make_langgraph_config
 from savers.langgraph.saver import CheckpointSaver
 

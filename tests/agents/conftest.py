@@ -1,5 +1,6 @@
-"""What tests of agent files share."""
+"""Fixtures of the tests of agents."""
 
+import asyncio
 from textwrap import dedent
 
 import pytest
@@ -16,3 +17,15 @@ def write(tmp_path, monkeypatch):
         return path
 
     return write
+
+
+@pytest.fixture(params=["run", "arun"])
+def run(request):
+    """Runs an agent, in both ways."""
+
+    def run(agent, *arguments):
+        if request.param == "run":
+            return agent.run(*arguments)
+        return asyncio.run(agent.arun(*arguments))
+
+    return run

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from graphkit import RunnableConfig
-from graphkit._engine.update_codec import unpack
 from savers import FileSystemSaver
-from tests.agents.scripted import call, calling, transcript
+from tests.support.agents import call, calling, messages_in, transcript
 
 ROOT = Path(__file__).resolve().parents[2]
 THREAD = RunnableConfig("t")
@@ -44,7 +43,7 @@ from graphkit import GraphResume, InterruptionMetadata
 from graphkit.agents import AgentBuilder, tool
 from savers import FileSystemSaver
 from tests.agents.killing import REPLIES
-from tests.agents.scripted import AsyncScript, Script
+from tests.support.agents import AsyncScript, Script
 
 how, base_url = sys.argv[1:]
 if base_url:
@@ -182,12 +181,9 @@ def recorded(directory):
     saver = FileSystemSaver(directory / "runs")
     messages = {}
     for checkpoint in saver.list(THREAD):
-        for message in checkpoint.state.get("messages", ()):
+        writes = saver.get_writes(THREAD.replace(checkpoint_id=checkpoint.id))
+        for message in messages_in([checkpoint.state.get("messages", ()), writes]):
             messages[message.get("id") or message["content"]] = message
-        for key, value in saver.get_writes(THREAD.replace(checkpoint_id=checkpoint.id)).items():
-            if key.startswith("task:"):
-                for message in unpack(value["update"])["messages"]:
-                    messages[message["id"]] = message
     replies = sum(message["role"] == "assistant" for message in messages.values())
     calls = {f"tool {message['tool_call_id']}" for message in messages.values() if message["role"] == "tool"}
     return {f"model {number}" for number in range(replies)} | calls

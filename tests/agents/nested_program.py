@@ -16,7 +16,7 @@ from pathlib import Path
 from graphkit import RunnableConfig
 from graphkit.agents import AgentBuilder
 from savers import FileSystemSaver
-from tests.agents.scripted import AsyncScript, Script, call, calling
+from tests.support.agents import AsyncScript, Script, call, calling
 
 THREAD = "t"
 REPLIES = [

@@ -9,7 +9,7 @@ import pytest
 from graphkit import GraphRunnerError
 from graphkit.agents import AgentBuilder, Tool, steps
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
-from tests.agents.scripted import Script, call, calling, contents
+from tests.support.agents import Script, call, calling, contents
 
 SERVER = Path(__file__).with_name("plain_mcp_server.py")
 
@@ -40,15 +40,10 @@ def test_the_tools_of_an_mcp_server_count_as_asynchronous(tmp_path):
         agent.run("go")
 
 
-def test_a_server_that_cannot_be_used_is_an_error_of_the_build():
-    builder = AgentBuilder().with_chat(Script("x")).with_mcp_servers({"broken": {"colour": "red"}})
-    with pytest.raises(AgentConfigurationError, match="broken"):
-        builder.build()
-
-
-def test_servers_that_are_no_mapping_are_an_error():
-    with pytest.raises(AgentConfigurationError, match="must be a mapping of names to settings, not list"):
-        AgentBuilder().with_mcp_servers(["files"])
+@pytest.mark.parametrize("servers", [{"broken": {"colour": "red"}}, ["files"]])
+def test_wrong_servers_are_an_error_that_names_the_key(servers):
+    with pytest.raises(AgentConfigurationError, match=r"^mcp_servers(\.broken\.colour)?: "):
+        AgentBuilder().with_mcp_servers(servers)
 
 
 class Closable(Script):

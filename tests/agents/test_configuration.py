@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import RetryPolicy
 from graphkit.agents import AgentBuilder, AgentBuilderDirector, AgentConfig, CheckpointerConfig, tool
-from graphkit.agents.references import resolve_reference
+from graphkit.agents.plain_data import resolve_reference
 from graphkit.errors import AgentConfigurationError, CheckpointerConfigurationError
 from savers import MemorySaver
 from tests.agents import application
@@ -106,14 +106,6 @@ def test_a_tool_keeps_its_description():
     assert "description" not in AgentConfig(tools=[tool(application.find_order)]).to_dict()["tools"][0]
 
 
-def test_what_a_builder_collects_is_plain_data_too():
-    builder = AgentBuilder(application.OrderState, name="shop").with_step("take", application.take_order)
-    config = builder.with_checkpointer(CheckpointerConfig())._make_config()
-    plain = json.loads(json.dumps(config.to_dict()))
-    assert plain["steps"] == [{"type": "function", "name": "take", "function": f"{HERE}:take_order"}]
-    assert plain["checkpointer"]["type"] == "memory"
-
-
 def test_a_configuration_of_objects_is_built():
     step = {"type": "function", "name": "take", "function": application.take_order}
     agent = AgentBuilderDirector(AgentConfig(state_type=application.OrderState, steps=[step])).build()
@@ -166,21 +158,15 @@ def test_what_has_no_plain_form_is_an_error_that_names_the_key(change, key):
     ("change", "message"),
     [
         ({"nmae": "x"}, "nmae: is unknown"),
-        ({"name": ""}, "name: "),
-        ({"name": 3}, "name: must be a valid string"),
         ({"steps": {}}, "steps: must be a valid list"),
         ({"steps": [3]}, r"steps\[0\]: must be a mapping"),
         ({"steps": [{}]}, r"steps\[0\].type: is missing"),
-        ({"steps": [{"type": ["llm"]}]}, r"steps\[0\].type: must be a valid string"),
-        ({"steps": [{"type": "llm"}]}, r"steps\[0\].model: is missing"),
         ({"steps": [{"type": "llm", "model": "m"}]}, r"steps\[0\].model: must be provider:model"),
-        ({"steps": [{"type": "llm", "model": 3}]}, r"steps\[0\].model: must be provider:model or a mapping, not int"),
         ({"steps": [{"type": "llm", "model": {"provider": "openai"}}]}, r"steps\[0\].model.model: is missing"),
         ({"steps": [{"type": "llm", "model": "o:m", "prompt": ""}]}, r"steps\[0\].prompt: is unknown"),
         ({"steps": [{"type": "llm", "model": "o:m", "max_parallel_tools": 0}]}, r"steps\[0\].max_parallel_tools: "),
         ({"steps": [{"type": "function"}]}, r"steps\[0\].function: is missing"),
         ({"steps": [{"type": "function", "function": "f"}]}, r"steps\[0\].function: must be module:name"),
-        ({"steps": [{"type": "function", "function": "os.system"}]}, r"steps\[0\].function: must be module:name"),
         ({"steps": [{"type": "function", 1: "x"}]}, r"steps\[0\]: keys must be text, not 1"),
         ({"steps": [{"type": "agent"}]}, r"steps\[0\]: needs either agent or file"),
         ({"steps": [{"type": "agent", "agent": {"x": 1}}]}, r"steps\[0\].agent.x: is unknown"),
@@ -188,15 +174,9 @@ def test_what_has_no_plain_form_is_an_error_that_names_the_key(change, key):
             {"steps": [{"type": "agent", "agent": {"checkpointer": {}}, "checkpointer": {}}]},
             r"steps\[0\]: has two checkpointers",
         ),
-        ({"checkpointer": {"type": "redis"}}, "checkpointer.type: Unsupported checkpointer type: 'redis'"),
-        ({"checkpointer": {"db_file": "x"}}, "checkpointer.db_file: is unknown"),
         ({"tools": ["f"]}, r"tools\[0\]: must be module:name"),
-        ({"tools": [{"function": "m:f", "timeout": 0}]}, r"tools\[0\].timeout: must be greater than 0"),
         ({"tools": [{"function": "m:f", "on_error": "x"}]}, r"tools\[0\].on_error: must be 'model' or 'raise'"),
-        ({"mcp_servers": {"a": {}}}, "mcp_servers.a: needs either command or url"),
-        ({"mcp_servers": {"a": {"url": "http://x", "args": ["y"]}}}, "mcp_servers.a: args does not go with url"),
         ({"thread_id": "random"}, "thread_id: must be 'uuid' or 'timestamp'"),
-        ({"thread_id": {"strategy": "x"}}, "thread_id.strategy: must be 'uuid'"),
         ({"thread_id": {"strategy": "uuid", "user_id": "b"}}, "thread_id: the thread id strategy 'uuid' has no option"),
         ({"state_type": 3}, "state_type: must be module:name, not int"),
     ],

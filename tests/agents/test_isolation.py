@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from graphkit import GraphResume
 from graphkit.agents import AgentBuilder, tool
 from savers import FileSystemSaver, MemorySaver, SqliteSaver
-from tests.agents.scripted import call, calling, transcript
+from tests.support.agents import call, calling, transcript
 from tests.support.sweeps import examples
 
 THREADS = ["ada", "bob-456", "charlie-789"]

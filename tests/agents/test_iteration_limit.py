@@ -5,13 +5,12 @@ import asyncio
 import pytest
 
 from graphkit import MaxIterationsError
-from graphkit.agents import AgentBuilder, AgentConfig, AgentFactory, load_agent
+from graphkit.agents import AgentBuilder, AgentConfig, load_agent
 from graphkit.errors import AgentConfigurationError
 from savers import FileSystemSaver, MemorySaver
 from tests.agents import application
-from tests.agents.scripted import call, calling
+from tests.support.agents import APP, call, calling
 
-APP = "tests.agents.application"
 THREAD = "customer"
 
 
@@ -33,8 +32,8 @@ def look(number: int) -> str:
     return f"result {number}"
 
 
-def make_builder(model, builder=AgentBuilder):
-    return builder().with_chat(model, name="chat").with_tools(look)
+def make_builder(model):
+    return AgentBuilder().with_chat(model, name="chat").with_tools(look)
 
 
 def roles(agent):
@@ -54,16 +53,11 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("builder", [AgentBuilder, AgentFactory])
-def test_a_run_stops_at_the_limit_and_keeps_what_it_has_done(way, builder):
+def test_a_run_stops_at_the_limit_and_keeps_what_it_has_done(way):
     model = Greedy()
-    saver = MemorySaver()
-    agent = make_builder(model, builder).with_max_iterations(3).with_checkpointer(saver).build()
-    with pytest.raises(
-        MaxIterationsError, match=r"has reached its max_iterations, 3, and would go on with 'chat_tools'"
-    ) as caught:
+    agent = make_builder(model).with_max_iterations(3).with_checkpointer(MemorySaver()).build()
+    with pytest.raises(MaxIterationsError, match="its max_iterations, 3,") as caught:
         WAYS[way](agent, "look around")
-    assert "resume it with a higher limit, or send new input" in str(caught.value)
     assert caught.value.thread_id == THREAD
     assert model.requests == 2
     assert roles(agent) == ["user", "assistant", "tool", "assistant"]
@@ -126,13 +120,12 @@ def test_an_agent_in_a_step_counts_its_own_nodes_to_the_limit_of_the_outer_one()
     assert model.requests == 3
 
 
-@pytest.mark.parametrize("limit", [0, -1, True, 2.0, "3", None])
+@pytest.mark.parametrize("limit", [0, True, "3"])
 def test_a_wrong_limit_is_refused(limit):
-    with pytest.raises(ValueError, match="max_iterations must be a whole number of at least 1"):
+    with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
         AgentBuilder().with_max_iterations(limit)
-    if limit is not None:
-        with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
-            AgentConfig(steps=[{"type": "llm", "model": application.echo}], max_iterations=limit)
+    with pytest.raises(AgentConfigurationError, match=r"^max_iterations: must be "):
+        AgentConfig(steps=[{"type": "llm", "model": application.echo}], max_iterations=limit)
 
 
 def test_a_file_sets_the_limit(write):

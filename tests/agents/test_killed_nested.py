@@ -8,11 +8,10 @@ from collections import Counter
 import pytest
 
 from graphkit import RunnableConfig
-from graphkit._engine.update_codec import unpack
 from savers import FileSystemSaver
 from tests.agents.killing import ROOT, Program, logged
 from tests.agents.nested_program import CALLS, THREAD
-from tests.agents.scripted import transcript
+from tests.support.agents import messages_in, transcript
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
 
@@ -60,13 +59,11 @@ def recorded(directory):
 def recorded_in(saver, config, name):
     found = set()
     for checkpoint in saver.list(config):
-        messages = list(checkpoint.state.get("messages", ()))
+        messages = checkpoint.state.get("messages", ())
         replies = sum(message["role"] == "assistant" for message in messages)
         found |= {f"{name} {number}" for number in range(replies)}
-        for key, value in saver.get_writes(config.replace(checkpoint_id=checkpoint.id)).items():
-            if key.startswith("task:"):
-                messages += unpack(value["update"])["messages"]
-        found |= {message["tool_call_id"] for message in messages if message["role"] == "tool"}
+        writes = saver.get_writes(config.replace(checkpoint_id=checkpoint.id))
+        found |= {message["tool_call_id"] for message in messages_in([messages, writes]) if message["role"] == "tool"}
     return found
 
 

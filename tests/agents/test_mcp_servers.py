@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 import weakref
 from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,7 +21,7 @@ from graphkit.agents import AgentBuilder, McpServers, ToolError
 from graphkit.agents.mcp_settings import McpServerSettings
 from graphkit.errors import AgentConfigurationError, McpServerError, McpToolError, MissingDependencyError
 from savers import FileSystemSaver
-from tests.agents.scripted import AsyncScript, call, calling, contents
+from tests.support.agents import AsyncScript, call, calling, contents, everything_about
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 PLAIN_SERVER = str(Path(__file__).with_name("plain_mcp_server.py"))
@@ -94,17 +93,6 @@ def nothing_is_left_open():
     """A connection or a process that nothing closed warns when it is collected, and warnings are errors."""
     yield
     gc.collect()
-
-
-def everything_about(error):
-    """What a traceback shows of an error and all that led to it, shown or not."""
-    found, waiting = [], [error]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and one not in found:
-            found.append(one)
-            waiting += [one.__cause__, one.__context__]
-    return "".join("".join(traceback.format_exception(one)) + repr(one) + str(vars(one)) for one in found)
 
 
 async def tools_of(servers):
@@ -612,26 +600,18 @@ GOOD = {"command": "server"}
 @pytest.mark.parametrize(
     ("servers", "message"),
     [
-        ([], "mcp_servers must be a mapping"),
-        ({3: GOOD}, "the name of an MCP server must be a text"),
-        ({"s": None}, "'s': the configuration must be a mapping, not NoneType"),
-        ({"s": {}}, "'s': needs either command or url"),
-        ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "'s': needs either command or url"),
-        (
-            {"s": {**GOOD, "arg": []}},
-            "'s': arg: is unknown",
-        ),
+        ([], "mcp_servers: must be"),
+        ({3: GOOD}, "mcp_servers[3]: must be"),
+        ({"": GOOD}, "mcp_servers.: String should"),
+        ({"s": None}, "mcp_servers.s: must be a mapping"),
+        ({"s": {}}, "mcp_servers.s: needs either command or url"),
+        ({"s": {**GOOD, "url": "http://localhost/mcp"}}, "mcp_servers.s: needs either command or url"),
+        ({"s": {**GOOD, "arg": []}}, "mcp_servers.s.arg: is unknown"),
         ({"s": {"url": "http://h/", "env": {}}}, "env does not go with url"),
-        ({"s": {"command": 3}}, "command: must be a valid string"),
         ({"s": {"command": "a\0b"}}, "command: contains a null character"),
-        ({"s": {**GOOD, "args": "x"}}, "args: must be a valid list"),
         ({"s": {**GOOD, "args": [1]}}, "args[0]: must be a valid string"),
-        ({"s": {**GOOD, "env": []}}, "env: must be a valid dictionary"),
         ({"s": {**GOOD, "env": {"A=B": SECRET}}}, "env: 'A=B' is not the name of an environment variable"),
-        ({"s": {**GOOD, "env": {"A": 3}}}, "env.A: must be a valid string"),
         ({"s": {**GOOD, "env": {"A": f"{SECRET}\0"}}}, "env.A: contains a null character"),
-        ({"s": {**GOOD, "requires_approval": "add"}}, "requires_approval: must be a valid list"),
-        ({"s": {**GOOD, "timeout": "1"}}, "timeout: must be a valid number"),
         ({"s": {**GOOD, "timeout": -1}}, "timeout: must be greater than 0"),
         ({"s": {"url": "localhost"}}, "url: must be an address"),
         ({"s": {"url": "http://[::1"}}, "url: must be an address"),

@@ -11,18 +11,9 @@ from pydantic import SecretStr
 
 from graphkit import RetryPolicy
 from graphkit.agents import Model, make_model
-from graphkit.agents.messages import (
-    as_reply,
-    assistant_message,
-    check_message,
-    message_id,
-    tool_calls_of,
-    tool_message,
-    with_id,
-)
+from graphkit.agents.messages import as_reply, tool_calls_of
 from graphkit.agents.model_settings import ModelSettings
-from graphkit.agents.secret import hide_secrets
-from graphkit.agents.settings import RetrySettings
+from graphkit.agents.settings import RetrySettings, hide_secrets
 from graphkit.errors import AgentConfigurationError, MissingDependencyError
 from tests.support.fresh_process import fresh_process
 
@@ -103,26 +94,19 @@ def test_the_defaults_of_the_settings():
     [
         ({}, "provider: is missing"),
         ({"provider": "openai"}, "model: is missing"),
-        ({"provider": 3, "model": "m"}, "provider: must be a valid string"),
         ({"provider": "opanai", "model": "m"}, "unknown provider 'opanai'; the known providers are: openai"),
         ({**OPENAI, "modle": "m"}, "modle: is unknown"),
         ({**OPENAI, 3: "m"}, "keys must be text, not 3"),
         ({**OPENAI, "base_url": "localhost"}, "base_url: must be an address"),
         ({**OPENAI, "base_url": "http://[::1"}, "base_url: must be an address"),
-        ({**OPENAI, "base_url": 3}, "base_url: must be a valid string"),
         ({**OPENAI, "base_url": "http://me:topsecret@localhost/v1"}, "base_url: must not contain a user"),
         ({**OPENAI, "api_key": 3}, "api_key: must be a valid string"),
         ({**OPENAI, "api_key": ""}, "api_key: it is empty"),
         ({**OPENAI, "api_key_env": "sk-topsecret"}, "api_key_env: must be the name of an environment variable"),
-        ({**OPENAI, "api_key_env": 3}, "api_key_env: must be a valid string"),
-        ({**OPENAI, "timeout": "10"}, "timeout: must be a valid number"),
-        ({**OPENAI, "timeout": 0}, "timeout: must be greater than 0"),
         ({**OPENAI, "timeout": float("nan")}, "timeout: must be a finite number"),
         ({**OPENAI, "retry": 3}, "retry: must be a mapping or a RetryPolicy, not int"),
         ({**OPENAI, "retry": {"attempts": 3}}, "retry.attempts: is unknown"),
         ({**OPENAI, "retry": {"max_attempts": 0}}, "retry.max_attempts: must be greater than or equal to 1"),
-        ({**OPENAI, "retry": {"max_attempts": "3"}}, "retry.max_attempts: must be a valid integer"),
-        ({**OPENAI, "extra_body": []}, "extra_body: must be a valid dictionary"),
         ("gpt-4o", "'gpt-4o' does not name a model: write 'provider:model', for example 'openai:gpt-4o'"),
         ("", "write 'provider:model'"),
         ("openai:", "model: "),
@@ -196,7 +180,7 @@ def test_a_function_is_a_model(function, is_async):
         messages.append(model.request(QUESTION))
     for message in messages:
         assert message == {"role": "assistant", "content": "1 messages", "id": message["id"]}
-        assert message_id(message)
+        assert message["id"]
 
 
 @pytest.mark.parametrize("function", [reply_later, plain_but_later])
@@ -253,29 +237,12 @@ def test_the_error_of_a_function_passes_through():
 # ---------------------------------------------------------------------------------------------- messages
 
 
-def test_messages_have_roles_contents_and_ids_of_their_own():
-    messages = [assistant_message("a"), tool_message("call_1", "t")]
-    assert [(message["role"], message["content"]) for message in messages] == [("assistant", "a"), ("tool", "t")]
-    assert messages[1]["tool_call_id"] == "call_1"
-    assert len({message_id(message) for message in messages}) == 2
-    assert message_id(QUESTION[0]) is None
-
-
-@pytest.mark.parametrize("given", [{"role": "user"}, {"role": "user", "id": ""}, {"role": "user", "id": None}])
-def test_a_message_without_an_id_gets_one(given):
-    before = dict(given)
-    identified = with_id(given)
-    assert message_id(identified)
-    assert given == before
-    assert with_id(identified) == identified
-
-
-def test_a_checked_message_is_a_copy_with_an_id():
-    given = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
-    checked = check_message(given)
-    assert checked == {**given, "id": checked["id"]}
-    assert "id" not in given
-    assert check_message(checked) == checked
+@pytest.mark.parametrize("given", [{}, {"id": ""}, {"id": None}])
+def test_a_message_without_an_id_gets_one_of_its_own(given):
+    model = make_model(lambda messages: {"content": "Hello", **given})
+    replies = [model.request(QUESTION) for _ in range(2)]
+    assert all(reply == {"role": "assistant", "content": "Hello", "id": reply["id"]} for reply in replies)
+    assert len({reply["id"] for reply in replies if reply["id"]}) == 2
 
 
 @pytest.mark.parametrize(
@@ -299,7 +266,7 @@ def test_the_arguments_of_a_call(arguments, expected, problem):
 
 
 def test_a_message_without_calls_has_none():
-    assert tool_calls_of(assistant_message("Hello")) == []
+    assert tool_calls_of(as_reply("Hello")) == []
 
 
 def test_the_page_lists_every_key():

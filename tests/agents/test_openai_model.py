@@ -17,6 +17,7 @@ from graphkit.errors import AgentConfigurationError, ModelError
 from savers import FileSystemSaver
 from tests.agents import chat_server
 from tests.agents.chat_server import Reply, calls, failure, text
+from tests.support.agents import everything_about
 
 KEY = "sk-0123456789-topsecret"
 QUESTION = [{"role": "user", "content": "Hello?", "id": "m1"}]
@@ -419,17 +420,6 @@ def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(connect, key):
 
 def echo_of_the_key(request):
     return failure(401, f"Incorrect API key provided: {KEY}", code=KEY)
-
-
-def everything_about(error):
-    """What a traceback shows of an error and all that led to it, shown or not."""
-    found, waiting = [], [error]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and one not in found:
-            found.append(one)
-            waiting += [one.__cause__, one.__context__]
-    return "".join("".join(traceback.format_exception(one)) + repr(one) + str(vars(one)) for one in found)
 
 
 @both

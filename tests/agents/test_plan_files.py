@@ -20,9 +20,9 @@ from graphkit.agents import (
 from graphkit.agents.yaml_loader import check_agent_file, load_agent_config
 from tests.agents import application, chat_server
 from tests.agents.chat_server import Reply, text
+from tests.support.agents import APP, STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
-APP = "tests.agents.application"
 PLAN = """\
 name: "helper"
 state_type: "DefaultState"          # or the name of a state class of the application, which is given to load_agent
@@ -181,9 +181,6 @@ class TypedState(TypedDict):
 class ModelState(BaseModel):
     city: str = ""
     messages: Annotated[list, MessagesState.SCHEMA["messages"]] = []
-
-
-STEPS = f"steps: [{{type: llm, model: '{APP}:echo'}}]\n"
 
 
 @pytest.mark.parametrize("state_type", [TravelState, TypedState, ModelState], ids=lambda one: one.__name__)

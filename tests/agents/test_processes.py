@@ -15,7 +15,7 @@ import json, sys
 from graphkit import GraphResume
 from graphkit.agents import AgentBuilder, tool
 from graphkit.registry import get_saver
-from tests.agents.scripted import call, calling
+from tests.support.agents import call, calling
 
 kind, location, thread, given = json.loads(sys.argv[1])
 sold = []

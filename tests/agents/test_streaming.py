@@ -8,7 +8,7 @@ import pytest
 from graphkit import GraphResume, NodeExecutionError, RunnableConfig, StreamingOutput, interrupt
 from graphkit.agents import AgentBuilder
 from savers import MemorySaver
-from tests.agents.scripted import AsyncScript, Script, call, calling, texts
+from tests.support.agents import AsyncScript, Script, call, calling, texts
 
 
 def add(a: int) -> int:

@@ -17,7 +17,7 @@ from graphkit import (
 from graphkit.agents import AgentBuilder, Tool, ToolError, tool
 from graphkit.operations import answer
 from savers import FileSystemSaver, MemorySaver
-from tests.agents.scripted import AsyncScript, Script, call, calling, contents, transcript
+from tests.support.agents import AsyncScript, Script, call, calling, contents, transcript
 
 
 class Till:
@@ -41,19 +41,6 @@ class Till:
 @pytest.fixture
 def till():
     return Till()
-
-
-@pytest.fixture(params=["sync", "async"])
-def run(request):
-    """Runs an agent, in both ways."""
-
-    def call_it(agent, *arguments):
-        if request.param == "sync":
-            return agent.run(*arguments)
-        return asyncio.run(agent.arun(*arguments))
-
-    call_it.kind = request.param
-    return call_it
 
 
 def build(*replies, tools, saver=None, kind=Script):

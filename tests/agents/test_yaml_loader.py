@@ -11,7 +11,6 @@ from hypothesis import given, strategies as st
 
 from graphkit import RetryPolicy, RunnableConfig
 from graphkit.agents import AgentBuilderDirector, AgentConfig, CheckpointerConfig, load_agent, load_agent_config
-from graphkit.agents.mcp_settings import McpServer
 from graphkit.agents.steps import STRATEGIES
 from graphkit.agents.yaml_loader import check_agent_file, make_schema
 from graphkit.errors import (
@@ -23,10 +22,9 @@ from graphkit.errors import (
 )
 from savers import FileSystemSaver
 from tests.agents import application
+from tests.support.agents import APP, STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
-APP = "tests.agents.application"
-STEPS = f"steps: [{{type: llm, model: '{APP}:echo'}}]\n"
 
 
 @pytest.mark.parametrize(
@@ -576,7 +574,7 @@ def test_the_calls_of_an_mcp_server_have_the_options_of_tools(write):
     path = write(f"mcp_servers:\n  files:\n    {server}\n{STEPS}")
     config = load_agent_config(path)
     assert AgentConfig.from_dict(json.loads(json.dumps(config.to_dict()))).mcp_servers == config.mcp_servers
-    settings = McpServer.from_mapping("files", config.mcp_servers["files"]).settings
+    settings = config.mcp_servers["files"]
     assert settings.call_options("write") == {"timeout": 20, "on_error": "raise"}
     assert settings.call_options("read") == {"timeout": 20, "on_error": "raise", "retry": RetryPolicy(max_attempts=2)}
 

@@ -62,6 +62,18 @@ def pages():
 SCRIPTS = [script for page in pages() for script in scripts_of(page, page.read_text(encoding="utf-8"))]
 
 
+def test_the_reference_is_that_of_the_code():
+    page = ROOT / "docs" / "api.md"
+    done = subprocess.run(
+        [sys.executable, "-c", "from docs.make_api import write_page; print(write_page(), end='')"],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert page.read_text(encoding="utf-8") == done.stdout, "python docs/make_api.py writes the page"
+
+
 @pytest.fixture
 def database(server):
     """The connection string of a new database."""

@@ -150,15 +150,16 @@ def readme_links():
     return [match["target"] for match in LINK.finditer((ROOT / "README.md").read_text(encoding="utf-8"))]
 
 
-def test_the_links_of_the_readme_work_on_an_index_page():
-    assert [link for link in readme_links() if not link.startswith("https://")] == []
+def test_the_links_of_the_readme_work_in_a_clone():
+    paths = [link.partition("#")[0] for link in readme_links() if not link.startswith("https://")]
+    assert {"docs/tutorial.md", "docs/cli.md", "CHANGELOG.md", "ARCHITECTURE.md"} <= set(paths)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_what_links_to_the_repository_is_there():
+def test_what_the_metadata_links_to_is_there():
     prefixes = (f"{REPOSITORY}/blob/main/", f"{REPOSITORY}/tree/main/")
-    inside = [link for link in [*readme_links(), *PROJECT["urls"].values()] if link.startswith(REPOSITORY + "/")]
-    paths = [link.removeprefix(prefix).partition("#")[0] for link in inside for prefix in prefixes if prefix in link]
-    assert {"docs/cli.md", "CHANGELOG.md", "ARCHITECTURE.md"} <= set(paths)
+    links = PROJECT["urls"].values()
+    paths = [link.removeprefix(prefix) for link in links for prefix in prefixes if link.startswith(prefix)]
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 

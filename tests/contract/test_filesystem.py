@@ -35,6 +35,21 @@ class TestFileSystemSaver(InDirectory):
         return FileSystemSaver(saver.base_directory)
 
 
+class TestFileSystemSaverThatNeverSyncs(InDirectory):
+    fsync = "never"
+
+    def make_saver(self):
+        return FileSystemSaver(self.new_path(), fsync=self.fsync)
+
+    def reopen(self, saver):
+        return FileSystemSaver(saver.base_directory, fsync=self.fsync)
+
+
+@pytest.mark.sweep(20, of="tests")
+class TestFileSystemSaverThatSyncsInIntervals(TestFileSystemSaverThatNeverSyncs):
+    fsync = 0.001
+
+
 @pytest.mark.sweep(20, of="tests")
 class TestFileSystemSaverReopened(InDirectory):
     """Every single operation on a saver object of its own, which takes twice as long."""

@@ -15,8 +15,9 @@ from graphkit.errors import (
     CheckpointNotFoundError,
     GraphRunnerError,
 )
-from graphkit.testing._values import made, make_interrupt
+from graphkit.testing import made
 from graphkit.testing.contract import SaverContract
+from tests.support.checkpoints import make_interrupt
 
 
 class FourMethods(BaseCheckpointSaver):

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
-from savers._sql.postgres_saver import PostgresSaver
+from savers import PostgresSaver
 from tests.support import postgres_server
 from tests.support.reopening import KEYS, Elsewhere, close_used, fewer, note_used, reopen_each_time, reopening
 from tests.support.sweeps import examples

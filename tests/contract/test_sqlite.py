@@ -8,7 +8,7 @@ import pytest
 
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.stateful import SaverMachine
-from savers._sql.sqlite_saver import SqliteSaver
+from savers import SqliteSaver
 from tests.support.reopening import KEYS, Elsewhere, close_used, fewer, reopen_each_time
 from tests.support.sweeps import examples
 

@@ -63,7 +63,7 @@ def made(number, id=None, **state):
     )
 
 
-def told(saver, config, checkpoint):
+def describe(saver, config, checkpoint):
     """All of a checkpoint, so that any difference in type or order shows."""
     fields = (checkpoint.id, checkpoint.node_id, checkpoint.next_node_id, checkpoint.parent_id, checkpoint.created_at)
     beside = ()
@@ -83,12 +83,12 @@ def view(saver, threads=THREADS, namespaces=NAMESPACES):
         histories = found[thread] = {}
         for namespace in namespaces:
             config = config_of(thread, namespace)
-            if listed := [one for one in saver.list(config) if INCOMPLETE not in one.metadata]:
-                histories[namespace, None] = tuple(told(saver, config, one) for one in listed)
+            if listed := [checkpoint for checkpoint in saver.list(config) if INCOMPLETE not in checkpoint.metadata]:
+                histories[namespace, None] = tuple(describe(saver, config, one) for one in listed)
         for version in saver.versions_by_thread_id(thread):
             for namespace in namespaces:
                 if listed := saver.tag(config_of(thread, namespace), version).checkpoints:
-                    histories[namespace, version] = tuple(told(None, None, one) for one in listed)
+                    histories[namespace, version] = tuple(describe(None, None, one) for one in listed)
     return found
 
 
@@ -128,6 +128,20 @@ def quiet():
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def fail_next_sync(fs):
+    """Let the next sync of a log fail."""
+
+    def fail_once(kind, _, place):
+        if kind == "fdatasync" and place.endswith("/log"):
+            fs.hook = None
+            raise OSError(5, "injected", place)
+
+    fs.hook = fail_once
+    yield
+    fs.hook = None
 
 
 class Run:
@@ -177,7 +191,8 @@ class Run:
 
     def forget(self):
         """Take back the last change, which failed: the oracle begins anew with what there was before."""
-        before, self.oracle = self.views[-2], VersionedMemorySaver()
+        before = self.views[-2]
+        self.oracle = VersionedMemorySaver()
         self.early = dict(before.get(EARLY, {}))
         assert {**view(self.saver), EARLY: self.early} == before
         for one in reversed(self.saver.list(config_of())):
@@ -394,7 +409,8 @@ def late_worker(run):
             if kind == "unlock" and threading.current_thread() is worker:
                 appended.set()
 
-        run.fs.hook, run.fs.after_sync = meanwhile, let_append
+        run.fs.hook = meanwhile
+        run.fs.after_sync = let_append
         run.put(number, text="a" * 500)
         worker.join()
         run.fs.hook = run.fs.after_sync = None
@@ -406,17 +422,8 @@ def failed_sync(run):
     run.put(0, text="a" * 700)
     run.put(1, text="b" * 700)
     run.do(lambda saver: saver.add_tags(config_of(), "kept"))
-    failing = [True]
-
-    def fail_once(kind, _, place):
-        if kind == "fdatasync" and failing and place.endswith("/log"):
-            failing.clear()
-            raise OSError(5, "injected", place)
-
-    run.fs.hook = fail_once
-    with suppress(CheckpointStorageError):
+    with fail_next_sync(run.fs), suppress(CheckpointStorageError):
         run.put(2, text="c" * 700)
-    run.fs.hook = None
     run.forget()
     run.put(3, text="d" * 700)
     run.put(4)
@@ -479,17 +486,8 @@ def rewritten_early_writes(run):
     run.do(lambda saver: saver.prune("t", keep_last=1))
     run.put(3)
     run.write(5, a="before the failure")
-    failing = [True]
-
-    def fail_once(kind, _, place):
-        if kind == "fdatasync" and failing and place.endswith("/log"):
-            failing.clear()
-            raise OSError(5, "injected", place)
-
-    run.fs.hook = fail_once
-    with suppress(CheckpointStorageError):
+    with fail_next_sync(run.fs), suppress(CheckpointStorageError):
         run.put(4, text="d" * 700)
-    run.fs.hook = None
     run.forget()
     run.write(5, b="after the failure")
     run.put(5)
@@ -499,7 +497,7 @@ def langgraph_steps(run):
     """Steps of LangGraph: the writes of a task come before the checkpoint that it ran from, and one of a step that never ends."""
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-    from savers.langgraph import file_saver as adapters
+    from savers.langgraph import checkpoint_savers as adapters
     from savers.langgraph.encoding import Encoder, encode_writes
 
     def adapt(store):
@@ -565,7 +563,8 @@ def shared_sync(run):
     """One sync covers writes and the put that follows them: the writes are acknowledged without one of their own."""
     run.put(0)
     for number in (1, 2, 3):
-        appended, has_put = threading.Event(), threading.Event()
+        appended = threading.Event()
+        has_put = threading.Event()
 
         class Arrived(threading.Event):
             def wait(self, timeout=None, has_put=has_put):
@@ -605,7 +604,8 @@ class Crashes:
     """Goes through the crash states of workloads, and counts them."""
 
     def __init__(self, seed=SEED, fsync="always"):
-        self.seed, self.fsync = seed, fsync
+        self.seed = seed
+        self.fsync = fsync
         self.states = self.nested = self.told = 0
 
     def explore(self, workload, limit, many=12):
@@ -622,7 +622,10 @@ class Crashes:
             rng = random.Random(f"{self.seed} {workload.__name__} states")
             changes = sum(op[0] != "note" for op in run.fs.ops)
             share = max(3, -(-limit // changes))
-            disk, low, high, seen = Disk(), 0, 0, set()
+            disk = Disk()
+            low = 0
+            high = 0
+            seen = set()
             for point, op in enumerate(run.fs.ops):
                 if op[0] == "note":
                     low = max(low, op[2]) if op[1] == "ack" else low
@@ -665,7 +668,11 @@ class Crashes:
             self._look_at(run)
             rng = random.Random(f"{self.seed} {workload.__name__} {fsync} states")
             changes = sum(op[0] != "note" for op in run.fs.ops)
-            disk, low, high, flushed, seen = Disk(), 0, 0, 0, set()
+            disk = Disk()
+            low = 0
+            high = 0
+            flushed = 0
+            seen = set()
             for point, op in enumerate(run.fs.ops):
                 if op[0] == "note":
                     low = max(low, op[2]) if op[1] == "ack" else low
@@ -773,7 +780,9 @@ class Crashes:
                         raise Lost(f"a log has the write {text[:20]} {content.count(text)} times")
 
     def _second_crash(self, tree, fs, steps, rng, *, deep):
-        disk, low, high = Disk(tree), 0, 0
+        disk = Disk(tree)
+        low = 0
+        high = 0
         chosen = rng.sample(range(len(fs.ops)), min(2, len(fs.ops))) if deep else ()
         for point, op in enumerate(fs.ops):
             if op[0] == "note":

@@ -17,7 +17,8 @@ import stat
 import threading
 from types import SimpleNamespace
 
-SECTOR, BLOCK = 512, 4096
+SECTOR = 512
+BLOCK = 4096
 ROOT = 1
 
 
@@ -36,13 +37,20 @@ class SimFS:
     """
 
     def __init__(self, tree=None, hook=None, *, record=True):
-        self.hook, self.record = hook, record
+        self.hook = hook
+        self.record = record
         self.after_sync = None
         """Called after each fdatasync that succeeded, before it returns."""
-        self.ops, self.calls, self.counts = [], [], {}
+        self.ops = []
+        self.calls = []
+        self.counts = {}
         self._guard = threading.RLock()
         self._numbers = itertools.count(ROOT)
-        self._files, self._dirs, self._links, self._locks, self._fds = {}, {}, {}, {}, {}
+        self._files = {}
+        self._dirs = {}
+        self._links = {}
+        self._locks = {}
+        self._fds = {}
         self._poisoned = {}
         self.now_ns = 1  # the clock of modification times; tests set it
         self._modified = {}
@@ -274,10 +282,12 @@ class SimFS:
     def rename(self, source, target):
         with self._guard:
             self._meet("rename", source)
-            (parent, name), (other, new) = self._parent(source), self._parent(target)
+            (parent, name) = self._parent(source)
+            (other, new) = self._parent(target)
             if name not in self._dirs[parent]:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-            number, old = self._dirs[parent].pop(name), self._dirs[parent].get(new)
+            number = self._dirs[parent].pop(name)
+            old = self._dirs[parent].get(new)
             if old is not None:
                 if self._dirs.get(old):
                     raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
@@ -349,7 +359,9 @@ class _File:
         for at, old in self.lost:
             to = min(len(now), at + len(old))
             now[at:to] = old[: to - at]
-        self.moments, self.changes, self.lost = [bytes(now)], [], []
+        self.moments = [bytes(now)]
+        self.changes = []
+        self.lost = []
 
     def sync_failed(self):
         before = self.moments[0]
@@ -378,7 +390,8 @@ class _File:
 
     def _scattered(self, k, rng, many):
         """The size as after change k; each sector as at any moment since its block was last freed."""
-        now, old = self.moments[k], self.moments[0]
+        now = self.moments[k]
+        old = self.moments[0]
         if not now:
             return
         for unit in (SECTOR, BLOCK):
@@ -438,7 +451,8 @@ class _Directory:
         return names
 
     def sync(self):
-        self.durable, self.changes = self.after(self.changes), []
+        self.durable = self.after(self.changes)
+        self.changes = []
 
     def variants(self, rng, many):
         yield "none", self.durable

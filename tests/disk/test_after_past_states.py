@@ -7,7 +7,6 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._log.frame import FRAME_SIZE
 
 THREAD = RunnableConfig("t")
 OTHER_ID = "01a20482-9c2f-7cff-8d43-936a1ab1d30f"
@@ -109,23 +108,6 @@ def test_another_process_goes_on_meanwhile(tmp_path, ids):
         writer.put_writes(at(new.id), {"k": -number})
         assert reader.get_writes(at(new.id)) == {"k": -number}
     assert outline(reader, ids) == outline(writer, ids)
-
-
-def damage_last_chain(directory, saver, ids):
-    """Flip a bit of a record between the last keyframe and the last checkpoint."""
-    log = saver._store.shared_log("t", "")
-    with log.mutex:
-        log.refresh()
-        last = log.find(None)
-        chain = [stored for stored in map(log.find, ids) if stored.keyframe_offset == last.keyframe_offset]
-        victim = chain[1]
-        # The last 8 KiB are always checked.
-        assert victim.offset + 10_000 < last.offset
-    (path,) = directory.glob("*/log")
-    data = bytearray(path.read_bytes())
-    data[victim.offset + FRAME_SIZE + 30] ^= 1
-    path.write_bytes(data)
-    return path
 
 
 def test_writes_of_the_last_checkpoint_that_was_found_by_its_id(tmp_path, ids):

@@ -12,9 +12,16 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import FileSystemSaver
-from savers._compression import ZLIB, ZSTD
-from savers._log.frame import CHECKPOINT, COMPRESSED, KEY, TRAILER_SIZE, pack_frame
-from tests.disk.conftest import frames_of, log_of
+from tests.support.checkpoints import list_states
+from tests.support.logs import (
+    CHECKPOINT,
+    COMPRESSED,
+    KEY,
+    TRAILER_SIZE,
+    append_record,
+    locate_log,
+    read_records,
+)
 
 CONFIG = RunnableConfig("t")
 MORE = 1 << 20
@@ -22,6 +29,8 @@ GIB = 1 << 30
 STR = 3
 BIN = 4
 KIND_WITH_BLOCK = 8
+ZLIB = 1
+ZSTD = 2
 
 
 @pytest.fixture
@@ -29,14 +38,11 @@ def forge(tmp_path):
     """Appends keyframes of any content to a good log."""
     with FileSystemSaver(tmp_path, fsync="never", compression=None) as saver:
         saver.put(CONFIG, Checkpoint(id="good", node_id="a", next_node_id="b", state={"k": "v" * 3000}))
-    path = log_of(tmp_path)
+    path = locate_log(tmp_path)
 
     def append(ops, table, data, flags=KEY | COMPRESSED):
-        last = frames_of(path)[-1]
         payload = msgpack.packb(["bad", "a", "b", 1, ops, table, data])
-        with path.open("ab") as file:
-            file.write(pack_frame(last.end, last.fid, last.seq + 1, CHECKPOINT, payload, flags))
-        return last.end
+        return append_record(path, CHECKPOINT, payload, flags)
 
     return append
 
@@ -44,7 +50,7 @@ def forge(tmp_path):
 def readings(saver):
     """Every way to read the state of the last checkpoint, and to move it."""
     yield lambda: dict(saver.get(CONFIG).state)
-    yield lambda: [dict(one.state) for one in saver.list(CONFIG)]
+    yield lambda: list_states(saver, CONFIG)
     yield lambda: saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"k": "w" * 5000}))
     yield lambda: saver.remove(CONFIG, ["good"])
     yield lambda: saver.copy("t", "u") or dict(saver.get(RunnableConfig("u")).state)
@@ -69,17 +75,17 @@ def little_memory():
 def expect_refused(root, error=CheckpointCorruptionError):
     for number in range(5):
         with FileSystemSaver(root, fsync="never") as saver:
-            before = log_of(root).read_bytes()
+            before = locate_log(root).read_bytes()
             reading = [*readings(saver)][number]
             try:
                 reading()
             except CheckpointerError as refused:
                 assert isinstance(refused, error), refused  # noqa: PT017
-                assert log_of(root).read_bytes() == before
+                assert locate_log(root).read_bytes() == before
             else:
                 # A put that needs nothing of the forged value may go on from it.
                 assert number == 2
-                log_of(root).write_bytes(before)
+                locate_log(root).write_bytes(before)
     with FileSystemSaver(root, fsync="never") as saver:
         assert not saver.verify("t").ok
         report = saver.repair("t")
@@ -118,6 +124,12 @@ def test_a_block_of_another_size_than_it_claims(tmp_path, forge, claimed, method
     if method == ZSTD:
         block = pytest.importorskip("zstandard").ZstdCompressor().compress(bytes(1000))
     forge(packed(claimed, block, method=method), ["k", None], block)
+    expect_refused(tmp_path)
+
+
+@pytest.mark.parametrize(("method", "block"), [(ZLIB, b"junk"), (ZLIB, b""), (ZSTD, b"x"), (7, b"x"), (7, SMALL_BLOCK)])
+def test_a_block_that_is_none_or_of_an_unknown_method(tmp_path, forge, method, block):
+    forge(packed(1000, block, method=method), ["k", None], block)
     expect_refused(tmp_path)
 
 
@@ -168,7 +180,7 @@ def test_a_block_whose_bytes_a_value_names_again_and_again(tmp_path, forge):
     plain = bytes(1000)
     block = zlib.compress(plain)
     first = forge(packed(1000, block, crc=zlib.crc32(plain)), ["k", None], block)
-    second = frames_of(log_of(tmp_path))[-1].end
+    second = read_records(locate_log(tmp_path))[-1].end
     start = second - TRAILER_SIZE - len(block)
     assert first < start
     back = second - start
@@ -190,12 +202,12 @@ def test_a_base_that_is_no_earlier_keyframe(tmp_path, forge, distance):
 
 def test_keyframes_that_are_each_others_base(tmp_path, forge):
     second = forge([], ["k", [STR, 1, 1, 0, -200]], b"")
-    third = frames_of(log_of(tmp_path))[-1].end
-    data = log_of(tmp_path).read_bytes()[:second]
-    log_of(tmp_path).write_bytes(data)
+    third = read_records(locate_log(tmp_path))[-1].end
+    data = locate_log(tmp_path).read_bytes()[:second]
+    locate_log(tmp_path).write_bytes(data)
     gap = third - second
     forge([], ["k", [STR, 1, 1, 0, -gap]], b"")
-    third = frames_of(log_of(tmp_path))[-1].end
+    third = read_records(locate_log(tmp_path))[-1].end
     forge([], ["k", [STR, 1, 1, 0, third - second]], b"")
     with FileSystemSaver(tmp_path, fsync="never") as saver, pytest.raises(CheckpointCorruptionError):
         saver.get(CONFIG)

@@ -74,6 +74,6 @@ def test_a_copy_that_was_killed_is_continued(tmp_path, launcher, source, call, w
     assert_same(source, target, "u", "u")
     for namespace in ("", "sub"):
         config = RunnableConfig("t", checkpoint_ns=namespace)
-        pair = [[exact(one) for one in saver.tag(config, 1).checkpoints] for saver in (source, target)]
+        pair = [[exact(checkpoint) for checkpoint in saver.tag(config, 1).checkpoints] for saver in (source, target)]
         assert pair[0] == pair[1]
     assert target.verify().ok

@@ -10,9 +10,22 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointFormatError
 from savers import Compression, FileSystemSaver
-from savers._filesystem import layout
-from savers._filesystem.io import FileIO
-from savers._log.frame import CHECKPOINT, RELEASE, SYNC, pack_frame
+from tests.support.checkpoints import list_numbers
+from tests.support.disks import CountingIO
+from tests.support.logs import (
+    CHECKPOINT,
+    RELEASE,
+    RELEASE_PAYLOAD,
+    SYNC,
+    append_record,
+    flip,
+    flip_in_file,
+    locate_log,
+    locate_thread,
+    pack_next,
+    read_records,
+    with_format,
+)
 
 
 def step(n, state):
@@ -20,17 +33,19 @@ def step(n, state):
 
 
 @pytest.fixture(params=[None, 50], ids=["plain", "compressed"])
-def damaged(request, opener, disk, config):
+def damaged(request, opener, config):
     """A small thread of every kind of record, and the tools to damage it."""
     compression = request.param and Compression(threshold=request.param)
-    return Damaged(opener, disk, config, compression)
+    return Damaged(opener, config, compression)
 
 
 class Damaged:
-    def __init__(self, opener, disk, config, compression=None):
-        self.opener, self.config = opener, config
+    def __init__(self, opener, config, compression=None):
+        self.opener = opener
+        self.config = config
         saver = opener(compression=compression)
-        self.states, items = {}, []
+        self.states = {}
+        items = []
         for n in range(4):
             items = [*items, f"x{n}" * n]
             checkpoint = step(n, {"items": items, "text": f"lorem {n // 2} " * 8})
@@ -41,9 +56,9 @@ class Damaged:
                 saver.add_tags(config, "good")
         saver.put(config.replace(thread_id="other"), step(0, {"n": 0}))
         saver.close()
-        self.path = disk.log_of(saver.base_directory)
+        self.path = locate_log(saver.base_directory)
         self.whole = self.path.read_bytes()
-        self.frames = disk.frames_of(self.path)
+        self.frames = read_records(self.path)
         self.order = list(self.states)
 
     def write(self, data):
@@ -113,8 +128,7 @@ def test_p52_every_flipped_byte_is_reported_and_repair_keeps_what_does_not_depen
     rng = random.Random(1)
     last = damaged.frames[-1]
     for place in sweep.some(range(len(damaged.whole)), 60):
-        bad = bytearray(damaged.whole)
-        bad[place] ^= 1 << rng.randrange(8)
+        bad = flip(damaged.whole, place, 1 << rng.randrange(8))
         damaged.write(bad)
         saver = damaged.opener()
         report = saver.verify()
@@ -142,13 +156,16 @@ def test_p52_every_flipped_byte_is_reported_and_repair_keeps_what_does_not_depen
 @pytest.mark.parametrize("put_first", [False, True], ids=["read", "write"])
 def test_h53_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_first, sweep):
     """Checksums, not signatures: chance is noticed, a forger is not (docs/operations.md)."""
-    whole, frames = damaged.whole, damaged.frames
+    whole = damaged.whole
+    frames = damaged.frames
     rng = random.Random(2)
     spans = [whole[frame.offset : frame.end] for frame in frames]
     cases = [whole + garbage for garbage in (b"x", b"\xff" * 40, SYNC, SYNC * 30, rng.randbytes(3000))]
     cases += [whole + spans[n] for n in range(len(frames))]
     for n in range(1, len(frames) - 1):
-        start, middle, end = frames[n].offset, frames[n].end, frames[n + 1].end
+        start = frames[n].offset
+        middle = frames[n].end
+        end = frames[n + 1].end
         cases += [
             whole[:start] + spans[n + 1] + spans[n] + whole[end:],
             whole[:start] + whole[middle:],
@@ -191,9 +208,9 @@ def test_h53_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_f
         assert bad in damaged.aside() or bad.startswith(whole) or damaged.aside() == bad[frames[-1].offset :], number
 
 
-def test_a_record_of_another_log_is_no_record(damaged, disk):
+def test_a_record_of_another_log_is_no_record(damaged):
     other = damaged.opener()
-    foreign = disk.log_of(other.base_directory, "other").read_bytes()
+    foreign = locate_log(other.base_directory, "other").read_bytes()
     for bad in (damaged.whole + foreign[64:], damaged.whole[: damaged.frames[2].offset] + foreign[64:]):
         damaged.write(bad)
         assert not damaged.opener().verify("t").ok
@@ -226,9 +243,7 @@ def test_h45_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_says_
 
 
 def test_what_was_recorded_beside_a_checkpoint_survives_repair(damaged):
-    bad = bytearray(damaged.whole)
-    bad[damaged.frames[-1].offset + 40] ^= 3  # two bits: one alone is corrected
-    damaged.write(bad)
+    damaged.write(flip(damaged.whole, damaged.frames[-1].offset + 40, 3))  # two bits: one alone is corrected
     saver = damaged.opener()
     saver.repair()
     at = damaged.config.replace(checkpoint_id=damaged.order[1])
@@ -238,14 +253,14 @@ def test_what_was_recorded_beside_a_checkpoint_survives_repair(damaged):
 
 
 @pytest.mark.parametrize("thread", ["t", "Not Plain! " * 8])
-def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_named(opener, disk, config, thread):
+def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_named(opener, config, thread):
     config = config.replace(thread_id=thread)
     saver = opener()
     for n in range(3):
         saver.put(config, step(n, {"n": n}))
-    path = disk.log_of(saver.base_directory, thread)
+    path = locate_log(saver.base_directory, thread)
     whole = path.read_bytes()
-    beginning = disk.frames_of(path)[1].end
+    beginning = read_records(path)[1].end
     saver.close()
     path.write_bytes(b"?" * beginning + whole[beginning:])
     saver = opener()
@@ -258,19 +273,19 @@ def test_a_log_without_header_and_description_is_repaired_when_its_thread_is_nam
         assert saver.verify().threads[0].thread_id is None
         report = saver.repair(thread)
     assert report.files[0].kept == 3
-    assert [checkpoint.state["n"] for checkpoint in saver.list(config)] == [2, 1, 0]
+    assert list_numbers(saver, config) == [2, 1, 0]
     assert saver.verify().ok
 
 
-def test_a_released_history_is_never_shorter_in_silence(opener, disk, config):
+def test_a_released_history_is_never_shorter_in_silence(opener, config):
     saver = opener()
     for n in range(3):
         saver.put(config, step(n, {"n": n}))
     saver.release(config)
     saver.close()
-    path = disk.log_of(saver.base_directory).with_name("v000001.log")
+    path = locate_log(saver.base_directory).with_name("v000001.log")
     whole = path.read_bytes()
-    frames = disk.frames_of(path)
+    frames = read_records(path)
     for cut in (0, 10, 64, frames[1].offset, frames[2].offset, frames[-1].offset, len(whole) - 1):
         for file in path.parent.glob("*.bin"):
             file.unlink()
@@ -288,12 +303,8 @@ def test_a_released_history_is_never_shorter_in_silence(opener, disk, config):
 
 
 def test_a_newer_log_is_reported_and_left_alone(damaged):
-    bad = bytearray(damaged.whole)
-    struct.pack_into("<H", bad, 8, 3)
-    struct.pack_into("<I", bad, 60, crc32(bad[:60]))
-    last = damaged.frames[-1]
-    unknown = pack_frame(last.end, last.fid, last.seq + 1, 9, b"\xc0")
-    for data in (bytes(bad), damaged.whole + unknown):
+    unknown = pack_next(damaged.path, 9, b"\xc0")
+    for data in (with_format(damaged.whole, 3), damaged.whole + unknown):
         damaged.write(data)
         saver = damaged.opener()
         assert [file.state for file in saver.verify().problems] == ["newer"]
@@ -301,28 +312,17 @@ def test_a_newer_log_is_reported_and_left_alone(damaged):
         assert damaged.path.read_bytes() == data
 
 
-class Windows(FileIO):
-    """Counts the most that was read at once."""
-
-    largest = 0
-
-    def read_at(self, fd, offset, length):
-        data = super().read_at(fd, offset, length)
-        self.largest = max(self.largest, len(data))
-        return data
-
-
-def test_memory_stays_bounded_however_much_is_damaged(opener, disk, config):
+def test_memory_stays_bounded_however_much_is_damaged(opener, config):
     saver = opener()
     saver.put(config, step(0, {"n": 0}))
     saver.close()
-    path = disk.log_of(saver.base_directory)
+    path = locate_log(saver.base_directory)
     small = 48 << 20
     with path.open("ab") as file:
         # The first sector of the last write never reached the disk, and most of the others did not either.
         file.write(bytes(-path.stat().st_size % 512) + b"?" * 512)
         file.truncate(small)
-    io = Windows()
+    io = CountingIO()
     saver = FileSystemSaver(saver.base_directory, fsync="never", io=io)
     tracemalloc.start()
     try:
@@ -333,7 +333,7 @@ def test_memory_stays_bounded_however_much_is_damaged(opener, disk, config):
     finally:
         tracemalloc.stop()
     assert report.files[0].kept == 1
-    assert io.largest <= 4 << 20
+    assert io.largest_read <= 4 << 20
     saver.close()
 
 
@@ -353,18 +353,16 @@ def test_progress_is_told_in_bytes_and_ends_at_all_of_them(opener, config):
     assert told[-1][:2] == (report.size, report.size)
 
 
-def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, disk, config):
+def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, config):
     saver = opener()
     saver.put(config, step(0, {"n": 0}))
-    path = disk.log_of(saver.base_directory)
+    path = locate_log(saver.base_directory)
     root = path.parent.parent
-    dead = root / (layout.TEMPORARY + layout.locate_thread("dead").name)
+    dead = root / f"tmp-{locate_thread('dead').name}"
     dead.mkdir()
     (dead / "log").write_text("private")
     (path.parent / "tmp-00000001").write_text("half")
-    last = disk.frames_of(path)[-1]
-    with path.open("ab") as file:
-        file.write(pack_frame(last.end, last.fid, last.seq + 1, RELEASE, b"\x92\x01\x00"))
+    append_record(path, RELEASE, RELEASE_PAYLOAD)
     report = saver.verify()
     assert report.leftovers == (dead.name,)
     assert report.threads[0].leftovers == (f"{path.parent.name}/tmp-00000001",)
@@ -383,17 +381,15 @@ def test_leftovers_and_unfinished_work_are_reported_and_repaired(opener, disk, c
     assert not saver.repair().changed
 
 
-def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(opener, disk, config):
+def test_a_damaged_log_that_was_to_be_released_is_released_after_its_repair(opener, config):
     saver = opener()
     for n in range(3):
         saver.put(config, step(n, {"n": n, f"text{n}": "x" * 500}))
-    path = disk.log_of(saver.base_directory)
-    frames = disk.frames_of(path)
-    data = bytearray(path.read_bytes())
-    data[frames[2].offset + 40] ^= 1
-    data += pack_frame(frames[-1].end, frames[-1].fid, frames[-1].seq + 1, RELEASE, b"\x92\x01\x00")
+    path = locate_log(saver.base_directory)
     saver.close()
-    path.write_bytes(data)
+    append_record(path, RELEASE, RELEASE_PAYLOAD)
+    flip_in_file(path, read_records(path)[2].offset + 40)
+    data = path.read_bytes()
     saver = opener()
     plan = saver.repair(dry_run=True)
     assert path.read_bytes() == data

@@ -4,16 +4,27 @@ import errno
 import itertools
 import random
 
+import msgpack
 import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import frame, stored_checkpoint
-from savers._log.frame import CHECKPOINT, EARLY, WRITE, pack_frame
-from savers._log.history import History
 from tests.disk import crashes
-from tests.disk.conftest import frames_of, log_of
 from tests.disk.simfs import Disk, SimFS
+from tests.support.disks import FileIO
+from tests.support.logs import (
+    CHECKPOINT,
+    EARLY,
+    KEPT_SUCCESSORS,
+    WRITE,
+    keep_waiting_writes,
+    locate_log,
+    read_checkpoints,
+    read_records,
+    refuse_flags,
+    repack_record,
+    replace_bytes,
+)
 
 ROOT = RunnableConfig("t")
 
@@ -83,7 +94,7 @@ def act(dice, savers, model, ids):
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.sweep(10)
 def test_no_write_is_lost_between_two_savers_that_write_close_prune_and_compact(seed, tmp_path, monkeypatch):
-    monkeypatch.setattr(stored_checkpoint, "KEPT_SUCCESSORS", 1000)
+    keep_waiting_writes(monkeypatch, 1000)
     dice = random.Random(seed)
     savers = [FileSystemSaver(tmp_path, fsync="never") for _ in range(2)]
     model = Model()
@@ -161,7 +172,7 @@ def test_writes_of_a_checkpoint_that_never_comes_are_seen_by_no_reader(saver, op
 
 def test_compact_removes_what_waits_for_long_and_keeps_what_the_next_checkpoints_need(saver, opener):
     saver.put_writes(at("never"), {"w": b"x" * 50_000}, early=True)
-    for n in range(stored_checkpoint.KEPT_SUCCESSORS - 1):
+    for n in range(KEPT_SUCCESSORS - 1):
         saver.put(ROOT, made(f"c{n}"))
     saver.put_writes(at("next"), {"w": 1}, early=True)
     assert saver.compact("t") == 0
@@ -182,17 +193,8 @@ def test_they_stay_in_a_copy_a_release_and_after_a_failed_sync(tmp_path):
     saver.copy("t", "u")
     saver.put(RunnableConfig("u"), made("b"))
     assert saver.get_writes(RunnableConfig("u")) == {"w": 1}
-    failing = [True]
-
-    def fail_once(kind, _, place):
-        if kind == "fdatasync" and failing and place.endswith("/log"):
-            failing.clear()
-            raise OSError(5, "injected", place)
-
-    fs.hook = fail_once
-    with crashes.quiet(), pytest.raises(CheckpointStorageError):
+    with crashes.quiet(), crashes.fail_next_sync(fs), pytest.raises(CheckpointStorageError):
         saver.put_writes(at("c"), {"w": 2}, early=True)
-    fs.hook = None
     saver.put(ROOT, made("b"))
     saver.put(ROOT, made("c"))
     assert saver.get_writes(at("b")) == {"w": 1}
@@ -210,11 +212,9 @@ def test_repair_keeps_them(tmp_path):
             saver.put_writes(at(name), {"w": name}, early=True)
             saver.put(ROOT, made(name, text=name * 2000))
         saver.put_writes(at("d"), {"w": "d"}, early=True)
-    path = log_of(tmp_path)
-    broken = next(found for found in frames_of(path) if found.type == CHECKPOINT and b"b" * 2000 in found.payload)
-    data = bytearray(path.read_bytes())
-    data[broken.offset + 100 : broken.offset + 600] = bytes(range(250)) * 2
-    path.write_bytes(data)
+    path = locate_log(tmp_path)
+    broken = next(found for found in read_records(path) if found.type == CHECKPOINT and b"b" * 2000 in found.payload)
+    path.write_bytes(replace_bytes(path.read_bytes(), broken.offset + 100, bytes(range(250)) * 2))
     repaired = FileSystemSaver(tmp_path)
     with crashes.quiet():
         (repair,) = repaired.repair("t").files
@@ -237,19 +237,27 @@ def test_a_watch_reports_them_with_their_checkpoint(saver, opener):
     assert [(change.kind, change.checkpoint.id) for change in seen] == [("checkpoint", "b"), ("interrupt", "b")]
 
 
-def test_a_watch_reports_them_again_if_they_could_not_be_read(saver, opener, monkeypatch):
+class FailingOnce(FileIO):
+    """Fails to read a record of early writes, once."""
+
+    is_armed = False
+
+    def read_at(self, fd, offset, length):
+        data = super().read_at(fd, offset, length)
+        if self.is_armed and b"failure" in data:
+            self.is_armed = False
+            raise OSError(errno.EIO, "input/output error")
+        return data
+
+
+def test_a_watch_reports_them_again_if_they_could_not_be_read(saver, opener):
     saver.put(ROOT, made("a"))
-    read = History.read_packed_writes
-
-    def fail_once(history, stored):
-        monkeypatch.setattr(History, "read_packed_writes", read)
-        raise OSError(errno.EIO, "input/output error")
-
-    with opener().watch("t") as watch:
+    io = FailingOnce()
+    with opener(io=io).watch("t") as watch:
         saver.put_writes(at("b"), {"failure": {"node_id": "n", "type": "E", "message": "m", "at": 1}}, early=True)
         saver.put(ROOT, made("b"))
-        monkeypatch.setattr(History, "read_packed_writes", fail_once)
         assert watch.get(60).kind == "checkpoint"
+        io.is_armed = True
         with pytest.raises(CheckpointStorageError):
             watch.get(60)
         assert [watch.get(60).kind for _ in range(2)] == ["checkpoint", "failure"]
@@ -259,7 +267,8 @@ def test_a_writer_follows_early_writes_that_others_record_and_complete(tmp_path)
     with FileSystemSaver(tmp_path) as saver:
         saver.put_writes(at("c"), {"w": 1}, early=True)
         saver.put(ROOT, made("a"))
-    one, other = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
+    one = FileSystemSaver(tmp_path)
+    other = FileSystemSaver(tmp_path)
     assert one.get(ROOT).id == "a"
     other.put_writes(at("c"), {"w": 2}, early=True)
     assert one.get(ROOT).id == "a"
@@ -282,36 +291,30 @@ def test_a_checkpoint_that_replaces_another_has_the_writes_of_both(saver, opener
 def test_a_reader_of_format_2_0_refuses_them(saver, opener, monkeypatch):
     saver.put(ROOT, made("a"))
     saver.put_writes(at("b"), {"w": 1}, early=True)
-    monkeypatch.setattr(frame, "_KNOWN_FLAGS", frame._KNOWN_FLAGS & ~EARLY)
+    refuse_flags(monkeypatch, EARLY)
     with pytest.raises(CheckpointFormatError, match="newer graphkit"):
         opener().get(ROOT)
 
 
 def forge(path, seq, change):
     """Write a record of a log anew with another payload of the same length, and right checksums."""
-    frames = frames_of(path)
-    target = frames[seq]
+    target = read_records(path)[seq]
     payload = change(target.payload)
     assert len(payload) == len(target.payload)
-    packed = pack_frame(
-        target.offset, target.fid, target.seq, target.type, payload, target.flags, target.back, target.key,
-        target.unsynced * 512, target.boot,
-    )  # fmt: skip
-    data = bytearray(path.read_bytes())
-    data[target.offset : target.end] = packed
-    path.write_bytes(data)
+    path.write_bytes(replace_bytes(path.read_bytes(), target.offset, repack_record(target, payload)))
 
 
 def test_verify_reports_a_checkpoint_that_does_not_name_the_writes_before_it(tmp_path):
     with FileSystemSaver(tmp_path) as saver:
         saver.put_writes(at("a"), {"w": 1}, early=True)
         saver.put(ROOT, made("a"))
-    path = log_of(tmp_path)
-    (checkpoint,) = [found for found in frames_of(path) if found.type == CHECKPOINT]
-    (write,) = [found for found in frames_of(path) if found.type == WRITE]
+    path = locate_log(tmp_path)
+    (checkpoint,) = read_checkpoints(path)
+    (write,) = [record for record in read_records(path) if record.type == WRITE]
     distance = checkpoint.offset - write.offset
-    old = bytes([0x92, distance, 0]) if distance < 128 else bytes([0x92, 0xCC, distance, 0])
-    forge(path, checkpoint.seq, lambda payload: payload.replace(old, old[:-2] + bytes([old[-2] - 1, 0])))
+    old = msgpack.packb([distance, 0])
+    new = msgpack.packb([distance - 1, 0])
+    forge(path, checkpoint.seq, lambda payload: payload.replace(old, new))
     with crashes.quiet():
         assert [file.state for file in FileSystemSaver(tmp_path).verify().problems] == ["damaged"]
 

@@ -129,8 +129,11 @@ def finished(directory):
 def outcome(directory):
     """The final state, and the way there."""
     saver = FileSystemSaver(directory / "runs")
-    history = [(one.node_id, one.next_node_id) for one in saver.list(THREAD)]
-    inner = [(one.node_id, one.next_node_id) for one in saver.list(RunnableConfig("t", checkpoint_ns="inner"))]
+    history = [(checkpoint.node_id, checkpoint.next_node_id) for checkpoint in saver.list(THREAD)]
+    inner = [
+        (checkpoint.node_id, checkpoint.next_node_id)
+        for checkpoint in saver.list(RunnableConfig("t", checkpoint_ns="inner"))
+    ]
     return dict(saver.get(THREAD).state), history, inner
 
 

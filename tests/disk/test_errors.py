@@ -13,76 +13,40 @@ from contextlib import contextmanager
 import pytest
 
 from graphkit import CheckpointSerializationError, CheckpointStorageError
-from savers._filesystem.io import FileIO
+from tests.support.checkpoints import list_numbers, make_checkpoint
+from tests.support.disks import HookedIO, count_open_files
+from tests.support.logs import locate_log, read_records
 
 if os.name == "nt":
     pytest.skip("POSIX errors", allow_module_level=True)
 
 
-class FaultyIO(FileIO):
-    """The real file system; calls of one kind fail when told to."""
+class FaultyIO(HookedIO):
+    """The real file system. The next calls of a kind fail as planned."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(self._meet)
         self.plan = {}
         self.log = []
 
-    def fail(self, call, *errors):
-        """Let the next calls of a kind fail with these errors; None lets one through."""
-        self.plan[call] = [*errors]
+    def fail(self, kind, *errors):
+        """Let the next calls of a kind fail with these errors; "short" cuts a write in two."""
+        self.plan[kind] = [*errors]
 
-    def _meet(self, call, place=None):
-        self.log.append(call)
-        errors = self.plan.get(call)
-        if errors and (error := errors.pop(0)):
-            raise OSError(error, os.strerror(error), self._paths.get(place, place))
-
-    def write_at(self, fd, offset, data):
-        if self._paths[fd].endswith("run.lock"):
-            return super().write_at(fd, offset, data)  # it only names the holder
-        errors = self.plan.get("write_at")
-        if errors and errors[0] == "short":
-            errors.pop(0)
-            self.log.append("short")
-            return super().write_at(fd, offset, data[: len(data) // 2])
-        self._meet("write_at", fd)
-        return super().write_at(fd, offset, data)
-
-    def truncate(self, fd, size):
-        self._meet("truncate", fd)
-        super().truncate(fd, size)
-
-    def fdatasync(self, fd):
-        self._meet("fdatasync", fd)
-        super().fdatasync(fd)
-
-    def fsync(self, fd):
-        self._meet("fsync", fd)
-        super().fsync(fd)
-
-    def fsync_dir(self, path):
-        self._meet("fsync_dir", path)
-        super().fsync_dir(path)
-
-    def rename(self, source, target):
-        self._meet("rename", source)
-        super().rename(source, target)
-
-    def read_at(self, fd, offset, length):
-        self._meet("read_at", fd)
-        return super().read_at(fd, offset, length)
-
-    def open(self, path, **options):
-        self._meet("open", path)
-        return super().open(path, **options)
-
-    def mkdir(self, path):
-        self._meet("mkdir", path)
-        return super().mkdir(path)
-
-
-def numbers(saver, config):
-    return [one.state["n"] for one in saver.list(config)]
+    def _meet(self, kind, path):
+        if kind == "write_at" and path.endswith("run.lock"):
+            return None  # it only names the holder
+        self.log.append(kind)
+        errors = self.plan.get(kind)
+        if not errors:
+            return None
+        error = errors.pop(0)
+        if error is None:
+            return None
+        if error == "short":
+            self.log[-1] = error
+            return 0.5
+        raise OSError(error, os.strerror(error), path)
 
 
 @pytest.mark.parametrize(
@@ -95,151 +59,84 @@ def numbers(saver, config):
     ],
 )
 @pytest.mark.parametrize("first", [False, True])
-def test_a_write_that_fails_changes_nothing(plan, first, opener, disk, config):
+def test_a_write_that_fails_changes_nothing(plan, first, opener, config):
     io = FaultyIO()
     saver = opener(io=io, fsync="always")
     if not first:
-        saver.put(config, disk.step(0))
-    before = disk.log_of(saver.base_directory).read_bytes() if not first else b""
+        saver.put(config, make_checkpoint(0))
+    before = locate_log(saver.base_directory).read_bytes() if not first else b""
     io.fail("write_at", *plan)
     with pytest.raises(CheckpointStorageError) as caught:
-        saver.put(config, disk.step(1))
+        saver.put(config, make_checkpoint(1))
     assert caught.value.errno == plan[-1]
     assert caught.value.operation == "write to"
     assert isinstance(caught.value.__cause__, OSError)
     if not first:
-        assert caught.value.path == str(disk.log_of(saver.base_directory))
+        assert caught.value.path == str(locate_log(saver.base_directory))
         # The zeros ahead may be gone.
-        assert disk.log_of(saver.base_directory).read_bytes() == before.rstrip(b"\0")
+        assert locate_log(saver.base_directory).read_bytes() == before.rstrip(b"\0")
     expected = [] if first else [0]
-    assert numbers(saver, config) == numbers(opener(), config) == expected
-    saver.put(config, disk.step(2))
-    assert numbers(saver, config) == numbers(opener(), config) == [2, *expected]
+    assert list_numbers(saver, config) == list_numbers(opener(), config) == expected
+    saver.put(config, make_checkpoint(2))
+    assert list_numbers(saver, config) == list_numbers(opener(), config) == [2, *expected]
 
 
-def test_a_short_write_is_carried_on(opener, disk, config):
+def test_a_short_write_is_carried_on(opener, config):
     io = FaultyIO()
     saver = opener(io=io)
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     io.fail("write_at", "short", "short")
-    saver.put(config, disk.step(1, text="x" * 500))
+    saver.put(config, make_checkpoint(1, text="x" * 500))
     assert io.log.count("short") == 2
-    assert numbers(opener(), config) == [1, 0]
+    assert list_numbers(opener(), config) == [1, 0]
 
 
-def test_a_write_that_cannot_even_be_undone_is_set_aside_by_the_next_writer(opener, disk, config, caplog):
+def test_a_write_that_cannot_even_be_undone_is_set_aside_by_the_next_writer(opener, config, caplog):
     io = FaultyIO()
     saver = opener(io=io)
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     io.fail("write_at", "short", errno.EIO)
     io.fail("truncate", errno.EIO)
     with pytest.raises(CheckpointStorageError):
-        saver.put(config, disk.step(1))
-    assert numbers(saver, config) == numbers(opener(), config) == [0]
-    saver.put(config, disk.step(2))
-    assert numbers(saver, config) == numbers(opener(), config) == [2, 0]
-    assert len(list(disk.log_of(saver.base_directory).parent.glob("torn-*"))) == 1
+        saver.put(config, make_checkpoint(1))
+    assert list_numbers(saver, config) == list_numbers(opener(), config) == [0]
+    saver.put(config, make_checkpoint(2))
+    assert list_numbers(saver, config) == list_numbers(opener(), config) == [2, 0]
+    assert len(list(locate_log(saver.base_directory).parent.glob("torn-*"))) == 1
     assert "set aside" in caplog.text
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_failed_sync_is_an_error_and_the_log_is_written_anew(count, opener, disk, config):
+def test_a_failed_sync_is_an_error_and_the_log_is_written_anew(count, opener, config):
     io = FaultyIO()
     saver = opener(io=io, fsync="always")
     for n in range(count):
-        saver.put(config, disk.step(n))
+        saver.put(config, make_checkpoint(n))
     saver.put_writes(config, {"k": 1})
     saver.add_tags(config, "kept")
-    path = disk.log_of(saver.base_directory)
-    inode, fid = path.stat().st_ino, disk.frames_of(path)[0].fid
+    path = locate_log(saver.base_directory)
+    inode = path.stat().st_ino
+    fid = read_records(path)[0].fid
     io.fail("fdatasync", errno.EIO)
     with pytest.raises(CheckpointStorageError):
-        saver.put(config, disk.step(9))
+        saver.put(config, make_checkpoint(9))
     assert path.stat().st_ino != inode, "in new blocks of the disk"
-    assert disk.frames_of(path)[0].fid != fid
+    assert read_records(path)[0].fid != fid
     assert path.read_bytes()[24] == 2, "the generation"
     for reader in (saver, opener()):
-        assert numbers(reader, config) == [*range(count - 1, -1, -1)]
+        assert list_numbers(reader, config) == [*range(count - 1, -1, -1)]
         assert reader.get_writes(config) == {"k": 1}
         assert reader.tags_of(config) == ("kept",)
     assert "fsync" in io.log[io.log.index("fdatasync") :]
-    saver.put(config, disk.step(10))
-    assert numbers(opener(), config)[0] == 10
+    saver.put(config, make_checkpoint(10))
+    assert list_numbers(opener(), config)[0] == 10
     assert not list(path.parent.glob("tmp-*"))
 
 
-def test_after_a_failed_sync_nothing_is_accepted_until_the_log_could_be_written_anew(opener, disk, config):
-    io = FaultyIO()
-    saver = opener(io=io, fsync="always")
-    saver.put(config, disk.step(0))
-    io.fail("fdatasync", errno.EIO)
-    io.fail("fsync", errno.EIO, errno.EIO)
-    for n in (1, 2):
-        with pytest.raises(CheckpointStorageError):
-            saver.put(config, disk.step(n))
-    saver.put(config, disk.step(3))
-    assert numbers(opener(), config)[0] == 3
-    assert numbers(opener(), config)[-1] == 0
-
-
-def test_a_failed_sync_in_intervals_is_told_by_flush_and_heals(opener, disk, config):
-    io = FaultyIO()
-    saver = opener(io=io, fsync=3600)
-    saver.put(config, disk.step(0))
-    io.fail("fdatasync", errno.EIO)
-    with pytest.raises(CheckpointStorageError):
-        saver.flush()
-    saver.put(config, disk.step(1))
-    saver.flush()
-    assert numbers(opener(), config)[0] == 1
-
-
-@pytest.mark.parametrize("call", ["fsync", "rename", "fsync_dir", "open", "write_at"])
-def test_a_prune_that_fails_changes_nothing(call, opener, disk, config):
+def test_reading_that_fails_is_a_storage_error(opener, config):
     io = FaultyIO()
     saver = opener(io=io)
-    for n in range(5):
-        saver.put(config, disk.step(n))
-    io.fail(call, errno.EIO)
-    with pytest.raises(CheckpointStorageError):
-        saver.prune(config, keep_last=2)
-    io.plan.clear()
-    assert numbers(opener(), config) in ([4, 3, 2, 1, 0], [4, 3])
-    saver.put(config, disk.step(5))
-    assert numbers(saver, config)[0] == 5
-    assert not list(disk.log_of(saver.base_directory).parent.glob("tmp-*"))
-
-
-@pytest.mark.parametrize("call", ["write_at", "fsync", "rename", "fsync_dir"])
-@pytest.mark.parametrize("nth", [0, 1])
-def test_a_release_that_fails_is_finished_or_undone(call, nth, opener, disk, config):
-    io = FaultyIO()
-    saver = opener(io=io)
-    inner = config.replace(checkpoint_ns="inner")
-    for n in range(3):
-        saver.put(config, disk.step(n))
-        saver.put(inner, disk.step(n))
-    io.fail(call, *[None] * nth, errno.EIO)
-    with pytest.raises(CheckpointStorageError):
-        saver.release(config)
-    io.plan.clear()
-    held = numbers(opener(), config)
-    assert held in ([2, 1, 0], [])
-    if held:
-        assert saver.release(config).version == 1
-    opener().put(config, disk.step(7))
-    reader = opener()
-    assert numbers(reader, config) == [7]
-    assert numbers(reader, inner) == []
-    assert reader.versions_by_thread_id("t") == [1]
-    assert [one.state["n"] for one in reader.tag(config).checkpoints] == [2, 1, 0]
-    assert [one.state["n"] for one in reader.tag(inner).checkpoints] == [2, 1, 0]
-
-
-def test_reading_that_fails_is_a_storage_error(opener, disk, config):
-    io = FaultyIO()
-    saver = opener(io=io)
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     saver.close()
     io.fail("read_at", errno.EIO)
     with pytest.raises(CheckpointStorageError, match="cannot read"):
@@ -265,9 +162,9 @@ def as_an_ordinary_user():
             os.seteuid(me)
 
 
-def test_a_directory_without_permission(opener, disk, config, tmp_path):
+def test_a_directory_without_permission(opener, config, tmp_path):
     saver = opener()
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     saver.close()
     store = tmp_path / "store"
     store.chmod(0)
@@ -277,38 +174,38 @@ def test_a_directory_without_permission(opener, disk, config, tmp_path):
     finally:
         store.chmod(0o700)
     assert isinstance(caught.value, OSError)
-    assert numbers(opener(), config) == [0]
+    assert list_numbers(opener(), config) == [0]
 
 
-def test_no_permission_to_make_anything(opener, disk, config):
+def test_no_permission_to_make_anything(opener, config):
     io = FaultyIO()
     saver = opener(io=io)
     io.fail("mkdir", errno.EACCES)
     with pytest.raises(CheckpointStorageError) as caught:
-        saver.put(config, disk.step(0))
+        saver.put(config, make_checkpoint(0))
     assert isinstance(caught.value.__cause__, PermissionError)
     io.fail("mkdir", None, errno.EROFS)
     with pytest.raises(CheckpointStorageError):
-        saver.put(config, disk.step(0))
-    saver.put(config, disk.step(1))
-    assert numbers(saver, config) == [1]
+        saver.put(config, make_checkpoint(0))
+    saver.put(config, make_checkpoint(1))
+    assert list_numbers(saver, config) == [1]
 
 
-def test_a_value_that_cannot_be_stored_is_named_before_anything_is_written(opener, disk, config):
+def test_a_value_that_cannot_be_stored_is_named_before_anything_is_written(opener, config):
     saver = opener()
-    saver.put(config, disk.step(0, items=[1]))
-    before = disk.log_of(saver.base_directory).read_bytes()
+    saver.put(config, make_checkpoint(0, items=[1]))
+    before = locate_log(saver.base_directory).read_bytes()
     with pytest.raises(CheckpointSerializationError) as caught:
-        saver.put(config, disk.step(1, items=[1, {"deep": object()}]))
+        saver.put(config, make_checkpoint(1, items=[1, {"deep": object()}]))
     assert "items[1]" in caught.value.path
     with pytest.raises(CheckpointSerializationError):
         saver.put_writes(config, {"k": object()})
     with pytest.raises(CheckpointSerializationError):
-        saver.put(config.replace(thread_id="new"), disk.step(1, bad=object()))
-    assert disk.log_of(saver.base_directory).read_bytes() == before
+        saver.put(config.replace(thread_id="new"), make_checkpoint(1, bad=object()))
+    assert locate_log(saver.base_directory).read_bytes() == before
     assert saver.threads() == ["t"]
-    saver.put(config, disk.step(2))
-    assert numbers(opener(), config) == [2, 0]
+    saver.put(config, make_checkpoint(2))
+    assert list_numbers(opener(), config) == [2, 0]
 
 
 def test_a_real_full_disk(tmp_path):
@@ -340,8 +237,10 @@ assert [one.state["n"] for one in FileSystemSaver(sys.argv[1]).list(config)] == 
     assert int(number) == errno.EFBIG
 
 
-def test_a_sync_that_fails_in_the_background_is_said_and_the_log_is_written_anew(opener, disk, config):
-    io, said, told = FaultyIO(), [], threading.Event()
+def test_a_sync_that_fails_in_the_background_is_said_and_the_log_is_written_anew(opener, config):
+    io = FaultyIO()
+    said = []
+    told = threading.Event()
 
     def listening(record):
         said.append(record.getMessage())
@@ -349,25 +248,25 @@ def test_a_sync_that_fails_in_the_background_is_said_and_the_log_is_written_anew
         return True
 
     saver = opener(fsync=0.01, io=io)
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     saver.flush()
-    path = disk.log_of(saver.base_directory)
+    path = locate_log(saver.base_directory)
     inode = path.stat().st_ino
     io.fail("fdatasync", errno.EIO)
     logging.getLogger("graphkit").addFilter(listening)
     try:
-        saver.put(config, disk.step(1))
+        saver.put(config, make_checkpoint(1))
         assert told.wait(60)
     finally:
         logging.getLogger("graphkit").removeFilter(listening)
     assert said == ["checkpoints could not be brought to the disk"]
-    saver.put(config, disk.step(2))
+    saver.put(config, make_checkpoint(2))
     saver.flush()
-    assert [one.state["n"] for one in opener().list(config)] == [2, 1, 0]
+    assert list_numbers(opener(), config) == [2, 1, 0]
     assert path.stat().st_ino != inode, "what a failed sync left cannot be believed"
 
 
-def test_a_put_that_overtakes_a_long_one_says_that_the_long_one_is_not_on_the_disk_yet(opener, disk, config):
+def test_a_put_that_overtakes_a_long_one_says_that_the_long_one_is_not_on_the_disk_yet(opener, config):
     begun, at_the_disk, overtaken, go_on = (threading.Event() for _ in range(4))
 
     class Waiting(FaultyIO):
@@ -384,32 +283,32 @@ def test_a_put_that_overtakes_a_long_one_says_that_the_long_one_is_not_on_the_di
             return taken
 
     saver = opener(fsync="always", io=Waiting(), compression=None)
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     begun.set()
     with ThreadPoolExecutor(2) as pool:
-        long = pool.submit(saver.put, config, disk.step(1, text="x" * 70_000))
+        long = pool.submit(saver.put, config, make_checkpoint(1, text="x" * 70_000))
         assert at_the_disk.wait(60)
-        short = pool.submit(saver.put, config, disk.step(2))
+        short = pool.submit(saver.put, config, make_checkpoint(2))
         assert overtaken.wait(60)
         go_on.set()
         assert [put.exception(60) for put in (long, short)] == [None, None]
-    saver.put(config, disk.step(3))
-    *_, first, second, third = disk.frames_of(disk.log_of(saver.base_directory))
-    assert first.end - first.offset <= second.unsynced * 512 < first.end - first.offset + 512
+    saver.put(config, make_checkpoint(3))
+    *_, first, second, third = read_records(locate_log(saver.base_directory))
+    assert first.size <= second.unsynced * 512 < first.size + 512
     assert third.unsynced == 0, "all before it was synced"
 
 
-def test_nothing_is_left_open(opener, disk, config):
+def test_nothing_is_left_open(opener, config):
     gc.collect()
-    before = disk.open_files()
+    before = count_open_files()
     saver = opener(fsync=0.01)
     for n in range(5):
-        saver.put(config, disk.step(n))
+        saver.put(config, make_checkpoint(n))
     saver.release(config)
-    saver.put(config, disk.step(5))
+    saver.put(config, make_checkpoint(5))
     saver.copy("t", "u")
     saver.tag(config)
     saver.prune(keep_last=1)
     saver.delete("t")
     saver.close()
-    assert disk.open_files() <= before
+    assert count_open_files() <= before

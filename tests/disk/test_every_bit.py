@@ -9,10 +9,10 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import Compression, FileSystemSaver
-from savers._log.frame import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE
-from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import quiet
 from tests.disk.simfs import SimFS
+from tests.support.checkpoints import list_ids
+from tests.support.logs import FRAME_SIZE, META, SCATTERED, TRAILER_SIZE, locate_log, read_records
 
 ODD = "Not Plain!"
 PLACES = [("plain", ""), ("plain", "inner"), (ODD, ""), (ODD, "Sub graph!"), ("released", "")]
@@ -59,15 +59,18 @@ def seen(saver):
         listed = {}
         for namespace in saver.namespaces(thread):
             config = RunnableConfig(thread, checkpoint_ns=namespace)
-            ids = [one.id for one in saver.list(config)]
+            ids = list_ids(saver, config)
             listed[namespace] = [
-                (one.id, repr(list(one.state.items())), repr(dict(one.metadata)), one.created_at,
-                 repr(saver.get_writes(config.with_check_point_id(one.id))), saver.tags_of(config.with_check_point_id(one.id)))
-                for one in saver.list(config)
+                (checkpoint.id, repr(list(checkpoint.state.items())), repr(dict(checkpoint.metadata)), checkpoint.created_at,
+                 repr(saver.get_writes(config.with_check_point_id(checkpoint.id))), saver.tags_of(config.with_check_point_id(checkpoint.id)))
+                for checkpoint in saver.list(config)
             ]  # fmt: skip
             assert len(ids) == len(listed[namespace])
         versions = [
-            [(one.id, repr(list(one.state.items()))) for one in saver.tag(RunnableConfig(thread), version).checkpoints]
+            [
+                (checkpoint.id, repr(list(checkpoint.state.items())))
+                for checkpoint in saver.tag(RunnableConfig(thread), version).checkpoints
+            ]
             for version in saver.versions_by_thread_id(thread)
         ]
         found[thread] = listed, versions
@@ -114,11 +117,14 @@ def expect_noticed_and_corrected(tree, file, place, bit, whole):
 
 
 def owner_of(file):
-    return next((thread for thread in ("plain", ODD, "released") if file.parts[0] == log_of("", thread).parts[0]), None)
+    return next(
+        (thread for thread in ("plain", ODD, "released") if file.parts[0] == locate_log("", thread).parts[0]), None
+    )
 
 
 def flip(store, choose):
-    tree, count = tree_of(store), 0
+    tree = tree_of(store)
+    count = 0
     with quiet():
         whole = seen(open_saver("/", io=SimFS(tree, record=False)))
         for file in files_of(store):
@@ -135,7 +141,7 @@ def sampled(path, many=2):
     if path.name == "graphkit.store":
         return dice.sample(bits, 15 * many)
     chosen = dice.sample(bits[: 64 * 8], 6 * many)
-    for frame in frames_of(path):
+    for frame in read_records(path):
         parts = (frame.offset, frame.offset + FRAME_SIZE, frame.end - TRAILER_SIZE, frame.end)
         for start, end in itertools.pairwise(parts):
             chosen += dice.sample(bits[start * 8 : end * 8], many)
@@ -168,7 +174,7 @@ def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path, sweep
         whole = seen(saver)["plain"]
     root = tmp_path / "copy"
     shutil.copytree(store, root)
-    file = log_of("", "plain")
+    file = locate_log("", "plain")
     data = (store / file).read_bytes()
     dice = random.Random(5)
     refused = 0
@@ -179,7 +185,10 @@ def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path, sweep
         with open_saver(root) as saver:
             try:
                 found = saver.get(RunnableConfig("plain"))
-                listed = [(one.id, repr(list(one.state.items()))) for one in saver.list(RunnableConfig("plain"))]
+                listed = [
+                    (checkpoint.id, repr(list(checkpoint.state.items())))
+                    for checkpoint in saver.list(RunnableConfig("plain"))
+                ]
             except CheckpointCorruptionError:
                 refused += 1
                 continue
@@ -194,7 +203,9 @@ def test_no_reader_is_told_a_wrong_state_by_a_flipped_bit(store, tmp_path, sweep
 
 def flags_of(root, thread="t"):
     return [
-        (frame.type, bool(frame.flags & SCATTERED)) for frame in frames_of(log_of(root, thread)) if frame.type != META
+        (frame.type, bool(frame.flags & SCATTERED))
+        for frame in read_records(locate_log(root, thread))
+        if frame.type != META
     ]
 
 

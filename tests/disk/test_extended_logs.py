@@ -3,17 +3,15 @@
 import errno
 import itertools
 import os
-from pathlib import Path
 
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import log_file
-from savers._filesystem.io import FileIO
-from savers._filesystem.log_file import LogFile
-from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import WHEN
+from tests.support.checkpoints import list_numbers
+from tests.support.disks import FileIO
+from tests.support.logs import extend_short_logs, locate_log, read_records
 
 CONFIG = RunnableConfig("t")
 BLOCK = 4096
@@ -25,7 +23,7 @@ def made(number, **state):
 
 
 def numbers(saver, config=CONFIG):
-    return [one.state["n"] for one in reversed(saver.list(config))]
+    return list_numbers(saver, config)[::-1]
 
 
 def zeros_of(path):
@@ -40,16 +38,16 @@ def zeros_of(path):
 def test_a_saver_that_syncs_extends_a_log_to_a_block_and_cuts_it_when_it_is_closed(tmp_path, fsync):
     saver = FileSystemSaver(tmp_path, fsync=fsync)
     saver.put(CONFIG, made(0))
-    path = log_of(tmp_path)
+    path = locate_log(tmp_path)
     assert path.stat().st_size == BLOCK, "a small log takes no more blocks than without"
-    end = frames_of(path)[-1].end
+    end = read_records(path)[-1].end
     for number in range(1, 5):
         saver.put(CONFIG, made(number))
     assert path.stat().st_size == BLOCK, "the size stays while the records fit"
-    assert frames_of(path)[-1].end > end
+    assert read_records(path)[-1].end > end
     for number in range(5, 300):
         saver.put(CONFIG, made(number, text="x" * 100))
-    end = frames_of(path)[-1].end
+    end = read_records(path)[-1].end
     assert end <= path.stat().st_size < end + BLOCK
     saver.close()
     assert path.stat().st_size == end
@@ -60,7 +58,7 @@ def test_a_saver_that_syncs_extends_a_log_to_a_block_and_cuts_it_when_it_is_clos
 def test_a_saver_that_never_syncs_does_not_extend_but_writes_over_the_zeros_of_others(tmp_path):
     lazy = FileSystemSaver(tmp_path, fsync="never")
     lazy.put(CONFIG, made(0))
-    path = log_of(tmp_path)
+    path = locate_log(tmp_path)
     assert zeros_of(path) == 0
     careful = FileSystemSaver(tmp_path)
     careful.put(CONFIG, made(1))
@@ -76,17 +74,18 @@ def test_a_saver_that_never_syncs_does_not_extend_but_writes_over_the_zeros_of_o
 
 
 def test_a_log_that_is_closed_to_make_room_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("savers._log.open_logs._max_open_logs", lambda: 16)
+    monkeypatch.setattr("savers._log.catalogue._max_open_logs", lambda: 16)
     saver = FileSystemSaver(tmp_path)
     for number in range(40):
         saver.put(RunnableConfig(f"thread-{number}"), made(number))
-    extended = [number for number in range(40) if zeros_of(log_of(tmp_path, f"thread-{number}"))]
+    extended = [number for number in range(40) if zeros_of(locate_log(tmp_path, f"thread-{number}"))]
     assert extended == [*range(24, 40)]
     saver.close()
 
 
 def test_closing_cuts_nothing_off_that_another_saver_has_written_meanwhile(tmp_path):
-    first, second = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
+    first = FileSystemSaver(tmp_path)
+    second = FileSystemSaver(tmp_path)
     first.put(CONFIG, made(0))
     second.put(CONFIG, made(1))
     first.close()
@@ -96,15 +95,16 @@ def test_closing_cuts_nothing_off_that_another_saver_has_written_meanwhile(tmp_p
     second.close()
     assert numbers(first) == [0, 1, 2, 3]
     first.close()
-    assert zeros_of(log_of(tmp_path)) == 0 or frames_of(log_of(tmp_path))[-1].seq == 5
+    assert zeros_of(locate_log(tmp_path)) == 0 or read_records(locate_log(tmp_path))[-1].seq == 5
 
 
 def test_closing_does_not_wait_for_the_writer_that_is_at_work(tmp_path):
-    first, second = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path)
+    first = FileSystemSaver(tmp_path)
+    second = FileSystemSaver(tmp_path)
     first.put(CONFIG, made(0))
     with second._store.write_lock(second._store.locate("t")):
         first.close()
-    assert log_of(tmp_path).stat().st_size == BLOCK
+    assert locate_log(tmp_path).stat().st_size == BLOCK
     second.put(CONFIG, made(1))
     assert numbers(second) == [0, 1]
     second.close()
@@ -120,10 +120,10 @@ def test_zeros_that_cannot_be_cut_off_do_no_harm(tmp_path):
     saver = FileSystemSaver(tmp_path, io=Refusing())
     saver.put(CONFIG, made(0))
     saver.close()
-    assert log_of(tmp_path).stat().st_size == BLOCK
+    assert locate_log(tmp_path).stat().st_size == BLOCK
     saver.put(CONFIG, made(1))
     assert saver.release(CONFIG).version == 1
-    assert [one.state["n"] for one in saver.tag(CONFIG).checkpoints] == [1, 0]
+    assert [checkpoint.state["n"] for checkpoint in saver.tag(CONFIG).checkpoints] == [1, 0]
     assert saver.verify().ok
     saver.close()
 
@@ -146,9 +146,10 @@ def test_a_released_version_has_no_zeros(tmp_path):
 
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_a_reader_sees_each_record_that_is_written_over_zeros(tmp_path, fsync):
-    writer, reader = FileSystemSaver(tmp_path), FileSystemSaver(tmp_path, fsync=fsync)
+    writer = FileSystemSaver(tmp_path)
+    reader = FileSystemSaver(tmp_path, fsync=fsync)
     writer.put(CONFIG, made(0))
-    size = log_of(tmp_path).stat().st_size
+    size = locate_log(tmp_path).stat().st_size
     for number in range(1, 12):
         writer.put(CONFIG, made(number))
         assert reader.get(CONFIG).state["n"] == number
@@ -157,7 +158,7 @@ def test_a_reader_sees_each_record_that_is_written_over_zeros(tmp_path, fsync):
         assert reader.get_writes(CONFIG) == {"k": number}
         writer.add_tags(CONFIG, f"tag{number}")
         assert reader.tags_of(CONFIG) == (f"tag{number}",)
-    assert log_of(tmp_path).stat().st_size == size
+    assert locate_log(tmp_path).stat().st_size == size
     writer.delete("t")
     assert reader.get(CONFIG) is None
     writer.close()
@@ -169,11 +170,14 @@ class Racing(FileIO):
 
     def __init__(self, start, end, times):
         super().__init__()
-        self.start, self.end, self.times = start, end, times
+        self.start = start
+        self.end = end
+        self.times = times
 
     def read_at(self, fd, offset, length):
         data = super().read_at(fd, offset, length)
-        first, last = max(self.start, offset), min(self.end, offset + len(data))
+        first = max(self.start, offset)
+        last = min(self.end, offset + len(data))
         if self.times and first < last and self._paths[fd].endswith("/log"):
             self.times -= 1
             data = data[: first - offset] + bytes(last - first) + data[last - offset :]
@@ -184,9 +188,9 @@ def test_a_reader_that_reads_in_the_middle_of_a_write_finds_no_damage(tmp_path):
     saver = FileSystemSaver(tmp_path, compression=None)
     for number in range(4):
         saver.put(CONFIG, made(number, text=f"{number}" * 1300))
-    path = log_of(tmp_path)
+    path = locate_log(tmp_path)
     assert zeros_of(path)
-    frames = frames_of(path)
+    frames = read_records(path)
     seen = set()
     for frame in frames[-2:]:
         boundaries = [*range(-(-frame.offset // SECTOR) * SECTOR, frame.end, SECTOR), frame.offset, frame.end]
@@ -207,13 +211,13 @@ def test_a_reader_that_reads_in_the_middle_of_a_write_finds_no_damage(tmp_path):
 def test_a_watch_reports_what_is_written_over_the_zeros_that_were_there_when_it_began(tmp_path):
     saver = FileSystemSaver(tmp_path)
     saver.put(CONFIG, made(0))
-    size = log_of(tmp_path).stat().st_size
+    size = locate_log(tmp_path).stat().st_size
     with saver.watch() as changes:
         for number in (1, 2, 3):
             saver.put(CONFIG, made(number))
             change = changes.get(30)
             assert (change.kind, change.checkpoint.id) == ("checkpoint", f"c{number}")
-    assert log_of(tmp_path).stat().st_size == size
+    assert locate_log(tmp_path).stat().st_size == size
     saver.close()
 
 
@@ -225,7 +229,8 @@ class SmallDisk(FileIO):
 
     def __init__(self, room, *, is_short):
         super().__init__()
-        self.room, self.is_short = room, is_short
+        self.room = room
+        self.is_short = is_short
 
     def write_at(self, fd, offset, data):
         if self._paths[fd].endswith("/log") and offset + len(data) > self.room:
@@ -287,7 +292,7 @@ def test_an_error_other_than_a_full_disk_is_not_tried_again(tmp_path, monkeypatc
 def test_many_zeros_are_cut_off_by_the_next_writer(tmp_path):
     with FileSystemSaver(tmp_path) as saver:
         saver.put(CONFIG, made(0))
-    path = log_of(tmp_path)
+    path = locate_log(tmp_path)
     with path.open("ab") as file:
         file.truncate(1 << 20)
     with FileSystemSaver(tmp_path, fsync="never") as saver:
@@ -301,12 +306,12 @@ def test_many_zeros_are_cut_off_by_the_next_writer(tmp_path):
 def test_the_rest_of_a_write_that_died_in_the_zeros_is_set_aside(tmp_path, is_open):
     dead = FileSystemSaver(tmp_path)
     dead.put(CONFIG, made(0))
-    path = log_of(tmp_path)
+    path = locate_log(tmp_path)
     before = path.read_bytes()
     end = len(before.rstrip(b"\0"))
     dead.put(CONFIG, made(1, text="x" * 600))
     whole = path.read_bytes()
-    last = frames_of(path)[-1].end
+    last = read_records(path)[-1].end
     other = FileSystemSaver(tmp_path)
     for cut in (*range(end + 1, end + 50), *range(end + 50, last, 29), *range(last - 9, last)):
         path.write_bytes(before)
@@ -323,31 +328,22 @@ def test_the_rest_of_a_write_that_died_in_the_zeros_is_set_aside(tmp_path, is_op
         other.close()
 
 
-def test_an_extension_is_never_part_of_another_log(tmp_path):
-    """Only shared live logs are extended: those that are written to take another's place are not."""
-    sizes = []
-    original = LogFile._write_and_extend
-
-    def note(self, start, data):
-        sizes.append(Path(self._path).name)
-        return original(self, start, data)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LogFile, "_write_and_extend", note)
-        with FileSystemSaver(tmp_path) as saver:
-            for number in range(5):
-                saver.put(CONFIG, made(number))
-            saver.prune("t", keep_last=2)
-            saver.copy("t", "u")
-            saver.put(CONFIG, made(5))
-    assert set(sizes) == {"log"}
+def test_a_log_that_takes_the_place_of_another_is_not_extended(tmp_path):
+    with FileSystemSaver(tmp_path) as saver:
+        for number in range(5):
+            saver.put(CONFIG, made(number))
+        saver.prune("t", keep_last=2)
+        saver.copy("t", "u")
+        assert [zeros_of(locate_log(tmp_path, thread)) for thread in ("t", "u")] == [0, 0]
+        saver.put(CONFIG, made(5))
+        assert zeros_of(locate_log(tmp_path)) > 0
 
 
 def test_a_short_log_is_not_extended(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_file, "_SHORT", 2000)
+    extend_short_logs(monkeypatch, 2000)
     saver = FileSystemSaver(tmp_path)
     saver.put(CONFIG, made(0))
-    assert log_of(tmp_path).stat().st_size == frames_of(log_of(tmp_path))[-1].end
+    assert locate_log(tmp_path).stat().st_size == read_records(locate_log(tmp_path))[-1].end
     for number in range(1, 30):
         saver.put(CONFIG, made(number, text="x" * 100))
-    assert log_of(tmp_path).stat().st_size == BLOCK
+    assert locate_log(tmp_path).stat().st_size == BLOCK

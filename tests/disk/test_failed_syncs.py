@@ -8,13 +8,13 @@ from contextlib import suppress
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
-from graphkit._values.state import Changes, merge
 from graphkit.values import freeze
 from savers import FileSystemSaver
-from savers._filesystem.io import FileIO
 from tests.disk import crashes
 from tests.disk.crashes import PLACE, config_of, made, view
 from tests.disk.simfs import Disk, SimFS
+from tests.support.checkpoints import apply_update, list_ids, list_numbers
+from tests.support.disks import HookedIO
 
 CONFIG = RunnableConfig("t")
 SYNCS = ("fdatasync", "fsync", "fsync_dir")
@@ -26,40 +26,19 @@ def _quiet():
         yield
 
 
-class Dying(FileIO):
-    """Refuses calls of some kinds, so many of them."""
+class Failing:
+    """A hook: the next calls of some kinds fail."""
 
-    def __init__(self):
-        super().__init__()
-        self.left, self.kinds = 0, SYNCS
+    left = 0
 
     def fail(self, count, kinds=SYNCS):
-        self.left, self.kinds = count, kinds
+        self.left = count
+        self.kinds = kinds
 
-    def _meet(self, kind):
+    def __call__(self, kind, _):
         if self.left and kind in self.kinds:
             self.left -= 1
             raise OSError(errno.EIO, "Input/output error")
-
-    def fdatasync(self, fd):
-        self._meet("fdatasync")
-        super().fdatasync(fd)
-
-    def fsync(self, fd):
-        self._meet("fsync")
-        super().fsync(fd)
-
-    def fsync_dir(self, path):
-        self._meet("fsync_dir")
-        super().fsync_dir(path)
-
-    def truncate(self, fd, size):
-        self._meet("truncate")
-        super().truncate(fd, size)
-
-    def rename(self, source, target):
-        self._meet("rename")
-        super().rename(source, target)
 
 
 def cp(number, **state):
@@ -67,12 +46,12 @@ def cp(number, **state):
 
 
 def ids(saver):
-    return [one.id for one in reversed(saver.list(CONFIG))]
+    return list_ids(saver, CONFIG)[::-1]
 
 
 def begun(root, **options):
-    io = Dying()
-    saver = FileSystemSaver(root, io=io, **options)
+    io = Failing()
+    saver = FileSystemSaver(root, io=HookedIO(io), **options)
     saver.put(CONFIG, cp(0))
     saver.put(CONFIG, cp(1))
     return io, saver
@@ -170,8 +149,8 @@ def test_every_kind_of_change_is_refused_as_a_whole(tmp_path, change, count):
 
 def test_a_first_put_whose_syncs_fail_leaves_no_thread_with_it(tmp_path):
     for count in range(1, 6):
-        io = Dying()
-        with FileSystemSaver(tmp_path / str(count), io=io) as saver:
+        io = Failing()
+        with FileSystemSaver(tmp_path / str(count), io=HookedIO(io)) as saver:
             saver.put(RunnableConfig("other"), cp(0))
             io.fail(count, ("fdatasync", "fsync"))
             while io.left:
@@ -233,11 +212,11 @@ def test_what_was_acknowledged_after_failed_syncs_is_on_the_disk(pattern, fsync)
                 kept.append(number)
             with suppress(CheckpointStorageError):
                 saver.flush()
-            assert [one.state["n"] for one in reversed(saver.list(config_of()))] == kept
+            assert list_numbers(saver, config_of())[::-1] == kept
         plan.clear()
         saver.put(config_of(), made(9))
         saver.flush()
-        assert [one.state["n"] for one in reversed(saver.list(config_of()))] == [*kept, 9]
+        assert list_numbers(saver, config_of())[::-1] == [*kept, 9]
         disk = Disk()
         for op in fs.ops:
             if op[0] != "note":
@@ -262,10 +241,10 @@ def test_a_put_whose_writing_could_not_be_started_is_refused_though_the_sync_suc
         state = saver.get(config_of()).state
         kept = [0]
         for number in range(1, 7):
-            new, ops = merge(state, {"n": number}, {})
+            new, changes = apply_update(state, {"n": number})
             checkpoint = Checkpoint.from_stored(
                 id=f"c{number}", node_id="a", next_node_id="b", parent_id=f"c{number - 1}", created_us=number,
-                metadata=freeze({}), state=new, changes=Changes(state, ops),
+                metadata=freeze({}), state=new, changes=changes,
             )  # fmt: skip
             plan[:] = [number == failing]
             if number == failing:
@@ -277,7 +256,7 @@ def test_a_put_whose_writing_could_not_be_started_is_refused_though_the_sync_suc
                 kept.append(number)
             assert not plan or number == failing + 1, "the put started no writing"
             state = saver.get(config_of()).state
-            assert [one.state["n"] for one in reversed(saver.list(config_of()))] == kept
+            assert list_numbers(saver, config_of())[::-1] == kept
         disk = Disk()
         for op in fs.ops:
             disk.apply(op)

@@ -9,6 +9,7 @@ from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
 from savers._log import history, log_bytes
 from savers._log.stored_checkpoint import Index
+from tests.support.logs import flip, locate_log
 
 THREAD = RunnableConfig("t")
 
@@ -125,26 +126,31 @@ def test_pending_writes_and_tags_come_with_it(tmp_path, scans):
 
 
 def test_what_is_recorded_later_counts(tmp_path):
-    saver, reader = FileSystemSaver(tmp_path, fsync="never"), FileSystemSaver(tmp_path, fsync="never")
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    reader = FileSystemSaver(tmp_path, fsync="never")
     ids = [put(saver, number) for number in range(50)]
-    assert reader.get_writes(name(ids[10])) == {}
-    saver.put_writes(name(ids[10]), {"late": 1})
-    assert reader.get_writes(name(ids[10])) == {"late": 1}
-    saver.add_tags(name(ids[10]), "x")
-    assert reader.tags_of(name(ids[10])) == ("x",) == FileSystemSaver(tmp_path).tags_of(name(ids[10]))
+    past = name(ids[10])
+    assert reader.get_writes(past) == {}
+    saver.put_writes(past, {"late": 1})
+    assert reader.get_writes(past) == {"late": 1}
+    saver.add_tags(past, "x")
+    assert reader.tags_of(past) == ("x",)
+    assert FileSystemSaver(tmp_path).tags_of(past) == ("x",)
 
 
 def test_a_replaced_checkpoint_is_gone(tmp_path):
-    saver, reader = FileSystemSaver(tmp_path, fsync="never"), FileSystemSaver(tmp_path, fsync="never")
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    reader = FileSystemSaver(tmp_path, fsync="never")
     ids = [put(saver, number) for number in range(50)]
-    assert reader.get(name(ids[10])).state["n"] == 10
-    new = put(saver, 77, target=name(ids[10]))
+    past = name(ids[10])
+    assert reader.get(past).state["n"] == 10
+    new = put(saver, 77, target=past)
     for each in (reader, saver, FileSystemSaver(tmp_path)):
-        assert each.get(name(ids[10])) is None
+        assert each.get(past) is None
         assert each.get(name(new)).state["n"] == 77
 
 
-def test_damage_never_changes_what_is_found(tmp_path, disk, sweep):
+def test_damage_never_changes_what_is_found(tmp_path, sweep):
     saver = FileSystemSaver(tmp_path, fsync="never")
     text = []
     ids = []
@@ -152,12 +158,12 @@ def test_damage_never_changes_what_is_found(tmp_path, disk, sweep):
         text.append(f"{number:050}")
         ids.append(put(saver, number, text=list(text)))
         saver.put_writes(name(ids[-1]), {"w": number})
-    path = disk.log_of(tmp_path)
+    path = locate_log(tmp_path)
     good = path.read_bytes()
     refused = 0
     offsets = sweep.some(range(64, len(good)), 400)
     for offset in offsets:
-        path.write_bytes(good[:offset] + bytes([good[offset] ^ 16]) + good[offset + 1 :])
+        path.write_bytes(flip(good, offset, 16))
         reader = FileSystemSaver(tmp_path)
         try:
             found = reader.get(name(ids[30]))

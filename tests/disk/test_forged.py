@@ -10,7 +10,7 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointerError
 from savers import Compression, FileSystemSaver
-from savers._log.frame import (
+from tests.support.logs import (
     CHECKPOINT,
     COMPRESSED,
     HEADER_SIZE,
@@ -21,7 +21,9 @@ from savers._log.frame import (
     REPLACE,
     TOMBSTONE,
     WRITE,
+    locate_log,
     pack_frame,
+    read_records,
 )
 from tests.support.odd import odd
 
@@ -67,9 +69,14 @@ def written(request, tmp_path_factory):
 
 def forged(dice, frames):
     """The bytes behind the header, with one record that says something else."""
-    which, moved, parts, at = dice.randrange(len(frames)), {}, [], HEADER_SIZE
+    which = dice.randrange(len(frames))
+    moved = {}
+    parts = []
+    at = HEADER_SIZE
     for number, frame in enumerate(frames):
-        payload, flags, type_ = frame.payload, frame.flags, frame.type
+        payload = frame.payload
+        flags = frame.flags
+        type_ = frame.type
         back = at - moved[frame.offset - frame.back] if frame.back else 0
         key = at - moved[frame.offset - frame.key] if frame.key else 0
         if number == which:
@@ -93,7 +100,7 @@ def forged(dice, frames):
 
 def readings(saver):
     """Every way to read a thread."""
-    yield lambda: [one.state for one in saver.list(CONFIG)]
+    yield lambda: [checkpoint.state for checkpoint in saver.list(CONFIG)]
     yield lambda: saver.get(CONFIG) and dict(saver.get(CONFIG).state)
     yield lambda: saver.history(CONFIG)
     yield lambda: saver.recent(CONFIG, limit=3)
@@ -121,11 +128,11 @@ def is_damage(error):
 
 @pytest.mark.sweep(30, of="seed")
 @pytest.mark.parametrize("seed", [*range(100), 6327])
-def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_path, disk, seed):
+def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_path, seed):
     dice = random.Random(seed)
     shutil.copytree(written, tmp_path / "store")
-    path = disk.log_of(tmp_path / "store")
-    path.write_bytes(path.read_bytes()[:HEADER_SIZE] + forged(dice, disk.frames_of(path)))
+    path = locate_log(tmp_path / "store")
+    path.write_bytes(path.read_bytes()[:HEADER_SIZE] + forged(dice, read_records(path)))
     found = []
     for number in range(10):
         with FileSystemSaver(tmp_path / "store", fsync="never") as saver:

@@ -15,7 +15,7 @@ NOTHING_LEFT = """
 import os, sys, tempfile
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem.io import preload_modules
+from tests.support.disks import preload_modules
 t, inner = RunnableConfig("t"), RunnableConfig("t", checkpoint_ns="a b")
 one = lambda: Checkpoint(node_id="a", next_node_id="b", state={"n": 1, "list": [1.5, None, "x"]}, metadata={"m": 1})
 saver = FileSystemSaver(tempfile.mkdtemp() + "/s", fsync=FSYNC)

@@ -35,7 +35,7 @@ def put(saver, state, id=None, config=T):
 
 
 def assert_replay_is_list(saver, config=T):
-    listed = [exact(one) for one in reversed(saver.list(config))]
+    listed = [exact(checkpoint) for checkpoint in reversed(saver.list(config))]
     replayed = [*saver.replay(config)]
     assert [exact(one) for one in replayed] == listed
     for before, one in pairwise(replayed):
@@ -69,7 +69,8 @@ def test_every_kind_of_value_and_change(tmp_path, name):
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_with_long_values(tmp_path, name, seed):
-    dice, saver = random.Random(seed), made(tmp_path, name)
+    dice = random.Random(seed)
+    saver = made(tmp_path, name)
     state = {}
     for _ in range(120):
         key = dice.choice("abcd")
@@ -138,7 +139,7 @@ def test_versions(tmp_path):
     for namespace in ("", "sub"):
         config = RunnableConfig("t", checkpoint_ns=namespace)
         released = reversed(saver.tag(config, 1).checkpoints)
-        assert [exact(one) for one in saver.replay(config, version=1)] == [exact(one) for one in released]
+        assert [exact(checkpoint) for checkpoint in saver.replay(config, version=1)] == [exact(one) for one in released]
     assert saver.version_namespaces("t") == saver.version_namespaces("t", 1) == ["", "sub"]
     for ask in (lambda: [*saver.replay(T, version=2)], lambda: saver.version_namespaces("t", 2)):
         with pytest.raises(CheckpointNotFoundError, match="version 2"):
@@ -169,8 +170,8 @@ def test_a_serializer_of_whole_states(tmp_path):
     saver = FileSystemSaver(tmp_path, Json(), fsync="never")
     for n in range(5):
         put(saver, {"log": [*range(n)]})
-    assert [one.state["log"] for one in saver.replay(T)] == [[*range(n)] for n in range(5)]
-    assert {one.changes for one in saver.replay(T)} == {None}
+    assert [checkpoint.state["log"] for checkpoint in saver.replay(T)] == [[*range(n)] for n in range(5)]
+    assert {checkpoint.changes for checkpoint in saver.replay(T)} == {None}
 
 
 @dataclass

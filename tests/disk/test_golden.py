@@ -3,13 +3,26 @@
 import importlib.util
 import shutil
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
 from graphkit import CheckpointFormatError, RunnableConfig
-from savers._log.frame import CHECKPOINT, COMPRESSED, DATA, KEY, MARK, META, RELEASE, REPLACE, SCATTERED, WRITE
-from tests.disk.conftest import frames_of, log_of
+from tests.support.logs import (
+    CHECKPOINT,
+    COMPRESSED,
+    DATA,
+    KEY,
+    MARK,
+    META,
+    RELEASE,
+    REPLACE,
+    SCATTERED,
+    WRITE,
+    locate_log,
+    read_checkpoints,
+    read_records,
+    with_format,
+)
 
 GOLDEN = Path(__file__).with_name("golden")
 SPEC = importlib.util.spec_from_file_location("golden_make", GOLDEN / "make.py")
@@ -51,9 +64,9 @@ def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
     assert saver.get_writes(at) == make.WRITES
     assert saver.tags_of(at) == ("two",)
     assert [waiting.id for waiting in saver.interrupts()] == ["i1"]
-    for one in expected.get(("early", "", None), ()):
-        early = RunnableConfig("early", checkpoint_id=one.id)
-        assert saver.get_writes(early) == make.early_writes(one.metadata["step"])
+    for checkpoint in expected.get(("early", "", None), ()):
+        early = RunnableConfig("early", checkpoint_id=checkpoint.id)
+        assert saver.get_writes(early) == make.early_writes(checkpoint.metadata["step"])
 
 
 def test_verify_finds_it_well(saver, expected):
@@ -83,21 +96,23 @@ def version_2(tmp_path):
 
 
 def test_version_2_has_every_kind_of_record_and_flag(version_2):
-    frames = [frame for path in version_2.rglob("log") if "extended" not in str(path) for frame in frames_of(path)]
-    assert {frame.type for frame in frames} >= {META, CHECKPOINT, WRITE, MARK, DATA}
-    released = [frame for path in version_2.rglob("v*.log") for frame in frames_of(path)]
-    assert {frame.type for frame in released} >= {RELEASE}
+    types = set()
     flags = 0
-    for frame in frames:
-        flags |= frame.flags
-    assert flags & (KEY | REPLACE | COMPRESSED | SCATTERED) == (KEY | REPLACE | COMPRESSED | SCATTERED)
-    assert log_of(version_2, "extended").read_bytes().endswith(bytes(100))
-    assert log_of(version_2, "extended").stat().st_size % 4096 == 0
+    for path in [*version_2.rglob("log"), *version_2.rglob("v*.log")]:
+        for record in read_records(path):
+            types.add(record.type)
+            flags |= record.flags
+    assert types >= {META, CHECKPOINT, WRITE, MARK, DATA, RELEASE}
+    every_flag = KEY | REPLACE | COMPRESSED | SCATTERED
+    assert flags & every_flag == every_flag
+    extended = locate_log(version_2, "extended").read_bytes()
+    assert extended.endswith(bytes(100))
+    assert len(extended) % 4096 == 0
 
 
 def test_version_2_stores_a_window_by_what_enters_it(version_2):
-    changes = [frame for frame in frames_of(log_of(version_2, "window")) if frame.type == CHECKPOINT]
-    assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.flags & KEY)
+    changes = read_checkpoints(locate_log(version_2, "window"))
+    assert all(len(frame.payload) < 400 for frame in changes[1:] if not frame.is_keyframe)
 
 
 def test_version_2_tells_what_was_recorded_late(version_2):
@@ -111,10 +126,8 @@ def test_version_2_tells_what_was_recorded_late(version_2):
 def test_a_log_of_version_1_is_refused_and_stays(tmp_path):
     with make.saver_on(tmp_path) as saver:
         saver.put(RunnableConfig("t"), make.checkpoint(0, {"n": 0}))
-    path = log_of(tmp_path, "t")
-    data = bytearray(path.read_bytes())
-    data[8:10] = (1).to_bytes(2, "little")
-    data[60:64] = crc32(data[:60]).to_bytes(4, "little")
+    path = locate_log(tmp_path, "t")
+    data = with_format(path.read_bytes(), 1)
     path.write_bytes(data)
     with make.saver_on(tmp_path) as saver:
         for call in (saver.get, saver.list, saver.history):

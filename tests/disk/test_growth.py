@@ -7,13 +7,13 @@ from time import time_ns
 
 import pytest
 
-from graphkit import Checkpoint
-from graphkit._records.checkpoint import generate_id
-from graphkit._values.frozen import FrozenDict, extend_frozen, freeze
-from graphkit._values.state import Changes
+from graphkit import Channels, Checkpoint
+from graphkit.saver_kit import generate_id
+from graphkit.values import freeze
 from savers import FileSystemSaver
-from savers._log.frame import CHECKPOINT, KEY
-from savers._log.writer import SMALL_LOG, USUAL_DEPTH
+from tests.support.checkpoints import apply_update, make_checkpoint
+from tests.support.disks import CountingIO
+from tests.support.logs import SMALL_LOG, USUAL_DEPTH, locate_log, read_checkpoints, read_records
 
 
 class Engine:
@@ -24,28 +24,28 @@ class Engine:
         self.parent = None
         self.step = 0
 
-    def grow(self, item, key="messages"):
-        old = self.state[key]
-        items = extend_frozen(old, [item])
-        items.base = None
-        new = FrozenDict(self.state)
-        new._set_frozen(key, items)
-        return self._checkpoint(new, {key: len(old)})
+    def grow(self, item):
+        return self._update({"messages": [item]}, {"messages": Channels.appender_with_duplicate()})
 
     def set(self, key, value):
-        new = FrozenDict(self.state)
-        new._set_frozen(key, freeze(value))
-        return self._checkpoint(new, {key: -1})
+        return self._update({key: value})
 
-    def _checkpoint(self, new, ops):
-        changes = Changes(self.state, ops) if self.parent else None
-        metadata = freeze({"step": self.step, "run_id": "r" * 36})
-        made = Checkpoint.from_stored(
-            id=generate_id(), node_id="agent", next_node_id="agent", parent_id=self.parent, created_us=time_ns() // 1000,
-            metadata=metadata, state=new, changes=changes,
-        )  # fmt: skip
-        self.state, self.parent, self.step = new, made.id, self.step + 1
-        return made
+    def _update(self, update, channels=None):
+        state, changes = apply_update(self.state, update, channels)
+        checkpoint = Checkpoint.from_stored(
+            id=generate_id(),
+            node_id="agent",
+            next_node_id="agent",
+            parent_id=self.parent,
+            created_us=time_ns() // 1000,
+            metadata=freeze({"step": self.step, "run_id": "r" * 36}),
+            state=state,
+            changes=changes if self.parent else None,
+        )
+        self.state = state
+        self.parent = checkpoint.id
+        self.step += 1
+        return checkpoint
 
 
 def noise(n):
@@ -90,27 +90,27 @@ def test_a_big_value_that_stays_is_stored_once(opener, config):
     assert opener().get(config).state == engine.state
 
 
-def test_a_small_change_deep_inside_is_a_small_record(opener, disk, config):
+def test_a_small_change_deep_inside_is_a_small_record(opener, config):
     saver = opener()
     nested = {f"key {k}": {"values": [*range(10)], "name": f"name {k}"} for k in range(200)}
     for n in range(20):
         nested = {**nested, "key 77": {"values": [n], "name": "changed"}}
-        saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"nested": nested, "n": 1}))
-    last = disk.frames_of(disk.log_of(saver.base_directory))[-1]
-    assert last.end - last.offset < 200
-    assert opener().get(config).state["nested"] == nested
-    assert list(opener().get(config).state["nested"]) == list(nested)
+        saver.put(config, make_checkpoint(1, nested=nested))
+    last = read_records(locate_log(saver.base_directory))[-1]
+    assert last.size < 200
+    found = opener().get(config).state["nested"]
+    assert found == nested
+    assert list(found) == list(nested)
 
 
-def test_the_size_of_a_record_does_not_grow_with_the_history(opener, disk, engine, config):
+def test_the_size_of_a_record_does_not_grow_with_the_history(opener, engine, config):
     saver = opener()
     for n in range(1200):
         saver.put(config, engine.grow(f"{n:0200}"))
-    changes = [
-        frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == 2 and not frame.flags & 1
-    ]
-    assert len(changes) > 1100
-    assert max(frame.end - frame.offset for frame in changes) <= min(frame.end - frame.offset for frame in changes) + 24
+    records = read_checkpoints(locate_log(saver.base_directory))
+    sizes = [record.size for record in records if not record.is_keyframe]
+    assert len(sizes) > 1100
+    assert max(sizes) <= min(sizes) + 24
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_the_size_of_a_record_does_not_grow_with_the_history(opener, disk, engin
     [("always", ["measure", "read", "write", "fdatasync"], 64), ("never", ["fstat", "write"], 0)],
 )
 def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(
-    fsync, calls, length, disk, engine, config, tmp_path
+    fsync, calls, length, engine, config, tmp_path
 ):
-    io = disk.CountingIO()
+    io = CountingIO()
     saver = FileSystemSaver(tmp_path, fsync=fsync, io=io)
     costs = []
     for n in range(1500):
@@ -138,17 +138,17 @@ def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(
     saver.close()
 
 
-def test_a_cold_put_reads_the_end_of_the_log_only(disk, config, tmp_path):
+def test_a_cold_put_reads_the_end_of_the_log_only(config, tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     for n in range(3000):
-        saver.put(config, disk.step(n, text=noise(n)))
+        saver.put(config, make_checkpoint(n, text=noise(n)))
     size = saver.size("t")
     assert size > 1_000_000
     saver.close()
-    io = disk.CountingIO()
+    io = CountingIO()
     fresh = FileSystemSaver(tmp_path, fsync="never", io=io)
     io.reset()
-    fresh.put(config, disk.step(3000, text="x"))
+    fresh.put(config, make_checkpoint(3000, text="x"))
     assert io.read < 200_000
     io.reset()
     assert fresh.get(config).state["n"] == 3000
@@ -156,15 +156,15 @@ def test_a_cold_put_reads_the_end_of_the_log_only(disk, config, tmp_path):
     fresh.close()
 
 
-def test_the_writes_after_the_last_checkpoint_are_seen_without_reading_the_rest(disk, config, tmp_path):
+def test_the_writes_after_the_last_checkpoint_are_seen_without_reading_the_rest(config, tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     for n in range(3000):
-        saver.put(config, disk.step(n, text=noise(n)))
+        saver.put(config, make_checkpoint(n, text=noise(n)))
     saver.put_writes(config, {"a": 1})
     saver.add_tags(config, "tag")
     saver.put_writes(config, {"b": [2]})
     saver.close()
-    io = disk.CountingIO()
+    io = CountingIO()
     fresh = FileSystemSaver(tmp_path, io=io)
     assert fresh.get_writes(config) == {"a": 1, "b": [2]}
     assert fresh.tags_of(config) == ("tag",)
@@ -172,28 +172,29 @@ def test_the_writes_after_the_last_checkpoint_are_seen_without_reading_the_rest(
     fresh.close()
 
 
-def test_a_scan_is_made_once_and_kept_up_to_date(disk, config, tmp_path):
-    io = disk.CountingIO()
-    saver, other = FileSystemSaver(tmp_path, fsync="never", io=io), FileSystemSaver(tmp_path, fsync="never")
+def test_a_scan_is_made_once_and_kept_up_to_date(config, tmp_path):
+    io = CountingIO()
+    saver = FileSystemSaver(tmp_path, fsync="never", io=io)
+    other = FileSystemSaver(tmp_path, fsync="never")
     for n in range(500):
-        saver.put(config, disk.step(n))
+        saver.put(config, make_checkpoint(n))
     assert len(saver.history(config)) == 500
     io.reset()
-    other.put(config, disk.step(500))
-    saver.put(config, disk.step(501))
+    other.put(config, make_checkpoint(500))
+    saver.put(config, make_checkpoint(501))
     assert [info.metadata["step"] for info in saver.history(config)] == [*range(501, -1, -1)]
     assert io.read < 5000
     saver.close()
     other.close()
 
 
-def test_always_waits_for_the_disk_at_each_put_and_never_does_not(disk, config, tmp_path):
+def test_always_waits_for_the_disk_at_each_put_and_never_does_not(config, tmp_path):
     for policy, expected in (("always", 1), ("never", 0), (3600, 0)):
-        io = disk.CountingIO()
+        io = CountingIO()
         saver = FileSystemSaver(tmp_path / str(policy), fsync=policy, io=io)
-        saver.put(config, disk.step(0))
+        saver.put(config, make_checkpoint(0))
         io.reset()
-        placed = saver.put(config, disk.step(1))
+        placed = saver.put(config, make_checkpoint(1))
         assert io.calls.count("fdatasync") == expected
         saver.put_writes(placed, {"a": 1})
         saver.add_tags(placed, "t")
@@ -203,33 +204,34 @@ def test_always_waits_for_the_disk_at_each_put_and_never_does_not(disk, config, 
         saver.close()
 
 
-def test_a_second_process_makes_the_names_durable_too(disk, config, tmp_path):
-    FileSystemSaver(tmp_path, fsync="never").put(config, disk.step(0))
-    io = disk.CountingIO()
+def test_a_second_process_makes_the_names_durable_too(config, tmp_path):
+    FileSystemSaver(tmp_path, fsync="never").put(config, make_checkpoint(0))
+    io = CountingIO()
     saver = FileSystemSaver(tmp_path, fsync="always", io=io)
-    saver.put(config, disk.step(1))
+    saver.put(config, make_checkpoint(1))
     assert io.calls.count("fsync_dir") == 2
-    saver.put(config, disk.step(2))
+    saver.put(config, make_checkpoint(2))
     assert io.calls.count("fsync_dir") == 2
     saver.close()
 
 
-def test_one_sync_serves_all_who_wait_for_it(disk, config, tmp_path):
-    class SlowDisk(disk.CountingIO):
+def test_one_sync_serves_all_who_wait_for_it(config, tmp_path):
+    class SlowDisk(CountingIO):
         def fdatasync(self, fd):
             entered.set()
             go_on.wait()
             super().fdatasync(fd)
 
-    entered, go_on = threading.Event(), threading.Event()
+    entered = threading.Event()
+    go_on = threading.Event()
     go_on.set()
     io = SlowDisk()
     saver = FileSystemSaver(tmp_path, io=io)
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     entered.clear()
     go_on.clear()
     io.reset()
-    workers = [threading.Thread(target=saver.put, args=(config, disk.step(n))) for n in range(1, 9)]
+    workers = [threading.Thread(target=saver.put, args=(config, make_checkpoint(n))) for n in range(1, 9)]
     workers[0].start()
     entered.wait()
     for worker in workers[1:]:
@@ -245,62 +247,63 @@ def test_one_sync_serves_all_who_wait_for_it(disk, config, tmp_path):
     saver.close()
 
 
-def test_intervals_sync_behind_the_callers_back(disk, config, tmp_path):
-    synced, before = threading.Event(), set(threading.enumerate())
+def test_intervals_sync_behind_the_callers_back(config, tmp_path):
+    synced = threading.Event()
+    before = set(threading.enumerate())
 
-    class TellingIO(disk.CountingIO):
+    class TellingIO(CountingIO):
         def fdatasync(self, fd):
             super().fdatasync(fd)
             synced.set()
 
     saver = FileSystemSaver(tmp_path, fsync=0.01, io=TellingIO())
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     assert synced.wait(60)
     saver.close()
     assert not set(threading.enumerate()) - before, "the thread that syncs has ended"
 
 
-def test_long_keyframes_stay_rare(opener, disk, config, sweep):
+def test_long_keyframes_stay_rare(opener, config, sweep):
     saver = opener()
     state = {f"key {number}": f"value {number}" for number in range(20_000)}
     for number in range(sweep.count(300, 80)):
         state["key 7"] = str(number)
-        saver.put(config, disk.step(number, **state))
-    records = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == CHECKPOINT]
-    keys = [frame for frame in records if frame.flags & KEY]
+        saver.put(config, make_checkpoint(number, **state))
+    records = read_checkpoints(locate_log(saver.base_directory))
+    keys = [frame for frame in records if frame.is_keyframe]
     assert len(keys) == 1, "a keyframe of 700 KB is worth more than 300 changes"
 
 
-def test_a_short_state_is_never_more_than_a_few_records_behind_a_keyframe(opener, disk, config):
+def test_a_short_state_is_never_more_than_a_few_records_behind_a_keyframe(opener, config):
     for _ in range(2):
         # What a second saver finds is what the first one knew.
         saver = opener()
         for number in range(100):
-            saver.put(config, disk.step(number, text=f"{number:0100}"))
-    records = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == CHECKPOINT]
-    keys = [number for number, frame in enumerate(records) if frame.flags & KEY]
+            saver.put(config, make_checkpoint(number, text=f"{number:0100}"))
+    records = read_checkpoints(locate_log(saver.base_directory))
+    keys = [number for number, frame in enumerate(records) if frame.is_keyframe]
     gaps = [after - before for before, after in itertools.pairwise([*keys, len(records)])]
     assert len(keys) >= 8
     assert max(gaps) <= 20
-    size = sum(frame.end - frame.offset for frame in records)
-    assert sum(records[number].end - records[number].offset for number in keys) < size / 6
+    size = sum(frame.size for frame in records)
+    assert sum(records[number].size for number in keys) < size / 6
 
 
-def test_keyframes_come_by_cost_and_name_what_is_there_already(opener, disk, engine, config):
+def test_keyframes_come_by_cost_and_name_what_is_there_already(opener, engine, config):
     saver = opener()
     for n in range(2000):
         saver.put(config, engine.grow(f"{n:0200}"))
-    records = [frame for frame in disk.frames_of(disk.log_of(saver.base_directory)) if frame.type == CHECKPOINT]
-    keys = [number for number, frame in enumerate(records) if frame.flags & KEY]
+    records = read_checkpoints(locate_log(saver.base_directory))
+    keys = [number for number, frame in enumerate(records) if frame.is_keyframe]
     # The first one has the whole state; the others name bytes that are there already.
     early = [number for number in keys if records[number].offset < SMALL_LOG]
     assert early == [*range(0, early[-1] + 1, USUAL_DEPTH + 1)], "often, while the log is small"
     gaps = [after - before for before, after in itertools.pairwise(keys[len(early) :])]
     assert 60 < min(gaps) <= max(gaps) < 100, "however long the state is"
-    assert sum(records[number].end - records[number].offset for number in keys) < 60_000
+    assert sum(records[number].size for number in keys) < 60_000
     before = key = records[0]
     for frame in records:
-        if frame.flags & KEY:
+        if frame.is_keyframe:
             assert (frame.back, frame.key) == (0, 0)
             key = frame
         else:

@@ -6,61 +6,52 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointFormatError, CheckpointNotFoundError, RunnableConfig, StateSerializer
 from savers import FileSystemSaver
-from savers._log import records
-from savers._log.frame import CHECKPOINT, RELEASE, REPLACE, pack_frame
+from savers.log import Log
+from tests.support.checkpoints import list_ids, list_numbers, make_checkpoint
+from tests.support.logs import (
+    CHECKPOINT,
+    REPLACE,
+    limit_window,
+    locate_log,
+    read_records,
+)
 
 
-def numbers(saver, config):
-    return [one.state["n"] for one in saver.list(config)]
-
-
-def test_replacing_is_a_record_that_names_its_target(opener, disk, config):
-    saver, reader = opener(), opener()
-    placed = [saver.put(config, disk.step(n, items=[n] * 5)) for n in range(4)]
-    assert numbers(reader, config) == [3, 2, 1, 0]
-    before = disk.log_of(saver.base_directory).read_bytes()
-    new = disk.step(77)
+def test_replacing_is_a_record_that_names_its_target(opener, config):
+    saver = opener()
+    reader = opener()
+    placed = [saver.put(config, make_checkpoint(n, items=[n] * 5)) for n in range(4)]
+    assert list_numbers(reader, config) == [3, 2, 1, 0]
+    before = locate_log(saver.base_directory).read_bytes()
+    new = make_checkpoint(77)
     assert saver.put(placed[1], new) == placed[1]
-    assert disk.log_of(saver.base_directory).read_bytes().startswith(before), "nothing older is touched"
-    last = disk.frames_of(disk.log_of(saver.base_directory))[-1]
+    assert locate_log(saver.base_directory).read_bytes().startswith(before), "nothing older is touched"
+    last = read_records(locate_log(saver.base_directory))[-1]
     assert last.flags & REPLACE
     for other in (saver, reader, opener()):
-        assert numbers(other, config) == [3, 2, 77, 0]
+        assert list_numbers(other, config) == [3, 2, 77, 0]
         assert other.get(config).state["n"] == 3, "the latest is the last one of the history, not of the log"
         assert other.get(config.replace(checkpoint_id=new.id)).state["n"] == 77
         assert other.get(placed[1]) is None
-    saver.put(config, disk.step(5))
-    assert numbers(reader, config) == numbers(opener(), config) == [5, 3, 2, 77, 0]
+    saver.put(config, make_checkpoint(5))
+    assert list_numbers(reader, config) == list_numbers(opener(), config) == [5, 3, 2, 77, 0]
 
 
-def test_replacing_what_is_not_there_writes_nothing(opener, disk, config):
-    saver = opener()
-    with pytest.raises(CheckpointNotFoundError):
-        saver.put(config.replace(checkpoint_id="nothing"), disk.step(0))
-    assert saver.threads() == []
-    saver.put(config, disk.step(0))
-    before = disk.log_of(saver.base_directory).read_bytes()
-    for beside in (saver.put, lambda at, _: saver.put_writes(at, {"a": 1}), lambda at, _: saver.add_tags(at, "x")):
-        with pytest.raises(CheckpointNotFoundError):
-            beside(config.replace(checkpoint_id="nothing"), disk.step(1))
-    assert disk.log_of(saver.base_directory).read_bytes() == before
-
-
-def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, disk, config):
+def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, config):
     saver = opener()
     for n in range(6):
-        saver.put(config, disk.step(n, items=[*range(n)]))
+        saver.put(config, make_checkpoint(n, items=[*range(n)]))
     listed = saver.list(config)
     assert listed[0].state["n"] == 5
     opener().prune(config, keep_last=4)
     assert listed[1].state == {"n": 4, "items": [0, 1, 2, 3]}
     released = opener().release(config)
     assert listed[2].state["n"] == 3
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     assert listed[3].state["n"] == 2
     with pytest.raises(CheckpointNotFoundError):
         _ = listed[4].state
-    assert [one.state["n"] for one in released.checkpoints[:2]] == [5, 4]
+    assert [checkpoint.state["n"] for checkpoint in released.checkpoints[:2]] == [5, 4]
     opener().delete("t")
     for one in (listed[5], released.checkpoints[2]):
         with pytest.raises(CheckpointNotFoundError, match="deleted"):
@@ -68,157 +59,10 @@ def test_a_listed_checkpoint_stays_readable_wherever_its_bytes_go(opener, disk, 
     assert listed[0].state["n"] == 5, "decoded before"
 
 
-def test_versions_count_up_and_stay_as_they_were(opener, disk, config):
-    saver, other = opener(), opener()
-    inner = config.replace(checkpoint_ns="inner")
-    for version in range(1, 4):
-        for n in range(version):
-            (saver if n % 2 else other).put(config, disk.step(n))
-            saver.put(inner, disk.step(n))
-        tag = (other if version % 2 else saver).release(config)
-        assert tag.version == version
-        assert [one.state["n"] for one in tag.checkpoints] == [*range(version - 1, -1, -1)]
-        assert saver.get(config) is other.get(config) is saver.get(inner) is None
-    for reader in (saver, other, opener()):
-        assert reader.versions_by_thread_id("t") == [1, 2, 3]
-        assert reader.last_version_by_thread_id("t") == 3
-        assert reader.get_version(config) == "3"
-        assert [len(reader.tag(config, version).checkpoints) for version in (1, 2, 3)] == [1, 2, 3]
-        assert len(reader.tag(inner, 2).checkpoints) == 2
-        assert reader.threads() == []
-        assert reader.threads(released=True) == ["t"]
-        with pytest.raises(CheckpointNotFoundError):
-            reader.tag(config, 4)
-    assert saver.release(config).version is None
-    assert saver.versions_by_thread_id("t") == [1, 2, 3]
-
-
-@pytest.mark.parametrize("stage", ["root ended", "all ended", "inner renamed"])
-def test_a_release_that_died_is_finished_by_the_next_writer(stage, opener, disk, config):
+def test_a_thread_that_grows_only_in_a_namespace_can_be_released(opener, config):
     saver = opener()
     inner = config.replace(checkpoint_ns="inner")
-    for n in range(2):
-        saver.put(config, disk.step(n))
-        saver.put(inner, disk.step(n))
-    saver.close()
-    from savers._filesystem import layout
-    from savers._log import payloads
-
-    def end(path):
-        last = disk.frames_of(path)[-1]
-        with path.open("ab") as file:
-            file.write(pack_frame(last.end, last.fid, last.seq + 1, RELEASE, payloads.packb([1, 0])))
-
-    watching = opener()
-    assert numbers(watching, config) == [1, 0]
-    end(disk.log_of(saver.base_directory))
-    if stage != "root ended":
-        end(disk.log_of(saver.base_directory, "t", "inner"))
-    if stage == "inner renamed":
-        path = disk.log_of(saver.base_directory, "t", "inner")
-        path.rename(path.with_name(layout.version_name(1)))
-    assert numbers(watching, config) == [], "released is released, whoever finishes it"
-    watching.put(config, disk.step(5))
-    reader = opener()
-    assert numbers(reader, config) == [5]
-    assert numbers(reader, inner) == []
-    assert reader.versions_by_thread_id("t") == [1]
-    assert [one.state["n"] for one in reader.tag(config).checkpoints] == [1, 0]
-    assert [one.state["n"] for one in reader.tag(inner).checkpoints] == [1, 0]
-
-
-def test_deleting_frees_the_disk_and_shows_to_all_who_have_it_open(opener, disk, config):
-    saver, other = opener(), opener()
-    inner = config.replace(checkpoint_ns="inner")
-    for round_ in range(2):
-        for n in range(3):
-            saver.put(config, disk.step(n))
-            saver.put(inner, disk.step(n))
-        if not round_:
-            saver.release(config)
-    assert numbers(other, config) == numbers(other, inner) == [2, 1, 0]
-    directory = disk.log_of(saver.base_directory).parent
-    assert saver.size("t") == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) > 0
-    assert saver.delete("t")
-    assert not directory.exists()
-    assert saver.size("t") == 0
-    assert numbers(other, config) == numbers(other, inner) == []
-    assert other.versions_by_thread_id("t") == []
-    assert not other.delete("t")
-    other.put(config, disk.step(9))
-    assert numbers(saver, config) == [9]
-    assert sorted(path.name for path in directory.parent.iterdir()) == ["graphkit.store", "locks", directory.name]
-
-
-def test_a_delete_that_died_half_way_left_nothing_that_shows(opener, disk, config):
-    saver = opener()
-    saver.put(config, disk.step(0))
-    saver.close()
-    directory = disk.log_of(saver.base_directory).parent
-    away = directory.with_name("tmp-" + directory.name)
-    directory.rename(away)
-    reader = opener()
-    assert reader.threads() == []
-    assert reader.get(config) is None
-    reader.put(config, disk.step(1))
-    assert numbers(opener(), config) == [1]
-    assert not away.exists()
-
-
-def test_pruning_takes_the_bytes_away(opener, disk, config):
-    saver, other = opener(), opener()
-    placed = []
-    for n in range(30):
-        state = disk.step(n, secret=f"secret {n:03}", items=["x" * 100] * n)
-        placed.append(saver.put(config, state))
-    other.add_tags(placed[3], "keep")
-    other.put_writes(placed[29], {"k": [1, (2,)]})
-    saver.put(placed[28], disk.step(28, items=["y"]))
-    size = saver.size("t")
-    assert other.prune("t", keep_last=3, keep_tags=("keep",)) == 26
-    for reader in (saver, other, opener()):
-        assert numbers(reader, config) == [29, 28, 27, 3]
-        assert reader.list(config)[0].state["items"] == ["x" * 100] * 29
-        assert reader.list(config)[3].state["items"] == ["x" * 100] * 3
-        assert reader.tags_of(placed[3]) == ("keep",)
-        assert reader.get_writes(placed[29]) == {"k": [1, (2,)]}
-        assert reader.get(config).metadata == {"step": 29}
-    assert saver.size("t") < size
-    path = disk.log_of(saver.base_directory)
-    assert b"secret 010" not in path.read_bytes()
-    assert path.read_bytes()[24] == 2
-    saver.put(config, disk.step(30))
-    assert numbers(other, config) == [30, 29, 28, 27, 3]
-    assert other.prune("t", keep_last=9) == 0
-
-
-def test_a_copy_has_everything_and_is_on_its_own(opener, disk, config):
-    saver = opener()
-    inner = config.replace(checkpoint_ns="inner")
-    placed = [saver.put(config, disk.step(n, items=["x" * 300] * n)) for n in range(40)]
-    saver.put(inner, disk.step(0))
-    saver.put(placed[2], disk.step(99))
-    saver.put_writes(placed[5], {"w": 1})
-    saver.add_tags(placed[7], "tagged")
-    saver.release(config.replace(thread_id="other"))
-    target = "a much longer name than t, \ud800 included"
-    saver.copy("t", target)
-    copied = RunnableConfig(target)
-    for reader in (saver, opener()):
-        assert [one.state for one in reader.list(copied)] == [one.state for one in reader.list(config)]
-        assert [one.id for one in reader.list(copied)] == [one.id for one in reader.list(config)]
-        assert numbers(reader, copied.replace(checkpoint_ns="inner")) == [0]
-        assert reader.get_writes(copied.replace(checkpoint_id=placed[5].checkpoint_id)) == {"w": 1}
-        assert reader.tags_of(copied.replace(checkpoint_id=placed[7].checkpoint_id)) == ("tagged",)
-    saver.put(copied, disk.step(41))
-    saver.delete("t")
-    assert len(opener().list(copied)) == 41
-
-
-def test_a_thread_that_grows_only_in_a_namespace_can_be_released(opener, disk, config):
-    saver = opener()
-    inner = config.replace(checkpoint_ns="inner")
-    saver.put(inner, disk.step(0))
+    saver.put(inner, make_checkpoint(0))
     assert saver.namespaces("t") == ["inner"]
     assert saver.threads() == ["t"]
     tag = saver.release(config)
@@ -235,16 +79,16 @@ class Lines(StateSerializer):
         return dict(line.split("=", 1) for line in data.decode().split("\n") if line)
 
 
-def test_a_state_serializer_of_the_users_own(tmp_path, disk, config):
+def test_a_state_serializer_of_the_users_own(tmp_path, config):
     saver = FileSystemSaver(tmp_path, Lines(), fsync="never")
     states = [{"text": "word " * 50 * n, "n": str(n)} for n in range(60)] + [{}, {"text": ""}]
     for state in states:
         saver.put(config, Checkpoint(node_id="a", next_node_id="b", state=state))
     for reader in (saver, FileSystemSaver(tmp_path, Lines())):
-        assert [one.state for one in reader.list(config)] == states[::-1]
+        assert [checkpoint.state for checkpoint in reader.list(config)] == states[::-1]
     assert saver.size("t") < sum(len(Lines().dumps(state)) for state in states) / 3
     saver.prune(config, keep_last=2)
-    assert [one.state for one in FileSystemSaver(tmp_path, Lines()).list(config)] == states[:-3:-1]
+    assert [checkpoint.state for checkpoint in FileSystemSaver(tmp_path, Lines()).list(config)] == states[:-3:-1]
     with pytest.raises(CheckpointFormatError, match="state_serializer"):
         FileSystemSaver(tmp_path).get(config)
     from graphkit import CheckpointSerializationError
@@ -254,31 +98,33 @@ def test_a_state_serializer_of_the_users_own(tmp_path, disk, config):
             return "text"
 
     with pytest.raises(CheckpointSerializationError):
-        FileSystemSaver(tmp_path, Wrong()).put(config, disk.step(0))
+        FileSystemSaver(tmp_path, Wrong()).put(config, make_checkpoint(0))
     saver.close()
 
 
-def test_interrupts_and_listings_decode_no_state(opener, disk, config, monkeypatch):
+def test_interrupts_and_listings_decode_no_state(opener, config, monkeypatch):
     saver = opener()
-    placed = saver.put(config, disk.step(0))
+    placed = saver.put(config, make_checkpoint(0))
     stop = {"node_id": "n0", "when": "inside", "payload": {"ask": 1}, "metadata": {}, "created_at": None}
     saver.put_writes(placed, {"interrupt:a": stop})
-    from savers._log.log import Log
 
     monkeypatch.setattr(Log, "load_state", None)
     reader = opener()
     assert [waiting.payload for waiting in reader.interrupts()] == [{"ask": 1}]
     assert [info.status for info in reader.history(config)] == ["interrupted"]
-    frame = next(one for one in disk.frames_of(disk.log_of(saver.base_directory)) if one.type == CHECKPOINT)
-    assert [info.size for info in reader.history(config)] == [frame.end - frame.offset]
-    assert [one.id for one in reader.list(config)] == [placed.checkpoint_id]
+    frame = next(record for record in read_records(locate_log(saver.base_directory)) if record.type == CHECKPOINT)
+    assert [info.size for info in reader.history(config)] == [frame.size]
+    assert list_ids(reader, config) == [placed.checkpoint_id]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 30, 200, 500])
 @pytest.mark.parametrize("steps", [0, 1, 5, 300])
 def test_the_recent_ones_are_the_end_of_the_history(tmp_path, limit, steps):
-    saver, dice, config = FileSystemSaver(tmp_path, fsync="never"), random.Random(steps), RunnableConfig("t")
-    state, ids = {"log": []}, []
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    dice = random.Random(steps)
+    config = RunnableConfig("t")
+    state = {"log": []}
+    ids = []
     for n in range(steps):
         state = {"log": [*state["log"], "x" * dice.randrange(300)], "n": n}
         checkpoint = Checkpoint(
@@ -304,8 +150,11 @@ def test_the_recent_ones_are_the_end_of_the_history(tmp_path, limit, steps):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
-    dice, config = random.Random(seed), RunnableConfig("t")
-    saver, state, ids = FileSystemSaver(tmp_path, fsync="never"), {"log": []}, []
+    dice = random.Random(seed)
+    config = RunnableConfig("t")
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    state = {"log": []}
+    ids = []
     for n in range(dice.choice([1, 3, 40, 400])):
         state = {"log": [*state["log"], "x" * dice.randrange(300)], "n": n}
         checkpoint = Checkpoint(node_id="a", next_node_id=f"n{n % 5}", state=state, metadata={"step": n % 3})
@@ -320,7 +169,8 @@ def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
             saver.put_writes(
                 config.replace(checkpoint_id=dice.choice(ids)), {"failure": dice.choice([None, {"at": n}])}
             )
-    infos, writes = saver.history(config), saver.get_writes(config)
+    infos = saver.history(config)
+    writes = saver.get_writes(config)
     for reader in (FileSystemSaver(tmp_path), saver):
         found = reader.summary(config)
         assert (found.latest, found.checkpoints, found.tags) == (infos[0], len(infos), ())
@@ -331,11 +181,11 @@ def test_a_summary_is_that_of_the_whole_history(tmp_path, seed):
 
 
 def test_a_summary_of_a_history_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "FIRST_WINDOW", 1 << 12)
-    monkeypatch.setattr(records, "WINDOW", 1 << 12)
-    saver, config = FileSystemSaver(tmp_path, fsync="never"), RunnableConfig("t")
+    limit_window(monkeypatch, 1 << 12)
+    saver = FileSystemSaver(tmp_path, fsync="never")
+    config = RunnableConfig("t")
     for n in range(300):
         saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={"text": "x" * n, "n": n}))
-    assert (tmp_path / "t-t-nb5wwnkgi2qmli75bnfqs4aj" / "log").stat().st_size > 4 << 12
+    assert locate_log(tmp_path).stat().st_size > 4 << 12
     found = FileSystemSaver(tmp_path).summary(config)
     assert (found.latest, found.checkpoints) == (saver.history(config)[0], 300)

@@ -11,12 +11,12 @@ import pytest
 
 from graphkit import CheckpointerError, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem.io import FileIO
-from tests.disk.conftest import log_of, step
 from tests.disk.simfs import Fault, SimFS
+from tests.support.checkpoints import list_numbers, make_checkpoint
+from tests.support.disks import FileIO
+from tests.support.logs import locate_log
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-DAY_NS = 86_400 * 10**9
 
 
 def days_ago(days):
@@ -28,13 +28,13 @@ def in_ns(time):
 
 
 def put(saver, thread, namespace="", n=1):
-    return saver.put(RunnableConfig(thread, checkpoint_ns=namespace), step(n))
+    return saver.put(RunnableConfig(thread, checkpoint_ns=namespace), make_checkpoint(n))
 
 
 def age(saver, thread, days):
     """Set the time at which every file of a thread was last written."""
     time = in_ns(days_ago(days))
-    for path in log_of(saver.base_directory, thread).parent.rglob("*"):
+    for path in locate_log(saver.base_directory, thread).parent.rglob("*"):
         os.utime(path, ns=(time, time))
 
 
@@ -52,7 +52,7 @@ def test_it_deletes_the_threads_that_were_not_written_to_since_then(saver, opene
     for reader in (saver, opener()):
         assert reader.threads() == ["day", "now"]
     assert saver.delete_idle(idle_since=days_ago(0.5)) == ["day"]
-    assert not log_of(saver.base_directory, "day").parent.exists()
+    assert not locate_log(saver.base_directory, "day").parent.exists()
     assert saver.verify().ok
     assert saver.delete_idle(idle_since=days_ago(9)) == []
 
@@ -67,7 +67,7 @@ def test_it_looks_at_one_thread_only(saver):
     assert saver.delete_idle("unknown", idle_since=days_ago(0.5)) == []
     assert saver.delete_idle(RunnableConfig("days"), idle_since=days_ago(0.5)) == ["days"]
     assert saver.threads() == ["day", "now"]
-    assert not log_of(saver.base_directory, "unknown").parent.exists()
+    assert not locate_log(saver.base_directory, "unknown").parent.exists()
 
 
 def test_progress_is_reported_for_each_thread(saver):
@@ -83,7 +83,7 @@ def test_each_kind_of_write_counts(saver, write):
     named = config.with_check_point_id(info.id)
     {
         "put": lambda: put(saver, "days", n=2),
-        "replace": lambda: saver.put(named, step(3)),
+        "replace": lambda: saver.put(named, make_checkpoint(3)),
         "namespace": lambda: put(saver, "days", "inner"),
         "write": lambda: saver.put_writes(named, {"key": 1}),
         "tag": lambda: saver.add_tags(named, "tag"),
@@ -130,25 +130,6 @@ def test_a_thread_with_a_run_stays_and_nothing_waits_for_it(saver, opener):
     assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
 
 
-RUN = """
-import sys
-from graphkit import RunnableConfig
-from savers import FileSystemSaver
-with FileSystemSaver(sys.argv[1]).run_lock(RunnableConfig("days")):
-    print("holds", flush=True)
-    sys.stdin.readline()
-"""
-
-
-def test_a_thread_with_a_run_in_another_process_stays(saver):
-    command = [sys.executable, "-c", RUN, saver.base_directory]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "holds\n"
-        assert saver.delete_idle(idle_since=days_ago(1)) == []
-        process.stdin.write("\n")
-    assert saver.delete_idle(idle_since=days_ago(1)) == ["days"]
-
-
 PUT = """
 import sys
 from tests.disk.test_idle import put
@@ -179,7 +160,7 @@ def test_a_thread_that_a_process_writes_to_between_the_check_and_the_lock_stays(
     with FileSystemSaver(saver.base_directory, fsync="never", io=io) as other:
         assert other.delete_idle("days", idle_since=days_ago(1)) == []
         assert not io.is_armed
-        assert [checkpoint.state["n"] for checkpoint in other.list(RunnableConfig("days"))] == [2, 1]
+        assert list_numbers(other, RunnableConfig("days")) == [2, 1]
 
 
 def test_an_error_of_one_thread_does_not_stop_the_others_and_names_it(saver, monkeypatch):
@@ -255,7 +236,7 @@ def test_a_process_that_dies_in_it_leaves_each_thread_whole_or_gone(sweep):
             assert len(reopened.list(RunnableConfig("old", checkpoint_ns="inner"))) == 1
         outcomes.add(is_whole)
         put(reopened, "old", n=7)
-        assert [found.state["n"] for found in reopened.list(RunnableConfig("old"))] == ([7, 1] if is_whole else [7])
+        assert list_numbers(reopened, RunnableConfig("old")) == ([7, 1] if is_whole else [7])
         assert reopened.namespaces("old") == (["", "inner"] if is_whole else [""])
     assert outcomes == {True, False}
 

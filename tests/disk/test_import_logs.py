@@ -9,18 +9,19 @@ import pytest
 from graphkit import CheckpointFormatError, RunnableConfig, ThreadBusyError
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver
-from savers._filesystem import layout
+from tests.support.checkpoints import make_checkpoint
+from tests.support.logs import locate_thread, namespace_name
 
 X, INNER = RunnableConfig("x"), RunnableConfig("x", checkpoint_ns="sub")
 
 
 @pytest.fixture
-def lines(opener, disk, tmp_path):
+def lines(opener, tmp_path):
     saver = opener(tmp_path / "old")
-    saver.put(X, disk.step(0))
-    saver.put(INNER, disk.step(1))
+    saver.put(X, make_checkpoint(0))
+    saver.put(INNER, make_checkpoint(1))
     saver.release(X)
-    saver.put(X, disk.step(2))
+    saver.put(X, make_checkpoint(2))
     return [*export_threads(saver, format="logs")]
 
 
@@ -39,18 +40,18 @@ def test_every_directory_that_an_import_makes_is_synced(died, lines, opener, tmp
     monkeypatch.setattr(os, "fsync", noted)
     import_threads(target, lines, format="logs")
     root = tmp_path / "new"
-    thread = root / layout.locate_thread("x").name
-    places = [str(thread / layout.namespace_name("sub")), str(thread), str(root)]
+    thread = root / locate_thread("x").name
+    places = [str(thread / namespace_name("sub")), str(thread), str(root)]
     for outer, inner in zip(places[1:], places, strict=False):
         assert len(synced) - synced[::-1].index(outer) > synced.index(inner), "the name after what it leads to"
     assert synced[-1] == str(root)
     assert opener(root).get(X).state["n"] == 2
 
 
-def test_the_log_of_the_root_takes_its_place_last(opener, disk, tmp_path):
+def test_the_log_of_the_root_takes_its_place_last(opener, tmp_path):
     old = opener(tmp_path / "old")
-    old.put(X, disk.step(0))
-    old.put(INNER, disk.step(1))
+    old.put(X, make_checkpoint(0))
+    old.put(INNER, make_checkpoint(1))
     lines = [*export_threads(old, format="logs")]
     for cut in range(2, len(lines)):
         target = opener(tmp_path / str(cut))
@@ -61,11 +62,11 @@ def test_the_log_of_the_root_takes_its_place_last(opener, disk, tmp_path):
         assert [target.get(at).state["n"] for at in (X, INNER)] == [0, 1]
 
 
-def test_an_import_into_the_directory_of_another_thread_is_refused(lines, opener, disk, tmp_path):
+def test_an_import_into_the_directory_of_another_thread_is_refused(lines, opener, tmp_path):
     target = opener(tmp_path / "new")
-    target.put(RunnableConfig("victim"), disk.step(0))
-    victim = layout.locate_thread("victim").name
-    forged = [line.replace(layout.locate_thread("x").name, victim) for line in lines]
+    target.put(RunnableConfig("victim"), make_checkpoint(0))
+    victim = locate_thread("victim").name
+    forged = [line.replace(locate_thread("x").name, victim) for line in lines]
     before = sorted((tmp_path / "new" / victim).iterdir())
     with (
         target.run_lock(RunnableConfig("victim")),
@@ -83,7 +84,7 @@ def test_an_import_takes_the_run_lock_of_the_thread(lines, opener, tmp_path):
     # Held on behalf of another process: by a descriptor of its own.
     with holder.run_lock(X):
         pass
-    fd = os.open(tmp_path / "new" / layout.locate_thread("x").name / "run.lock", os.O_RDWR)
+    fd = os.open(tmp_path / "new" / locate_thread("x").name / "run.lock", os.O_RDWR)
     try:
         assert holder._store.io.lock(fd)
         with pytest.raises(ThreadBusyError):

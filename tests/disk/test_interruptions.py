@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 
 from graphkit import Checkpoint, HasVersions, RunnableConfig
-from graphkit._values.state import Changes, merge
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver, MemorySaver, SqliteSaver, VersionedMemorySaver
+from tests.support.checkpoints import apply_update, list_ids
 from tests.support.interruptions import find_places, interrupt
 
 ROOT = RunnableConfig("t")
@@ -50,8 +50,8 @@ class Thread:
 
     @staticmethod
     def follow(state, number, update):
-        new, ops = merge(state, update, {})
-        return new, make(number, new, Changes(state, ops))
+        new, changes = apply_update(state, update)
+        return new, make(number, new, changes)
 
     def next(self, update):
         return self.follow(self.state, 3, update)[1]
@@ -95,7 +95,7 @@ def observe(saver):
                 for namespace in saver.namespaces(thread)
             },
             [
-                [one.id for one in saver.tag(thread_config(thread), version).checkpoints]
+                [checkpoint.id for checkpoint in saver.tag(thread_config(thread), version).checkpoints]
                 for version in versions_of(saver, thread)
             ],
         )
@@ -167,7 +167,7 @@ class Store:
         with other.run_lock(ROOT):
             pass
         before = [one[0] for one in found.get("t", ({}, []))[0].get("", [])]
-        assert [one.id for one in other.list(ROOT)] == ["c9", "c8", *before]
+        assert list_ids(other, ROOT) == ["c9", "c8", *before]
         for saver in {self.saver, other}:
             if hasattr(saver, "verify"):
                 assert saver.verify().ok

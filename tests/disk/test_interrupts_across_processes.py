@@ -101,7 +101,7 @@ def test_each_step_in_a_process_of_its_own(process):
     assert waiting.payload == {"question": "first?", "so far": ["read"]}
     assert process({"answer": "one"})["payload"] == "second?"
     assert process({"answer": None})["when"] == "before"
-    assert [one.when for one in process.saver().interrupts()] == ["before"]
+    assert [interrupt.when for interrupt in process.saver().interrupts()] == ["before"]
     assert process({"answer": {"log": "approved"}})["log"] == ["read", "one", None, "approved", "write"]
     assert process.saver().interrupts() == []
     assert process.work() == ["read", "ask", "ask", "ask", "write"]

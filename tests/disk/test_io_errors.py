@@ -17,10 +17,11 @@ import pytest
 
 from graphkit import CheckpointStorageError
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem import layout
 from tests.disk.crashes import PLACE, config_of, expect_each, fixed, grown, made, view
 from tests.disk.simfs import Disk, SimFS
+from tests.support.checkpoints import list_numbers
 from tests.support.fresh_process import unmeasured_environment
+from tests.support.logs import locate_thread
 
 KINDS = (
     "close", "fdatasync", "fstat", "fsync", "fsync_dir", "listdir", "lock", "mkdir", "open", "read_at", "rename",
@@ -33,8 +34,12 @@ class Broken:
     """Calls of one kind fail from the n-th on: once, or for good."""
 
     def __init__(self, kind, number, error, *, sticky):
-        self.kind, self.number, self.error, self.sticky = kind, number, error, sticky
-        self.met, self.over = 0, False
+        self.kind = kind
+        self.number = number
+        self.error = error
+        self.sticky = sticky
+        self.met = 0
+        self.over = False
 
     def __call__(self, kind, number, place):
         if kind != self.kind or self.over or number < self.number or (self.met and not self.sticky):
@@ -68,7 +73,8 @@ STEPS = (
 
 def prepared(steps):
     """A store and an oracle after some steps."""
-    fs, oracle = SimFS(), VersionedMemorySaver()
+    fs = SimFS()
+    oracle = VersionedMemorySaver()
     saver = FileSystemSaver(PLACE, lock_timeout=0, io=fs)
     for _, step in STEPS[:steps]:
         step(saver)
@@ -174,7 +180,7 @@ def test_a_failed_sync_is_never_counted_as_durable():
                 there = FileSystemSaver(PLACE, io=SimFS(durable(fs))).list(config_of())
                 assert [one.state["n"] for one in there] == stored
             assert len(stored) == 13
-            generation = fs.tree()["store"][layout.locate_thread("t").name]["log"][24]
+            generation = fs.tree()["store"][locate_thread("t").name]["log"][24]
             assert generation == 2 if number else generation in {1, 2}
 
 
@@ -204,14 +210,14 @@ def test_a_small_disk_that_is_really_full(fsync, tmp_path):
                 caught = error
         assert caught.errno == errno.ENOSPC
         assert len(stored) > 50
-        assert [one.state["n"] for one in saver.list(config_of())] == stored
+        assert list_numbers(saver, config_of()) == stored
         with FileSystemSaver(place / "store") as other:
-            assert [one.state["n"] for one in other.list(config_of())] == stored
+            assert list_numbers(other, config_of()) == stored
         with pytest.raises(CheckpointStorageError):
             saver.put(config_of("another"), made(0, text=os.urandom(9000)))
         saver.delete("t")
         saver.put(config_of("another"), made(1, text=os.urandom(9000)))
-        assert [one.state["n"] for one in saver.list(config_of("another"))] == [1]
+        assert list_numbers(saver, config_of("another")) == [1]
         saver.close()
     finally:
         subprocess.run(["umount", "-l", place], check=True)
@@ -252,7 +258,7 @@ print("there", *[one.state["n"] for one in saver.list(config)], flush=True)
 def test_faults_in_a_process_that_knows_nothing_of_them(fault, tmp_path):
     """The kernel's answers are changed on their way into an unmodified process."""
     root = tmp_path / "store"
-    home = root / layout.locate_thread("t").name
+    home = root / locate_thread("t").name
     FileSystemSaver(root).put(config_of(), made(100))
     command = ["strace", "-f", "-o", tmp_path / "trace", "-P", home / "log", "-P", home, "-e", f"inject={fault}"]
     run = subprocess.run(
@@ -268,7 +274,7 @@ def test_faults_in_a_process_that_knows_nothing_of_them(fault, tmp_path):
     stored = [int(line[1]) for line in lines if line[0] == "stored"]
     assert stored
     assert "Traceback" not in run.stderr
-    found = [one.state["n"] for one in FileSystemSaver(root).list(config_of())]
+    found = list_numbers(FileSystemSaver(root), config_of())
     if "KILL" in fault:
         assert run.returncode != 0
         assert found in ([*reversed(stored), 100], [stored[-1] + 1, *reversed(stored), 100])
@@ -278,4 +284,4 @@ def test_faults_in_a_process_that_knows_nothing_of_them(fault, tmp_path):
         assert len(stored) < 8 or fault.startswith(("pwrite64:error=EINTR", "fsync", "rename")), "the fault was met"
     saver = FileSystemSaver(root)
     saver.put(config_of(), made(101))
-    assert [one.state["n"] for one in saver.list(config_of())] == [101, *found]
+    assert list_numbers(saver, config_of()) == [101, *found]

@@ -15,15 +15,18 @@ from graphkit import Checkpoint, CheckpointFormatError, RunnableConfig
 from graphkit.errors import CheckpointerError
 from graphkit.transfer import export_threads, import_threads
 from savers import FileSystemSaver
-from savers._filesystem import layout
+from tests.support.disks import CountingIO
+from tests.support.logs import locate_thread, namespace_name
 
 if not hasattr(os, "symlink") or os.name != "posix":
     pytest.skip("symbolic links", allow_module_level=True)
 
 SECRET = "the secret of another store"
-X, INNER = RunnableConfig("x"), RunnableConfig("x", checkpoint_ns="sub")
-THREAD, NAMESPACE = layout.locate_thread("x").name, layout.namespace_name("sub")
-STRIPE = f"{layout.locate_thread('x').stripe:02x}"
+X = RunnableConfig("x")
+INNER = RunnableConfig("x", checkpoint_ns="sub")
+THREAD = locate_thread("x").name
+NAMESPACE = namespace_name("sub")
+STRIPE = f"{locate_thread('x').stripe:02x}"
 PLACES = {
     "thread": THREAD,
     "namespace": f"{THREAD}/{NAMESPACE}",
@@ -37,7 +40,7 @@ PLACES = {
     "marker": "graphkit.store",
     "new log": f"{THREAD}/tmp-0badcafe",
     "deleted thread": f"tmp-{THREAD}",
-    "other deleted thread": "tmp-" + layout.locate_thread("gone").name,
+    "other deleted thread": "tmp-" + locate_thread("gone").name,
     "torn": f"{THREAD}/torn-1-64.bin",
     "release": "r-" + THREAD.removeprefix("t-"),
 }
@@ -151,13 +154,17 @@ def cases(operations, start, *, is_full):
 def test_no_operation_follows_a_link(place, templates, tmp_path, caplog, sweep):
     lines = (templates / "exported").read_text().splitlines(keepends=True)
     operations = {**OPERATIONS, "import": lambda saver: import_threads(saver, lines, format="logs")}
-    start, links, refused = [*PLACES].index(place), 0, 0
+    start = [*PLACES].index(place)
+    links = 0
+    refused = 0
     for number, (kind, name, operation) in enumerate(cases(operations, start, is_full=sweep.is_full)):
-        root, outside = tmp_path / f"s{number}", tmp_path / f"o{number}"
+        root = tmp_path / f"s{number}"
+        outside = tmp_path / f"o{number}"
         shutil.copytree(templates / "store", root)
         shutil.copytree(templates / "outside", outside)
         link(root / PLACES[place], kind, outside)
-        before, result = snapshot(outside), None
+        before = snapshot(outside)
+        result = None
         try:
             saver = FileSystemSaver(root, fsync="never", lock_timeout=0)
         except CheckpointerError:
@@ -201,9 +208,10 @@ def test_a_link_in_place_of_a_thread_is_a_clear_error_and_is_reported(templates,
     saver.close()
 
 
-@pytest.mark.parametrize("name", [f"tmp-{THREAD}", "tmp-" + layout.locate_thread("gone").name])
+@pytest.mark.parametrize("name", [f"tmp-{THREAD}", "tmp-" + locate_thread("gone").name])
 def test_a_link_named_like_a_deleted_thread_is_removed_and_nothing_else(name, tmp_path):
-    root, home = tmp_path / "store", tmp_path / "home"
+    root = tmp_path / "store"
+    home = tmp_path / "home"
     filled(root, "mine")
     home.mkdir()
     (home / "thesis.txt").write_text("mine")
@@ -239,8 +247,8 @@ def test_the_root_may_be_a_link(fsync, tmp_path):
     assert Path(real, "graphkit.store").exists()
 
 
-def test_a_put_to_an_open_log_looks_at_no_path(disk, tmp_path):
-    io = disk.CountingIO()
+def test_a_put_to_an_open_log_looks_at_no_path(tmp_path):
+    io = CountingIO()
     saver = FileSystemSaver(tmp_path / "store", fsync="never", io=io)
     saver.put(INNER, one(1, "mine"))
     io.reset()

@@ -6,9 +6,8 @@ import pickle
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit._saver.writes import FAILURE
-from savers._log import records
-from tests.disk.conftest import step
+from tests.support.checkpoints import make_checkpoint
+from tests.support.logs import limit_window
 
 THREAD = RunnableConfig("t")
 
@@ -23,18 +22,18 @@ def saver(opener):
     for number in range(6):
         new = Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", metadata={"step": number}, state={"n": number})
         saver.put(THREAD, new)
-    saver.put_writes(at(1), {FAILURE: "no"})
+    saver.put_writes(at(1), {"failure": "no"})
     return saver
 
 
 def change(saver):
     """Change everything of a history that can change."""
-    saver.put_writes(at(0), {FAILURE: "no"})
-    saver.put_writes(at(1), {FAILURE: None, "k": 2})
+    saver.put_writes(at(0), {"failure": "no"})
+    saver.put_writes(at(1), {"failure": None, "k": 2})
     saver.put_writes(at(5), {"k": 1})
     saver.add_tags(at(2), "late")
     saver.put(at(3), Checkpoint(id="c3", node_id="other", next_node_id="b", state={}))
-    saver.put(THREAD, step(7))
+    saver.put(THREAD, make_checkpoint(7))
 
 
 @pytest.mark.parametrize("is_recent", [False, True])
@@ -96,8 +95,8 @@ def test_records_longer_than_what_is_read_at_once(opener, monkeypatch, window):
         state = {"n": number, "text": f"{number % 7}" * (3 * window if number % 7 == 0 else 10)}
         saver.put(THREAD, Checkpoint(id=f"c{number}", node_id="a", next_node_id="b", state=state))
     expected = list(opener().history(THREAD))
-    monkeypatch.setattr(records, "FIRST_WINDOW", window)
+    limit_window(monkeypatch, window, 1 << 18)
     assert opener().history(THREAD) == expected
-    monkeypatch.setattr(records, "WINDOW", 2 * window)
+    limit_window(monkeypatch, window, 2 * window)
     assert opener().history(THREAD) == expected
     assert len(expected) == 40

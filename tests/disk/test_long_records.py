@@ -13,9 +13,9 @@ import pytest
 from graphkit import Checkpoint, CheckpointSerializationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import Compression, FileSystemSaver
-from savers._filesystem.io import FileIO
-from savers._log.frame import CHECKPOINT, DATA
-from tests.disk.conftest import MAX_PAYLOAD as LIMIT, frames_of, log_of
+from tests.support.checkpoints import list_ids
+from tests.support.disks import FileIO
+from tests.support.logs import CHECKPOINT, DATA, MAX_PAYLOAD as LIMIT, flip, locate_log, read_records, replace_bytes
 
 CONFIG = RunnableConfig("t")
 pytestmark = pytest.mark.usefixtures("short_records")
@@ -46,7 +46,8 @@ def open_saver(root, **options):
 
 def grown(count):
     """States that outgrow a record: by a value that is longer, by many, by a list, by a change in the middle."""
-    items, text = [], noise("text", 90_000).hex()
+    items = []
+    text = noise("text", 90_000).hex()
     for number in range(count):
         items = [*items, noise(number, 9000)]
         text = text[: number * 7000] + f"<{number}>" + text[number * 7000 :]
@@ -75,7 +76,7 @@ def expect(root, states, config=CONFIG, **options):
             assert dict(saver.get(config.with_check_point_id(name)).state) == state
         latest = saver.get(config)
         assert (latest.id, dict(latest.state)) == list(states.items())[-1]
-    for one in frames_of(log_of(root, config.thread)):
+    for one in read_records(locate_log(root, config.thread)):
         assert len(one.payload) <= LIMIT
 
 
@@ -84,7 +85,7 @@ def by_id(states):
 
 
 def counted(root, type=DATA):
-    return sum(one.type == type for one in frames_of(log_of(root)))
+    return sum(record.type == type for record in read_records(locate_log(root)))
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -132,12 +133,12 @@ def test_opaque_states_longer_than_a_record_are_stored(tmp_path):
 
 def test_a_state_that_outgrew_a_record_goes_on_at_the_cost_of_what_is_new(tmp_path):
     states = written(tmp_path)
-    size = log_of(tmp_path).stat().st_size
+    size = locate_log(tmp_path).stat().st_size
     with open_saver(tmp_path) as saver:
         for number in range(8, 12):
             states.append({**states[-1], "n": number})
             saver.put(CONFIG, made(number, states[-1]))
-    assert log_of(tmp_path).stat().st_size - size < 2000
+    assert locate_log(tmp_path).stat().st_size - size < 2000
     expect(tmp_path, by_id(states))
 
 
@@ -148,15 +149,6 @@ def test_removing_keeps_the_others_whole(tmp_path, kept, compression):
     with open_saver(tmp_path, compression=compression) as saver:
         saver.remove(CONFIG, set(states) - set(kept))
     expect(tmp_path, {name: states[name] for name in kept}, compression=compression)
-
-
-def test_prune_keeps_the_last_ones_whole(tmp_path):
-    states = by_id(written(tmp_path))
-    with open_saver(tmp_path) as saver:
-        assert saver.prune("t", keep_last=2) == 6
-        assert saver.get_writes(CONFIG) == {"branch": noise("write", 30_000)}
-        assert saver.tags_of(CONFIG) == ("good",)
-    expect(tmp_path, {name: states[name] for name in ("c6", "c7")})
 
 
 def test_compact_after_a_replacement_keeps_all(tmp_path):
@@ -177,23 +169,21 @@ def test_copy_and_release_keep_all(tmp_path):
     with open_saver(tmp_path) as saver:
         saver.copy("t", "u")
         released = saver.release(CONFIG)
-        assert [dict(one.state) for one in reversed(released.checkpoints)] == states
+        assert [dict(checkpoint.state) for checkpoint in reversed(released.checkpoints)] == states
     expect(tmp_path, by_id(states), RunnableConfig("u"))
     with open_saver(tmp_path) as saver:
-        assert [dict(one.state) for one in reversed(saver.tag(CONFIG, 1).checkpoints)] == states
+        assert [dict(checkpoint.state) for checkpoint in reversed(saver.tag(CONFIG, 1).checkpoints)] == states
 
 
 def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
     states = by_id(written(tmp_path / "whole"))
     dice = random.Random(1)
-    whole = log_of(tmp_path / "whole").read_bytes()
+    whole = locate_log(tmp_path / "whole").read_bytes()
     flipped = 0
-    for number, one in enumerate(frames_of(log_of(tmp_path / "whole"))):
+    for number, one in enumerate(read_records(locate_log(tmp_path / "whole"))):
         root = tmp_path / str(number)
         shutil.copytree(tmp_path / "whole", root)
-        data = bytearray(whole)
-        data[dice.randrange(one.offset, one.end)] ^= 1 << dice.randrange(8)
-        log_of(root).write_bytes(data)
+        locate_log(root).write_bytes(flip(whole, dice.randrange(one.offset, one.end), 1 << dice.randrange(8)))
         with open_saver(root) as saver:
             assert not saver.verify().ok
             report = saver.repair("t")
@@ -206,11 +196,9 @@ def test_repair_corrects_a_flipped_bit_in_each_record(tmp_path):
 
 def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
     states = by_id(written(tmp_path))
-    path = log_of(tmp_path)
-    lost = next(one for one in frames_of(path) if one.type == DATA)
-    data = bytearray(path.read_bytes())
-    data[lost.offset + 1000 : lost.offset + 1200] = os.urandom(200)
-    path.write_bytes(data)
+    path = locate_log(tmp_path)
+    lost = next(record for record in read_records(path) if record.type == DATA)
+    path.write_bytes(replace_bytes(path.read_bytes(), lost.offset + 1000, os.urandom(200)))
     with open_saver(tmp_path) as saver:
         assert not saver.verify().ok
         kept = saver.repair("t").files[0].kept
@@ -222,7 +210,7 @@ def test_repair_without_a_record_of_data_loses_only_what_needs_it(tmp_path):
 
 def cuts(path):
     """Where a death or a power loss may end the log: between DATA records, and in the middle of one."""
-    frames = frames_of(path)
+    frames = read_records(path)
     for before, one in itertools.pairwise(frames):
         if DATA in {before.type, one.type}:
             yield one.offset
@@ -231,18 +219,19 @@ def cuts(path):
 
 def test_a_crash_between_data_and_its_keyframe_leaves_a_history_that_goes_on(tmp_path):
     states = by_id(written(tmp_path / "whole"))
-    path = log_of(tmp_path / "whole")
-    whole, frames = path.read_bytes(), frames_of(path)
+    path = locate_log(tmp_path / "whole")
+    whole = path.read_bytes()
+    frames = read_records(path)
     orphaned = 0
     for cut in cuts(path):
         root = tmp_path / str(cut)
         shutil.copytree(tmp_path / "whole", root)
-        log_of(root).write_bytes(whole[:cut])
+        locate_log(root).write_bytes(whole[:cut])
         there = [one for one in frames if one.end <= cut]
         count = sum(one.type == CHECKPOINT for one in there)
         kept = dict(list(states.items())[:count])
         with open_saver(root) as saver:
-            assert [one.id for one in reversed(saver.list(CONFIG))] == list(kept)
+            assert list_ids(saver, CONFIG)[::-1] == list(kept)
             assert (saver.get(CONFIG) is None) is not kept
             assert saver.verify().ok is (cut in {one.end for one in frames})
             state = {"after": noise("after", 100_000)}
@@ -275,21 +264,21 @@ def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path
     for room in range(0, 200_000, 30_000):
         io = Full()
         with open_saver(tmp_path / "whole", io=io) as saver:
-            before = log_of(tmp_path / "whole").read_bytes()
+            before = locate_log(tmp_path / "whole").read_bytes()
             io.left = room
             for _ in range(2):
                 if room < 150_000:
                     with pytest.raises(OSError, match="space"):
                         saver.put(CONFIG, made(8, {"long": noise("new", 180_000)}))
                     refused += 1
-                    assert log_of(tmp_path / "whole").read_bytes() == before
+                    assert locate_log(tmp_path / "whole").read_bytes() == before
                 io.left = 0
             expect(tmp_path / "whole", states)
             # The first put of a thread: nothing of it may stay either.
             io.left = room
             with pytest.raises(OSError, match="space"):
                 saver.put(RunnableConfig("new"), made(0, {"long": noise("new", 300_000)}))
-            assert not log_of(tmp_path / "whole", "new").exists()
+            assert not locate_log(tmp_path / "whole", "new").exists()
             assert saver.threads() == ["t"]
     assert refused > 5
 
@@ -309,11 +298,11 @@ def test_a_write_that_fails_between_data_and_its_keyframe_is_taken_back(tmp_path
 )
 def test_what_fits_into_no_record_is_refused_and_changes_nothing(tmp_path, call):
     states = by_id(written(tmp_path))
-    before = log_of(tmp_path).read_bytes()
+    before = locate_log(tmp_path).read_bytes()
     with open_saver(tmp_path) as saver:
         with pytest.raises(CheckpointSerializationError, match="at most"):
             call(saver)
-        assert log_of(tmp_path).read_bytes() == before
+        assert locate_log(tmp_path).read_bytes() == before
         expect(tmp_path, states)
         states["c10"] = {"n": 10}
         saver.put(CONFIG, made(10, {"n": 10}))

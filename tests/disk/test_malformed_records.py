@@ -13,8 +13,16 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointSerializationError
 from graphkit.recovery import last_good
 from savers import FileSystemSaver
-from savers._log.frame import CHECKPOINT, KEY, MARK, RELEASE, WRITE, pack_frame
-from tests.disk.conftest import frames_of, log_of
+from tests.support.checkpoints import list_ids, list_states
+from tests.support.logs import (
+    CHECKPOINT,
+    KEY,
+    MARK,
+    RELEASE,
+    WRITE,
+    append_record,
+    locate_log,
+)
 
 CONFIG = RunnableConfig("t")
 LATE = 1 << 62
@@ -57,10 +65,8 @@ def write_log(root, type_, parts, flags=0):
     """Write a log of a good record and a malformed one."""
     with FileSystemSaver(root, fsync="never", compression=None) as saver:
         saver.put(CONFIG, Checkpoint(id="good", node_id="a", next_node_id="b", state={"k": "v"}))
-    path = log_of(root)
-    *_, last = frames_of(path)
-    with path.open("ab") as file:
-        file.write(pack_frame(last.end, last.fid, last.seq + 1, type_, msgpack.packb(parts), flags))
+    path = locate_log(root)
+    append_record(path, type_, msgpack.packb(parts), flags)
     return path
 
 
@@ -84,7 +90,7 @@ def expect_repair(saver):
     (problem,) = saver.verify("t").problems
     assert problem.state == "damaged"
     assert saver.repair("t").ok
-    assert [one.id for one in saver.list(CONFIG)] == ["good"]
+    assert list_ids(saver, CONFIG) == ["good"]
     assert saver.verify("t").ok
 
 
@@ -104,7 +110,7 @@ def test_a_keyframe_with_a_wrong_table_hides_only_its_own_state(tmp_path, name):
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         assert [info.id for info in saver.history(CONFIG)] == ["bad", "good"]
         assert dict(saver.get(CONFIG.replace(checkpoint_id="good")).state) == {"k": "v"}
-        for read in (lambda: saver.get(CONFIG), lambda: [dict(one.state) for one in saver.list(CONFIG)]):
+        for read in (lambda: saver.get(CONFIG), lambda: list_states(saver, CONFIG)):
             with pytest.raises(CheckpointCorruptionError, match=f"{path}"):
                 read()
         expect_repair(saver)

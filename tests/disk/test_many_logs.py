@@ -9,7 +9,10 @@ import pytest
 from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
 from savers._filesystem import store as store_module
-from savers._log import open_logs
+from savers._log import catalogue
+from tests.support.checkpoints import make_checkpoint
+from tests.support.disks import CountingIO
+from tests.support.logs import locate_log
 
 THREADS = 60
 TURNS = 3
@@ -17,22 +20,22 @@ TURNS = 3
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 80)
-    assert open_logs._max_open_logs() <= 20
+    monkeypatch.setattr(catalogue, "_max_descriptors", lambda: 80)
+    assert catalogue._max_open_logs() <= 20
 
 
-def put_in_turns(saver, disk, namespace=""):
+def put_in_turns(saver, namespace=""):
     for turn in range(TURNS):
         for number in range(THREADS):
-            saver.put(RunnableConfig(f"thread-{number}", checkpoint_ns=namespace), disk.step(turn))
+            saver.put(RunnableConfig(f"thread-{number}", checkpoint_ns=namespace), make_checkpoint(turn))
 
 
 @pytest.mark.parametrize("fsync", ["always", 3600.0])
-def test_the_directories_of_a_log_are_synced_once_however_often_it_is_opened(fsync, disk, tmp_path):
-    io = disk.CountingIO()
+def test_the_directories_of_a_log_are_synced_once_however_often_it_is_opened(fsync, tmp_path):
+    io = CountingIO()
     saver = FileSystemSaver(tmp_path, fsync=fsync, io=io)
     io.reset()
-    put_in_turns(saver, disk)
+    put_in_turns(saver)
     saver.flush()
     # Of each thread its own directory and the root; one for the marker.
     assert io.calls.count("fsync_dir") == 2 * THREADS + 1
@@ -40,26 +43,26 @@ def test_the_directories_of_a_log_are_synced_once_however_often_it_is_opened(fsy
         assert io.calls.count("fdatasync") == TURNS * THREADS
     saver.close()
     io.reset()
-    saver.put(RunnableConfig("thread-1"), disk.step(9))
+    saver.put(RunnableConfig("thread-1"), make_checkpoint(9))
     assert io.calls.count("fsync_dir") == 0, "closing the saver does not take the names back"
     saver.close()
 
 
-def test_a_namespace_has_one_directory_more(disk, tmp_path):
-    io = disk.CountingIO()
+def test_a_namespace_has_one_directory_more(tmp_path):
+    io = CountingIO()
     saver = FileSystemSaver(tmp_path, io=io)
-    put_in_turns(saver, disk, "inner")
+    put_in_turns(saver, "inner")
     assert io.calls.count("fsync_dir") == 3 * THREADS + 1
     saver.close()
 
 
 @pytest.mark.parametrize("change", ["delete", "release", "restored", "prune"])
-def test_a_log_that_takes_the_place_of_another_has_its_names_synced(change, disk, tmp_path):
-    io = disk.CountingIO()
+def test_a_log_that_takes_the_place_of_another_has_its_names_synced(change, tmp_path):
+    io = CountingIO()
     saver = FileSystemSaver(tmp_path / "store", io=io)
     config = RunnableConfig("t")
-    saver.put(config, disk.step(0))
-    saver.put(config, disk.step(1))
+    saver.put(config, make_checkpoint(0))
+    saver.put(config, make_checkpoint(1))
     saver.close()
     match change:
         case "delete":
@@ -69,18 +72,18 @@ def test_a_log_that_takes_the_place_of_another_has_its_names_synced(change, disk
         case "prune":
             saver.prune("t", keep_last=1)
         case "restored":
-            home = disk.log_of(tmp_path / "store").parent
+            home = locate_log(tmp_path / "store").parent
             shutil.copytree(home, tmp_path / "backup")
             shutil.rmtree(home)
             shutil.copytree(tmp_path / "backup", home)
     io.reset()
-    saver.put(config, disk.step(2))
+    saver.put(config, make_checkpoint(2))
     assert io.calls.count("fsync_dir") == 2
     saver.close()
 
 
-def test_names_whose_sync_failed_are_not_taken_for_synced(disk, tmp_path):
-    class Failing(disk.CountingIO):
+def test_names_whose_sync_failed_are_not_taken_for_synced(tmp_path):
+    class Failing(CountingIO):
         left = 0
 
         def fsync_dir(self, path):
@@ -91,22 +94,22 @@ def test_names_whose_sync_failed_are_not_taken_for_synced(disk, tmp_path):
 
     io = Failing()
     saver = FileSystemSaver(tmp_path, io=io)
-    saver.put(RunnableConfig("other"), disk.step(0))
+    saver.put(RunnableConfig("other"), make_checkpoint(0))
     io.left = 3  # that of the thread, and both of the rewritten log
     with pytest.raises(CheckpointStorageError):
-        saver.put(RunnableConfig("t"), disk.step(0))
+        saver.put(RunnableConfig("t"), make_checkpoint(0))
     io.left = 0
     io.reset()
-    saver.put(RunnableConfig("t"), disk.step(1))
+    saver.put(RunnableConfig("t"), make_checkpoint(1))
     assert io.calls.count("fsync_dir") >= 2
     saver.close()
 
 
-def test_only_so_many_names_are_remembered(disk, tmp_path, monkeypatch):
+def test_only_so_many_names_are_remembered(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "KNOWN_IDS", 7)
     saver = FileSystemSaver(tmp_path)
     for number in range(30):
-        saver.put(RunnableConfig(f"thread-{number}"), disk.step(0))
+        saver.put(RunnableConfig(f"thread-{number}"), make_checkpoint(0))
     assert len(saver._store._synced_names) <= 7
     saver.close()
 
@@ -117,7 +120,7 @@ def test_only_so_many_names_are_remembered(disk, tmp_path, monkeypatch):
 def test_the_number_of_open_logs_follows_the_limit_of_descriptors(soft, logs, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
-    assert open_logs._max_open_logs() == logs
+    assert catalogue._max_open_logs() == logs
 
 
 @pytest.mark.parametrize(
@@ -133,24 +136,24 @@ def test_the_number_of_open_logs_follows_the_limit_of_descriptors(soft, logs, mo
     ],
 )
 def test_savers_that_use_little_leave_their_share_to_others(others, share):
-    assert open_logs.find_share(100, others) == share
+    assert catalogue.find_share(100, others) == share
 
 
 def count_open(saver):
     return sum(one.is_open for one in saver._store.logs._logs.values())
 
 
-def test_savers_that_are_idle_do_not_make_another_close_its_logs(disk, tmp_path, monkeypatch):
-    monkeypatch.setattr(open_logs, "_ALL_OPEN_LOGS", WeakValueDictionary())
-    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 400)
+def test_savers_that_are_idle_do_not_make_another_close_its_logs(tmp_path, monkeypatch):
+    monkeypatch.setattr(catalogue, "_ALL_OPEN_LOGS", WeakValueDictionary())
+    monkeypatch.setattr(catalogue, "_max_descriptors", lambda: 400)
     savers = [FileSystemSaver(tmp_path / f"{number}") for number in range(12)]
     for saver in savers[2:]:
-        saver.put(RunnableConfig("t"), disk.step(0))
+        saver.put(RunnableConfig("t"), make_checkpoint(0))
     for number in range(THREADS):
-        savers[0].put(RunnableConfig(f"thread-{number}"), disk.step(0))
+        savers[0].put(RunnableConfig(f"thread-{number}"), make_checkpoint(0))
     assert count_open(savers[0]) == THREADS
     for number in range(THREADS):
-        savers[1].put(RunnableConfig(f"thread-{number}"), disk.step(0))
+        savers[1].put(RunnableConfig(f"thread-{number}"), make_checkpoint(0))
     assert count_open(savers[1]) == 45
     for saver in savers:
         saver.close()

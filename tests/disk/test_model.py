@@ -1,23 +1,28 @@
 """Random lives of a thread, under two savers that take turns, against a model that is a list."""
 
 import random
+from time import time_ns
 
 import pytest
 
 from graphkit import Checkpoint, RunnableConfig
-from graphkit._values.frozen import FrozenDict, freeze
-from graphkit._values.state import Changes, merge
+from graphkit.saver_kit import generate_id
 from graphkit.testing import same
-from savers._log import writer
+from graphkit.values import FrozenDict, freeze
+from tests.support.checkpoints import apply_update
+from tests.support.logs import MIN_KEYFRAME_DISTANCE, limit_keyframe_distance
 
 CONFIG = RunnableConfig("t")
 
 
 class Life:
     def __init__(self, dice, opener):
-        self.dice, self.opener = dice, opener
+        self.dice = dice
+        self.opener = opener
         self.savers = [opener(), opener()]
-        self.history, self.writes, self.versions = [], {}, []
+        self.history = []
+        self.writes = {}
+        self.versions = []
 
     @property
     def saver(self):
@@ -36,25 +41,32 @@ class Life:
 
     def checkpoint(self):
         dice = self.dice
-        parent = dice.choice(self.history[-1:] * 8 + self.history) if self.history and dice.random() < 0.9 else None
-        state = parent.state if parent else freeze({})
+        parent = None
+        state = freeze({})
+        if self.history and dice.random() < 0.9:
+            parent = dice.choice(self.history[-1:] * 8 + self.history)
+            state = parent.state
         if parent and dice.random() < 0.5:
             state = self.saver.get(CONFIG.replace(checkpoint_id=parent.id)).state
         keys = dice.sample("abcdefgh", dice.randrange(4))
-        new, ops = merge(state, {key: self.value(state.get(key)) for key in keys}, {})
-        changes = Changes(state, ops) if dice.random() < 0.7 else None
+        new, changes = apply_update(state, {key: self.value(state.get(key)) for key in keys})
+        if dice.random() < 0.3:
+            changes = None
         if dice.random() < 0.1:
             order = dice.sample(list(new), dice.randrange(len(new) + 1))
-            new, changes = FrozenDict({key: new[key] for key in order}), None
-        made = Checkpoint(
-            node_id=dice.choice("AB"), next_node_id=dice.choice(["A", "B", "C", None]), state=new,
-            metadata={key: dice.randrange(5) for key in dice.sample("pqrs", dice.randrange(4))},
-            parent_id=dice.choice([None, parent.id if parent else None]),
-        )  # fmt: skip
+            new = FrozenDict({key: new[key] for key in order})
+            changes = None
+        metadata = {key: dice.randrange(5) for key in dice.sample("pqrs", dice.randrange(4))}
         return Checkpoint.from_stored(
-            id=made.id, node_id=made.node_id, next_node_id=made.next_node_id, parent_id=made.parent_id,
-            created_us=made.created_us, metadata=made.metadata, state=new, changes=changes,
-        )  # fmt: skip
+            id=generate_id(),
+            node_id=dice.choice("AB"),
+            next_node_id=dice.choice(["A", "B", "C", None]),
+            parent_id=parent.id if parent and dice.random() < 0.5 else None,
+            created_us=time_ns() // 1000,
+            metadata=freeze(metadata),
+            state=new,
+            changes=changes,
+        )
 
     def put(self):
         made = self.checkpoint()
@@ -86,7 +98,8 @@ class Life:
         if self.history:
             self.versions.append(self.history)
         assert tag.version == (len(self.versions) if self.history else None)
-        self.history, self.writes = [], {}
+        self.history = []
+        self.writes = {}
 
     def reopen(self):
         self.savers[self.dice.randrange(2)] = self.opener()
@@ -115,21 +128,21 @@ class Life:
         assert saver.get_writes(CONFIG.replace(checkpoint_id=found.id)) == self.writes.get(found.id, {})
 
     def live(self, steps):
-        deeds = [self.put] * 75 + [self.write] * 5 + [self.prune] * 3 + [self.release] + [self.reopen] * 5
-        for _ in range(steps):
-            self.dice.choice(deeds)()
+        deeds = {self.put: 75, self.write: 5, self.prune: 3, self.release: 1, self.reopen: 5}
+        for deed in self.dice.choices([*deeds], deeds.values(), k=steps):
+            deed()
             self.check(self.saver, all_of_it=self.dice.random() < 0.1)
         last = self.opener()
         self.check(last, all_of_it=True)
         for number, version in enumerate(self.versions, 1):
+            expected = [checkpoint.state for checkpoint in reversed(version)]
             kept = last.tag(CONFIG, number).checkpoints
-            assert [one.state for one in kept] == [one.state for one in reversed(version)]
+            assert [checkpoint.state for checkpoint in kept] == expected
 
 
 # Keyframes from very often to as the saver has it.
-@pytest.mark.parametrize("floor", [64, 400, 3000, writer.MIN_KEYFRAME_DISTANCE])
+@pytest.mark.parametrize("floor", [64, 400, 3000, MIN_KEYFRAME_DISTANCE])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_life_goes_as_the_model_says(seed, floor, opener, monkeypatch):
-    monkeypatch.setattr(writer, "MIN_KEYFRAME_DISTANCE", floor)
-    monkeypatch.setattr(writer, "RECORD_COST", floor // 16)
+    limit_keyframe_distance(monkeypatch, floor)
     Life(random.Random(seed * 10_000 + floor), opener).live(120)

@@ -14,19 +14,19 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, CheckpointerError, CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import lifecycle, log_file, rewrite, store, sync
-from savers._filesystem.durability import FileDurability
-from savers._filesystem.log_file import LogFile
-from savers._filesystem.salvaged_files import FileRange
+from savers._filesystem import lifecycle, log_bytes, rewrite, store, sync
+from savers._filesystem.io import FileRange
+from savers._filesystem.log_bytes import FileDurability, LogFile
 from savers._log import frame, frame_log, sealing, writer
-from savers._log.frame import CHECKPOINT, HEADER_SIZE, KEY
 from savers._log.history import History
 from savers._log.stored_checkpoint import EarlyWrites
 from savers._log.writer import LogWriter
 from tests.disk import crashes
-from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import PLACE, Crashes, config_of, fixed, made, view
 from tests.disk.simfs import SimFS
+from tests.support.checkpoints import list_numbers
+from tests.support.logs import CHECKPOINT, HEADER_SIZE, flip, forge_meta, locate_log, read_records, replace_payload
+from tests.support.sealed import NEW
 
 BOUND = 2500
 
@@ -134,7 +134,7 @@ def without_cutting_the_tail():
 
 def cutting_without_keeping_the_rest():
     """Anything behind a bad record is taken for a tail: damage becomes a shorter history."""
-    return mock.patch("savers._log.damage.judge", nothing)
+    return mock.patch("savers._log.records.judge", nothing)
 
 
 def without_finishing():
@@ -193,7 +193,8 @@ def without_looking_at_the_bytes_behind_the_end():
 
 @contextmanager
 def without_a_durable_tombstone():
-    original, inside = SimFS.fsync, []
+    original = SimFS.fsync
+    inside = []
     delete = lifecycle.delete
 
     def fsync(self, fd):
@@ -254,8 +255,7 @@ def acknowledging_writes_that_wait_for_a_put():
 
     def wait_for_put(_, ticket):
         durability = ticket.log.frames.bytes.durability
-        durability.note_synced(ticket.end)
-        durability.note_names_synced()
+        durability.note_synced(ticket.end, with_names=True)
 
     return mock.patch.object(sync.SyncAlways, "_wait_for_put", wait_for_put)
 
@@ -276,7 +276,7 @@ def believing_that_a_sync_covers_what_was_appended_meanwhile():
 def extending_with_other_bytes_than_zeros():
     def _write_and_extend(self, start, data):
         end = start + len(data)
-        return self._io.write_at(self.fd, start, data + b"\xff" * (log_file._choose_size(end) - end))
+        return self._io.write_at(self.fd, start, data + b"\xff" * (log_bytes._choose_size(end) - end))
 
     return mock.patch.object(LogFile, "_write_and_extend", _write_and_extend)
 
@@ -317,8 +317,8 @@ def without_the_size_of_the_keyframe():
     """Keyframes come as often however long they are."""
 
     def needs_keyframe(self, _):
-        distance = self._frames.end - self._history.keyframe_end
-        return distance + self._history.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
+        distance = self._frames.end - self._history.scan.keyframe_end
+        return distance + self._history.scan.depth * writer.RECORD_COST > writer.MIN_KEYFRAME_DISTANCE
 
     return mock.patch.object(LogWriter, "_needs_keyframe", needs_keyframe)
 
@@ -349,7 +349,9 @@ def searching_without_proof():
 
     def find_at(self, offsets, id):
         for offset in offsets:
-            return next(one for one in reversed(self.load_index().checkpoints) if one.offset <= offset)
+            return next(
+                checkpoint for checkpoint in reversed(self.load_index().checkpoints) if checkpoint.offset <= offset
+            )
         return None
 
     return mock.patch.object(History, "_find_at", find_at)
@@ -373,11 +375,12 @@ def damage():
         saver = FileSystemSaver(PLACE, io=fs)
         for number in range(6):
             saver.put(config_of(), made(number, text=f"{number}" * 9000))
-        whole, tree = view(saver), fs.tree()
+        whole = view(saver)
+        tree = fs.tree()
         home = next(name for name in tree["store"] if name.startswith("t-"))
         data = tree["store"][home]["log"]
         for at in (*range(HEADER_SIZE, 600, 7), *range(600, len(data) - 9900, 331)):
-            tree["store"][home]["log"] = data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :]
+            tree["store"][home]["log"] = flip(data, at, 0x41)
             with suppress(CheckpointCorruptionError):
                 assert view(FileSystemSaver(PLACE, io=SimFS(tree))) == whole, at
 
@@ -389,7 +392,8 @@ def two_at_once():
         first, second = (FileSystemSaver(PLACE, lock_timeout=0, io=fs) for _ in range(2))
         first.put(config_of(), made(0))
         second.put(config_of(), made(1))
-        busy, expected = [], [2, 1, 0]
+        busy = []
+        expected = [2, 1, 0]
 
         def meanwhile(kind, _, place):
             if kind == "write_at" and not busy:
@@ -401,7 +405,7 @@ def two_at_once():
         fs.hook = meanwhile
         first.put(config_of(), made(2))
         fs.hook = None
-        found = [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())]
+        found = list_numbers(FileSystemSaver(PLACE, io=fs), config_of())
         assert found == expected
 
 
@@ -423,7 +427,7 @@ def longer_torn_write():
                     for number in (2, 3):
                         FileSystemSaver(PLACE, fsync=fsync, io=again).put(config_of(), made(number))
                     fresh = FileSystemSaver(PLACE, io=again)
-                    assert [one.state["n"] for one in fresh.list(config_of())] == [3, 2, 0]
+                    assert list_numbers(fresh, config_of()) == [3, 2, 0]
                     assert fresh.verify().ok
 
 
@@ -434,7 +438,8 @@ def full_disk():
         saver = FileSystemSaver(PLACE, io=fs)
         saver.put(config_of(), made(0))
         log_file = next(iter(fs.tree()["store"].keys() - {"graphkit.store", "locks"}))
-        before, refusing = fs.tree()["store"][log_file]["log"], []
+        before = fs.tree()["store"][log_file]["log"]
+        refusing = []
 
         def refuse(kind, _, place):
             if kind == "write_at":
@@ -450,7 +455,7 @@ def full_disk():
             saver.put(config_of(), made(1))
         assert fs.tree()["store"][log_file]["log"] == before.rstrip(b"\0"), "the zeros ahead may be gone"
         saver.put(config_of(), made(2))
-        assert [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())] == [2, 0]
+        assert list_numbers(FileSystemSaver(PLACE, io=fs), config_of()) == [2, 0]
 
 
 def zeros_ahead():
@@ -463,7 +468,7 @@ def zeros_ahead():
     first.close()
     second.put(config_of(), made(7))
     home = next(name for name in fs.tree()["store"] if name.startswith("t-"))
-    assert [one.state["n"] for one in FileSystemSaver(PLACE, io=fs).list(config_of())] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert list_numbers(FileSystemSaver(PLACE, io=fs), config_of()) == [7, 6, 5, 4, 3, 2, 1, 0]
     assert not [name for name in fs.tree()["store"][home] if name.endswith(".bin")]
     assert FileSystemSaver(PLACE, io=fs).verify().ok
 
@@ -485,7 +490,6 @@ def repeated_early_id():
 
 def moved_records():
     """Sealed records change places, with right checksums: an error."""
-    from tests.disk.test_encryption import NEW, with_crc
 
     for thread in ("t", "u"):
         with TemporaryDirectory() as root:
@@ -494,23 +498,24 @@ def moved_records():
                 saver.put(config_of(), made(number, text=f"text {number}"))
                 saver.put(config_of("u"), made(number, text=f"text {number}"))
             saver.close()
-            one, two = frames_of(log_of(root))[3], frames_of(log_of(root, thread))[4 if thread == "t" else 3]
+            one = read_records(locate_log(root))[3]
+            two = read_records(locate_log(root, thread))[4 if thread == "t" else 3]
             assert len(one.payload) == len(two.payload)
-            with_crc(log_of(root), one, two.payload)
+            replace_payload(locate_log(root), one, two.payload)
             with pytest.raises(CheckpointerError):
                 FileSystemSaver(root, cipher=NEW).list(config_of())
 
 
 def replaced_log():
     """The sealed log of another thread takes the place of a log: an error."""
-    from tests.disk.test_encryption import NEW, forge_meta
 
     with TemporaryDirectory() as root:
         saver = FileSystemSaver(root, fsync="never", cipher=NEW)
         for thread in ("t", "u"):
             saver.put(config_of(thread), made(1, text="text"))
         saver.close()
-        log_of(root).write_bytes(forge_meta(log_of(root, "u").read_bytes(), thread="t", ns=""))
+        locate_log(root).write_bytes(locate_log(root, "u").read_bytes())
+        forge_meta(locate_log(root), thread="t", ns="")
         with pytest.raises(CheckpointerError):
             FileSystemSaver(root, cipher=NEW).get(config_of())
 
@@ -522,7 +527,9 @@ def keyframes():
             saver = FileSystemSaver(root, fsync="never", compression=None)
             for number in range(300):
                 saver.put(config_of(), made(number, text="x" * length))
-            found = [one for one in frames_of(log_of(root)) if one.type == CHECKPOINT and one.flags & KEY]
+            found = [
+                record for record in read_records(locate_log(root)) if record.type == CHECKPOINT and record.is_keyframe
+            ]
             assert least <= len(found) <= most
 
 

@@ -13,12 +13,12 @@ from graphkit import (
     RunnableConfig,
     ThreadBusyError,
 )
-from graphkit._saver.writes import INTERRUPT
 from graphkit.errors import CheckpointerError
 from savers import FileSystemSaver
-from savers._filesystem import layout
-from savers._filesystem.io import FileIO
 from tests.disk.test_errors import as_an_ordinary_user
+from tests.support.checkpoints import list_numbers, make_checkpoint
+from tests.support.disks import HookedIO, StopAt
+from tests.support.logs import locate_log, locate_thread
 
 STOP = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}
 
@@ -52,29 +52,29 @@ DAMAGES = {
 
 
 @pytest.fixture(params=DAMAGES)
-def damaged(request, opener, disk, tmp_path):
+def damaged(request, opener, tmp_path):
     """A saver on a store whose second and fourth threads of five cannot be read; and the error that says so."""
     saver = opener()
     for thread in "abcde":
         config = RunnableConfig(thread)
         for number in range(4):
-            saver.put(config, disk.step(number, text=thread * 50))
-        saver.put_writes(config, {f"{INTERRUPT}1": STOP})
-        saver.put_writes(config, {f"{INTERRUPT}1": STOP})
+            saver.put(config, make_checkpoint(number, text=thread * 50))
+        saver.put_writes(config, {"interrupt:1": STOP})
+        saver.put_writes(config, {"interrupt:1": STOP})
     saver.close()
     damage, error = DAMAGES[request.param]
     for thread in "bd":
-        damage(disk.log_of(tmp_path / "store", thread))
+        damage(locate_log(tmp_path / "store", thread))
     return opener(), error
 
 
 def test_interrupts_and_search_return_the_others_and_tell_in_a_warning(damaged, caplog):
     saver, error = damaged
-    assert [one.thread_id for one in saver.interrupts()] == ["a", "c", "e"]
+    assert [interrupt.thread_id for interrupt in saver.interrupts()] == ["a", "c", "e"]
     assert [text for text in ("'b'", "'d'") if text not in caplog.text] == []
     caplog.clear()
-    assert [one.thread_id for one in saver.search({"step": 3})] == ["a", "c", "e"]
-    assert [one.thread_id for one in saver.search({}, limit=5)] == ["a"] * 4 + ["c"]
+    assert [info.thread_id for info in saver.search({"step": 3})] == ["a", "c", "e"]
+    assert [info.thread_id for info in saver.search({}, limit=5)] == ["a"] * 4 + ["c"]
     assert "thread 'b' is passed over" in caplog.text
     for use in (saver.interrupts, lambda thread: saver.search({}, thread_id=thread)):
         with pytest.raises(error):
@@ -111,67 +111,57 @@ def test_verify_and_repair_handle_all(damaged):
     assert report.ok is all(repaired.values()) is saver.verify().ok
 
 
-def test_other_threads_are_listed_read_and_written(damaged, disk):
+def test_other_threads_are_listed_read_and_written(damaged):
     saver, _ = damaged
     assert saver.threads() == ["a", "b", "c", "d", "e"]
     for thread in "ace":
-        saver.put(RunnableConfig(thread), disk.step(9))
+        saver.put(RunnableConfig(thread), make_checkpoint(9))
         assert saver.get(RunnableConfig(thread)).state["n"] == 9
 
 
-class Refusing(FileIO):
-    """Refuses to open the logs of one thread."""
+def refuse_logs_of(name, number):
+    """A file system that refuses to open the logs of one thread."""
 
-    def __init__(self, name, number):
-        super().__init__()
-        self.name, self.number = name, number
+    def refuse(kind, path):
+        if kind in {"open", "read_file"} and name in path and path.endswith("log"):
+            raise OSError(number, os.strerror(number), path)
 
-    def refuse(self, path):
-        if self.name in path and path.endswith("log"):
-            raise OSError(self.number, os.strerror(self.number), path)
-
-    def open(self, path, **options):
-        self.refuse(path)
-        return super().open(path, **options)
-
-    def read_file(self, path, longest):
-        self.refuse(path)
-        return super().read_file(path, longest)
+    return HookedIO(refuse)
 
 
 @pytest.mark.parametrize("number", [5, 13], ids=["EIO", "EACCES"])
-def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(number, opener, disk):
+def test_a_thread_that_the_file_system_refuses_to_open_is_like_a_damaged_one(number, opener):
     saver = opener()
     for thread in "abc":
-        saver.put(RunnableConfig(thread), disk.step(0))
-    refused = opener(io=Refusing(layout.locate_thread("b").name, number))
-    assert [one.thread_id for one in refused.search({})] == ["a", "c"]
+        saver.put(RunnableConfig(thread), make_checkpoint(0))
+    refused = opener(io=refuse_logs_of(locate_thread("b").name, number))
+    assert [info.thread_id for info in refused.search({})] == ["a", "c"]
     assert refused.interrupts() == []
     with pytest.raises(CheckpointStorageError, match="cannot prune b; all others are done") as caught:
         refused.prune(keep_last=1)
     assert caught.value.errno == number
 
 
-def test_a_process_without_descriptors_is_not_told_that_nothing_waits(opener, disk):
+def test_a_process_without_descriptors_is_not_told_that_nothing_waits(opener):
     saver = opener()
-    saver.put(RunnableConfig("a"), disk.step(0))
+    saver.put(RunnableConfig("a"), make_checkpoint(0))
     for operation in ("interrupts", "compact"):
         with pytest.raises(CheckpointStorageError) as caught:
-            getattr(opener(io=Refusing("t-a-", 24)), operation)()
+            getattr(opener(io=refuse_logs_of("t-a-", 24)), operation)()
         assert caught.value.errno == 24
         assert "passed over" not in str(caught.value)
 
 
-def test_repair_goes_on_behind_a_busy_thread_and_tells_of_it_at_the_end(opener, disk, tmp_path):
+def test_repair_goes_on_behind_a_busy_thread_and_tells_of_it_at_the_end(opener, tmp_path):
     saver = opener()
     for thread in "abc":
-        saver.put(RunnableConfig(thread), disk.step(0))
-        saver.put(RunnableConfig(thread), disk.step(1))
+        saver.put(RunnableConfig(thread), make_checkpoint(0))
+        saver.put(RunnableConfig(thread), make_checkpoint(1))
     saver.close()
-    flip(disk.log_of(tmp_path / "store", "c"))
+    flip(locate_log(tmp_path / "store", "c"))
     with saver.run_lock(RunnableConfig("b")):
         pass
-    fd = os.open(disk.log_of(tmp_path / "store", "b").with_name("run.lock"), os.O_RDWR)
+    fd = os.open(locate_log(tmp_path / "store", "b").with_name("run.lock"), os.O_RDWR)
     other = FileSystemSaver(tmp_path / "store", fsync="never", lock_timeout=0)
     try:
         assert other._store.io.lock(fd)
@@ -185,10 +175,10 @@ def test_repair_goes_on_behind_a_busy_thread_and_tells_of_it_at_the_end(opener, 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(opener, disk, tmp_path):
+def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(opener, tmp_path):
     saver = opener()
     for thread in ("a", "b b", "b", "c"):
-        saver.put(RunnableConfig(thread), disk.step(0))
+        saver.put(RunnableConfig(thread), make_checkpoint(0))
     saver.close()
     root = tmp_path / "store"
     closed = [*root.glob("t-b-*")]
@@ -203,7 +193,7 @@ def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(op
     with as_an_ordinary_user():
         reader = opener()
         assert reader.threads() == ["a", "c"]
-        assert [one.thread_id for one in reader.search({})] == ["a", "c"]
+        assert [info.thread_id for info in reader.search({})] == ["a", "c"]
         assert reader.prune(keep_last=1) == 0
         assert {one.path for one in reader.verify().problems} == {path.name for path in closed}
         with pytest.raises(CheckpointStorageError, match="Permission denied"):
@@ -219,39 +209,33 @@ def test_a_thread_whose_directory_may_not_be_entered_costs_the_others_nothing(op
 # A first put that fails
 
 
-class Full(FileIO):
-    """A full disk: appends fail, and what is to be undone may be refused as well."""
+def make_full_disk(*also):
+    """A disk on which a write is cut short within the header; some calls that would undo it fail too."""
+    writes = []
 
-    def __init__(self, *also):
-        super().__init__()
-        self.also = also
-
-    def write_at(self, fd, offset, data):
-        if len(data) > 100:
-            super().write_at(fd, offset, data[:60])
-        raise OSError(28, "No space left on device")
-
-    def unlink(self, path):
-        if "unlink" in self.also:
+    def refuse(kind, path):
+        if kind in also:
             raise OSError(5, "Input/output error", path)
-        super().unlink(path)
+        if kind == "write_at":
+            writes.append(path)
+            if len(writes) > 1:
+                raise OSError(28, "No space left on device")
+            return 0.1
+        return None
 
-    def truncate(self, fd, size):
-        if "truncate" in self.also:
-            raise OSError(5, "Input/output error")
-        super().truncate(fd, size)
+    return HookedIO(refuse)
 
 
 @pytest.mark.parametrize("also", [(), ("unlink",), ("truncate",), ("truncate", "unlink")], ids="+".join)
 @pytest.mark.parametrize("thread", ["a b", "plain", "x" * 100])
 @pytest.mark.parametrize("namespace", ["", "in ner"])
 def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(
-    namespace, thread, also, opener, disk, tmp_path
+    namespace, thread, also, opener, tmp_path
 ):
-    opener().put(RunnableConfig("ok"), disk.step(0))
+    opener().put(RunnableConfig("ok"), make_checkpoint(0))
     config = RunnableConfig(thread, checkpoint_ns=namespace)
     with pytest.raises(CheckpointStorageError):
-        opener(io=Full(*also)).put(config, disk.step(0))
+        opener(io=make_full_disk(*also)).put(config, make_checkpoint(0))
     saver = opener()
     assert saver.threads() == ["ok"]
     if "unlink" not in also:
@@ -260,38 +244,30 @@ def test_a_first_put_that_fails_leaves_a_store_that_is_well_or_can_be_made_so(
         assert saver.repair().ok
         assert saver.verify().ok
         assert not saver.repair().changed
-    saver.put(config, disk.step(1))
-    assert [one.state["n"] for one in opener().list(config)] == [1]
+    saver.put(config, make_checkpoint(1))
+    assert list_numbers(opener(), config) == [1]
     assert opener().verify().ok
 
 
 # A copy that dies
 
 
-class Dying(FileIO):
-    """Dies at the n-th rename."""
-
-    left = 10**9
-
-    def rename(self, source, target):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-        super().rename(source, target)
+def die():
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
-def half_copied(opener, disk):
+def half_copied(opener):
     """A thread `a` with three namespaces, and `b`, into which a copy has died."""
 
     def copied(at):
-        io = Dying()
+        io = HookedIO()
         saver = opener(io=io)
         for namespace in ("", "one", "two"):
             for number in range(3):
-                saver.put(RunnableConfig("a", checkpoint_ns=namespace), disk.step(number, ns=namespace))
+                saver.put(RunnableConfig("a", checkpoint_ns=namespace), make_checkpoint(number, ns=namespace))
             saver.put_writes(RunnableConfig("a", checkpoint_ns=namespace), {"key": namespace})
-        io.left = at
+        io.hook = StopAt({"rename"}, at - 1, die)
         with pytest.raises(KeyboardInterrupt):
             saver.copy("a", "b")
         return opener()
@@ -303,17 +279,20 @@ def contents(saver, thread):
     found = {}
     for namespace in ("", "one", "two"):
         config = RunnableConfig(thread, checkpoint_ns=namespace)
-        found[namespace] = [(one.id, one.state) for one in saver.list(config)], dict(saver.get_writes(config))
+        found[namespace] = (
+            [(checkpoint.id, checkpoint.state) for checkpoint in saver.list(config)],
+            dict(saver.get_writes(config)),
+        )
     return found
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize("grown", [False, True])
-def test_a_copy_that_died_is_completed_when_it_is_done_again(at, grown, half_copied, disk):
+def test_a_copy_that_died_is_completed_when_it_is_done_again(at, grown, half_copied):
     saver = half_copied(at)
     assert saver.history(RunnableConfig("b"))[0].status == "incomplete"
     if grown:
-        saver.put(RunnableConfig("a", checkpoint_ns="two"), disk.step(3))
+        saver.put(RunnableConfig("a", checkpoint_ns="two"), make_checkpoint(3))
     saver.copy("a", "b")
     assert contents(saver, "b") == contents(saver, "a")
     assert saver.verify().ok
@@ -321,9 +300,9 @@ def test_a_copy_that_died_is_completed_when_it_is_done_again(at, grown, half_cop
         saver.copy("a", "b")
 
 
-def test_what_is_no_half_copy_is_not_copied_over(half_copied, disk):
+def test_what_is_no_half_copy_is_not_copied_over(half_copied):
     saver = half_copied(3)
-    saver.put(RunnableConfig("b"), disk.step(7, own="b"))
+    saver.put(RunnableConfig("b"), make_checkpoint(7, own="b"))
     with pytest.raises(CheckpointConflictError):
         saver.copy("a", "b")
     assert saver.get(RunnableConfig("b")).state["own"] == "b"

@@ -7,7 +7,7 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, CheckpointNotFoundError, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import chains
+from tests.support.logs import keep_no_records
 
 THREAD = RunnableConfig("t")
 
@@ -45,7 +45,7 @@ def plain(monkeypatch):
 
     def read(directory, checkpoint_id):
         with monkeypatch.context() as patch:
-            patch.setattr(chains, "MAX_LENGTH", 0)
+            keep_no_records(patch)
             return FileSystemSaver(directory).get(name(checkpoint_id)).state
 
     return read
@@ -118,7 +118,7 @@ def test_damage_before_the_first_reading_is_an_error_each_time(tmp_path):
     fill(saver, random.Random(1), 40, {}, ids)
     saver.get(name(ids[20]))
     log = saver.catalogue.shared_log("t", "")
-    stored = log.find(ids[10])
+    stored = log.history.find(ids[10])
     with Path(log.path).open("r+b") as file:
         file.seek(stored.offset + stored.size // 2)
         file.write(b"\xff\x00\xff")

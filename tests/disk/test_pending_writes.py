@@ -4,9 +4,9 @@ from multiprocessing import get_context
 
 import pytest
 
-from graphkit import Checkpoint, CheckpointNotFoundError, CheckpointStorageError, RunnableConfig
+from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from tests.disk.conftest import step
+from tests.support.checkpoints import make_checkpoint
 
 CONTEXT = get_context("spawn")
 
@@ -76,12 +76,6 @@ def test_of_two_processes_that_write_for_a_checkpoint_to_come_one_is_first(tmp_p
     assert found["who"] in {"a", "b"}
 
 
-def test_writing_beside_a_checkpoint_that_is_not_there_is_refused(saver):
-    with pytest.raises(CheckpointNotFoundError):
-        saver.put_writes(at("none"), {"a": 1}, keep=["a"])
-    assert saver.info(at("none")) is None
-
-
 def test_removing_leaves_the_others_as_they_are(saver, opener):
     saver.put_writes(at("c2"), {"w": 1})
     saver.add_tags(at("c2"), "kept")
@@ -101,7 +95,7 @@ def test_all_of_a_history_can_be_removed_and_it_goes_on(saver, opener):
     assert opener().get(at()) is None
     assert list(opener().namespaces("t")) == []
     assert saver.remove(RunnableConfig("nobody"), ["c0"]) == 0
-    saver.put(at(), step(9))
+    saver.put(at(), make_checkpoint(9))
     assert opener().get(at()).state == {"n": 9}
     assert opener().verify().ok
 

@@ -9,15 +9,15 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from graphkit import RunnableConfig, ThreadBusyError
 from savers import FileSystemSaver, VersionedMemorySaver
-from savers._filesystem.io import FileIO
-from savers._log import open_logs
 from tests.disk.crashes import config_of, expect_each, expect_whole, grown, made, view
+from tests.support.checkpoints import list_numbers, list_states
+from tests.support.disks import HookedIO, StopAt, count_open_files
+from tests.support.logs import limit_descriptors
 
 if not hasattr(os, "fork"):
     pytest.skip("forks", allow_module_level=True)
@@ -31,44 +31,10 @@ CALLS = (
 )  # fmt: skip
 
 
-class DyingIO(FileIO):
-    """The process is killed at the n-th call: before it, or half-way through it if it is a write."""
+def kill_at(number):
+    """A hook: the process is killed at a call, which may be half-way through a write."""
+    return StopAt(CALLS, number, lambda: os.kill(os.getpid(), signal.SIGKILL), part=0.4)
 
-    def __init__(self, number, part):
-        super().__init__()
-        self.left, self.part = number, part
-
-    # A death does not ask whether the disk has it; the call counts, and takes no time.
-
-    def fsync(self, fd):
-        pass
-
-    fdatasync = fsync_dir = fsync
-
-    def die(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def meet(self):
-        self.left -= 1
-        return self.left < 0
-
-
-def dying(name):
-    original = getattr(DyingIO, name)
-
-    def call(self, *arguments, **options):
-        if self.meet():
-            if name == "write_at":
-                *place, data = arguments
-                original(self, *place, data[: max(1, int(len(data) * self.part))])
-            self.die()
-        return original(self, *arguments, **options)
-
-    return call
-
-
-for one in CALLS:
-    setattr(DyingIO, one, dying(one))
 
 STEPS = {
     "first put": ([], lambda saver: saver.put(config_of(), made(50, text="f" * 3000))),
@@ -107,14 +73,14 @@ STEPS = {
 }
 
 
-def killed(root, change, number, part):
+def killed(root, change, number):
     """Whether a child that makes a change was killed at its n-th call; a child that needs fewer ends well."""
     child = os.fork()
     if child == 0:
         try:
-            io = DyingIO(1 << 60, part)
+            io = HookedIO()
             saver = FileSystemSaver(root, lock_timeout=0, io=io)
-            io.left = number
+            io.hook = kill_at(number)
             change(saver)
         finally:
             os._exit(0 if sys.exc_info()[0] is None else 1)
@@ -143,11 +109,12 @@ def calls_of(name, root):
     with FileSystemSaver(root, fsync="never") as saver:
         for step in before:
             step(saver)
-    io = DyingIO(1 << 60, 0.4)
+    calls = []
+    io = HookedIO()
     with FileSystemSaver(root, lock_timeout=0, io=io) as saver:
-        left = io.left
+        io.hook = lambda kind, _: calls.append(kind) if kind in CALLS else None
         change(saver)
-        return range(left - io.left)
+        return range(len(calls))
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -164,7 +131,7 @@ def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tm
         # A saver that had the store open all along, and one that comes afterwards.
         watcher = FileSystemSaver(root, fsync="never")
         expect_whole(view(watcher), views[:1])
-        died = killed(root, change, number, 0.4)
+        died = killed(root, change, number)
         assert died == (number in calls)
         if not died:
             expect_whole(view(watcher), views[-1:])
@@ -193,7 +160,7 @@ def test_after_a_kill_those_who_had_it_open_and_those_who_come_agree(name, tmp_p
             for step in before:
                 step(first)
             view(second)
-            assert killed(root, change, number, 0.4)
+            assert killed(root, change, number)
             allowed = views
             for turn, (saver, thread, namespace) in enumerate(
                 ((first, "t", ""), (second, "t", ""), (first, "t", "inner"), (second, "u", ""), (first, "u", "inner"))
@@ -215,7 +182,6 @@ PROGRAM = """
 import sys
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._log import open_logs
 saver = FileSystemSaver(sys.argv[1], fsync=sys.argv[2])
 who = int(sys.argv[3])
 config, count = RunnableConfig(sys.argv[4]), int(sys.argv[5])
@@ -252,11 +218,10 @@ def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, t
         history = saver.list(config_of("shared"))
         assert len({one.id for one in history}) == len(history) == 200
         for who in range(8):
-            mine = [one for one in history if one.state["who"] == who]
-            assert [one.state["n"] for one in mine] == [*range(24, -1, -1)]
-            assert all(one.state["items"] == ["x"] * one.state["n"] for one in mine)
-            own = saver.list(config_of(f"own {who}"))
-            assert [(one.state["who"], one.state["n"]) for one in own] == [(who + 8, n) for n in range(24, -1, -1)]
+            mine = [dict(checkpoint.state) for checkpoint in history if checkpoint.state["who"] == who]
+            assert mine == [{"who": who, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
+            own = list_states(saver, config_of(f"own {who}"))
+            assert own == [{"who": who + 8, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
 
 
 def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
@@ -266,8 +231,8 @@ def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
         seen = []
         while any(worker.poll() is None for worker in started):
             found = [
-                (one.state["who"], one.state["n"], len(one.state["items"]))
-                for one in reversed(reader.list(config_of()))
+                (checkpoint.state["who"], checkpoint.state["n"], len(checkpoint.state["items"]))
+                for checkpoint in reversed(reader.list(config_of()))
             ]
             assert found[: len(seen)] == seen, "what was there stays, in its order"
             seen = found
@@ -294,14 +259,15 @@ def test_forked_children_use_an_open_saver_at_once(tmp_path):
         for n in range(1, 21):
             saver.put(config_of(), made(n))
         assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
-        numbers = [one.state["n"] for one in saver.list(config_of())]
+        numbers = list_numbers(saver, config_of())
     assert len(numbers) == len(set(numbers)) == 101
     for who in range(1, 5):
         assert [n for n in numbers if n // 100 == who] == [*range(who * 100 + 19, who * 100 - 1, -1)]
 
 
 def test_a_second_run_on_a_busy_thread_is_told_whose_it_is_until_that_one_is_dead(tmp_path):
-    ready, go = os.pipe(), os.pipe()
+    ready = os.pipe()
+    go = os.pipe()
     child = os.fork()
     if child == 0:
         try:
@@ -327,14 +293,19 @@ def test_a_second_run_on_a_busy_thread_is_told_whose_it_is_until_that_one_is_dea
 
 def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
     """P86: nothing is lost or mixed, descriptors stay bounded, and nothing grows with the number of threads."""
-    monkeypatch.setattr(open_logs, "_max_descriptors", lambda: 1024)
+    limit_descriptors(monkeypatch, 1024)
     threads = sweep.count(2000, 1000)
     quarter = threads // 4
-    io = CountingCalls()
+    calls = []
+    # Workers that wait for a lock try again: locks do not count.
+    counted = {*CALLS, "fstat", "stat"} - {"lock", "unlock"}
+    io = HookedIO(lambda kind, _: calls.append(kind) if kind in counted else None)
     with FileSystemSaver(tmp_path / "store", fsync="never", io=io) as saver:
-        most, guard, counts = [0], threading.Lock(), []
+        most = [0]
+        guard = threading.Lock()
+        counts = []
         gc.collect()
-        open_before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        open_before = count_open_files()
 
         def work(number):
             config = RunnableConfig(f"thread {number}")
@@ -342,13 +313,13 @@ def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
                 saver.put(config, made(n, own=number))
             if number % 50 == 0:
                 with guard:
-                    most[0] = max(most[0], sum(1 for _ in Path("/proc/self/fd").iterdir()))
+                    most[0] = max(most[0], count_open_files())
 
         with ThreadPoolExecutor(16) as pool:
             for start in range(0, threads, quarter):
-                before = io.calls
+                before = len(calls)
                 list(pool.map(work, range(start, start + quarter)))
-                counts.append(io.calls - before)
+                counts.append(len(calls) - before)
         assert most[0] - open_before < 256 + 64 + 60
         # Workers that meet ask again, by a quarter more often on a busy machine; growth would show as three times as much.
         assert max(counts[1:]) < counts[0] * 1.5, "the last quarter costs no more than the first"
@@ -360,24 +331,3 @@ def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
             assert [(one.state["own"], one.state["n"]) for one in found] == [(number, 1), (number, 0)]
 
         list(pool.map(check, range(threads)))
-
-
-class CountingCalls(FileIO):
-    """How many calls there were."""
-
-    calls = 0
-
-
-def counting(name):
-    original = getattr(FileIO, name)
-
-    def call(self, *arguments, **options):
-        self.calls += 1
-        return original(self, *arguments, **options)
-
-    return call
-
-
-for one in (*CALLS, "fstat", "stat"):
-    if one not in {"lock", "unlock"}:  # Those who wait try again.
-        setattr(CountingCalls, one, counting(one))

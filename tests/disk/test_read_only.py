@@ -8,27 +8,27 @@ from datetime import UTC, datetime
 import pytest
 
 from graphkit import Checkpoint, CheckpointStorageError, RunnableConfig
-from graphkit._saver.writes import INTERRUPT
 from graphkit.transfer import export_threads
 from savers import FileSystemSaver
 from tests.disk.test_errors import as_an_ordinary_user
 from tests.disk.test_links import INNER, X, filled, one
+from tests.support.checkpoints import list_numbers
 
 READERS = {
     "get": lambda saver: (saver.get(X).id, saver.get(INNER).id),
-    "list": lambda saver: [one.state["n"] for one in saver.list(X)],
-    "history": lambda saver: [one.id for one in saver.history(X)],
-    "recent": lambda saver: [one.id for one in saver.recent(X, limit=1)],
+    "list": lambda saver: list_numbers(saver, X),
+    "history": lambda saver: [info.id for info in saver.history(X)],
+    "recent": lambda saver: [info.id for info in saver.recent(X, limit=1)],
     "summary": lambda saver: saver.summary(X).checkpoints,
     "info": lambda saver: saver.info(X).id,
     "get_writes": lambda saver: dict(saver.get_writes(X)),
     "tags_of": lambda saver: saver.tags_of(X),
-    "interrupts": lambda saver: [one.thread_id for one in saver.interrupts()],
+    "interrupts": lambda saver: [interrupt.thread_id for interrupt in saver.interrupts()],
     "search": lambda saver: len(saver.search({})),
     "threads": lambda saver: saver.threads(released=True),
     "namespaces": lambda saver: saver.namespaces("x"),
     "versions": lambda saver: saver.versions_by_thread_id("x"),
-    "tag": lambda saver: [one.state["n"] for one in saver.tag(X, 1).checkpoints],
+    "tag": lambda saver: [checkpoint.state["n"] for checkpoint in saver.tag(X, 1).checkpoints],
     "size": lambda saver: saver.size(),
     "verify": lambda saver: saver.verify().ok,
     "wait_for_resume": lambda saver: saver.wait_for_resume("y", 0),
@@ -51,7 +51,7 @@ def made(root):
     filled(root, "mine")
     with FileSystemSaver(root, fsync="never") as saver:
         stop = {"node_id": "a", "when": "inside", "payload": None, "created_at": datetime(2026, 5, 1, tzinfo=UTC)}
-        saver.put_writes(X, {"key": 1, f"{INTERRUPT}1": stop})
+        saver.put_writes(X, {"key": 1, "interrupt:1": stop})
         saver.add_tags(X, "kept")
         saver.put(RunnableConfig("y"), one(10, "mine"))
     with FileSystemSaver(root, fsync="never") as saver:
@@ -115,7 +115,7 @@ def test_an_open_saver_writes_again_when_the_file_system_can_be_written_to(mount
         saver.put(X, one(5, "mine"))
     remount("rw")
     saver.put(X, one(6, "mine"))
-    assert [checkpoint.state["n"] for checkpoint in saver.list(X)][:2] == [6, 4]
+    assert list_numbers(saver, X)[:2] == [6, 4]
     saver.close()
 
 

@@ -166,7 +166,7 @@ def test_metadata_keys_with_lone_surrogates_are_kept_over_keyframes_and_rewrites
         ):
             change()
             with FileSystemSaver(tmp_path, fsync="never") as fresh:
-                found = [dict(one.metadata) for one in reversed(fresh.list(CONFIG))]
+                found = [dict(checkpoint.metadata) for checkpoint in reversed(fresh.list(CONFIG))]
                 assert found == [one for one in stored if one != {"n": 3} or len(found) == len(stored)]
                 assert fresh.verify().ok
                 assert all(len(fresh.search({key: value})) for one in found for key, value in one.items())

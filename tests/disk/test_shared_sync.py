@@ -9,7 +9,7 @@ from graphkit.codec import Codec
 from savers import FileSystemSaver
 from savers._filesystem import sync
 from tests.disk import crashes
-from tests.disk.conftest import CountingIO
+from tests.support.disks import CountingIO, set_longest_wait
 
 ROOT = RunnableConfig("t")
 
@@ -68,7 +68,7 @@ def start(call, *arguments):
 
 
 def test_one_sync_covers_the_writes_and_the_put(saver, io, monkeypatch):
-    monkeypatch.setattr(sync, "_LONGEST_WAIT", 60)
+    set_longest_wait(monkeypatch, 60)
     threads = [start(write, saver, f"w{n}") for n in range(2)]
     for _ in threads:
         io.appended.acquire()
@@ -85,7 +85,7 @@ def test_writes_that_no_put_follows_are_synced_after_the_wait(saver, io):
 
 
 def test_a_caller_that_puts_only_after_its_writes_rarely_waits(saver, io, monkeypatch):
-    monkeypatch.setattr(sync, "_LONGEST_WAIT", 0)
+    set_longest_wait(monkeypatch, 0)
     waits = []
     wait = threading.Event.wait
     monkeypatch.setattr(threading.Event, "wait", lambda event, timeout: waits.append(timeout) or wait(event, timeout))
@@ -97,13 +97,13 @@ def test_a_caller_that_puts_only_after_its_writes_rarely_waits(saver, io, monkey
 
 
 def test_other_writes_do_not_wait(saver, io, monkeypatch):
-    monkeypatch.setattr(sync, "_LONGEST_WAIT", 60)
+    set_longest_wait(monkeypatch, 60)
     saver.put_writes(ROOT.with_check_point_id("a"), {"answer": 1})
     assert io.calls.count("fdatasync") == 1
 
 
 def test_few_writes_wait_so_that_an_executor_has_threads_for_the_put(saver, io, monkeypatch):
-    monkeypatch.setattr(sync, "_LONGEST_WAIT", 60)
+    set_longest_wait(monkeypatch, 60)
     waiting = [start(write, saver, f"w{n}") for n in range(sync._MOST_WAITING)]
     for _ in waiting:
         io.appended.acquire()
@@ -118,7 +118,7 @@ def test_few_writes_wait_so_that_an_executor_has_threads_for_the_put(saver, io, 
 
 
 def test_if_the_shared_sync_fails_the_writes_are_synced_or_refused(saver, io, monkeypatch):
-    monkeypatch.setattr(sync, "_LONGEST_WAIT", 0.2)
+    set_longest_wait(monkeypatch, 0.2)
     failures = []
 
     def try_write():

@@ -10,8 +10,10 @@ from graphkit import Checkpoint, CheckpointerConfigurationError, RunnableConfig
 from graphkit.abc import StateSerializer
 from savers import FileSystemSaver
 from savers._filesystem import store
-from savers._filesystem.io import FileIO
 from savers._filesystem.lock import WriteLock
+from tests.support.checkpoints import list_numbers, make_checkpoint
+from tests.support.disks import CountingIO, FileIO
+from tests.support.logs import locate_log
 
 
 class Reversed(StateSerializer):
@@ -96,13 +98,13 @@ def test_h33_there_is_no_index_to_lose_and_what_is_beside_the_logs_is_made_anew(
     saver = opener()
     assert list(saver.threads()) == [f"Thread {n}" for n in range(5)]
     saver.put(config.replace(thread_id="Thread 3"), Checkpoint(node_id="a", next_node_id="b", state={"n": 33}))
-    assert [checkpoint.state["n"] for checkpoint in opener().list(config.replace(thread_id="Thread 3"))] == [33, 3]
+    assert list_numbers(opener(), config.replace(thread_id="Thread 3")) == [33, 3]
     assert (root / "graphkit.store").exists()
 
 
-def test_h33_p85_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_the_history(opener, disk, config):
+def test_h33_p85_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_the_history(opener, config):
     """The milliseconds are in `python -m benchmarks at_scale`."""
-    io = disk.CountingIO()
+    io = CountingIO()
     saver = opener(io=io)
     document = "".join(f"{n} " for n in range(3000))
     costs = []
@@ -110,7 +112,8 @@ def test_h33_p85_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_th
         io.reset()
         saver.put(config, Checkpoint(node_id="a", next_node_id="a", state={"document": document, "n": n}))
         if n in {200, 2000}:
-            written, cold = io.written, disk.CountingIO()
+            written = io.written
+            cold = CountingIO()
             reader = opener(io=cold)
             assert reader.get(config).state["n"] == n
             costs.append((written, cold.read))
@@ -122,11 +125,11 @@ def test_h33_p85_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_th
 
 
 @pytest.mark.parametrize("namespace", ["", "sub"])
-def test_a_deletion_of_what_was_set_aside_is_one(namespace, opener, config, disk, tmp_path):
+def test_a_deletion_of_what_was_set_aside_is_one(namespace, opener, config, tmp_path):
     saver = opener()
-    saver.put(config.replace(checkpoint_ns=namespace), disk.step(0))
+    saver.put(config.replace(checkpoint_ns=namespace), make_checkpoint(0))
     saver.close()
-    path = disk.log_of(tmp_path / "store", namespace=namespace)
+    path = locate_log(tmp_path / "store", namespace=namespace)
     path.rename(path.with_name("damaged-00000000000000000000000000000001.bin"))
     again = opener()
     assert again.threads() == []

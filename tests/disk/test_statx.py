@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from savers._filesystem import io as system
-from savers._filesystem.io import FileIO
+from tests.support.disks import FileIO
 
 
 @pytest.fixture
@@ -18,10 +17,13 @@ def opened(tmp_path):
     io.close(fd)
 
 
-@pytest.mark.parametrize("has_statx", [True, False])
-def test_it_is_what_fstat_says(opened, tmp_path, monkeypatch, has_statx):
-    if not has_statx:
-        monkeypatch.setattr(sys, "platform", "other")
+SYSTEMS = {"here": {}, "not Linux": {"platform": "other"}, "big-endian": {"byteorder": "big"}}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_it_is_what_fstat_says(opened, tmp_path, monkeypatch, system):
+    for name, value in SYSTEMS[system].items():
+        monkeypatch.setattr(sys, name, value)
     io, fd = opened
     for size in (0, 1, 4096, (1 << 33) + 5):
         io.truncate(fd, size)
@@ -66,6 +68,10 @@ def test_threads_do_not_mix_their_files(tmp_path):
     assert wrong == []
 
 
-def test_a_system_without_the_call_uses_fstat(monkeypatch):
-    monkeypatch.setattr(sys, "byteorder", "big")
-    assert system.find_statx()(0) is None
+@pytest.mark.parametrize("system", ["not Linux", "big-endian"])
+def test_a_system_without_the_call_uses_fstat(opened, monkeypatch, system):
+    for name, value in SYSTEMS[system].items():
+        monkeypatch.setattr(sys, name, value)
+    io, fd = opened
+    monkeypatch.setattr(io, "fstat", lambda _: os.stat_result((0, 0, 0, 7, 0, 0, 5, 0, 0, 0)))
+    assert io.measure(fd) == (5, 7)

@@ -7,12 +7,12 @@ import pytest
 
 from graphkit import CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import durability, rewrite
-from savers._filesystem.io import FileIO
 from tests.disk import crashes
-from tests.disk.conftest import frames_of, log_of
 from tests.disk.crashes import PLACE, Crashes, config_of, expect_each, grown, made, view
 from tests.disk.simfs import SimFS
+from tests.support.checkpoints import list_ids, list_numbers
+from tests.support.disks import FileIO, set_boot
+from tests.support.logs import locate_log, read_records
 
 SECTOR = 512
 CONFIG = RunnableConfig("t")
@@ -22,8 +22,7 @@ CONFIG = RunnableConfig("t")
 def boot(monkeypatch):
     """The start of the system, which a test may change."""
     now = [1]
-    for module in (durability, rewrite):
-        monkeypatch.setattr(module, "boot_number", lambda: now[0])
+    set_boot(monkeypatch, lambda: now[0])
     return now
 
 
@@ -74,9 +73,10 @@ class Rebooting(Crashes):
 
     @staticmethod
     def _expect_alike(saver, config):
-        ids = [one.id for one in saver.list(config)]
-        assert [one.id for one in saver.history(config)] == ids
-        summary, latest = saver.summary(config), saver.get(config)
+        ids = list_ids(saver, config)
+        assert [info.id for info in saver.history(config)] == ids
+        summary = saver.summary(config)
+        latest = saver.get(config)
         assert (summary.checkpoints if summary else 0) == len(ids)
         assert (latest.id if latest else None) == (ids[0] if ids else None)
 
@@ -195,8 +195,8 @@ def test_always_syncs_what_it_acknowledges_though_another_saver_has_appended_beh
         assert events[-2:] == ["write", "sync"]
         lazy.put(CONFIG, made(number + 1))
         careful.get(CONFIG)
-    path = log_of(tmp_path)
-    lazy_ones = frames_of(path)[3::2]
+    path = locate_log(tmp_path)
+    lazy_ones = read_records(path)[3::2]
     assert all(one.unsynced for one in lazy_ones[1:]), "a lazy saver vouches for nothing that it has not seen synced"
     careful.close()
     lazy.close()
@@ -243,7 +243,7 @@ def long_log(root, fsync, flushed=None):
             saver.put(CONFIG, made(number, **{f"text{number % 5}": random.Random(number).randbytes(3000).hex()}))
             if number == flushed:
                 saver.flush()
-    return log_of(root)
+    return locate_log(root)
 
 
 def expect_beginning(root, fsync, count):
@@ -251,7 +251,7 @@ def expect_beginning(root, fsync, count):
     for is_changed in (False, True):
         with FileSystemSaver(root, fsync=fsync) as saver:
             expected = [*range(count), *([900] if is_changed else [])]
-            assert [one.state["n"] for one in reversed(saver.list(CONFIG))] == expected
+            assert list_numbers(saver, CONFIG)[::-1] == expected
             latest = saver.get(CONFIG)
             assert (latest.state["n"] if latest else None) == (expected[-1] if expected else None)
             assert len(saver.history(CONFIG)) == len(expected)
@@ -271,7 +271,7 @@ def expect_beginning(root, fsync, count):
 def test_a_loss_further_back_than_is_looked_at_otherwise_is_found_after_a_new_start(tmp_path, boot, fsync, lost):
     path = long_log(tmp_path, "never")
     data = bytearray(path.read_bytes())
-    one = frames_of(path)[2 + lost]
+    one = read_records(path)[2 + lost]
     sector = (one.offset // SECTOR + 2) * SECTOR
     assert sector + SECTOR < one.end
     data[sector : sector + SECTOR] = bytes(SECTOR)
@@ -282,7 +282,8 @@ def test_a_loss_further_back_than_is_looked_at_otherwise_is_found_after_a_new_st
 
 def test_many_losses_leave_what_is_before_the_first(tmp_path, boot):
     path = long_log(tmp_path / "whole", 60.0, flushed=9)
-    whole, frames = path.read_bytes(), frames_of(path)
+    whole = path.read_bytes()
+    frames = read_records(path)
     dice = random.Random(3)
     flushed = frames[2 + 9].end
     sectors = range(-(-flushed // SECTOR), len(whole) // SECTOR)
@@ -290,7 +291,8 @@ def test_many_losses_leave_what_is_before_the_first(tmp_path, boot):
         boot[0] = 1
         root = tmp_path / str(number)
         copy = long_log(root, 60.0, flushed=9)
-        frames, data = frames_of(copy), bytearray(copy.read_bytes())
+        frames = read_records(copy)
+        data = bytearray(copy.read_bytes())
         for sector in dice.sample(sectors, dice.choice([1, 2, 30, 300])):
             data[sector * SECTOR : (sector + 1) * SECTOR] = bytes(SECTOR)
         whole = copy.read_bytes()
@@ -304,7 +306,7 @@ def test_many_losses_leave_what_is_before_the_first(tmp_path, boot):
 def test_damage_in_what_was_flushed_is_damage_after_a_new_start_too(tmp_path, boot):
     path = long_log(tmp_path, 60.0, flushed=30)
     data = bytearray(path.read_bytes())
-    one = frames_of(path)[12]
+    one = read_records(path)[12]
     sector = (one.offset // SECTOR + 2) * SECTOR
     data[sector : sector + SECTOR] = bytes(SECTOR)
     path.write_bytes(data)
@@ -321,7 +323,7 @@ def test_a_saver_that_knows_of_no_new_start_takes_nothing_for_synced(tmp_path, b
     boot[0] = known
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         saver.put(CONFIG, made(COUNT))
-    last = frames_of(log_of(tmp_path))[-1]
+    last = read_records(locate_log(tmp_path))[-1]
     assert last.unsynced * SECTOR >= last.offset - SECTOR
 
 
@@ -330,4 +332,4 @@ def test_a_saver_in_a_new_start_takes_what_it_read_for_synced(tmp_path, boot):
     boot[0] = 2
     with FileSystemSaver(tmp_path, fsync="never") as saver:
         saver.put(CONFIG, made(COUNT))
-    assert frames_of(log_of(tmp_path))[-1].unsynced == 0
+    assert read_records(locate_log(tmp_path))[-1].unsynced == 0

@@ -7,8 +7,9 @@ import pytest
 
 from graphkit import CheckpointStorageError, RunnableConfig
 from savers import FileSystemSaver
-from savers._filesystem import layout
-from savers._filesystem.io import FileIO
+from tests.support.checkpoints import make_checkpoint
+from tests.support.disks import CountingIO, HookedIO, StopAt
+from tests.support.logs import locate_log
 
 ROOT, INNER, OTHER = (RunnableConfig("t", checkpoint_ns=namespace) for namespace in ("", "inner", "other"))
 HISTORIES = {"root": (ROOT,), "root and namespaces": (ROOT, INNER, OTHER), "namespaces": (INNER, OTHER)}
@@ -22,41 +23,26 @@ class Died(BaseException):
     """The process ends here."""
 
 
-class Stopping(FileIO):
-    """The n-th call that changes something fails, or is the last one."""
+class StopOnce(StopAt):
+    """The n-th call that changes something fails. After a death there are no more calls."""
 
-    def __init__(self):
-        super().__init__()
-        self.left, self.error = -1, None
+    def __init__(self, number, error):
+        super().__init__(CALLS, number, self.fail)
+        self.error = error
 
-    def meet(self):
-        if self.left == 0 and self.error is not None:
-            error, self.error = self.error, None
+    def fail(self):
+        if self.error is not None:
+            error = self.error
+            self.error = None
             raise error
-        self.left -= 1
 
 
-def stopping(name):
-    original = getattr(FileIO, name)
-
-    def call(self, *arguments):
-        self.meet()
-        # A death does not ask whether the disk has it: a sync counts, and takes no time.
-        return None if "sync" in name else original(self, *arguments)
-
-    return call
-
-
-for one in CALLS:
-    setattr(Stopping, one, stopping(one))
-
-
-def told(checkpoints):
+def outline(checkpoints):
     return [(one.id, one.state["n"]) for one in checkpoints]
 
 
 def released(saver, config):
-    return told(saver.tag(config, 1).checkpoints)
+    return outline(saver.tag(config, 1).checkpoints)
 
 
 def expect_version(reader, configs, before):
@@ -72,26 +58,28 @@ def expect_version(reader, configs, before):
 
 def expect_history(reader, configs, before):
     assert reader.threads() == ["t"]
-    assert [told(reader.list(config)) for config in configs] == [*before.values()]
+    assert [outline(reader.list(config)) for config in configs] == [*before.values()]
 
 
-def end_at_every_instant(name, how, disk, tmp_path):
+def end_at_every_instant(name, how, tmp_path):
     """Release as often as there are instants to end it at; how many there are, and after how many it is unfinished."""
     unfinished = 0
     for number in count():
         root = tmp_path / how / f"{number}"
-        io, configs = Stopping(), HISTORIES[name]
+        io = HookedIO()
+        configs = HISTORIES[name]
         saver = FileSystemSaver(root / "store", io=io)
         for n in range(2):
             for config in configs:
-                saver.put(config, disk.step(n))
-        before = {config.checkpoint_ns: told(saver.list(config)) for config in configs}
-        io.left, io.error = number, OSError(errno.EIO, "injected") if how == "failed" else Died()
+                saver.put(config, make_checkpoint(n))
+        before = {config.checkpoint_ns: outline(saver.list(config)) for config in configs}
+        io.hook = StopOnce(number, OSError(errno.EIO, "injected") if how == "failed" else Died())
         try:
             tag = saver.release(ROOT)
         except (CheckpointStorageError, Died):
             tag = None
-        is_over, io.error = io.error is not None, None
+        is_over = io.hook.error is not None
+        io.hook = None
 
         reader = FileSystemSaver(root / "store", fsync="never")
         versions = reader.versions_by_thread_id("t")
@@ -105,15 +93,15 @@ def end_at_every_instant(name, how, disk, tmp_path):
             tag = again.release(ROOT)
         if how == "failed" or tag.version is not None:
             assert tag.version == 1, f"at {number}"
-            assert told(tag.checkpoints) == before.get("", [])
-        assert [told(one) for one in listed] == ([*before.values()] if versions else [])
+            assert outline(tag.checkpoints) == before.get("", [])
+        assert [outline(one) for one in listed] == ([*before.values()] if versions else [])
         for config in configs:
             assert released(again, config) == before[config.checkpoint_ns]
             assert released(reader, config) == before[config.checkpoint_ns]
         assert again.versions_by_thread_id("t") == [1]
         assert again.release(ROOT).version is None, "an empty thread makes no version"
         assert again.verify().ok
-        again.put(configs[0], disk.step(7))
+        again.put(configs[0], make_checkpoint(7))
         assert reader.threads() == ["t"]
         assert again.release(ROOT).version == 2
         assert not [*(root / "store").glob("r-*")]
@@ -126,9 +114,9 @@ def end_at_every_instant(name, how, disk, tmp_path):
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_at_every_instant_it_is_the_history_or_the_version(name, disk, tmp_path):
-    failed, after_failures = end_at_every_instant(name, "failed", disk, tmp_path)
-    died, after_deaths = end_at_every_instant(name, "died", disk, tmp_path)
+def test_at_every_instant_it_is_the_history_or_the_version(name, tmp_path):
+    failed, after_failures = end_at_every_instant(name, "failed", tmp_path)
+    died, after_deaths = end_at_every_instant(name, "died", tmp_path)
     assert failed == died >= INSTANTS[name]
     assert after_failures + after_deaths >= UNFINISHED[name]
 
@@ -138,43 +126,47 @@ def test_these_were_all_instants():
     assert sum(UNFINISHED.values()) >= 20
 
 
-def unfinished(tmp_path, disk, configs):
-    io = Stopping()
+def unfinished(tmp_path, configs):
+    def refuse(kind, path):
+        if kind == "rename":
+            raise OSError(errno.EIO, "injected", path)
+
+    io = HookedIO()
     saver = FileSystemSaver(tmp_path / "store", fsync="never", io=io)
     for config in configs:
-        saver.put(config, disk.step(0))
-    io.rename = lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "injected"))
+        saver.put(config, make_checkpoint(0))
+    io.hook = refuse
     with pytest.raises(CheckpointStorageError):
         saver.release(ROOT)
-    del io.rename
+    io.hook = None
     saver.close()
     return FileSystemSaver(tmp_path / "store", fsync="never")
 
 
-def test_the_next_put_finishes_it(disk, tmp_path):
-    saver = unfinished(tmp_path, disk, (ROOT, INNER))
-    saver.put(ROOT, disk.step(5))
-    assert told(saver.list(ROOT))[0][1] == 5
+def test_the_next_put_finishes_it(tmp_path):
+    saver = unfinished(tmp_path, (ROOT, INNER))
+    saver.put(ROOT, make_checkpoint(5))
+    assert outline(saver.list(ROOT))[0][1] == 5
     assert saver.versions_by_thread_id("t") == [1]
     assert released(saver, INNER)[0][1] == 0
     assert saver.verify().ok
     saver.close()
 
 
-def test_versions_can_be_read_though_the_live_log_is_damaged(disk, opener, tmp_path):
+def test_versions_can_be_read_though_the_live_log_is_damaged(opener, tmp_path):
     saver = opener()
-    saver.put(ROOT, disk.step(0))
+    saver.put(ROOT, make_checkpoint(0))
     saver.release(ROOT)
-    saver.put(ROOT, disk.step(1))
+    saver.put(ROOT, make_checkpoint(1))
     saver.close()
-    path = disk.log_of(tmp_path / "store")
+    path = locate_log(tmp_path / "store")
     path.write_bytes(path.read_bytes()[:-30] + bytes([7]) * 30)
     assert opener().versions_by_thread_id("t") == [1]
     assert released(opener(), ROOT)[0][1] == 0
 
 
-def test_delete_and_repair_take_an_unfinished_release_along(disk, tmp_path):
-    saver = unfinished(tmp_path, disk, (ROOT, INNER))
+def test_delete_and_repair_take_an_unfinished_release_along(tmp_path):
+    saver = unfinished(tmp_path, (ROOT, INNER))
     assert saver.repair().finished == ("t",)
     assert saver.versions_by_thread_id("t") == [1]
     assert saver.delete("t")
@@ -183,14 +175,15 @@ def test_delete_and_repair_take_an_unfinished_release_along(disk, tmp_path):
     saver.close()
 
 
-def test_listing_threads_opens_no_log_but_that_of_an_unfinished_release(disk, opener, tmp_path):
-    unfinished(tmp_path, disk, (ROOT,)).close()
+def test_listing_threads_opens_no_log_but_that_of_an_unfinished_release(opener, tmp_path):
+    unfinished(tmp_path, (ROOT,)).close()
     saver = opener()
     for number in range(20):
-        saver.put(RunnableConfig(f"u{number}"), disk.step(0))
-    io = disk.CountingIO()
+        saver.put(RunnableConfig(f"u{number}"), make_checkpoint(0))
+    io = CountingIO()
     reader = opener(io=io)
     io.reset()
     assert len(reader.threads()) == 20
     assert io.calls.count("open") <= 2
-    assert layout.parse_releasing_name("r-nonsense") is None
+    (tmp_path / "store" / "r-nonsense").mkdir()
+    assert len(reader.threads()) == 20

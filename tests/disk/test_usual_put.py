@@ -7,12 +7,12 @@ from unittest import mock
 import pytest
 
 from graphkit import END, REMOVE, START, Channels, Checkpoint, GraphResume, RunnableConfig, StateGraph, interrupt
-from graphkit._values.state import Changes, merge
 from graphkit.values import FrozenDict, freeze
 from savers import FileSystemSaver
 from savers._log import payloads
-from tests.disk.conftest import log_of
 from tests.disk.crashes import WHEN
+from tests.support.checkpoints import apply_update
+from tests.support.logs import locate_log
 
 CONFIG = RunnableConfig("t")
 CHANNELS = {"items": Channels.appender_with_duplicate()}
@@ -52,11 +52,11 @@ def updates(dice, count):
 
 def checkpoints(seed, count):
     dice = random.Random(seed)
-    state, parent = FrozenDict(), None
+    state = FrozenDict()
+    parent = None
     for number, update in enumerate(updates(dice, count)):
-        new, ops = merge(
-            state, {key: value for key, value in update.items() if key in state or value is not REMOVE}, CHANNELS
-        )
+        possible = {key: value for key, value in update.items() if key in state or value is not REMOVE}
+        new, changes = apply_update(state, possible, CHANNELS)
         metadata = freeze({"run": "r", "step": number // 2, "source": dice.choice(["loop", "loop", "input"])})
         checkpoint = Checkpoint.from_stored(
             id=f"{number:032x}" if number % 5 else f"c{number}",
@@ -66,10 +66,11 @@ def checkpoints(seed, count):
             created_us=int(WHEN.timestamp()) * 1_000_000 + number,
             metadata=metadata,
             state=new,
-            changes=Changes(state, ops) if number % 17 else None,
+            changes=changes if number % 17 else None,
         )
         yield checkpoint
-        state, parent = new, checkpoint.id
+        state = new
+        parent = checkpoint.id
 
 
 @pytest.mark.parametrize("compression", ["zlib", None])
@@ -90,7 +91,9 @@ def test_what_is_known_of_a_change_makes_no_difference_to_a_reader(seed, compres
             assert saver.get(CONFIG).state == checkpoint.state
     assert saver.verify().ok
     for reader in (saver, FileSystemSaver(tmp_path)):
-        assert [(one.id, one.state) for one in reversed(reader.list(CONFIG))] == [(one.id, one.state) for one in puts]
+        assert [(checkpoint.id, checkpoint.state) for checkpoint in reversed(reader.list(CONFIG))] == [
+            (one.id, one.state) for one in puts
+        ]
     saver.close()
 
 
@@ -125,7 +128,7 @@ def test_metadata_whose_step_alone_changed_are_packed_as_if_compared_key_by_key(
             app.invoke(GraphResume(answer), CONFIG)
         app.update_state(CONFIG, {"n": 340})
         app.invoke({"n": 345}, RunnableConfig("t", metadata={"step": -1, "by": "caller"}))
-        steps = [one.metadata["step"] for one in reversed(saver.list(CONFIG))]
+        steps = [checkpoint.metadata["step"] for checkpoint in reversed(saver.list(CONFIG))]
         saver.close()
     assert known.count(True) > 300, "most steps are usual"
     assert known.count(False) > 3, "an input, an answer and an update are not"
@@ -136,8 +139,8 @@ def test_a_put_that_cannot_be_stored_changes_nothing(tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     first, second = [*checkpoints(1, 2)]
     saver.put(CONFIG, first)
-    before = log_of(tmp_path).read_bytes()
-    state, ops = merge(first.state, {"n": object()}, {})
+    before = locate_log(tmp_path).read_bytes()
+    state, changes = apply_update(first.state, {"n": object()})
     bad = Checkpoint.from_stored(
         id="bad",
         node_id="a",
@@ -146,11 +149,11 @@ def test_a_put_that_cannot_be_stored_changes_nothing(tmp_path):
         created_us=second.created_us,
         metadata=first.metadata,
         state=state,
-        changes=Changes(first.state, ops),
+        changes=changes,
     )
     with pytest.raises(TypeError):
         saver.put(CONFIG, bad)
-    assert log_of(tmp_path).read_bytes() == before
+    assert locate_log(tmp_path).read_bytes() == before
     saver.put(CONFIG, second)
     assert saver.get(CONFIG).state == second.state
     assert saver.verify().ok

@@ -17,8 +17,11 @@ import pytest
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver
-from savers._filesystem import file_events
+from savers._filesystem import watch as file_watch
 from savers._log import log_watch
+from tests.support.checkpoints import make_checkpoint
+from tests.support.disks import CountingIO, count_open_files
+from tests.support.logs import locate_log
 
 PATIENCE = 60.0
 NEVER = 3600.0
@@ -70,7 +73,8 @@ for n in range(int(sys.argv[3])):
 def test_all_that_other_processes_write_is_told_in_order(saver):
     with saver.watch(interval=NEVER) as watch:
         writers = [elsewhere(PUT, saver.base_directory, thread, 200) for thread in ("a", "b")]
-        found, missing = [], {"a", "b"}
+        found = []
+        missing = {"a", "b"}
         while missing:
             found.append(watch.get(PATIENCE))
             assert found[-1] is not None
@@ -82,18 +86,19 @@ def test_all_that_other_processes_write_is_told_in_order(saver):
         assert [one.checkpoint.node_id for one in found if one.thread_id == thread] == [f"n{n}" for n in range(200)]
 
 
-def test_nothing_is_read_while_nothing_happens(opener, disk, config, monkeypatch):
-    io = disk.CountingIO()
+def test_nothing_is_read_while_nothing_happens(opener, config, monkeypatch):
+    io = CountingIO()
     saver = opener(io=io)
-    dispatch, is_settled = file_events.FileEvents.dispatch, threading.Event()
+    dispatch = file_watch.FileEvents.dispatch
+    is_settled = threading.Event()
 
     def dispatch_and_see(events, event):
         dispatch(events, event)
         if event.src_path.endswith("settled"):
             is_settled.set()
 
-    monkeypatch.setattr(file_events.FileEvents, "dispatch", dispatch_and_see)
-    saver.put(config, disk.step(1))
+    monkeypatch.setattr(file_watch.FileEvents, "dispatch", dispatch_and_see)
+    saver.put(config, make_checkpoint(1))
     with saver.watch(interval=0.01) as watch:
         # The watch may hear of what was done before. Events come in order.
         Path(saver.base_directory, "settled").touch()
@@ -110,31 +115,32 @@ def until_quiet(watch):
         pass
 
 
-def so_far(watch, saver, disk):
+def so_far(watch, saver):
     """What is told of all that has happened: events come in order, and a look goes by the names.
 
     The last thread is a new one each time, because the look before may not have ended, and goes on with its own.
     """
-    last = saver.put(RunnableConfig(f"zzz{uuid4().hex}"), disk.step(0)).checkpoint_id
+    last = saver.put(RunnableConfig(f"zzz{uuid4().hex}"), make_checkpoint(0)).checkpoint_id
     return [one for one in until(watch, to(last)) if one.kind != "idle" and not one.thread_id.startswith("zzz")]
 
 
-def test_a_write_costs_the_same_however_long_the_history_is(opener, disk, config):
-    saver, io = opener(), disk.CountingIO()
+def test_a_write_costs_the_same_however_long_the_history_is(opener, config):
+    saver = opener()
+    io = CountingIO()
     for n in range(500):
-        saver.put(config, disk.step(n))
+        saver.put(config, make_checkpoint(n))
     with opener(io=io).watch(interval=NEVER) as watch:
-        last = saver.put(config, disk.step(500)).checkpoint_id
+        last = saver.put(config, make_checkpoint(500)).checkpoint_id
         until(watch, to(last))
         io.reset()
-        last = saver.put(config, disk.step(501)).checkpoint_id
+        last = saver.put(config, make_checkpoint(501)).checkpoint_id
         until(watch, to(last))
         assert io.read < 2_000
         assert "open" not in io.calls
 
 
-def test_an_answer_is_waited_for_without_polling(saver, config, disk):
-    saver.put(config, disk.step(1))
+def test_an_answer_is_waited_for_without_polling(saver, config):
+    saver.put(config, make_checkpoint(1))
     saver.put_writes(config, {"interrupt:i": STOP})
     answer = """
 saver = FileSystemSaver(sys.argv[1], fsync="never")
@@ -156,14 +162,14 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere no event tells of it")
-def test_the_death_of_a_run_is_told_at_once_and_a_vain_attempt_is_not(saver, config, disk):
-    saver.put(config, disk.step(1))
+def test_the_death_of_a_run_is_told_at_once_and_a_vain_attempt_is_not(saver, config):
+    saver.put(config, make_checkpoint(1))
     with saver.watch(config, interval=NEVER) as watch:
         holder = elsewhere(HOLD, saver.base_directory)
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(TimeoutError), saver.run_lock(config, 0):
             pass
-        last = saver.put(config, disk.step(2)).checkpoint_id
+        last = saver.put(config, make_checkpoint(2)).checkpoint_id
         assert [one.kind for one in until(watch, to(last))] == ["checkpoint"]
         assert watch.get(0.2) is None
         holder.kill()
@@ -176,8 +182,8 @@ def test_the_death_of_a_run_is_told_at_once_and_a_vain_attempt_is_not(saver, con
         assert (told.kind, told.value) == ("idle", False)
 
 
-def test_the_end_of_a_run_in_another_process_is_not_its_death(saver, config, disk):
-    saver.put(config, disk.step(1))
+def test_the_end_of_a_run_in_another_process_is_not_its_death(saver, config):
+    saver.put(config, make_checkpoint(1))
     with saver.watch(config, interval=NEVER) as watch:
         holder = elsewhere(HOLD + "lock.__exit__(None, None, None)", saver.base_directory)
         assert holder.stdout.readline() == b"held\n"
@@ -197,9 +203,9 @@ while os.getppid() == int(sys.argv[2]):
 """
 
 
-def test_a_look_at_a_run_lock_refuses_nobody_who_takes_it_meanwhile(saver, config, disk):
+def test_a_look_at_a_run_lock_refuses_nobody_who_takes_it_meanwhile(saver, config):
     """A look takes the lock for some microseconds, and a caller that does not wait tries again after that."""
-    saver.put(config, disk.step(1))
+    saver.put(config, make_checkpoint(1))
     with saver.run_lock(config):
         pass
     (path,) = Path(saver.base_directory).glob("t-*/run.lock")
@@ -212,12 +218,12 @@ def test_a_look_at_a_run_lock_refuses_nobody_who_takes_it_meanwhile(saver, confi
     looker.communicate()
 
 
-def test_the_run_lock_of_a_process_in_another_container_is_seen(saver, config, disk):
+def test_the_run_lock_of_a_process_in_another_container_is_seen(saver, config):
     """Its process has a number in a namespace of its own, so that /proc/locks does not show its locks."""
     unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this user may not make a namespace")
-    saver.put(config, disk.step(1))
+    saver.put(config, make_checkpoint(1))
     look = (
         "import sys; from savers import FileSystemSaver; from graphkit import RunnableConfig;"
         "print(FileSystemSaver(sys.argv[1]).history(RunnableConfig('t'))[0].status)"
@@ -230,30 +236,15 @@ def test_the_run_lock_of_a_process_in_another_container_is_seen(saver, config, d
 # Files that are replaced
 
 
-def test_a_log_that_was_written_anew_is_read_on(saver, config, disk):
-    with saver.watch(config, interval=NEVER) as watch:
-        put = [saver.put(config, disk.step(n)).checkpoint_id for n in range(6)]
-        assert ids(until(watch, to(put[-1]))) == put
-        saver.put(config.replace(checkpoint_id=put[-1]), disk.step(6))
-        until(watch, lambda change: change.checkpoint.node_id == "n6")
-        saver.prune(config, keep_last=2)
-        saver.compact()
-        new = saver.put(config, disk.step(7)).checkpoint_id
-        saver.prune(config, keep_last=1)
-        newer = saver.put(config, disk.step(8)).checkpoint_id
-        found = ids(until(watch, to(newer)))
-        assert found[-2:] == [new, newer]
-
-
-def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
+def test_a_release_tells_what_came_before_it(saver, config, monkeypatch):
     monkeypatch.setattr(log_watch, "MAX_OPEN_LOGS", 1)
     other = RunnableConfig("other")
     with saver.watch(interval=NEVER) as watch:
         for one in (config, other, config, other):  # so that the first log is closed again
-            until(watch, to(saver.put(one, disk.step(1)).checkpoint_id))
-        last = saver.put(config, disk.step(2)).checkpoint_id
+            until(watch, to(saver.put(one, make_checkpoint(1)).checkpoint_id))
+        last = saver.put(config, make_checkpoint(2)).checkpoint_id
         saver.release(config)
-        new = saver.put(config, disk.step(3)).checkpoint_id
+        new = saver.put(config, make_checkpoint(3)).checkpoint_id
         found = [one for one in until(watch, to(new)) if one.kind != "idle"]
         assert [one.kind for one in found] == ["checkpoint", "release", "checkpoint"]
         assert ids(found) == [last, new]
@@ -261,18 +252,18 @@ def test_a_release_tells_what_came_before_it(saver, config, disk, monkeypatch):
 
 
 @pytest.mark.parametrize("namespace", ["in", "Ünï/cöde"])
-def test_what_was_released_before_anybody_looked_is_told_too(saver, opener, config, disk, namespace):
+def test_what_was_released_before_anybody_looked_is_told_too(saver, opener, config, namespace):
     inner = config.replace(checkpoint_ns=namespace)
-    saver.put(config, disk.step(0))
+    saver.put(config, make_checkpoint(0))
     saver.release(config)  # before the watch: not told
-    last = saver.put(config, disk.step(1)).checkpoint_id
+    last = saver.put(config, make_checkpoint(1)).checkpoint_id
     with opener().watch(interval=NEVER) as watch:
         expected = []
         for n in (2, 3):
-            expected += [saver.put(one, disk.step(n)).checkpoint_id for one in (config, inner)]
+            expected += [saver.put(one, make_checkpoint(n)).checkpoint_id for one in (config, inner)]
             saver.release(config)
-        newest = saver.put(config, disk.step(4)).checkpoint_id
-        found = so_far(watch, saver, disk)
+        newest = saver.put(config, make_checkpoint(4)).checkpoint_id
+        found = so_far(watch, saver)
         kinds = ["checkpoint", "release"] * 2 + ["checkpoint"]
         assert [one.kind for one in found if one.checkpoint_ns == ""] == kinds
         assert [one.kind for one in found if one.checkpoint_ns == namespace] == kinds[:4]
@@ -281,14 +272,17 @@ def test_what_was_released_before_anybody_looked_is_told_too(saver, opener, conf
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_everything_is_told_whenever_somebody_looks(saver, disk, seed):
-    dice, told, put, released = random.Random(seed), [], set(), 0
+def test_everything_is_told_whenever_somebody_looks(saver, seed):
+    dice = random.Random(seed)
+    told = []
+    put = set()
+    released = 0
     with saver.watch(interval=NEVER) as watch:
         for n in range(60):
             config = RunnableConfig(dice.choice("ab"), checkpoint_ns=dice.choice(["", "in"]))
             what = dice.choices(["put", "release", "compact", "prune", "look"], [12, 2, 1, 1, 2])[0]
             if what == "put":
-                put.add(saver.put(config, disk.step(n)).checkpoint_id)
+                put.add(saver.put(config, make_checkpoint(n)).checkpoint_id)
             elif what == "release":
                 released += len(saver.namespaces(config.thread))
                 saver.release(config)
@@ -300,90 +294,94 @@ def test_everything_is_told_whenever_somebody_looks(saver, disk, seed):
                 left = {info.id for ns in ("", "in") for info in saver.history(config.replace(checkpoint_ns=ns))}
                 put -= before - left
             else:
-                told += so_far(watch, saver, disk)
-        told += so_far(watch, saver, disk)
+                told += so_far(watch, saver)
+        told += so_far(watch, saver)
     assert put <= set(ids(told))
     assert [one.kind for one in told].count("release") == released
     assert not any(one.kind == "delete" for one in told)
 
 
-def test_a_thread_that_is_deleted_and_made_again(saver, config, disk):
-    saver.put(config, disk.step(1))
+def test_a_thread_that_is_deleted_and_made_again(saver, config):
+    saver.put(config, make_checkpoint(1))
     with saver.watch(config, interval=NEVER) as watch:
         for n in range(5):
             saver.delete(config)
             assert next(one for one in watch if one.kind != "idle").kind == "delete"
             for _ in range(2):
-                until(watch, to(saver.put(config, disk.step(n)).checkpoint_id))
+                until(watch, to(saver.put(config, make_checkpoint(n)).checkpoint_id))
         assert len(watch._marks) <= 1
 
 
-def test_a_thread_that_was_deleted_and_made_again_before_anybody_looked(saver, config, disk):
-    saver.put(config, disk.step(1))
+def test_a_thread_that_was_deleted_and_made_again_before_anybody_looked(saver, config):
+    saver.put(config, make_checkpoint(1))
     # While the old log is open, the new one cannot get its inode.
-    with disk.log_of(saver.base_directory).open("rb"), saver.watch(config, interval=NEVER) as watch:
+    with locate_log(saver.base_directory).open("rb"), saver.watch(config, interval=NEVER) as watch:
         saver.delete(config)
-        saver.put(config, disk.step(2))
-        new = saver.put(config, disk.step(3)).checkpoint_id
+        saver.put(config, make_checkpoint(2))
+        new = saver.put(config, make_checkpoint(3)).checkpoint_id
         found = [one for one in until(watch, to(new)) if one.kind != "idle"]
         assert [one.kind for one in found] == ["delete", "checkpoint", "checkpoint"]
 
 
 @pytest.mark.parametrize("latest", [False, True])
-def test_a_log_that_was_written_anew_before_anybody_looked_is_told_from_its_beginning(saver, config, disk, latest):
-    put = [saver.put(config, disk.step(n)).checkpoint_id for n in range(4)]
+def test_a_log_that_was_written_anew_before_anybody_looked_is_told_from_its_beginning(saver, config, latest):
+    put = [saver.put(config, make_checkpoint(n)).checkpoint_id for n in range(4)]
     with saver.watch(config, latest=latest, interval=NEVER) as watch:
-        put.append(saver.put(config, disk.step(4)).checkpoint_id)
+        put.append(saver.put(config, make_checkpoint(4)).checkpoint_id)
         saver.prune(config, keep_last=3)
-        put.append(saver.put(config, disk.step(5)).checkpoint_id)
+        put.append(saver.put(config, make_checkpoint(5)).checkpoint_id)
         assert ids(until(watch, to(put[-1]))) == put[2:]
 
 
-def test_the_versions_of_a_thread_that_was_made_again_begin_with_one_again(saver, config, disk):
+def test_the_versions_of_a_thread_that_was_made_again_begin_with_one_again(saver, config):
     inner = config.replace(checkpoint_ns="in")
     with saver.watch(interval=NEVER) as watch:
-        saver.put(inner, disk.step(1))
+        saver.put(inner, make_checkpoint(1))
         saver.release(config)
-        assert [one.kind for one in so_far(watch, saver, disk)] == ["checkpoint", "release"]
+        assert [one.kind for one in so_far(watch, saver)] == ["checkpoint", "release"]
         saver.delete(config)
-        so_far(watch, saver, disk)
-        new = saver.put(inner, disk.step(2)).checkpoint_id
+        so_far(watch, saver)
+        new = saver.put(inner, make_checkpoint(2)).checkpoint_id
         saver.release(config)
-        found = so_far(watch, saver, disk)
+        found = so_far(watch, saver)
         assert [one.kind for one in found] == ["checkpoint", "release"]
         assert ids(found) == [new]
 
 
-def test_what_follows_the_latest_is_told_if_nobody_looked_meanwhile(saver, config, disk):
-    put = [saver.put(config, disk.step(n)).checkpoint_id for n in range(2)]
+def test_what_follows_the_latest_is_told_if_nobody_looked_meanwhile(saver, config):
+    put = [saver.put(config, make_checkpoint(n)).checkpoint_id for n in range(2)]
     with saver.watch(config, latest=True, interval=NEVER) as watch:
-        put += [saver.put(config, disk.step(n)).checkpoint_id for n in range(2, 4)]
+        put += [saver.put(config, make_checkpoint(n)).checkpoint_id for n in range(2, 4)]
         assert ids(until(watch, to(put[-1]))) == put[1:]
 
 
-def test_a_tail_that_was_cut_short_is_passed_over(saver, config, disk):
-    saver.put(config, disk.step(1))
-    path = disk.log_of(saver.base_directory)
+def test_a_tail_that_was_cut_short_is_passed_over(saver, config):
+    saver.put(config, make_checkpoint(1))
+    path = locate_log(saver.base_directory)
     with saver.watch(config, interval=NEVER) as watch:
-        until(watch, to(saver.put(config, disk.step(2)).checkpoint_id))
+        put = saver.put(config, make_checkpoint(2))
+        until(watch, to(put.checkpoint_id))
         with path.open("ab") as file:
             file.write(path.read_bytes()[64:84])
-        until(watch, to(saver.put(config.replace(checkpoint_ns="other"), disk.step(0)).checkpoint_id))
-        found = until(watch, to(saver.put(config, disk.step(3)).checkpoint_id))
-        assert [one.checkpoint.node_id for one in found][-1] == "n3"
+        put = saver.put(config.replace(checkpoint_ns="other"), make_checkpoint(0))
+        until(watch, to(put.checkpoint_id))
+        put = saver.put(config, make_checkpoint(3))
+        found = until(watch, to(put.checkpoint_id))
+        assert found[-1].checkpoint.node_id == "n3"
 
 
-def test_a_damaged_log_is_named_and_the_others_are_followed(saver, disk, caplog):
-    bad, good = RunnableConfig("bad"), RunnableConfig("good")
+def test_a_damaged_log_is_named_and_the_others_are_followed(saver, caplog):
+    bad = RunnableConfig("bad")
+    good = RunnableConfig("good")
     for config in (bad, good):
-        saver.put(config, disk.step(1))
-    path = disk.log_of(saver.base_directory, "bad")
+        saver.put(config, make_checkpoint(1))
+    path = locate_log(saver.base_directory, "bad")
     data = bytearray(path.read_bytes())
     data[-10] ^= 1
     path.write_bytes(data)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(latest=True, interval=NEVER) as watch:
         assert watch.get(PATIENCE).thread_id == "good"
-        until(watch, to(saver.put(good, disk.step(2)).checkpoint_id))
+        until(watch, to(saver.put(good, make_checkpoint(2)).checkpoint_id))
         assert [record.levelname for record in caplog.records if str(path) in record.getMessage()] == ["WARNING"]
         saver.repair("bad")
         until(watch, lambda change: change.thread_id == "bad")
@@ -397,43 +395,43 @@ def refused(*_args, **_options):
 
 
 @pytest.mark.parametrize("reason", ["refused", "remote", "forked"])
-def test_without_events_it_looks_again_and_again_and_says_so(saver, config, disk, caplog, monkeypatch, reason):
+def test_without_events_it_looks_again_and_again_and_says_so(saver, config, caplog, monkeypatch, reason):
     if reason == "refused":
         monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
     elif reason == "remote":
-        monkeypatch.setattr(file_events, "find_network_file_system", lambda _: "nfs4")
+        monkeypatch.setattr(file_watch, "find_network_file_system", lambda _: "nfs4")
     else:
-        monkeypatch.setattr(file_events.FileEvents, "process", os.getpid() + 1)
-    saver.put(config, disk.step(1))
+        monkeypatch.setattr(file_watch.FileEvents, "process", os.getpid() + 1)
+    saver.put(config, make_checkpoint(1))
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
         (record,) = caplog.records
         assert "looking every 0.01 seconds instead" in record.getMessage()
-        last = [saver.put(config, disk.step(n)).checkpoint_id for n in range(5)]
+        last = [saver.put(config, make_checkpoint(n)).checkpoint_id for n in range(5)]
         assert ids(until(watch, to(last[-1]))) == last
         saver.release(config)
         assert until(watch, lambda change: change.kind == "release")
     assert saver.wait_for_resume("t", 0) is True
 
 
-def test_looks_that_take_longer_than_the_interval_leave_time_for_the_rest(saver, config, disk, monkeypatch):
-    monkeypatch.setattr(file_events, "find_network_file_system", lambda _: "nfs4")
-    saver.put(config, disk.step(1))
+def test_looks_that_take_longer_than_the_interval_leave_time_for_the_rest(saver, config, monkeypatch):
+    monkeypatch.setattr(file_watch, "find_network_file_system", lambda _: "nfs4")
+    saver.put(config, make_checkpoint(1))
     with ThreadPoolExecutor(1) as pool, saver.watch(latest=True, interval=1e-9) as watch:
         assert pool.submit(watch.get, 0.0).result(PATIENCE).kind == "checkpoint"
         assert pool.submit(watch.get, 0.0).result(PATIENCE) is None
 
 
-def test_when_events_run_out_later_it_goes_on_without(saver, config, disk, caplog, monkeypatch):
+def test_when_events_run_out_later_it_goes_on_without(saver, config, caplog, monkeypatch):
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
         monkeypatch.setattr("watchdog.observers.api.BaseObserver.schedule", refused)
-        until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
-        until(watch, to(saver.put(config, disk.step(2)).checkpoint_id))
+        until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
+        until(watch, to(saver.put(config, make_checkpoint(2)).checkpoint_id))
         assert "no watches left" in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "no more files"), KeyboardInterrupt("no")])
-def test_a_failed_look_is_made_up_for(opener, config, disk, error):
-    class Failing(disk.CountingIO):
+def test_a_failed_look_is_made_up_for(opener, config, error):
+    class Failing(CountingIO):
         fails = False
 
         def open(self, path, **options):
@@ -441,106 +439,109 @@ def test_a_failed_look_is_made_up_for(opener, config, disk, error):
                 raise error
             return super().open(path, **options)
 
-    saver, io = opener(), Failing()
+    saver = opener()
+    io = Failing()
     with opener(io=io).watch(interval=NEVER) as watch:
         io.fails = True
-        last = saver.put(config, disk.step(1)).checkpoint_id
+        last = saver.put(config, make_checkpoint(1)).checkpoint_id
         with pytest.raises((CheckpointStorageError, KeyboardInterrupt), match="no"):
             watch.get(PATIENCE)
         io.fails = False
         until(watch, to(last))
 
 
-def test_no_link_is_followed_out_of_the_store(saver, config, disk, caplog, tmp_path):
+def test_no_link_is_followed_out_of_the_store(saver, config, caplog, tmp_path):
     with FileSystemSaver(tmp_path / "other", fsync="never") as other:
-        other.put(config, disk.step(1))
-        outside = disk.log_of(other.base_directory).parent
+        other.put(config, make_checkpoint(1))
+        outside = locate_log(other.base_directory).parent
         Path(saver.base_directory, outside.name).symlink_to(outside)
-        saver.put(RunnableConfig("mine"), disk.step(2))
+        saver.put(RunnableConfig("mine"), make_checkpoint(2))
         with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(latest=True, interval=NEVER) as watch:
             assert [one.thread_id for one in until(watch, lambda one: one.thread_id == "mine")] == ["mine"]
             until_quiet(watch)
     assert "symbolic link" in caplog.text
 
 
-def test_a_namespace_alone_is_followed_through_a_release(saver, config, disk):
-    inner, other = config.replace(checkpoint_ns="in"), config.replace(checkpoint_ns="other")
+def test_a_namespace_alone_is_followed_through_a_release(saver, config):
+    inner = config.replace(checkpoint_ns="in")
+    other = config.replace(checkpoint_ns="other")
     for one in (config, inner, other):
-        saver.put(one, disk.step(1))
+        saver.put(one, make_checkpoint(1))
     with saver.watch(inner, interval=NEVER) as watch:
         saver.release(config)
         for one in (config, inner, other):
-            last = saver.put(one, disk.step(2)).checkpoint_id
+            last = saver.put(one, make_checkpoint(2)).checkpoint_id
         saver.delete(config)
         kinds = [(one.kind, one.checkpoint_ns) for one in until(watch, lambda one: one.kind == "delete")]
         assert {ns for kind, ns in kinds if kind != "idle"} == {"in"}
         assert last
 
 
-def test_an_observer_that_ends_is_replaced_by_looking(saver, config, disk, caplog, monkeypatch):
+def test_an_observer_that_ends_is_replaced_by_looking(saver, config, caplog, monkeypatch):
     monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(config, interval=0.01) as watch:
         watch._source._events.stop()
-        until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
-        until(watch, to(saver.put(config, disk.step(2)).checkpoint_id))
+        until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
+        until(watch, to(saver.put(config, make_checkpoint(2)).checkpoint_id))
         assert "looking every 0.01 seconds instead" in caplog.text
 
 
-def test_what_an_event_was_lost_of_is_found_later(saver, config, disk, monkeypatch):
+def test_what_an_event_was_lost_of_is_found_later(saver, config, monkeypatch):
     monkeypatch.setattr(log_watch, "FULL_READ_INTERVAL", 0.05)
-    monkeypatch.setattr(file_events.FileEvents, "dispatch", lambda *_: None)
+    monkeypatch.setattr(file_watch.FileEvents, "dispatch", lambda *_: None)
     with saver.watch(interval=NEVER) as watch:
-        until(watch, to(saver.put(config, disk.step(1)).checkpoint_id))
+        until(watch, to(saver.put(config, make_checkpoint(1)).checkpoint_id))
 
 
 def test_the_file_systems_of_this_machine():
-    assert file_events.find_network_file_system("/proc") is None
-    assert file_events.find_network_file_system(__file__) is None
+    assert file_watch.find_network_file_system("/proc") is None
+    assert file_watch.find_network_file_system(__file__) is None
 
 
 # What it takes
 
 
-def test_a_closed_watch_leaves_nothing_behind(saver, config, disk):
-    saver.put(config, disk.step(1))
+def test_a_closed_watch_leaves_nothing_behind(saver, config):
+    saver.put(config, make_checkpoint(1))
     with saver.watch(latest=True) as watch:  # what watchdog keeps for good is there from the first one on
         until_quiet(watch)
     gc.collect()
-    files, threads = disk.open_files(), set(threading.enumerate())
+    files = count_open_files()
+    threads = set(threading.enumerate())
     for _ in range(5):
         with saver.watch(latest=True) as one, saver.watch(config) as two:
             one.get(PATIENCE)
             two.get(0)
     gc.collect()
-    assert disk.open_files() <= files
+    assert count_open_files() <= files
     assert set(threading.enumerate()) <= threads
 
 
-def test_descriptors_of_a_watch_are_bounded(saver, disk):
+def test_descriptors_of_a_watch_are_bounded(saver):
     with saver.watch(interval=NEVER) as watch:
         until_quiet(watch)
         saver.close()
-        before = disk.open_files()
+        before = count_open_files()
         with FileSystemSaver(saver.base_directory, fsync="never") as writer:
             for n in range(300):
-                last = writer.put(RunnableConfig(f"thread {n}"), disk.step(n)).checkpoint_id
+                last = writer.put(RunnableConfig(f"thread {n}"), make_checkpoint(n)).checkpoint_id
         missing = {f"thread {n}" for n in range(300)}
         while missing:
             change = watch.get(PATIENCE)
             assert change is not None
             missing.discard(change.thread_id)
         assert last
-        assert disk.open_files() <= before + log_watch.MAX_OPEN_LOGS
+        assert count_open_files() <= before + log_watch.MAX_OPEN_LOGS
 
 
 @pytest.mark.parametrize("size", [0, 20])
-def test_a_log_that_is_being_created_is_no_warning(saver, disk, caplog, size):
-    saver.put(RunnableConfig("known"), disk.step(0))
+def test_a_log_that_is_being_created_is_no_warning(saver, caplog, size):
+    saver.put(RunnableConfig("known"), make_checkpoint(0))
     thread = RunnableConfig("A thread whose name does not say its id")
     directory = Path(saver.base_directory, saver._store.locate(thread.thread, "").path)
     with caplog.at_level(logging.WARNING, "graphkit"), saver.watch(interval=0.01) as watch:
         directory.mkdir()
         (directory / "log").write_bytes(bytes(size))
-        saver.put(RunnableConfig("known"), last := disk.step(1))
+        saver.put(RunnableConfig("known"), last := make_checkpoint(1))
         until(watch, to(last.id))
         assert caplog.records == []

@@ -2,14 +2,13 @@
 
 import random
 
-import msgpack
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from graphkit import Checkpoint, RunnableConfig
-from savers import Compression, FileSystemSaver, _delta as delta
-from savers._log.frame import CHECKPOINT, KEY
-from tests.disk.conftest import frames_of, log_of
+from savers import Compression, FileSystemSaver
+from tests.support.checkpoints import list_states
+from tests.support.logs import flip_in_file, locate_log, read_checkpoints, read_records
 from tests.support.sweeps import examples
 
 CONFIG = RunnableConfig("t")
@@ -44,11 +43,7 @@ def growths(root, states, fresh):
             saver.close()
             saver = open_saver(root)
     saver.close()
-    return [
-        (frame.end - frame.offset, bool(frame.flags & KEY))
-        for frame in frames_of(log_of(root))
-        if frame.type == CHECKPOINT
-    ]
+    return [(record.size, record.is_keyframe) for record in read_checkpoints(locate_log(root))]
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["one saver", "fresh savers"])
@@ -65,19 +60,21 @@ def test_a_window_costs_what_enters_it(tmp_path, fresh, kept, steps):
     keyframes = [size for size, is_key in sizes[1:] if is_key]
     assert all(size < steps * NEW + 1200 for size in keyframes)
     with open_saver(tmp_path) as saver:
-        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states
+        assert list_states(saver, CONFIG)[::-1] == states
         assert saver.verify().ok
 
 
 def test_a_text_and_bytes_that_move_on_cost_what_enters_them(tmp_path):
     whole = random.Random(1).randbytes(40_000)
-    states = [
-        {"text": whole[n * 100 : n * 100 + 9000].hex(), "bytes": whole[n * 80 : n * 80 + 9000]} for n in range(20)
-    ]
+    states = []
+    for n in range(20):
+        text = whole[n * 100 :][:9000].hex()
+        states.append({"text": text, "bytes": whole[n * 80 :][:9000]})
     sizes = growths(tmp_path, states, fresh=False)
-    assert max(size for size, is_key in sizes[1:] if not is_key) < 200 + 80 + 2 * OVER
+    changes = [size for size, is_key in sizes[1:] if not is_key]
+    assert max(changes) < 200 + 80 + 2 * OVER
     with open_saver(tmp_path) as saver:
-        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states
+        assert list_states(saver, CONFIG)[::-1] == states
 
 
 def test_a_pruned_window_costs_what_its_checkpoints_brought(tmp_path):
@@ -85,8 +82,8 @@ def test_a_pruned_window_costs_what_its_checkpoints_brought(tmp_path):
     growths(tmp_path, states, fresh=False)
     with open_saver(tmp_path) as saver:
         saver.prune("t", keep_last=20)
-        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states[-20:]
-    assert log_of(tmp_path).stat().st_size < 41 * NEW + 20 * (NEW + OVER) + 4000
+        assert list_states(saver, CONFIG)[::-1] == states[-20:]
+    assert locate_log(tmp_path).stat().st_size < 41 * NEW + 20 * (NEW + OVER) + 4000
 
 
 def test_a_window_that_shrinks_and_one_that_only_drops(tmp_path):
@@ -99,7 +96,7 @@ def test_a_window_that_shrinks_and_one_that_only_drops(tmp_path):
     assert sizes[1][0] < OVER
     assert sizes[2][0] < OVER
     with open_saver(tmp_path) as saver:
-        assert [dict(one.state) for one in reversed(saver.list(CONFIG))] == states
+        assert list_states(saver, CONFIG)[::-1] == states
         assert saver.verify().ok
 
 
@@ -150,7 +147,9 @@ CARE = st.sampled_from(["none", "prune", "remove", "copy", "compact", "repair", 
 def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, start, edits, options):
     root = tmp_path_factory.mktemp("window")
     saver = open_saver(root, **options)
-    items, others, model = start, ["first", *start], {}
+    items = start
+    others = ["first", *start]
+    model = {}
 
     def expect(one, thread="t"):
         found = {each.id: dict(each.state) for each in reversed(one.list(RunnableConfig(thread)))}
@@ -159,7 +158,8 @@ def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, 
         assert one.verify(thread).ok, one.verify(thread).problems
 
     for number, (edit, other, care) in enumerate(edits):
-        items, others = edited(items, edit)[:400], edited(others, other)[:400]
+        items = edited(items, edit)[:400]
+        others = edited(others, other)[:400]
         state = {"window": items, "other": others, "n": number}
         saver.put(CONFIG, made(number, **state))
         model[f"c{number}"] = state
@@ -176,11 +176,9 @@ def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, 
         elif care == "compact":
             saver.compact("t")
         elif care == "repair":
-            path = log_of(root)
-            last = frames_of(path)[-1]
-            data = bytearray(path.read_bytes())
-            data[(last.offset + last.end) // 2] ^= 1
-            path.write_bytes(data)
+            path = locate_log(root)
+            last = read_records(path)[-1]
+            flip_in_file(path, (last.offset + last.end) // 2)
             saver.close()
             saver = open_saver(root, **options)
             assert saver.repair("t").lost == ()
@@ -191,24 +189,3 @@ def test_random_edits_are_read_back_through_puts_and_rewrites(tmp_path_factory, 
     with open_saver(root, **options) as fresh:
         expect(fresh)
     saver.close()
-
-
-@settings(max_examples=examples(300))
-@given(old=st.lists(ELEMENTS, max_size=40), edits=st.lists(EDITS, min_size=1, max_size=3))
-def test_the_op_between_two_values_makes_one_of_the_other(old, edits):
-    new = old
-    for edit in edits:
-        new = edited(new, edit)
-    before, after = msgpack.packb(old), msgpack.packb(new)
-    table = delta.Table(opaque=False)
-    data = b"?" * 1000
-    table.apply([delta.SET, "k", len(before)], before, len(data))
-    data += before
-    op = delta.compare_values(table.values["k"], before[delta.parse_header(before, 0)[2] :], after, opaque=False)
-    if op is not None:
-        ops, brought = delta.encode_draft({"k": op}, ["k"])
-        table.apply(ops, brought, len(data))
-        data += brought
-        assert len(brought) <= len(after)
-    (body,) = delta.read_bodies([table.values["k"]], lambda ranges: [data[start:end] for start, end in ranges])
-    assert delta.pack_header(table.values["k"].kind, table.values["k"].count) + body == after

@@ -8,10 +8,21 @@ import pytest
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from savers import FileSystemSaver
-from savers._log.frame import FRAME_SIZE, RELEASE, TRAILER_SIZE, pack_frame
-from tests.disk.conftest import frames_of, log_of
+from tests.support.checkpoints import list_ids
+from tests.support.logs import (
+    FRAME_SIZE,
+    RELEASE,
+    RELEASE_PAYLOAD,
+    TRAILER_SIZE,
+    append_record,
+    flip,
+    locate_log,
+    lose_sectors,
+    read_records,
+)
 
-SECTOR, BLOCK = 512, 4096
+SECTOR = 512
+BLOCK = 4096
 CONFIG = RunnableConfig("t")
 
 
@@ -27,26 +38,26 @@ def written(root, alignment, zeros):
     """A log whose last record begins at an alignment and holds zeros; its path, and where that record begins."""
     with open_saver(root) as saver:
         saver.put(CONFIG, made(0, text="x"))
-        start = log_of(root).stat().st_size
+        start = locate_log(root).stat().st_size
         # A record with 100 bytes of text shows how many others bring the next one to its alignment.
         saver.put(CONFIG, made(1, text="x" * 200))
-        length = log_of(root).stat().st_size - start
+        length = locate_log(root).stat().st_size - start
         saver.delete("t")
         saver.put(CONFIG, made(0, text="x"))
-        assert log_of(root).stat().st_size == start
+        assert locate_log(root).stat().st_size == start
         # From 200 to 711 characters the record grows by one byte for each, but for the header of the text at 256.
         for more in range(SECTOR + 4):
             if (start + length + more + (more > 55)) % SECTOR == alignment:
                 saver.put(CONFIG, made(1, text="x" * (200 + more)))
                 break
-        begin = log_of(root).stat().st_size
+        begin = locate_log(root).stat().st_size
         saver.put(CONFIG, made(2, text="y" * 40, zeros=bytes(zeros), end="e" * 20))
-    return log_of(root), begin
+    return locate_log(root), begin
 
 
 def ids(root, **options):
     with open_saver(root, **options) as saver:
-        found = [one.id for one in reversed(saver.list(CONFIG))]
+        found = list_ids(saver, CONFIG)[::-1]
         latest = saver.get(CONFIG)
         assert (latest and latest.id) == (found[-1] if found else None)
         for one in saver.list(CONFIG):
@@ -74,9 +85,7 @@ def test_every_flipped_bit_of_a_record_with_zeros_is_noticed(tmp_path, zeros, sw
         places += [(place, dice.randrange(8)) for place in dice.sample(payload, 40)]
         assert len(places) > 4000 // 12
         for place, bit in sweep.some(places, 70):
-            data = bytearray(whole)
-            data[place] ^= 1 << bit
-            path.write_bytes(data)
+            path.write_bytes(flip(whole, place, 1 << bit))
             with open_saver(root) as saver:
                 with pytest.raises(CheckpointCorruptionError):
                     saver.get(CONFIG)
@@ -90,7 +99,8 @@ def test_every_flipped_bit_of_a_record_with_zeros_is_noticed(tmp_path, zeros, sw
 
 @pytest.mark.parametrize("zeros", LOST)
 def test_a_write_of_which_sectors_are_lost_reads_as_the_history_without_it(tmp_path, zeros):
-    dice, ways = random.Random(zeros), 0
+    dice = random.Random(zeros)
+    ways = 0
     for alignment in dice.sample(ALIGNMENTS, 6):
         root = tmp_path / str(alignment)
         path, begin = written(root, alignment, zeros)
@@ -99,20 +109,16 @@ def test_a_write_of_which_sectors_are_lost_reads_as_the_history_without_it(tmp_p
         subsets = [lost for count in range(1, 3) for lost in itertools.combinations(sectors, count)]
         subsets += [dice.sample(sectors, dice.randint(1, len(sectors))) for _ in range(12)]
         for lost in dice.sample(subsets, min(24, len(subsets))):
-            data = bytearray(whole)
-            for sector in lost:
-                first = max(begin, sector * SECTOR)
-                last = min(len(whole), (sector + 1) * SECTOR)
-                data[first:last] = bytes(last - first)
+            data = lose_sectors(whole, begin, lost)
             path.write_bytes(data)
-            expected = ["c0", "c1"] + ["c2"] * (bytes(data) == whole)
+            expected = ["c0", "c1"] + ["c2"] * (data == whole)
             assert ids(root) == expected, (begin % SECTOR, lost)
             ways += 1
             if dice.random() < 0.2:
                 with open_saver(root) as saver:
                     saver.put(CONFIG, made(9))
                     assert saver.verify().ok
-                assert ids(root) == ["c0", "c1", "c9"] if bytes(data) != whole else [*expected, "c9"]
+                assert ids(root) == ["c0", "c1", "c9"] if data != whole else [*expected, "c9"]
                 for file in path.parent.glob("torn-*"):
                     file.unlink()
         shutil.rmtree(root)
@@ -151,7 +157,7 @@ def extended(root, to=BLOCK, **options):
         for number in range(3):
             saver.put(CONFIG, made(number, text="x" * number * 400))
         saver.put_writes(CONFIG, {"k": 1})
-    path = log_of(root)
+    path = locate_log(root)
     extend(path, to)
     return path
 
@@ -212,18 +218,18 @@ def test_a_log_with_zeros_behind_it_is_used_as_any_other(tmp_path, call):
         call(saver)
         assert saver.verify().ok
         if "u" in saver.threads():
-            assert [one.id for one in saver.list(RunnableConfig("u"))] == ["c2", "c1", "c0"]
+            assert list_ids(saver, RunnableConfig("u")) == ["c2", "c1", "c0"]
     assert ids(tmp_path) == ["c0", "c1", "c2"]
 
 
 def test_a_log_with_zeros_behind_it_is_released_and_deleted(tmp_path):
     extended(tmp_path)
     with open_saver(tmp_path) as saver:
-        assert [one.id for one in saver.release(CONFIG).checkpoints] == ["c2", "c1", "c0"]
+        assert [checkpoint.id for checkpoint in saver.release(CONFIG).checkpoints] == ["c2", "c1", "c0"]
         assert saver.verify().ok
         extend(next(tmp_path.glob("t-*/v000001.log")))
     with open_saver(tmp_path) as saver:
-        assert [one.id for one in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
+        assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
         report = saver.verify()
         assert report.ok, report.problems
         assert not saver.repair().changed
@@ -234,27 +240,15 @@ def test_a_log_with_zeros_behind_it_is_released_and_deleted(tmp_path):
 def test_a_deleted_and_a_released_log_with_zeros_behind_their_end_are_finished(tmp_path):
     """A writer extended the log, appended RELEASE, and died before it renamed the log."""
     path = extended(tmp_path)
-    last = frames_of_records(path)[-1]
-    data = path.read_bytes()
-    ending = pack_frame(last.end, last.fid, last.seq + 1, RELEASE, b"\x92\x01\x00")
-    path.write_bytes(data[: last.end] + ending + bytes(len(data) - last.end - len(ending)))
+    size = path.stat().st_size
+    append_record(path, RELEASE, RELEASE_PAYLOAD)
+    extend(path, size)
     with open_saver(tmp_path) as saver:
         assert saver.get(CONFIG) is None
         assert saver.verify().threads[0].unfinished == "release"
         assert saver.repair().finished == ("t",)
         assert saver.verify().ok
-        assert [one.id for one in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
-
-
-def frames_of_records(path):
-    """The records, without the zeros behind them."""
-    data = path.read_bytes()
-    end = len(data.rstrip(b"\0"))
-    short = path.with_name("short.bin")
-    short.write_bytes(data[:end])
-    frames = frames_of(short)
-    short.unlink()
-    return frames
+        assert [checkpoint.id for checkpoint in saver.tag(CONFIG).checkpoints] == ["c2", "c1", "c0"]
 
 
 def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
@@ -271,9 +265,7 @@ def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
         end + 40,
         len(whole) - 1,
     ]:
-        data = bytearray(whole)
-        data[place] ^= 1 << dice.randrange(8)
-        path.write_bytes(data)
+        path.write_bytes(flip(whole, place, 1 << dice.randrange(8)))
         with open_saver(tmp_path) as saver:
             assert not saver.verify().ok, place
             report = saver.repair("t")
@@ -287,11 +279,9 @@ def test_a_byte_among_the_zeros_is_noticed_and_costs_nothing(tmp_path):
 def test_a_flipped_bit_of_the_last_record_before_zeros_is_noticed_and_corrected(tmp_path):
     path = extended(tmp_path)
     whole = path.read_bytes()
-    last = frames_of_records(path)[-1]
+    last = read_records(path)[-1]
     for place in range(last.offset, last.end):
-        data = bytearray(whole)
-        data[place] ^= 1 << place % 8
-        path.write_bytes(data)
+        path.write_bytes(flip(whole, place, 1 << place % 8))
         with open_saver(tmp_path) as saver:
             assert not saver.verify().ok, place
             with pytest.raises(CheckpointCorruptionError):
@@ -313,12 +303,9 @@ def test_a_torn_record_in_a_log_that_was_extended_ahead_is_torn(tmp_path):
     sectors = range(end // SECTOR, -(-len(whole.rstrip(b"\0")) // SECTOR))
     torn = 0
     for lost in (lost for count in range(1, len(sectors) + 1) for lost in itertools.combinations(sectors, count)):
-        data = bytearray(whole)
-        for sector in lost:
-            first, last = max(end, sector * SECTOR), (sector + 1) * SECTOR
-            data[first:last] = bytes(last - first)
+        data = lose_sectors(whole, end, lost)
         path.write_bytes(data)
-        if bytes(data) != whole:
+        if data != whole:
             torn += 1
             assert ids(tmp_path) == ["c0", "c1", "c2"], lost
     assert torn > 20

@@ -5,7 +5,6 @@ import uuid
 import pytest
 
 import savers
-from savers._wrappers.base import SaverWrapper
 from savers.langgraph import (
     CheckpointSaver,
     FileSystemCheckpointSaver,
@@ -18,7 +17,7 @@ DATABASES = ["sqlite", "postgres"]
 MADE = {
     "MemorySaver": savers.MemorySaver,
     "VersionedMemorySaver": savers.VersionedMemorySaver,
-    "SaverWrapper": lambda: SaverWrapper(savers.MemorySaver()),
+    "SaverWrapper": lambda: savers.SaverWrapper(savers.MemorySaver()),
     "Lists": Lists,
 }
 """Savers that are used through the contract; Lists has the defaults for most of it."""

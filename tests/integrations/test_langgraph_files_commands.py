@@ -8,9 +8,8 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import FileSystemSaver
-from savers._log.frame import MAJOR, Header
 from savers.langgraph import EntriesReport, FileSystemCache, FileSystemStore
-from savers.langgraph._entries.log import repair_entries, verify_entries
+from tests.support.langgraph import HEADER_SIZE, FileIO
 from tests.support.terminal import graphkit
 
 KINDS = {"langgraph-store": "item", "langgraph-cache": "cached value"}
@@ -152,8 +151,8 @@ def test_a_log_that_is_damaged_altogether_is_no_success(runs, kind):
 def test_a_log_of_another_kind_or_of_a_newer_format_is_left_alone(runs):
     store, cache = (runs / kind / "log" for kind in KINDS)
     cache.write_bytes(store.read_bytes())
-    newer = Header(7, 1, 0, bytes(16)).pack()
-    newer = newer[:8] + (MAJOR + 1).to_bytes(2, "little") + newer[10:-4]
+    header = store.read_bytes()[:HEADER_SIZE]
+    newer = header[:8] + (header[8] + 1).to_bytes(2, "little") + header[10:-4]
     store.write_bytes(newer + crc32(newer).to_bytes(4, "little"))
     before = files(runs)
     assert [row["state"] for row in graphkit("verify", runs, "--json").json["problems"]] == ["newer", "foreign"]
@@ -190,32 +189,24 @@ def test_the_classes_report_what_the_command_does(runs):
         assert report.offset < offset < report.offset + report.lost
         assert store.repair() == report.lost
         assert store.verify().ok
-    assert verify_entries(runs).keys() == set(KINDS.values())
-    assert repair_entries(runs) == {}
+    assert graphkit("verify", runs).code == graphkit("repair", runs).code == 0
 
 
 def test_a_store_that_was_never_used_is_whole(tmp_path):
     with FileSystemStore(tmp_path) as store:
         assert store.verify() == EntriesReport(path="langgraph-store/log")
-    assert verify_entries(tmp_path) == {}
+    assert "item" not in graphkit("verify", tmp_path).out
 
 
 def test_the_commands_need_no_langgraph(runs):
     damage(runs, "langgraph-cache")
-    program = (
-        "import sys; sys.modules['langgraph'] = None; from savers.langgraph._entries.log import *;"
-        "print({kind: str(report.state) for kind, report in verify_entries(sys.argv[1]).items()});"
-        "print([repair.kept for repair in repair_entries(sys.argv[1]).values()])"
-    )
-    done = subprocess.run([sys.executable, "-c", program, runs], capture_output=True, text=True, check=True)
-    assert done.stdout == "{'item': 'ok', 'cached value': 'damaged'}\n[3]\n"
+    program = "import sys; sys.modules['langgraph'] = None; from graphkit.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program, "repair", runs], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0].startswith("langgraph-cache: kept 3 cached values")
 
 
 def test_a_writer_is_not_blocked_and_not_taken_for_damage(runs):
     """Each look finds another size; verify reads a log again that has changed since."""
-    from savers._filesystem.io import FileIO
-    from savers.langgraph._entries.examine import examine
-
     path = runs / "langgraph-store" / "log"
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
@@ -226,5 +217,6 @@ def test_a_writer_is_not_blocked_and_not_taken_for_damage(runs):
             path.write_bytes(whole)
             return status
 
-    report = examine(Growing(), str(path), "langgraph-store")
+    with FileSystemStore(runs, io=Growing()) as store:
+        report = store.verify()
     assert (report.state, report.entries) == ("ok", COUNT)

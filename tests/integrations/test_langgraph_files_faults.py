@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import os
 import random
 import signal
 import threading
@@ -15,11 +14,9 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointStorageError,
 )
-from savers._filesystem.io import FileIO
-from savers._filesystem.sync import SyncAlways
 from savers.langgraph import FileSystemCache, FileSystemStore
-from savers.langgraph._entries import log as entry_log
 from tests.disk.simfs import Disk, Fault, SimFS
+from tests.support.langgraph import FailingFiles, rewrite_short_logs
 
 PLACE = "/data"
 
@@ -37,8 +34,7 @@ def log(tmp_path):
 
 @pytest.fixture
 def early_rewrites(monkeypatch):
-    """Rewrite logs that are much shorter than usual."""
-    monkeypatch.setattr(entry_log, "_LEAST_REWRITTEN", 1000)
+    rewrite_short_logs(monkeypatch)
 
 
 def view(store):
@@ -146,18 +142,18 @@ def test_a_log_of_another_kind_is_refused(tmp_path, store, log):
 
 KILLED = """
 import os, signal, sys
-from savers._filesystem.io import FileIO
-from savers._filesystem.sync import SyncAlways
 from savers.langgraph import FileSystemStore
 
-class Deadly(FileIO):
-    def write_at(self, fd, offset, data):
-        if b"last words" in data:
-            super().write_at(fd, offset, data[:int(sys.argv[2])])
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().write_at(fd, offset, data)
+write = os.pwrite
 
-store = FileSystemStore(sys.argv[1], io=Deadly())
+def write_and_die(fd, data, offset):
+    if b"last words" in data:
+        write(fd, data[:int(sys.argv[2])], offset)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(fd, data, offset)
+
+os.pwrite = write_and_die
+store = FileSystemStore(sys.argv[1])
 store.put(("a",), "one", {"n": 1})
 print("acknowledged", flush=True)
 store.put(("a",), "two", {"text": "last words" * 100})
@@ -306,54 +302,9 @@ def test_the_death_of_a_process_loses_nothing_that_was_acknowledged():
 # Failing disks
 
 
-class Failing(FileIO):
-    """A file system of which some calls fail."""
-
-    def __init__(self):
-        super().__init__()
-        self.failing = {}
-        """The error number for a call, by its name."""
-        self.calls = []
-
-    def _meet(self, kind):
-        self.calls.append(kind)
-        number = self.failing.get(kind)
-        if number is not None:
-            raise OSError(number, os.strerror(number))
-
-    def write_at(self, fd, offset, data):
-        if self.failing.get("write_at") == errno.ENOSPC:
-            self.calls.append("write_at")
-            if len(data) < 50:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().write_at(fd, offset, data[: len(data) // 2])
-        self._meet("write_at")
-        return super().write_at(fd, offset, data)
-
-    def fdatasync(self, fd):
-        self._meet("fdatasync")
-        super().fdatasync(fd)
-
-    def fsync(self, fd):
-        self._meet("fsync")
-        super().fsync(fd)
-
-    def fsync_dir(self, path):
-        self._meet("fsync_dir")
-        super().fsync_dir(path)
-
-    def truncate(self, fd, size):
-        self._meet("truncate")
-        super().truncate(fd, size)
-
-    def rename(self, source, target):
-        self._meet("rename")
-        super().rename(source, target)
-
-
 @pytest.fixture
 def failing(tmp_path):
-    io = Failing()
+    io = FailingFiles()
     with FileSystemStore(tmp_path, io=io) as store:
         store.put(("a",), "one", {"n": 1})
         yield io, store
@@ -382,7 +333,7 @@ def test_a_full_disk_refuses_the_put_and_keeps_the_rest(failing, tmp_path, log, 
 
 
 def test_a_failed_first_put_leaves_an_empty_store(tmp_path):
-    io = Failing()
+    io = FailingFiles()
     io.failing = {"write_at": errno.ENOSPC}
     with FileSystemStore(tmp_path / "new", io=io) as store:
         with pytest.raises(CheckpointStorageError):
@@ -430,23 +381,24 @@ def test_of_two_threads_that_put_before_a_sync_fails_none_is_told_that_what_is_l
 ):
     io, store = failing
     both_wrote, first_failed = threading.Barrier(2), threading.Event()
-    settle = SyncAlways.settle
+    sync_mode = store._log._sync_mode
+    settle = sync_mode.settle
     arrived = itertools.count()
 
-    def settle_one_after_another(self, ticket, *, expects_put):
+    def settle_one_after_another(ticket, *, expects_put):
         number = next(arrived)
         both_wrote.wait(60)
         if number:
             first_failed.wait(60)
         try:
-            settle(self, ticket, expects_put=expects_put)
+            settle(ticket, expects_put=expects_put)
         finally:
             io.failing.pop(
                 "fdatasync", None
             )  # The system reports a failed sync once. The next sync of the file succeeds.
             first_failed.set()
 
-    monkeypatch.setattr(SyncAlways, "settle", settle_one_after_another)
+    monkeypatch.setattr(sync_mode, "settle", settle_one_after_another)
     io.failing = {"fdatasync": errno.EIO, **({} if is_rewritten else {"rename": errno.EIO})}
     refused = []
 
@@ -469,7 +421,7 @@ def test_of_two_threads_that_put_before_a_sync_fails_none_is_told_that_what_is_l
 
 
 def test_a_put_waits_for_the_disk_and_a_postponed_expiry_does_not(tmp_path):
-    io = Failing()
+    io = FailingFiles()
     with FileSystemStore(tmp_path, io=io) as store:
         store.put(("a",), "k", {"n": 1}, ttl=5)
         assert io.calls.count("fdatasync") == 1

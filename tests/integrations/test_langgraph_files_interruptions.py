@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 
 from graphkit.errors import CheckpointStorageError
-from savers._filesystem.io import FileIO
 from savers.langgraph import FileSystemCache, FileSystemStore
 from tests.support.interruptions import find_places, interrupt
+from tests.support.langgraph import FileIO
 
 USERS = ("users",)
 

@@ -39,7 +39,7 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers.langgraph import FileSystemCache, FileSystemCheckpointSaver, FileSystemStore
-from savers.langgraph._entries import log as entry_log, vectors as item_vectors
+from tests.support.langgraph import append_record
 
 
 class Clock:
@@ -458,7 +458,7 @@ def arithmetic(request, monkeypatch):
     if request.param == "numpy":
         pytest.importorskip("numpy")
     else:
-        monkeypatch.setattr(item_vectors, "find_spec", lambda _: None)
+        monkeypatch.setitem(sys.modules, "numpy", None)
 
 
 @pytest.mark.usefixtures("arithmetic")
@@ -769,13 +769,10 @@ def test_the_log_of_a_store_is_as_the_specification_says(golden):
         msgpack.packb([[1, ["a"], "k"], "no bytes"]),
     ],
 )
-def test_a_record_with_right_checksums_that_holds_nonsense_is_damage(open_store, payload, monkeypatch):
+def test_a_record_with_right_checksums_that_holds_nonsense_is_damage(open_store, payload):
     store = open_store()
     store.put(("a",), "k", {"n": 1})
-    monkeypatch.setattr(entry_log, "pack_changes", lambda _: payload)
-    monkeypatch.setattr(entry_log, "unpack_changes", lambda *_: ())
-    store.put(("a",), "forged", {"n": 1})
-    monkeypatch.undo()
+    append_record(store, payload)
     other = open_store()
     for one in (store, other):
         one.close()

@@ -9,7 +9,6 @@ import os
 import sqlite3
 import threading
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -17,39 +16,21 @@ pytest.importorskip("langgraph")
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from savers._filesystem import layout
-from savers._filesystem.saver import SMALL_STATE
-from savers._sql.saver import _SMALL_STATE
-from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver, async_methods
+from savers.langgraph import FileSystemCheckpointSaver, SqliteCheckpointSaver
+from tests.support.langgraph import SMALL_STATE_OF_FILES, SMALL_STATE_OF_ROWS, WorkerCalls, find_write_lock
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
 
-class Hops(list):
-    """The names of the methods that run in a worker thread."""
-
-    def __init__(self):
-        super().__init__()
-        self.hopped = asyncio.Event()
-
-
 @pytest.fixture
 def hops(monkeypatch):
-    names = Hops()
-
-    async def run_in_thread(call):
-        names.append(call.func.__name__)
-        names.hopped.set()
-        return await asyncio.to_thread(call)
-
-    monkeypatch.setattr(async_methods, "run_in_thread", run_in_thread)
-    return names
+    return WorkerCalls(monkeypatch)
 
 
 class Files:
     """FileSystemCheckpointSaver."""
 
-    small_state = SMALL_STATE
+    small_state = SMALL_STATE_OF_FILES
 
     def __init__(self, directory):
         self.directory = directory
@@ -60,7 +41,7 @@ class Files:
     @contextmanager
     def another_process_writes(self, saver):
         """Hold the write lock. A lock of its own descriptor excludes this process as it would another one."""
-        path = Path(self.directory, layout.LOCKS, f"{layout.locate_thread('t').stripe:02x}")
+        path = find_write_lock(self.directory, "t")
         path.parent.mkdir(exist_ok=True)
         with path.open("w+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -75,7 +56,7 @@ class Files:
 class Rows:
     """SqliteCheckpointSaver."""
 
-    small_state = _SMALL_STATE
+    small_state = SMALL_STATE_OF_ROWS
 
     def __init__(self, directory):
         self.directory = directory
@@ -140,7 +121,7 @@ async def warm(saver, hops):
     for n in range(2):
         await step(saver, CONFIG, n)
     hops.clear()
-    hops.hopped.clear()
+    hops.has_any.clear()
 
 
 async def step(saver, config, value):
@@ -206,7 +187,7 @@ def test_the_event_loop_goes_on_while_another_process_writes(backend, open_saver
         await warm(saver, hops)
         with backend.another_process_writes(saver):
             waiting = asyncio.create_task(step(saver, CONFIG, 1))
-            await hops.hopped.wait()
+            await hops.has_any.wait()
             assert hops == ["put"]
             assert not waiting.done()
         found = await waiting
@@ -227,7 +208,7 @@ def test_the_event_loop_goes_on_while_another_thread_uses_the_log(backend, open_
         with held_by_another_thread(backend.mutex(saver)):
             call = step(saver, CONFIG, 1) if appends else saver.aget_tuple(CONFIG)
             waiting = asyncio.create_task(call)
-            await hops.hopped.wait()
+            await hops.has_any.wait()
         assert (await waiting).checkpoint["channel_values"] == {"a": 1}
 
     asyncio.run(run())

@@ -18,9 +18,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graphkit import Checkpoint, CheckpointCorruptionError, RunnableConfig
 from graphkit.errors import CheckpointFormatError
-from savers._filesystem import catalog
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
+from tests.support.langgraph import set_listed_directories
 
 MADE_BY = "graphkit:made_by"
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -259,8 +259,7 @@ def test_a_directory_that_became_a_link_since_the_threads_were_listed(saver, mon
     directory = path_of(saver, "t").parent
     moved = directory.rename(directory.parent.parent / "moved")
     directory.symlink_to(moved)
-    directories = catalog.ThreadDirectories([directory.name], set())
-    monkeypatch.setattr(catalog, "find_directories", lambda _: directories)
+    set_listed_directories(monkeypatch, [directory.name])
     for limit in (None, 1):
         with pytest.raises(CheckpointFormatError, match="symbolic link"):
             list(again(saver).list(None, limit=limit))

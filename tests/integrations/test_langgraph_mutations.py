@@ -10,11 +10,9 @@ import pytest
 
 from graphkit.errors import CheckpointerError
 from savers._filesystem import sync
-from savers._filesystem.durability import FileDurability
-from savers._filesystem.log_bytes import FileLogBytes
-from savers._filesystem.log_file import LogFile
-from savers._filesystem.salvaged_files import FileRange
-from savers._log import damage
+from savers._filesystem.io import FileRange
+from savers._filesystem.log_bytes import FileDurability, FileLogBytes, LogFile
+from savers._log import records
 from savers._log.records import Records
 from savers.langgraph import FileSystemStore
 from savers.langgraph._entries import log as entry_log
@@ -68,7 +66,7 @@ def without_undoing():
 
 
 def taking_damage_for_a_torn_end():
-    return mock.patch.object(damage, "judge", nothing)
+    return mock.patch.object(records, "judge", nothing)
 
 
 def without_a_checksum_of_contents():
@@ -144,7 +142,7 @@ class _Harness:
             arguments["sweep"] = Sweep(is_full=False)
             arguments["log"] = tmp_path / "langgraph-store" / "log"
             if "failing" in wanted:
-                io = faults.Failing()
+                io = faults.FailingFiles()
                 store_that_fails = FileSystemStore(tmp_path, io=io)
                 store_that_fails.put(("a",), "one", {"n": 1})
                 arguments["failing"] = io, store_that_fails

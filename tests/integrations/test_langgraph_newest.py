@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError
-from savers._wrappers.base import SaverWrapper
+from savers import SaverWrapper
 from savers.langgraph import CheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from tests.integrations.langgraph_stores import DATABASES, parametrize

@@ -142,7 +142,7 @@ def test_damage_is_found_in_each_record_that_leads_to_a_checkpoint(tmp_path, is_
         ids = fill(saver, 40)
         wanted = ids[25]
         expected = saver.get_tuple(name(wanted))
-        stored = saver.store.catalogue.shared_log("t", "").find(wanted)
+        stored = saver.store.catalogue.shared_log("t", "").history.find(wanted)
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         rows = database.execute("SELECT position, frame FROM graphkit_records ORDER BY position").fetchall()
         outcomes = {}

@@ -10,7 +10,6 @@ import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -26,12 +25,12 @@ from graphkit import (
 )
 from graphkit.saver_kit import Retention
 from savers import FileSystemSaver, MemorySaver
-from savers._filesystem import layout
 from savers.langgraph import FileSystemCheckpointSaver
 from savers.langgraph.log_histories import LogHistories
 from savers.langgraph.opening import PeriodicSweep
-from savers.langgraph.pruning import start_sweeper
+from savers.langgraph.sweeping import start_sweeper
 from tests.integrations import langgraph_graphs as graphs
+from tests.support.langgraph import find_log
 from tests.support.terminal import graphkit
 
 THREAD = {"configurable": {"thread_id": "t"}}
@@ -157,7 +156,7 @@ def thread(name):
 def age(store, name, days):
     """Set the time at which every file of a thread was last written."""
     time = (datetime.now(UTC) - days * DAY).timestamp()
-    for path in Path(store.base_directory, layout.locate_thread(name).name).rglob("*"):
+    for path in find_log(store.base_directory, name).parent.rglob("*"):
         os.utime(path, (time, time))
 
 
@@ -292,7 +291,7 @@ def test_each_round_goes_by_the_clock(tmp_path, monkeypatch):
             return super().wait(timeout)
 
     times = iter([datetime.now(UTC) + days * DAY for days in (0, 3, 6)])
-    monkeypatch.setattr("savers.langgraph.pruning.datetime", SimpleNamespace(now=lambda _: next(times)))
+    monkeypatch.setattr("savers.langgraph.sweeping.datetime", SimpleNamespace(now=lambda _: next(times)))
     sweep_periodically(histories, 4 * DAY, Note(rounds=3))
     assert left[1:] == [["old", "own", "recent", "waiting"], ["own", "recent"], ["own"]]
 
@@ -319,7 +318,7 @@ def test_an_error_is_logged_and_the_next_round_tries_again(tmp_path, monkeypatch
 
 def test_a_damaged_thread_is_an_error_and_stays(tmp_path):
     fill(tmp_path)
-    log = tmp_path / layout.locate_thread("old").name / "log"
+    log = find_log(tmp_path, "old")
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 255
     data[-30] ^= 255

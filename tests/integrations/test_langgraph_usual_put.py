@@ -5,6 +5,8 @@ from unittest import mock
 
 import pytest
 
+from tests.support.logs import locate_log
+
 pytest.importorskip("langgraph")
 
 from langgraph.checkpoint.base import empty_checkpoint
@@ -17,7 +19,6 @@ from savers._log.writer import LogWriter
 from savers.langgraph import FileSystemCheckpointSaver, saver as module
 from savers.langgraph.encoding import encode_successor
 from savers.langgraph.steps import derive_next_node
-from tests.disk.conftest import log_of
 from tests.disk.crashes import fixed
 
 CONFIG = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
@@ -129,7 +130,7 @@ def written(root, seed):
             assert stored["channel_versions"] == checkpoint[0]["channel_versions"]
         check_index(saver)
         saver.store.close()
-    return log_of(root).read_bytes(), short.call_count
+    return locate_log(root).read_bytes(), short.call_count
 
 
 def encode_for_the_general_way(*arguments):
@@ -193,7 +194,7 @@ def run_short(root, long_from):
             config = saver.put(config, checkpoint, {"step": number}, new_versions)
         assert saver.store.verify().ok
         saver.store.close()
-        return [*saver.list(CONFIG)], log_of(root).stat().st_size
+        return [*saver.list(CONFIG)], locate_log(root).stat().st_size
 
 
 @pytest.mark.parametrize("long_from", [60, 1000])
@@ -228,7 +229,7 @@ def test_a_put_that_the_disk_refuses_changes_nothing_on_the_short_way(tmp_path):
         checkpoint |= {"channel_versions": versions, "versions_seen": {}}
         config = saver.put(config, checkpoint, metadata, versions)
     refused[0].update({"channel_versions": refused[2], "versions_seen": {}})
-    before = log_of(tmp_path).read_bytes()
+    before = locate_log(tmp_path).read_bytes()
     with (
         mock.patch.object(LogWriter, "put_packed", autospec=True, side_effect=LogWriter.put_packed) as short,
         mock.patch.object(saver.store._store.io, "write_at", side_effect=OSError(5, "injected")),
@@ -236,7 +237,7 @@ def test_a_put_that_the_disk_refuses_changes_nothing_on_the_short_way(tmp_path):
     ):
         saver.put(config, *refused)
     assert short.called
-    assert log_of(tmp_path).read_bytes() == before
+    assert locate_log(tmp_path).read_bytes() == before
     assert saver.get_tuple(CONFIG).checkpoint["id"] == puts[-1][0]["id"]
     saver.put(config, *refused)
     assert saver.get_tuple(CONFIG).checkpoint["channel_values"]["n"] == refused[0]["channel_values"]["n"]

@@ -12,9 +12,9 @@ pytest.importorskip("langgraph")
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from savers._waiting import InUseError
-from savers.langgraph import SqliteCheckpointSaver, async_methods
-from savers.langgraph.async_methods import ThreadCalls
+from savers.langgraph import SqliteCheckpointSaver, thread_calls
+from savers.langgraph.thread_calls import ThreadCalls
+from tests.support.langgraph import WorkerCalls
 
 
 @pytest.fixture
@@ -26,29 +26,12 @@ def saver(tmp_path):
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """No call of a test goes to a thread because it waits for long."""
-    monkeypatch.setattr(async_methods, "_MAX_WAIT", 3600.0)
-
-
-class Hops(list):
-    """The names of the methods that run in a worker thread, and an event for a put."""
-
-    def __init__(self):
-        super().__init__()
-        self.has_put = asyncio.Event()
+    monkeypatch.setattr(thread_calls, "_MAX_WAIT", 3600.0)
 
 
 @pytest.fixture
 def hops(monkeypatch):
-    names = Hops()
-
-    async def run_in_thread(call):
-        names.append(getattr(call, "func", call).__name__)
-        if names[-1] == "put":
-            names.has_put.set()
-        return await asyncio.to_thread(call)
-
-    monkeypatch.setattr(async_methods, "run_in_thread", run_in_thread)
-    return names
+    return WorkerCalls(monkeypatch)
 
 
 class Holder:
@@ -191,7 +174,7 @@ def test_a_history_that_another_process_has_begun_is_continued(saver, hops, tmp_
 
 
 def test_a_call_that_has_waited_for_long_goes_to_a_thread(saver, hops, monkeypatch):
-    monkeypatch.setattr(async_methods, "_MAX_WAIT", 0.0)
+    monkeypatch.setattr(thread_calls, "_MAX_WAIT", 0.0)
 
     async def run():
         await aput(saver, "t0")
@@ -318,7 +301,7 @@ def test_a_call_that_finds_the_lock_in_use_again_stays_the_first():
 
         def make(name):
             if not is_free:
-                raise InUseError
+                raise thread_calls.InUseError
             made.append(name)
             return (name,)
 
@@ -326,7 +309,7 @@ def test_a_call_that_finds_the_lock_in_use_again_stays_the_first():
             await call()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(async_methods, "run_in_thread", run_in_thread)
+            patch.setattr(thread_calls, "run_in_thread", run_in_thread)
             threads = await start(*(calls.run(end.wait) for end in ends))
             waiting = await start(*(calls.call_when_free(lambda name=name: make(name)) for name in "ab"))
             ends[0].set()

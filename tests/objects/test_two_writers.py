@@ -66,7 +66,8 @@ def test_the_slower_of_two_runs_is_refused_and_has_changed_nothing(url):
 
 
 def test_outside_a_run_a_refused_put_is_put_again(url):
-    one, two = ObjectStoreSaver(url), ObjectStoreSaver(url)
+    one = ObjectStoreSaver(url)
+    two = ObjectStoreSaver(url)
     for number in range(6):
         (one if number % 2 else two).put(CONFIG, make(number))
     assert numbers(one.list(CONFIG)) == numbers(two.list(CONFIG)) == [5, 4, 3, 2, 1, 0]
@@ -109,7 +110,8 @@ def test_what_is_put_beside_other_changes_is_lost_only_by_a_delete(url, disturba
 
 def test_a_late_writer_of_a_replaced_log_is_refused_at_any_place(url):
     """The names of the old log are free again, except the first; the log after it is what counts."""
-    late, other = ObjectStoreSaver(url), ObjectStoreSaver(url)
+    late = ObjectStoreSaver(url)
+    other = ObjectStoreSaver(url)
     late.put(CONFIG, make(0))
     for number in range(1, 4):
         other.put(CONFIG, make(number))
@@ -219,7 +221,7 @@ def test_a_run_goes_on_in_another_object(url):
     graph = StateGraph({}).add_node("a", lambda state: {"n": 1}).add_node("b", ask)
     graph = graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
     graph.compile(checkpoint_saver=ObjectStoreSaver(url)).invoke({}, CONFIG)
-    assert [one.thread_id for one in ObjectStoreSaver(url).interrupts()] == ["t"]
+    assert [interrupt.thread_id for interrupt in ObjectStoreSaver(url).interrupts()] == ["t"]
 
 
 @pytest.mark.parametrize("wrong", ["", None, 3, "nonsense://x", "memory://a*b"])
@@ -235,7 +237,8 @@ def test_storage_that_refuses_is_named(tmp_path):
 
 
 def test_old_threads_are_archived_there(url, tmp_path):
-    live, archive = FileSystemSaver(tmp_path / "live"), ObjectStoreSaver(url)
+    live = FileSystemSaver(tmp_path / "live")
+    archive = ObjectStoreSaver(url)
     for number in range(3):
         live.put(CONFIG, make(number))
     copy_thread(live, "t", archive, "t")

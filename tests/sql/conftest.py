@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from savers import PostgresSaver
-from savers._sql.postgres_database import PostgresDatabase
-from savers._sql.sqlite_database import SqliteDatabase
-from savers._sql.sqlite_saver import SqliteSaver
+from savers import PostgresSaver, SqliteSaver
+from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,9 +4,8 @@ import json
 import sys
 
 from graphkit.errors import ThreadBusyError
-from savers._sql.postgres_database import PostgresDatabase
-from savers._sql.sqlite_database import SqliteDatabase
 from tests.sql.rows import fenced_put
+from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 
 def open_database(kind, place, options):

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from random import Random
 
 from graphkit import Checkpoint, RunnableConfig
+from tests.support.databases import PostgresSession, SqliteConnection
 
 FAILED = 255
 """What a process returns whose operation has raised; else it returns the number of statements."""
@@ -43,11 +44,8 @@ class Mortal:
     def attach(self, database):
         """Count the statements of a database, BEGIN and COMMIT included."""
         if type(database).__name__ == "SqliteDatabase":
-            from savers._sql.sqlite_connection import SqliteConnection
-
             self._patch(SqliteConnection, ("run", "run_many"))
             return
-        from savers._sql.postgres_session import PostgresSession
 
         self._patch(PostgresSession, ("run", "run_many", "commit"))
 

@@ -5,10 +5,9 @@ import threading
 
 import pytest
 
-from savers._sql.encoded_text import encode_text
-from savers._sql.postgres_database import PostgresDatabase
 from savers._sql.sqlite_changes import _Commits
 from tests.sql.rows import add_history, put
+from tests.support.databases import PostgresDatabase, encode_text
 from tests.support.forked import run_in_child
 
 LONG = 60
@@ -96,8 +95,10 @@ def notify_in_transaction(database):
 
 
 def test_a_transaction_notifies_at_its_commit(open_postgres):
-    database, other = open_postgres(), open_postgres()
-    listener, watching_mark = database.changes.open_listener("t"), database.changes.open_listener("mark")
+    database = open_postgres()
+    other = open_postgres()
+    listener = database.changes.open_listener("t")
+    watching_mark = database.changes.open_listener("mark")
     history = add_history(database, "mark")
     transaction = notify_in_transaction(database)
     next(transaction)
@@ -217,7 +218,8 @@ def test_a_lost_connection_counts_as_a_change_and_is_replaced(open_postgres):
 def test_schemas_do_not_notify_each_other(server, open_postgres):
     database = open_postgres()
     other = PostgresDatabase(server.connection_string, schema="other schema")
-    listener, others = database.changes.open_listener("t"), other.changes.open_listener("t")
+    listener = database.changes.open_listener("t")
+    others = other.changes.open_listener("t")
     put_and_notify(other, add_history(other), 0)
     assert has_heard(others)
     assert threads_told(listener, database) == set()

@@ -30,15 +30,15 @@ READINGS = {
     "all threads": lambda saver, config: saver.threads(released=True),
     "get": lambda saver, config: show(filter(None, [saver.get(config)])),
     "list": lambda saver, config: show(saver.list(config)),
-    "history": lambda saver, config: [(one.id, one.tags, one.status) for one in saver.history(config)],
-    "recent": lambda saver, config: [one.id for one in saver.recent(config, limit=3)],
+    "history": lambda saver, config: [(info.id, info.tags, info.status) for info in saver.history(config)],
+    "recent": lambda saver, config: [info.id for info in saver.recent(config, limit=3)],
     "summary": lambda saver, config: [saver.summary(config)],
     "writes": lambda saver, config: [saver.get_writes(config)],
     "namespaces": lambda saver, config: saver.namespaces(config),
     "versions": lambda saver, config: [show(saver.tag(config, 1).checkpoints)] if config.thread == "v" else [],
     "replay": lambda saver, config: show(saver.replay(config)),
     "interrupts": lambda saver, config: saver.interrupts(),
-    "search": lambda saver, config: sorted(one.id for one in saver.search({"n": 2})),
+    "search": lambda saver, config: sorted(info.id for info in saver.search({"n": 2})),
 }
 NEED_NO_INDEX = {"threads", "all threads", "get", "list", "history", "recent", "summary", "namespaces", "replay"}
 """What finds all threads, or one thread, although the index of the threads is damaged; or is an error."""
@@ -46,7 +46,8 @@ NEED_NO_INDEX = {"threads", "all threads", "get", "list", "history", "recent", "
 
 def read_all(saver):
     """Read in every way; return the results, and the errors."""
-    found, errors = {}, {}
+    found = {}
+    errors = {}
     for (name, read), thread in itertools.product(READINGS.items(), THREADS):
         try:
             found[name, thread] = read(saver, RunnableConfig(thread))
@@ -155,7 +156,9 @@ def test_a_flipped_bit_is_reported_if_it_changes_anything(written, open_damaged,
     assert reported
 
 
-INTEGER, TEXT, BYTES = 7, "text", b"\0bytes"
+INTEGER = 7
+TEXT = "text"
+BYTES = b"\0bytes"
 COLUMNS = {
     "histories": {
         "thread": [BYTES],
@@ -211,7 +214,8 @@ def test_a_row_without_its_record_is_reported(written, tmp_path):
     data, _ = written
     file = tmp_path / "x.db"
     file.write_bytes(data)
-    required, optional = "frame BLOB NOT NULL", "frame BLOB"
+    required = "frame BLOB NOT NULL"
+    optional = "frame BLOB"
     for old, new, change in (
         (required, optional, ""),
         (optional, required, "UPDATE graphkit_records SET frame = NULL WHERE position > 0"),

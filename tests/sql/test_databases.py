@@ -8,13 +8,17 @@ import pytest
 
 from graphkit.errors import CheckpointFormatError, CheckpointStorageError
 from graphkit.testing._values import HOSTILE_IDS
-from savers._sql.database import HistoryGoneError, PositionTakenError
-from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_id, encode_text, is_cut
-from savers._sql.postgres_database import PostgresDatabase
-from savers._sql.postgres_session import PostgresSession
+from savers._sql.encoded_text import MOST_BYTES, decode_id, decode_text, encode_id, is_cut
 from savers._sql.schema import SCHEMA_VERSION
-from savers._sql.sqlite_connection import SqliteConnection
 from tests.sql.rows import add_history, positions, put
+from tests.support.databases import (
+    HistoryGoneError,
+    PositionTakenError,
+    PostgresDatabase,
+    PostgresSession,
+    SqliteConnection,
+    encode_text,
+)
 from tests.support.forked import run_in_child
 
 

@@ -11,6 +11,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import FileSystemSaver, PostgresSaver
 from tests.support import postgres_server
+from tests.support.checkpoints import list_numbers
 
 POSTGRES = postgres_server.PROGRAMS[-1] if postgres_server.PROGRAMS else Path()
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -63,7 +64,7 @@ def test_the_documented_rights_suffice_and_none_does_not(database):
 def test_a_dump_of_the_schema_restores(database):
     with PostgresSaver(database) as saver:
         fill(saver)
-        expected = [checkpoint.state["n"] for checkpoint in saver.list(CHAT)]
+        expected = list_numbers(saver, CHAT)
     dump = subprocess.run([POSTGRES / "pg_dump", "--schema=graphkit", database], check=True, capture_output=True).stdout
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("DROP SCHEMA graphkit CASCADE")
@@ -74,7 +75,7 @@ def test_a_dump_of_the_schema_restores(database):
         stdout=subprocess.DEVNULL,
     )
     with PostgresSaver(database) as saver:
-        assert [checkpoint.state["n"] for checkpoint in saver.list(CHAT)] == expected == [2, 1, 0]
+        assert list_numbers(saver, CHAT) == expected == [2, 1, 0]
         with saver.run_lock(CHAT):
             fill(saver)
         assert len(saver.list(CHAT)) == 6
@@ -149,5 +150,5 @@ def test_one_statement_makes_a_log_file_of_the_rows(database, tmp_path):
     (log,) = tmp_path.glob("t-*/log")
     log.write_bytes(content)
     with FileSystemSaver(tmp_path) as directory:
-        assert [checkpoint.state["n"] for checkpoint in directory.list(RunnableConfig("order-17"))] == [2, 1]
+        assert list_numbers(directory, RunnableConfig("order-17")) == [2, 1]
         assert directory.verify().ok

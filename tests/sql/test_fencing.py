@@ -10,11 +10,10 @@ import pytest
 from graphkit import END, RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit.errors import CheckpointStorageError, ThreadBusyError
-from graphkit.testing._values import made
-from savers._sql.encoded_text import encode_text
-from savers._sql.postgres_session import LostError
+from graphkit.testing import made
 from tests.sql import flow
 from tests.sql.flow_processes import PATIENCE, start_process
+from tests.support.databases import LostError, encode_text
 
 CONFIG = RunnableConfig("t")
 STEPS = ["first", "inner", "left", "right", "last"]

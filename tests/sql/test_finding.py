@@ -4,7 +4,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.values import FrozenList
-from savers._log import open_logs
+from tests.support.logs import limit_cache
 
 CONFIG = RunnableConfig("t")
 
@@ -44,12 +44,12 @@ def test_a_checkpoint_behind_the_known_end_is_not_there_yet(filled, open_saver, 
     refuse_index(log, monkeypatch)
     new = make_checkpoint(30)
     saver.put(CONFIG, new)
-    assert log.find(new.id) is None
+    assert log.history.find(new.id) is None
     # It has taken in nothing by this.
-    assert log.find(None).id != new.id
+    assert log.history.find(None).id != new.id
     assert log.refresh()
-    assert log.find(new.id).id == new.id
-    assert log.load_state(log.find(new.id)) == {"n": 30}
+    assert log.history.find(new.id).id == new.id
+    assert log.load_state(log.history.find(new.id)) == {"n": 30}
 
 
 def test_a_replacement_behind_the_known_end_hides_nothing(filled, open_saver, monkeypatch):
@@ -57,11 +57,11 @@ def test_a_replacement_behind_the_known_end_hides_nothing(filled, open_saver, mo
     log = open_log(open_saver)
     refuse_index(log, monkeypatch)
     saver.put(CONFIG.with_check_point_id(ids[4]), make_checkpoint(99, id=ids[4]))
-    found = log.find(ids[4])
+    found = log.history.find(ids[4])
     assert log.load_state(found) == {"n": 4}
     monkeypatch.undo()
     assert log.refresh()
-    assert log.load_state(log.find(ids[4])) == {"n": 99}
+    assert log.load_state(log.history.find(ids[4])) == {"n": 99}
 
 
 def test_writes_behind_the_known_end_are_not_there_yet(filled, open_saver):
@@ -69,11 +69,11 @@ def test_writes_behind_the_known_end_are_not_there_yet(filled, open_saver):
     log = open_log(open_saver)
     saver.put_writes(CONFIG.with_check_point_id(ids[-1]), {"late": 1})
     saver.put_writes(CONFIG.with_check_point_id(ids[7]), {"late": 2})
-    assert log.read_writes(log.find(ids[-1])) == {}
-    assert log.read_writes(log.find(ids[7])) == {}
+    assert log.read_writes(log.history.find(ids[-1])) == {}
+    assert log.read_writes(log.history.find(ids[7])) == {}
     assert log.refresh()
-    assert log.read_writes(log.find(ids[-1])) == {"late": 1}
-    assert log.read_writes(log.find(ids[7])) == {"late": 2}
+    assert log.read_writes(log.history.find(ids[-1])) == {"late": 1}
+    assert log.read_writes(log.history.find(ids[7])) == {"late": 2}
 
 
 def test_the_rows_that_a_log_keeps_count_as_cached(saver):
@@ -97,15 +97,15 @@ def test_the_rows_of_a_past_state_count_as_cached(saver, open_saver):
         ids.append(checkpoint.id)
     log = open_log(open_saver)
     before = log.frames.bytes.kept_size
-    assert len(log.load_state(log.find(ids[300]))["messages"]) == 301
+    assert len(log.load_state(log.history.find(ids[300]))["messages"]) == 301
     assert log.frames.bytes.kept_size > before
     log.drop_caches()
     assert log.frames.bytes.kept_size == 0
-    assert len(log.load_state(log.find(ids[300]))["messages"]) == 301
+    assert len(log.load_state(log.history.find(ids[300]))["messages"]) == 301
 
 
 def test_logs_used_longest_ago_drop_the_rows_that_they_keep(saver, monkeypatch):
-    monkeypatch.setattr(open_logs, "CACHED_BYTES", 200_000)
+    limit_cache(monkeypatch, 200_000)
     for thread in range(20):
         for number in range(12):
             checkpoint = make_checkpoint(number, metadata={"text": f"{number} " * 2_000})

@@ -9,8 +9,7 @@ from psycopg.rows import dict_row
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointStorageError
 from savers import PostgresSaver
-from savers._sql.postgres_database import PostgresDatabase
-from savers._sql.postgres_session import PostgresSession
+from tests.support.databases import PostgresDatabase, PostgresSession
 
 OFTEN = 7
 """So often is a statement executed that psycopg has prepared it, and then the saver."""

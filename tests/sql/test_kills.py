@@ -52,7 +52,9 @@ def describe(saver):
         for version in saver.versions_by_thread_id(thread):
             for namespace in saver.version_namespaces(thread, version):
                 tag = saver.tag(RunnableConfig(thread, checkpoint_ns=namespace), version)
-                threads[thread, namespace, version] = [(one.id, one.state) for one in tag.checkpoints]
+                threads[thread, namespace, version] = [
+                    (checkpoint.id, checkpoint.state) for checkpoint in tag.checkpoints
+                ]
     return threads
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from savers import PostgresSaver
-from savers._sql import row_inserts, row_log_bytes, saver as sql_saver
-from savers._sql.postgres_session import PostgresSession
+from tests.support.databases import PostgresSession, RowLogBytes, limit_part, limit_statement
 
 T = RunnableConfig("t")
 RECORD = 1 << 16
@@ -22,7 +21,7 @@ def count_bytes(values):
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(kind, request, monkeypatch):
-    monkeypatch.setattr(row_log_bytes.RowLogBytes, "max_part", 4 * RECORD)
+    monkeypatch.setattr(RowLogBytes, "max_part", 4 * RECORD)
     open_saver = request.getfixturevalue(f"{kind}_opener")
     text = "".join(f"{number:08}" for number in range(11 * RECORD // 8))
     with open_saver(compression=None) as saver:
@@ -33,14 +32,14 @@ def test_a_long_value_is_in_rows_of_its_own_and_a_long_change_is_not(kind, reque
         )
         assert [round(length / RECORD) for (length,) in frames] == [4, 4, 3, 0, 5]
     with open_saver() as saver:
-        assert [len(one.state["text"]) for one in saver.list(T)] == [16 * RECORD, 11 * RECORD]
+        assert [len(checkpoint.state["text"]) for checkpoint in saver.list(T)] == [16 * RECORD, 11 * RECORD]
         assert saver.get(T).state["text"] == text + more
         assert saver.verify().ok
 
 
 def test_no_statement_on_postgresql_has_more_bytes_than_the_server_accepts(server, schema, monkeypatch):
-    monkeypatch.setattr(row_log_bytes.RowLogBytes, "max_payload", RECORD)
-    monkeypatch.setattr(row_inserts, "_MOST_COMBINED_SIZE", STATEMENT)
+    monkeypatch.setattr(RowLogBytes, "max_payload", RECORD)
+    limit_statement(monkeypatch, STATEMENT)
     run = PostgresSession.run
     sent = []
 
@@ -54,15 +53,15 @@ def test_no_statement_on_postgresql_has_more_bytes_than_the_server_accepts(serve
         for state in states:
             saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
         assert 0 < max(sent) < STATEMENT
-        assert [one.state for one in saver.list(T)] == states[::-1]
+        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
         assert saver.verify().ok
     with PostgresSaver(server.connection_string, schema=schema) as saver:
-        assert [one.state for one in saver.list(T)] == states[::-1]
+        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_a_rewrite_reads_what_its_transaction_has_inserted(kind, request, monkeypatch):
-    monkeypatch.setattr(sql_saver, "_PART_SIZE", RECORD)
+    limit_part(monkeypatch, RECORD)
     open_saver = request.getfixturevalue(f"{kind}_opener")
     # Each keyframe names the one before it, for the items that it does not repeat.
     states = [
@@ -76,9 +75,13 @@ def test_a_rewrite_reads_what_its_transaction_has_inserted(kind, request, monkey
         saver.compact("copy")
         assert saver.prune("copy", keep_last=5) == 2
     with open_saver() as saver:
-        assert [one.state for one in saver.list(T)] == states[::-1]
-        assert [one.state for one in saver.list(RunnableConfig("copy"))] == states[:1:-1]
+        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
+        assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("copy"))] == states[:1:-1]
         assert saver.verify().ok
+
+
+PART = 1 << 20
+"""A rewrite inserts its records in parts of this size."""
 
 
 def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
@@ -89,13 +92,13 @@ def test_a_rewrite_reads_keyframes_that_it_has_not_inserted_yet(open_saver):
         for state in states:
             saver.put(T, Checkpoint(node_id="a", next_node_id="b", state=state))
         saver.put(T.with_check_point_id(saver.get(T).id), Checkpoint(node_id="a", next_node_id="b", state=states[-1]))
-        assert saver.size("t") < sql_saver._PART_SIZE
+        assert saver.size("t") < PART
         saver.copy(T, RunnableConfig("copy"))
         assert saver.compact("t") > 0
         assert saver.prune("copy", keep_last=200) == 100
     with open_saver() as saver:
-        assert [one.state for one in saver.list(T)] == states[::-1]
-        assert [one.state for one in saver.list(RunnableConfig("copy"))] == states[:99:-1]
+        assert [checkpoint.state for checkpoint in saver.list(T)] == states[::-1]
+        assert [checkpoint.state for checkpoint in saver.list(RunnableConfig("copy"))] == states[:99:-1]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -114,5 +117,5 @@ def test_a_rewrite_reads_what_it_has_not_inserted_yet(kind, request):
         assert saver.prune("pruned", keep_last=3) == 1
     with open_saver() as saver:
         for thread in ("t", "copy", "pruned"):
-            assert [one.state for one in saver.list(RunnableConfig(thread))] == states[::-1]
+            assert [checkpoint.state for checkpoint in saver.list(RunnableConfig(thread))] == states[::-1]
         assert saver.verify().ok

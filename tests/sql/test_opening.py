@@ -6,8 +6,9 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointFormatError
-from savers._log.frame import pack_frame
-from savers._sql import row_log_bytes
+from tests.support.checkpoints import list_numbers
+from tests.support.databases import limit_first_read
+from tests.support.logs import flip, pack_frame
 
 CONFIG = RunnableConfig("t")
 
@@ -18,18 +19,19 @@ def outline(stored):
 
 def describe(opened):
     """What is known of a log after it was opened, and what a caller then reads of it."""
-    frames, history = opened.frames, opened.history
+    frames = opened.frames
+    history = opened.history
     medium = frames.bytes
     latest = history.find_latest()
-    early = history.load_early()
+    early = history.scan.load_early()
     known = {
         "history": medium.history,
         "file": frames.fid,
         "end": frames.end,
         "seq": frames.seq,
         "is_scattered": frames.is_scattered,
-        "depth": history.depth,
-        "keyframe_end": history.keyframe_end,
+        "depth": history.scan.depth,
+        "keyframe_end": history.scan.keyframe_end,
         "last": outline(history.last),
         "latest": outline(latest),
         "early": {waiting.id: outline(waiting) for waiting in early},
@@ -98,7 +100,7 @@ def test_a_log_that_was_opened_goes_on(saver, open_saver):
     for number in range(40):
         with open_saver() as fresh:
             fresh.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": number, "all": [*range(number)]}))
-    assert [checkpoint.state["n"] for checkpoint in saver.list(CONFIG)] == [*range(39, -1, -1)]
+    assert list_numbers(saver, CONFIG) == [*range(39, -1, -1)]
     assert saver.verify().ok
 
 
@@ -117,12 +119,12 @@ def positions(saver):
 def test_a_damaged_row_is_reported_at_its_position(saver, open_saver, positions, number):
     database = saver._database
     records = database.names.records
-    ((frame,),) = database.read(f"SELECT frame FROM {records} WHERE position = ?", (positions[number],))
-    changed = frame[:-9] + bytes([frame[-9] ^ 1]) + frame[-8:]
-    database.write(f"UPDATE {records} SET frame = ? WHERE position = ?", (changed, positions[number]))
+    position = positions[number]
+    ((frame,),) = database.read(f"SELECT frame FROM {records} WHERE position = ?", (position,))
+    database.write(f"UPDATE {records} SET frame = ? WHERE position = ?", (flip(frame, -9), position))
     with open_saver() as fresh, pytest.raises(CheckpointCorruptionError) as caught:
         fresh.get(CONFIG)
-    assert caught.value.offset == positions[number]
+    assert caught.value.offset == position
 
 
 @pytest.mark.sweep(3, of="number")
@@ -150,7 +152,7 @@ def test_a_record_of_a_newer_format_is_refused(saver, open_saver, positions):
 
 
 def test_a_long_end_is_not_read_twice(saver, open_saver, monkeypatch):
-    monkeypatch.setattr(row_log_bytes, "_MAX_LAST", 10_000)
+    limit_first_read(monkeypatch, 10_000)
     for number in range(6):
         saver.put(CONFIG, Checkpoint(node_id="a", next_node_id="b", state={"n": number, "text": str(number) * 5_000}))
     with open_saver() as fresh:

@@ -1,8 +1,6 @@
 """What users of a saver see when the database cannot be used, and what is there afterwards."""
 
-import os
 import signal
-import sqlite3
 import threading
 from functools import partial
 
@@ -11,13 +9,11 @@ import pytest
 
 from graphkit import END, START, Channels, CompileConfig, RunnableConfig, StateGraph
 from graphkit.errors import (
-    CheckpointerConfigurationError,
-    CheckpointerError,
-    CheckpointFormatError,
     CheckpointStorageError,
 )
-from savers import PostgresSaver, SqliteSaver
-from tests.sql.savers import fill, put, run_sql
+from savers import PostgresSaver
+from tests.sql.savers import fill, put
+from tests.support.checkpoints import list_ids
 
 T = RunnableConfig("t")
 STEPS = 12
@@ -128,7 +124,7 @@ def test_nothing_that_was_acknowledged_is_lost_when_the_server_dies_among_eight_
         client.wait()
         client.stdout.close()
         client.stdin.close()
-    found = [one.id for one in own_saver.list(T)]
+    found = list_ids(own_saver, T)
     assert len(found) == len({*found})
     acknowledged = {line for client in lines for line in client}
     assert acknowledged <= {*found}
@@ -154,18 +150,6 @@ def test_a_server_that_is_not_there(own_server):
         assert saver.verify().ok
 
 
-def test_a_connection_that_is_ended_in_the_middle(postgres_opener, server):
-    with postgres_opener() as saver:
-        fill(saver, 3)
-        for number in range(3):
-            with psycopg.connect(server.connection_string, autocommit=True) as admin:
-                admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-            put(saver, {"number": number})
-            assert saver.get(T).state == {"number": number}
-        assert len(saver.list(T)) == 6
-        assert saver.verify().ok
-
-
 def test_a_read_whose_connection_is_lost_meanwhile_is_executed_again(postgres_opener):
     with postgres_opener() as saver:
         database = saver._database
@@ -176,13 +160,6 @@ def test_a_read_whose_connection_is_lost_meanwhile_is_executed_again(postgres_op
         with pytest.raises(CheckpointStorageError, match="the connection was lost"):
             database.read(end_once, (99,))
         assert database.read("SELECT 1") == [(1,)]
-
-
-@pytest.mark.parametrize("string", ["host=/nowhere user=test", "postgresql://user@127.0.0.1:1/x", "no dsn at all", ""])
-def test_a_wrong_connection_string(string):
-    with pytest.raises((CheckpointStorageError, CheckpointerConfigurationError)) as caught:
-        PostgresSaver(string, lock_timeout=0.2).threads()
-    assert "connection" in str(caught.value)
 
 
 def test_a_role_without_rights(postgres_opener, server):
@@ -203,44 +180,6 @@ def test_a_role_without_rights(postgres_opener, server):
             admin.execute(f"DROP ROLE {role}")
 
 
-def test_a_newer_schema(open_saver):
-    saver = open_saver()
-    fill(saver, 3)
-    run_sql(saver, "UPDATE {meta} SET value = 99")
-    newer = open_saver()
-    for use in (lambda: put(newer, {"number": 9}), lambda: newer.list(T), newer.threads, newer.verify):
-        with pytest.raises(CheckpointFormatError, match="upgrade graphkit"):
-            use()
-    run_sql(saver, "UPDATE {meta} SET value = 1")
-    assert len(newer.list(T)) == 3
-
-
-@pytest.mark.parametrize("content", [b"x", b"x" * 10_000, b"SQLite format 3\0" + b"x" * 10_000])
-def test_a_file_that_is_not_a_database(tmp_path, content):
-    path = tmp_path / "store.db"
-    path.write_bytes(content)
-    with SqliteSaver(path) as saver:
-        for use in (lambda: put(saver, {"number": 9}), lambda: saver.list(T), saver.threads):
-            with pytest.raises(CheckpointerError, match=r"store\.db"):
-                use()
-    assert path.read_bytes() == content
-
-
-def test_a_full_database(tmp_path):
-    with SqliteSaver(tmp_path / "store.db", fsync="never") as saver:
-        fill(saver, 3)
-        database = saver._database
-        ((pages,),) = database.read("PRAGMA page_count")
-        database.read(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(CheckpointStorageError, match="full"):
-            put(saver, {"bytes": os.urandom(1_000_000)})
-        assert [one.state["number"] for one in saver.list(T)] == [2, 1, 0]
-        database.read("PRAGMA max_page_count = 1000000")
-        put(saver, {"number": 3})
-        assert [one.state["number"] for one in saver.list(T)] == [3, 2, 1, 0]
-        assert saver.verify().ok
-
-
 def test_a_read_only_database(sqlite_opener):
     with sqlite_opener() as saver:
         fill(saver, 3)
@@ -253,24 +192,10 @@ def test_a_read_only_database(sqlite_opener):
         ):
             with pytest.raises(CheckpointStorageError, match=r"readonly|read-only"):
                 use()
-        assert [one.state["number"] for one in saver.list(T)] == [2, 1, 0]
+        assert [checkpoint.state["number"] for checkpoint in saver.list(T)] == [2, 1, 0]
         saver._database.read("PRAGMA query_only = OFF")
         put(saver, {"number": 3})
         assert saver.verify().ok
-
-
-def test_a_database_that_another_program_has_locked(sqlite_opener):
-    with sqlite_opener(lock_timeout=0.2) as saver:
-        fill(saver, 3)
-        other = sqlite3.connect(saver.db_file, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(CheckpointStorageError, match=r"0\.2 s"):
-            put(saver, {"number": 9})
-        assert len(saver.list(T)) == 3
-        other.execute("ROLLBACK")
-        other.close()
-        put(saver, {"number": 9})
-        assert len(saver.list(T)) == 4
 
 
 def test_a_client_that_is_killed_while_others_put(open_saver, start_client):
@@ -285,7 +210,7 @@ def test_a_client_that_is_killed_while_others_put(open_saver, start_client):
         acknowledged |= {line.strip() for line in client.stdout if line.endswith("\n")}
         client.stdout.close()
         client.stdin.close()
-    found = [one.id for one in saver.list(T)]
+    found = list_ids(saver, T)
     assert acknowledged <= {*found}
     assert len(found) == len({*found})
     assert len(found) <= len(acknowledged) + 2

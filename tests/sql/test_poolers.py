@@ -13,6 +13,7 @@ from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 from savers import PostgresSaver
 from tests.support import postgres_server
+from tests.support.databases import limit_wait_for_delivery
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 60.0
@@ -81,7 +82,7 @@ def test_the_connection_of_an_application_behind_it_is_refused(server, database)
 
 
 def test_it_is_refused_although_two_clients_have_never_had_the_same_session(server, database, monkeypatch):
-    monkeypatch.setattr("savers._sql.postgres_server._LONGEST_DELIVERY", 0.1)
+    limit_wait_for_delivery(monkeypatch, 0.1)
     # Three sessions, which take turns: the first statements of the saver get one each.
     with through(server, database, "transaction", "server_round_robin = 1") as pooled:
         with ExitStack() as clients:

@@ -12,11 +12,15 @@ from psycopg.rows import dict_row
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError, CheckpointStorageError
 from savers import PostgresSaver
-from savers._sql import postgres_server
-from savers._sql.database import ConnectionLostError, OutcomeUnknownError, PositionTakenError
-from savers._sql.postgres_database import PostgresDatabase
-from savers._sql.postgres_session import PostgresSession
 from tests.sql.rows import add_history, positions, put
+from tests.support.databases import (
+    ConnectionLostError,
+    OutcomeUnknownError,
+    PositionTakenError,
+    PostgresDatabase,
+    PostgresSession,
+    end_idle_transactions_soon,
+)
 
 PREPARED_AFTER = 5
 """How often psycopg executes a statement before it prepares it."""
@@ -416,7 +420,7 @@ def test_a_connection_that_is_lost_within_a_transaction_changes_nothing(server, 
 
 def test_a_transaction_of_a_paused_process_is_ended_by_the_server(server, database, open_postgres, monkeypatch):
     """It would keep the row of a run lock, which another process waits for."""
-    monkeypatch.setattr(postgres_server, "_LEAST_IDLE", 0)
+    end_idle_transactions_soon(monkeypatch)
     history = add_history(database)
     paused = open_postgres(lease=0.1)
     paused.read("SELECT 1")
@@ -491,66 +495,3 @@ def test_threads_go_on_after_all_their_connections_were_lost(server, database):
         for writer in writers:
             writer.result()
     assert len(positions(database, history)) == sum(done)
-
-
-@pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
-def test_nothing_acknowledged_is_lost_with_the_server(own_server, how, sweep):
-    """Four writers go on, while the server is stopped or killed and started again."""
-    own_server.stop("fast")
-    own_server.start(options="")
-    database = PostgresDatabase(own_server.connection_string, lock_timeout=60)
-    history = add_history(database)
-    stop = threading.Event()
-    acknowledged = [set() for _ in range(4)]
-    unknown = [set() for _ in range(4)]
-
-    def write(number):
-        position = number << 32
-        while not stop.is_set():
-            try:
-                with database.transaction() as transaction:
-                    transaction.execute(
-                        f"INSERT INTO {database.names.records} (history, position, frame) VALUES (?, ?, ?)",
-                        (history, position, b""),
-                    )
-                acknowledged[number].add(position)
-            except OutcomeUnknownError:
-                unknown[number].add(position)
-            except ConnectionLostError:
-                # Nothing was changed, so the position is still free.
-                continue
-            position += 1
-
-    with ThreadPoolExecutor(4) as executor:
-        writers = [executor.submit(write, number) for number in range(4)]
-        try:
-            for _ in range(sweep.count(2, 1)):
-                before = [len(positions) for positions in acknowledged]
-                if how == "kill":
-                    own_server.kill()
-                else:
-                    own_server.stop(how)
-                own_server.start(options="")
-                while any(len(now) == then for now, then in zip(acknowledged, before, strict=True)):
-                    assert not any(writer.done() for writer in writers), [
-                        writer.result() for writer in writers if writer.done()
-                    ]
-        finally:
-            stop.set()
-        for writer in writers:
-            writer.result()
-    found = set(positions(database, history))
-    assert set().union(*acknowledged) <= found <= set().union(*acknowledged, *unknown)
-    database.close()
-
-
-def test_a_server_that_does_not_return_is_an_error(own_server):
-    database = PostgresDatabase(own_server.connection_string, lock_timeout=0.3)
-    add_history(database)
-    own_server.stop()
-    for call in (database.read, database.write):
-        with pytest.raises(CheckpointStorageError, match="that the server runs"):
-            call("SELECT 1")
-    own_server.start()
-    add_history(database, "other")
-    database.close()

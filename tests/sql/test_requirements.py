@@ -188,12 +188,3 @@ def test_type_checkers_know_the_classes(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", str(tmp_path / "typed.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_another_process_opens_the_same_store(kind, options):
-    with get_saver(kind, **options(kind)) as saver:
-        saver.put(RunnableConfig("t"), Checkpoint(node_id="a", next_node_id="b", state={"n": 1}))
-        opener = pickle.loads(pickle.dumps(saver.opener()))
-    with opener() as saver:
-        assert saver.get(RunnableConfig("t")).state["n"] == 1

@@ -7,9 +7,8 @@ import pytest
 from graphkit import END, Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError
 from graphkit.values import FrozenList
-from savers._sql.postgres_saver import PostgresSaver
-from savers._sql.sqlite_saver import SqliteSaver
-from savers._sql.terms import MOST_NUMBERS
+from savers import PostgresSaver, SqliteSaver
+from tests.support.databases import MOST_NUMBERS
 
 CONFIG = RunnableConfig("t")
 

@@ -6,14 +6,14 @@ from contextlib import suppress
 import pytest
 
 from graphkit.errors import CheckpointCorruptionError
-from savers._log.frame import KEY
-from savers._log.log_bytes import Change, StaleLogError, search_back
-from savers._log.stored_checkpoint import StoredCheckpoint
+from savers._log.log_bytes import search_back
 from savers._sql import row_log_bytes
 from savers._sql.row_inserts import SealMark
-from savers._sql.row_log_bytes import RowLogBytes
 from savers._sql.statements import Statements
+from savers.log import Change, StaleLogError, StoredCheckpoint
 from tests.sql.rows import positions
+from tests.support.databases import RowLogBytes
+from tests.support.logs import KEY
 
 BEGINNING = b"B" * 100
 FRAMES = [bytes([n % 251]) * (40_000 if n == 150 else n % 90 + 1) for n in range(600)]
@@ -81,7 +81,8 @@ class Reads:
         return self.read(sql, parameters)
 
     def take(self):
-        count, self.count = self.count, 0
+        count = self.count
+        self.count = 0
         return count
 
 
@@ -300,7 +301,8 @@ def test_the_last_rows_are_kept_within_limits(make, monkeypatch):
 
 def test_two_writers_at_one_end(make):
     write(make(), b"one")
-    first, second = open_other(make), open_other(make)
+    first = open_other(make)
+    second = open_other(make)
     end = first.size
     write(first, b"two")
     with pytest.raises(StaleLogError):
@@ -313,7 +315,8 @@ def test_two_writers_at_one_end(make):
 
 
 def test_two_writers_that_begin_a_history(make, database):
-    first, second = make(), make()
+    first = make()
+    second = make()
     write(first, b"one")
     with pytest.raises(StaleLogError):
         write(second, b"lost")

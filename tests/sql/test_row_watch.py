@@ -12,11 +12,11 @@ import pytest
 
 from graphkit import RunnableConfig
 from graphkit.errors import CheckpointStorageError
-from graphkit.testing._values import made, make_interrupt
-from savers._sql import postgres_changes, postgres_session
-from savers._sql.postgres_saver import PostgresSaver
-from savers._sql.sqlite_saver import SqliteSaver
+from graphkit.testing import made
+from savers import PostgresSaver, SqliteSaver
 from tests.support import postgres_server
+from tests.support.checkpoints import make_interrupt
+from tests.support.databases import PostgresSession, limit_wait_for_puts
 from tests.support.forked import run_in_child
 
 LONG = 60.0
@@ -250,7 +250,7 @@ def test_puts_notify_nobody_where_nobody_watches(server, schema):
 
 
 def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schema, monkeypatch):
-    monkeypatch.setattr(postgres_changes, "_LONGEST_PUT", LONG)
+    limit_wait_for_puts(monkeypatch, LONG)
     with PostgresSaver(server.connection_string, schema=schema) as saver, ThreadPoolExecutor(1) as pool:
         put(saver)
         database = saver._database
@@ -269,7 +269,7 @@ def test_a_watch_waits_for_the_puts_that_asked_before_it_was_there(server, schem
 
 
 def test_a_watch_looks_at_intervals_where_no_notification_arrives(server, schema, monkeypatch):
-    monkeypatch.setattr(postgres_session.PostgresSession, "take_notifications", lambda session: [])
+    monkeypatch.setattr(PostgresSession, "take_notifications", lambda session: [])
     with PostgresSaver(server.connection_string, schema=schema) as saver:
         put(saver)
         with saver.watch("t", interval=0.01) as watch:

@@ -13,10 +13,9 @@ import pytest
 
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointCorruptionError, CheckpointNotFoundError
-from savers._sql import row_log_bytes
-from savers._sql.database import OutcomeUnknownError
-from savers._sql.row_log_bytes import RowLogBytes
 from tests.sql.savers import fill, put, run_sql
+from tests.support.checkpoints import list_ids, list_numbers
+from tests.support.databases import OutcomeUnknownError, RowLogBytes, limit_read
 
 T = RunnableConfig("t")
 
@@ -59,7 +58,7 @@ def test_thousands_of_threads_from_sixteen_workers(saver, sweep):
         list(pool.map(work, threads))
     assert sorted(saver.threads()) == sorted(threads)
     for thread in sweep.some(threads, 50):
-        assert [one.state for one in saver.list(RunnableConfig(thread))] == [
+        assert [checkpoint.state for checkpoint in saver.list(RunnableConfig(thread))] == [
             {"thread": thread, "items": [0]},
             {"thread": thread, "items": []},
         ]
@@ -116,7 +115,7 @@ CHANGES = {
 USES = {
     "put": lambda saver, _: put(saver, {"items": [1]}).id,
     "put grown": lambda saver, last: put(saver, {"items": [*last.state["items"], "more"], "number": 99}).id,
-    "list": lambda saver, _: [one.state for one in saver.list(T)],
+    "list": lambda saver, _: [checkpoint.state for checkpoint in saver.list(T)],
     "get": lambda saver, last: (one := saver.get(T.with_check_point_id(last.id))) and one.state,
     "writes": lambda saver, last: saver.get_writes(T.with_check_point_id(last.id)),
 }
@@ -127,7 +126,8 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_history_changes_while_another_saver_has_it_open(open_saver, change, use, is_indexed):
-    writer, other = open_saver(), open_saver()
+    writer = open_saver()
+    other = open_saver()
     fill(writer, 6)
     # Replaced, so that compact has something to do.
     writer.put_writes(T, {"key": 1})
@@ -149,7 +149,8 @@ def test_a_history_changes_while_another_saver_has_it_open(open_saver, change, u
 
 @pytest.mark.parametrize("change", ["release", "prune", "compact"])
 def test_listed_states_can_be_loaded_after_the_history_has_changed(open_saver, change):
-    reader, other = open_saver(), open_saver()
+    reader = open_saver()
+    other = open_saver()
     fill(reader, 4)
     listed = reader.list(T)
     newest = listed[0]
@@ -161,8 +162,9 @@ def test_listed_states_can_be_loaded_after_the_history_has_changed(open_saver, c
 
 
 def test_a_replay_of_a_history_that_is_deleted_says_so(open_saver, monkeypatch):
-    monkeypatch.setattr(row_log_bytes, "_MAX_READ", 0)
-    reader, other = open_saver(), open_saver()
+    limit_read(monkeypatch, 0)
+    reader = open_saver()
+    other = open_saver()
     for number in range(40):
         put(reader, {"whole": os.urandom(60_000), "number": number})
     replay = reader.replay(T)
@@ -263,7 +265,7 @@ def test_a_commit_of_unknown_outcome_happens_once(open_saver, is_committed, is_n
     saver.put_writes(T, {"key": 1})
     fresh = open_saver()
     expected = [after.id, checkpoint.id]
-    assert [one.id for one in fresh.list(T)][: len(expected)] == expected
+    assert list_ids(fresh, T)[: len(expected)] == expected
     assert len(fresh.list(T)) == len(expected) + (0 if is_new else 3)
     assert fresh.verify().ok
 
@@ -275,7 +277,10 @@ def test_a_commit_whose_outcome_stays_unknown_is_an_error_and_the_next_put_sees_
     with pytest.raises(OutcomeUnknownError):
         put(saver, {"items": []})
     put(saver, {"items": [1]})
-    assert [one.state.get("items") for one in open_saver().list(T)][:2] == [[1], ["item 0", "item 1", "item 2"]]
+    assert [checkpoint.state.get("items") for checkpoint in open_saver().list(T)][:2] == [
+        [1],
+        ["item 0", "item 1", "item 2"],
+    ]
     assert saver.verify().ok
 
 
@@ -302,7 +307,7 @@ def test_a_put_behind_rows_that_were_lost_leaves_no_gap(open_saver, use):
     else:
         put(saver, {**last.state, "number": 7})
     fresh = open_saver()
-    assert last.id not in [one.id for one in fresh.list(T)]
+    assert last.id not in list_ids(fresh, T)
     assert len(fresh.list(T)) == (5 if use == "put_writes" else 6)
     put(fresh, {"number": 8})
     assert fresh.verify("t").problems == ()
@@ -326,13 +331,13 @@ def test_a_file_that_was_replaced_is_read_anew(sqlite_opener, tmp_path):
     other_path = tmp_path / "other.db"
     with type(saver)(other_path, fsync="never") as other:
         fill(other, 2)
-        expected = [one.id for one in other.list(T)]
+        expected = list_ids(other, T)
     assert len(saver.list(T)) == 6
     for path in tmp_path.glob("store.db-[ws]*"):
         path.unlink()
     other_path.rename(saver.db_file)
-    assert [one.id for one in saver.list(T)] == expected
-    assert [one.state["number"] for one in saver.list(T)] == [1, 0]
+    assert list_ids(saver, T) == expected
+    assert [checkpoint.state["number"] for checkpoint in saver.list(T)] == [1, 0]
     put(saver, {"number": 2})
     assert len(saver.list(T)) == 3
     assert saver.verify().ok
@@ -342,41 +347,6 @@ def test_a_file_that_was_replaced_is_read_anew(sqlite_opener, tmp_path):
 # Values
 
 
-THREADS = [
-    " ",
-    "a\0b",
-    "\ud800",
-    "\x1a0000",
-    "\x1acut:",
-    "é" * 10_000,
-    "x" * 10_000,
-    "x" * 9_999 + "y",
-    "'\";--",
-    "%s",
-    "?",
-]
-
-
-def test_any_text_names_a_thread_a_namespace_and_a_checkpoint(open_saver):
-    saver = open_saver()
-    for number, text in enumerate(THREADS):
-        config = RunnableConfig(text, checkpoint_ns=text)
-        saver.put(
-            config, Checkpoint(id=text, node_id=text, next_node_id="b", state={"n": number}, metadata={"text": text})
-        )
-        saver.put_writes(config, {text: number})
-    fresh = open_saver()
-    assert sorted(fresh.threads()) == sorted(text for text in THREADS)
-    for number, text in enumerate(THREADS):
-        config = RunnableConfig(text, text, text)
-        assert fresh.get(config).state == {"n": number}
-        assert fresh.get_writes(config) == {text: number}
-        assert fresh.namespaces(text) == [text]
-        assert [info.id for info in fresh.search({"text": text})] == [text]
-    assert fresh.verify().ok
-    assert all(fresh.delete(text) for text in THREADS)
-
-
 @pytest.mark.parametrize("length", [0, 1, 4096, 3_000_000])
 def test_values_of_any_length_come_back(open_saver, length, monkeypatch):
     monkeypatch.setattr(RowLogBytes, "max_payload", 1 << 20)
@@ -384,7 +354,7 @@ def test_values_of_any_length_come_back(open_saver, length, monkeypatch):
     state = {"bytes": os.urandom(length), "text": "x" * length, "list": [0] * min(length, 5000)}
     put(saver, state)
     put(saver, {**state, "more": 1})
-    assert [one.state for one in open_saver().list(T)] == [{**state, "more": 1}, state]
+    assert [checkpoint.state for checkpoint in open_saver().list(T)] == [{**state, "more": 1}, state]
     ((longest,),) = saver._database.read(f"SELECT max(length(frame)) FROM {saver._database.names.records}")
     assert longest <= (1 << 20) + 1000
     assert saver.verify().ok
@@ -429,7 +399,7 @@ def test_a_saver_works_after_a_fork(saver):
     child.join()
     assert child.exitcode == 0
     put(saver, {"number": "parent"})
-    assert [one.state["number"] for one in saver.list(T)] == ["parent", "child", 2, 1, 0]
+    assert [checkpoint.state["number"] for checkpoint in saver.list(T)] == ["parent", "child", 2, 1, 0]
     assert saver.verify().ok
 
 
@@ -455,8 +425,8 @@ def test_a_cancelled_call_leaves_the_saver_usable(saver):
         return await saver.aget(T)
 
     assert asyncio.run(main()) is not None
-    assert "last" in [one.id for one in saver.list(T)]
-    numbers = [one.state["n"] for one in saver.list(T)]
+    assert "last" in list_ids(saver, T)
+    numbers = list_numbers(saver, T)
     assert len(numbers) == len({*numbers})
     assert saver.verify().ok
 

@@ -16,8 +16,8 @@ from graphkit import (
     RunnableConfig,
 )
 from savers import PostgresSaver, SqliteSaver
-from savers._log.frame import pack_frame, parse_frame
 from tests.sql.savers import run_sql
+from tests.support.logs import pack_frame, parse_frame
 from tests.support.sealed import BOTH, CONFIG, INNER, MARKERS, NEW, OLD, READS, WRONG, made, quiet, view, write
 
 OTHER = RunnableConfig("u")

@@ -5,8 +5,8 @@ import pytest
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.errors import CheckpointStorageError
 from savers import PostgresSaver
-from savers._sql.postgres_database import PostgresDatabase
 from tests.sql.rows import add_history, put
+from tests.support.databases import PostgresDatabase
 
 T = RunnableConfig("t")
 

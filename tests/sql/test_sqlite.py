@@ -17,13 +17,14 @@ from graphkit.errors import (
     CheckpointFormatError,
     CheckpointStorageError,
 )
-from graphkit.testing._values import made
+from graphkit.testing import made
+from savers import SqliteSaver
 from savers._sql import sqlite_connection, sqlite_database
-from savers._sql.sqlite_connection import SqliteConnection, translate_error
-from savers._sql.sqlite_database import SqliteDatabase
-from savers._sql.sqlite_saver import SqliteSaver
+from savers._sql.sqlite_connection import translate_error
 from tests.sql.rows import add_history, positions, put
 from tests.sql.savers import put as put_state
+from tests.support.checkpoints import list_numbers
+from tests.support.databases import SqliteConnection, SqliteDatabase
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -351,9 +352,9 @@ def test_a_removed_write_ahead_log_is_noticed_and_costs_nothing(tmp_path, how):
         with pytest.raises(CheckpointStorageError, match="removed or replaced"):
             put_state(saver, {"n": 1})
         put_state(saver, {"n": 2})
-        assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [2, 0]
+        assert list_numbers(saver, RunnableConfig("t")) == [2, 0]
     with SqliteSaver(path) as saver:
-        assert [one.state["n"] for one in saver.list(RunnableConfig("t"))] == [2, 0]
+        assert list_numbers(saver, RunnableConfig("t")) == [2, 0]
         assert saver.verify().ok
 
 

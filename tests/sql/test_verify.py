@@ -87,7 +87,8 @@ def test_damage_of_a_row_is_found(saver, kind, index):
 def test_two_records_in_one_row_are_found(saver):
     fill(saver, 8)
     rows = rows_of(saver)
-    (history, first, one), (_, second, other) = rows[3], rows[4]
+    (history, first, one) = rows[3]
+    (_, second, other) = rows[4]
     run_sql(saver, "DELETE FROM {records} WHERE history = ? AND position = ?", (history, second))
     run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (one + other, history, first))
     saver.close()
@@ -142,7 +143,8 @@ def test_a_history_that_is_deleted_during_the_check_is_no_damage(saver, monkeypa
     fill(saver, 3)
     fill(saver, 3, thread="other")
     saver.close()
-    read_columns, calls = verify._read_columns, []
+    read_columns = verify._read_columns
+    calls = []
 
     def read_and_delete(store, history):
         if history.thread_id == "t":
@@ -175,7 +177,7 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
             assert watch.get(0) is None
         assert "changes are not reported here" in caplog.text
         other.register_types(Kind)
-        assert [one.metadata["kind"] for one in other.list(T)] == [Kind.Y, Kind.X]
+        assert [checkpoint.metadata["kind"] for checkpoint in other.list(T)] == [Kind.Y, Kind.X]
     run_sql(saver, "UPDATE {histories} SET keyframe = keyframe + 1 WHERE thread = 't'")
     with open_saver.opener() as other:
         ((thread, state, _),) = find_problems(other)
@@ -185,7 +187,8 @@ def test_metadata_of_a_type_that_is_not_registered_are_no_damage_and_hide_none(o
 def test_swapped_rows_are_found(saver):
     fill(saver, 8)
     rows = rows_of(saver)
-    (history, first, one), (_, second, other) = rows[3], rows[4]
+    (history, first, one) = rows[3]
+    (_, second, other) = rows[4]
     for position, frame in ((first, other), (second, one)):
         run_sql(saver, "UPDATE {records} SET frame = ? WHERE history = ? AND position = ?", (frame, history, position))
     saver.close()

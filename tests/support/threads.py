@@ -9,7 +9,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from graphkit import END, START, RunnableConfig
-from graphkit._saver.checkpoint_info import public_metadata
+from graphkit._saver.status import public_metadata
 from tests.support.terminal import NOW, checkpoint
 
 

@@ -16,9 +16,10 @@ from graphkit import (
     InterruptionMetadata,
     StateGraph,
     StateSnapshot,
+    interrupt,
 )
 from graphkit.errors import CheckpointNotFoundError, GraphRunnerError, NodeExecutionError, ThreadBusyError
-from savers import MemorySaver
+from savers import MemorySaver, SaverWrapper
 from tests.support.graphs import CONFIG, LOG, make_chain, stored
 from tests.support.sweeps import ALL
 
@@ -426,3 +427,34 @@ def test_a_deadline_works():
             pass
 
     asyncio.run(run())
+
+
+class NotOnTheLoop(SaverWrapper):
+    """A saver that refuses to be read by the thread of an event loop."""
+
+    def get(self, config=None):
+        self._check()
+        return super().get(config)
+
+    def get_writes(self, config):
+        self._check()
+        return super().get_writes(config)
+
+    def _check(self):
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+
+
+def test_an_async_snapshot_reads_nothing_on_the_event_loop():
+    inner = StateGraph(LOG).add_node("ask", lambda _: {"log": interrupt("sure?")})
+    inner.add_edge(START, "ask").add_edge("ask", END)
+    graph = StateGraph(LOG).add_node("inner", inner.compile())
+    app = graph.add_edge(START, "inner").add_edge("inner", END).compile(checkpoint_saver=NotOnTheLoop(MemorySaver()))
+
+    async def main():
+        await app.ainvoke({}, CONFIG)
+        for snapshot in (await app.aget_state(CONFIG), await app.astate_of(CONFIG), await app.alast_state_of(CONFIG)):
+            assert [waiting.payload for waiting in snapshot.interrupts] == ["sure?"]
+            assert snapshot.values["log"] == []
+
+    asyncio.run(main())

@@ -54,6 +54,9 @@ def test_it_reads_like_langgraphs():
         ),
         ({"configurable": {"user": "ann"}, "metadata": {"k": 1}}, RunnableConfig(metadata={"user": "ann", "k": 1})),
         ({"recursion_limit": 5, "tags": ["x"], "callbacks": None}, RunnableConfig(max_iterations=5)),
+        ({"tags": ["x"], "callbacks": [print], "run_name": "n", "run_id": "r"}, RunnableConfig()),
+        ({"max_concurrency": 3}, RunnableConfig(max_concurrency=3)),
+        ({"max_concurrency": 0}, RunnableConfig()),
     ],
 )
 def test_what_a_config_may_be(given, expected):
@@ -66,7 +69,15 @@ def test_a_config_is_taken_as_it_is():
 
 
 @pytest.mark.parametrize(
-    "wrong", [3, ["t"], {"thread_id": "t"}, {"configurable": {"thread_id": 1.5}}, {"configurable": "t"}]
+    "wrong",
+    [
+        3,
+        ["t"],
+        {"thread_id": "t"},
+        {"configurable": {"thread_id": 1.5}},
+        {"configurable": "t"},
+        {"metadata": 3},
+    ],
 )
 def test_what_no_config_is(wrong):
     with pytest.raises(CheckpointerConfigurationError):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from savers import _delta as delta
-from savers._delta.pieces import cut
+from savers._delta.values import cut
 from tests.support.sweeps import examples
 
 

@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 import pytest
 
 from graphkit import END, START, StateGraph
-from graphkit._diagram.render import draw
+from graphkit._diagram import draw
 
 
 class State(TypedDict):

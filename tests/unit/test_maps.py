@@ -497,6 +497,29 @@ def test_max_concurrency_bounds_how_many_items_run_at_the_same_time(limit, how):
     assert max(most) <= limit
 
 
+@pytest.mark.parametrize("shape", ["map", "map with a higher limit", "fork"])
+def test_the_max_concurrency_of_a_config_bounds_branches_and_items(go, shape):
+    lock, running, most = threading.Lock(), [], []
+    pair = threading.Barrier(2)
+
+    def action(_):
+        with lock:
+            running.append(None)
+            most.append(len(running))
+        pair.wait(PATIENCE)  # two do run at the same time
+        with lock:
+            running.pop()
+
+    if shape == "fork":
+        graph = StateGraph(SCHEMA)
+        for name in "abcdef":
+            graph.add_node(name, action).add_edge(START, name).add_edge(name, END)
+    else:
+        graph = squares(range(6), action, max_concurrency=5 if "higher" in shape else None)
+    go(graph.compile(), {}, {"configurable": {"thread_id": "t"}, "max_concurrency": 2})
+    assert max(most) == 2
+
+
 def test_max_concurrency_starts_nothing_after_a_failure_and_repeats_nothing(saver):
     ran, fails = [], [True]
 

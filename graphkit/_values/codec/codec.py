@@ -11,8 +11,7 @@ from typing import Any, Final, NoReturn, final
 from msgpack import Packer, packb, unpackb
 
 from graphkit._values.codec.reader import Reader, read_dict
-from graphkit._values.codec.type_registry import TypeRegistry, describe_type, type_name
-from graphkit._values.codec.unstorable import UnstorableError
+from graphkit._values.codec.type_registry import TypeRegistry, UnstorableError, describe_type, flavour_of, type_name
 from graphkit._values.codec.writer import MAX_DEPTH, PLAIN_CONTAINERS, Writer
 from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList
 from graphkit.errors import CheckpointSerializationError
@@ -309,3 +308,38 @@ def _not_plain(_code: int, _data: bytes) -> NoReturn:
 
 def _without_dot(path: str) -> str:
     return path.removeprefix(".")
+
+
+def find_value_types(value: object) -> set[type]:
+    """Return the Enums, dataclasses, NamedTuples and pydantic models in a value, at any depth."""
+    found: set[type] = set()
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        current = waiting.pop()
+        if type(current) in PLAIN_CONTAINERS and current.kind == PLAIN:  # type: ignore[attr-defined]
+            continue
+        members = [*_members_of(current)]
+        if flavour_of(type(current)) is not None:
+            found.add(type(current))
+        elif not members:
+            continue
+        if id(current) not in seen:  # an object may contain itself
+            seen.add(id(current))
+            waiting += members
+    return found
+
+
+def _members_of(value: Any) -> Iterable[object]:
+    """Yield what a container or an object of an application type holds."""
+    if isinstance(value, Mapping):
+        yield from value.keys()
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    elif flavour_of(type(value)) in {"dataclass", "pydantic"}:
+        yield from getattr(value, "__dict__", {}).values()
+        for name in getattr(value, "__dataclass_fields__", ()):  # a class with slots has no __dict__
+            yield getattr(value, name, None)
+        for name in ("__pydantic_extra__", "__pydantic_private__"):
+            yield from (getattr(value, name, None) or {}).values()

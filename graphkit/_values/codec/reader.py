@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import Flag
 from typing import Any, Final, final
 
-from graphkit._values.codec.scalars import READERS
-from graphkit._values.codec.type_codes import (
+from graphkit._values.codec.scalars import (
     DATACLASS,
     ENUM,
     FROZENSET,
@@ -15,11 +14,17 @@ from graphkit._values.codec.type_codes import (
     MARKS,
     NAMEDTUPLE,
     PYDANTIC,
+    READERS,
     SET,
     TUPLE,
 )
-from graphkit._values.codec.type_registry import ApplicationType, FieldsError, TypeRegistry
-from graphkit._values.codec.unstorable import explain_ambiguous, explain_unknown
+from graphkit._values.codec.type_registry import (
+    ApplicationType,
+    FieldsError,
+    TypeRegistry,
+    explain_ambiguous,
+    explain_unknown,
+)
 from graphkit._values.frozen import FrozenDict, FrozenList, FrozenSet, kind_of
 from graphkit.errors import CheckpointSerializationError
 

@@ -8,10 +8,21 @@ from typing import Any, Final, final
 
 from msgpack import packb
 
-from graphkit._values.codec.scalars import encode_native, find_encoder, is_native
-from graphkit._values.codec.type_codes import DATACLASS, ENUM, FROZENSET, MAP, MARKS, NAMEDTUPLE, PYDANTIC, SET, TUPLE
-from graphkit._values.codec.type_registry import ApplicationType, FieldsError
-from graphkit._values.codec.unstorable import UnstorableError, explain_refusal
+from graphkit._values.codec.scalars import (
+    DATACLASS,
+    ENUM,
+    FROZENSET,
+    MAP,
+    MARKS,
+    NAMEDTUPLE,
+    PYDANTIC,
+    SET,
+    TUPLE,
+    encode_native,
+    find_encoder,
+    is_native,
+)
+from graphkit._values.codec.type_registry import ApplicationType, FieldsError, UnstorableError, explain_refusal
 from graphkit._values.frozen import NATIVE_SCALARS, PLAIN, FrozenDict, FrozenList, FrozenSet
 
 MAX_DEPTH: Final = 500

@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
-from graphkit._diagram.render import GraphRepresentation, draw
-from graphkit._plan.definition import GraphDefinition
+from graphkit._diagram import GraphRepresentation, draw
+from graphkit._plan.topology import GraphDefinition
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit.cli import options

@@ -13,7 +13,7 @@ import click
 from graphkit._records.config import START, RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions
 from graphkit._saver.writes import FAILURE, INTERRUPT, SUBGRAPH_INTERRUPT, time_or_none
 from graphkit.cli import options
 from graphkit.cli.cells import format_duration

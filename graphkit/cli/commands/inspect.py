@@ -13,8 +13,8 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
 from graphkit._saver.langgraph_writes import NOT_INSTALLED, is_langgraph, waiting_interrupts as langgraph_interrupts
+from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import ANSWER, UPDATE, find_failure, waiting_interrupts
 from graphkit.cli import options
 from graphkit.cli.apps import open_store_of

@@ -27,7 +27,6 @@ from graphkit.errors import (
     CheckpointKeyError,
 )
 
-
 _NO_HURRY: Final = 3600.0
 """Seconds that a copy may wait for the disk, which it does not outlive."""
 

@@ -16,21 +16,21 @@ docs/from-other-systems.md says what stands for what.
 
 from graphkit._public_names import set_public_module
 from graphkit.compat.go_agents.flows import (
-    Branch as Branch,
-    Predicate as Predicate,
-    always as always,
-    and_ as and_,
-    branch_on as branch_on,
-    key_equals as key_equals,
-    key_exists as key_exists,
-    not_ as not_,
-    or_ as or_,
-    process_chain as process_chain,
-    process_conditional as process_conditional,
-    process_parallel as process_parallel,
+    Branch,
+    Predicate,
+    always,
+    and_,
+    branch_on,
+    key_equals,
+    key_exists,
+    not_,
+    or_,
+    process_chain,
+    process_conditional,
+    process_parallel,
 )
-from graphkit.compat.go_agents.graph_config import CheckpointConfig as CheckpointConfig, GraphConfig as GraphConfig
-from graphkit.compat.go_agents.store import CheckpointStore as CheckpointStore, State as State
+from graphkit.compat.go_agents.graph_config import CheckpointConfig, GraphConfig
+from graphkit.compat.go_agents.store import CheckpointStore, State
 
 __all__ = [
     "Branch",

@@ -367,6 +367,8 @@ class _Parallel:
             with ThreadPoolExecutor(workers, "graphkit-parallel") as pool:
                 # Each item sees the context of the node, and so its observers and `once`.
                 futures = [pool.submit(copy_context().run, run_item, index, item) for index, item in enumerate(items)]
+                # A thread cannot be cancelled: items that run already are waited for, at the end of the
+                # `with`. Only those that have not started are dropped.
                 try:
                     wait(futures, return_when=FIRST_EXCEPTION if self.fail_fast else ALL_COMPLETED)
                 finally:
@@ -396,6 +398,7 @@ class _Parallel:
             index: of the item.
             failed: the indices of the items that failed; shared by all items.
         """
+        # Also seen by items whose thread or task was about to start when the first one failed.
         if failed and self.fail_fast:
             raise CancelledError
         with _notify_start_and_end("worker", index=index):
@@ -403,7 +406,9 @@ class _Parallel:
                 yield
             except GraphInterrupt:
                 failed.append(index)
-                raise _make_interrupt_error(self.call) from None
+                name = _get_name(self.call.function)
+                reason = f"{name} called interrupt() inside process_parallel; use a map node"
+                raise GraphRunnerError(reason) from None
             except BaseException:
                 failed.append(index)
                 raise
@@ -414,7 +419,12 @@ class _Parallel:
         Args:
             futures: futures or tasks that are done or were cancelled, in the order of the items.
         """
-        failures = _find_failures(futures)
+        # The errors of those that failed, by index; cancelled ones did not fail.
+        failures: dict[int, BaseException] = {}
+        for index, future in enumerate(futures):
+            error = None if future.cancelled() else future.exception()
+            if error is not None:
+                failures[index] = error
         if failures and self.errors is None:
             errors = [*failures.values()]
             if self.fail_fast:
@@ -435,16 +445,6 @@ class _Parallel:
         return {**update, self.errors: texts}
 
 
-def _find_failures(futures: Sequence[Any]) -> dict[int, BaseException]:
-    """Return index -> error of the futures or tasks that failed; cancelled ones did not fail."""
-    failures: dict[int, BaseException] = {}
-    for index, future in enumerate(futures):
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            failures[index] = error
-    return failures
-
-
 @final
 class _AsyncParallel(_Parallel):
     __slots__ = ()
@@ -455,6 +455,8 @@ class _AsyncParallel(_Parallel):
         items = self._read_items(state)
         workers = self._count_workers(items)
         failed: list[int] = []
+        # A task for each item, of which `workers` run at the same time, in the order of the items. One that
+        # gets its turn after another has failed ends with a CancelledError in `_run_item`.
         free_workers = asyncio.Semaphore(workers)
 
         async def run_item(index: int, item: Any) -> Any:
@@ -469,14 +471,11 @@ class _AsyncParallel(_Parallel):
                 if tasks:
                     await asyncio.wait(tasks, return_when=until)
             finally:
+                # After FIRST_EXCEPTION, or if the node itself is cancelled. A task that is done ignores it.
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
             return self._make_update(tasks)
-
-
-def _make_interrupt_error(call: Call) -> GraphRunnerError:
-    return GraphRunnerError(f"{_get_name(call.function)} called interrupt() inside process_parallel; use a map node")
 
 
 # Calls

@@ -69,14 +69,12 @@ class _Config(BaseModel):
         """
         fields = {name: getattr(self, name) for name in self.model_fields_set}
         for name in other.model_fields_set:
-            fields[name] = _merge_values(getattr(self, name), getattr(other, name))
+            # Nested configurations are merged as well: one that sets `checkpoint.interval` alone leaves
+            # the store of the other as it is.
+            old = getattr(self, name)
+            new = getattr(other, name)
+            fields[name] = old.merge(new) if isinstance(old, _Config) and isinstance(new, _Config) else new
         return type(self)(**fields)
-
-
-def _merge_values(old: Any, new: Any) -> Any:
-    if isinstance(old, _Config) and isinstance(new, _Config):
-        return old.merge(new)
-    return new
 
 
 class CheckpointConfig(_Config):
@@ -146,6 +144,7 @@ class GraphConfig(_Config):
             CheckpointerConfigurationError: a name is unknown, or the configuration has an interval
                 and no store.
         """
+        # A CheckpointStore is a view of a saver; the graph needs the saver itself.
         saver = getattr(store, "saver", store)
         if saver is None or self.checkpoint.interval == 0:
             saver = self.checkpoint.open()

@@ -71,7 +71,6 @@ class State:
             checkpoint_node="",
             timestamp=datetime.now(UTC),
             observer=observer,
-            secrets={},
         )
         _emit(self, "state.create")
 
@@ -82,8 +81,8 @@ class State:
         run_id: str,
         checkpoint_node: str,
         timestamp: datetime,
-        observer: Observer | None,
-        secrets: Mapping[str, Any],
+        observer: Observer | None = None,
+        secrets: Mapping[str, Any] = _EMPTY,
     ) -> None:
         set_field = object.__setattr__
         set_field(self, "_data", data)
@@ -94,26 +93,10 @@ class State:
         set_field(self, "_secrets", secrets)
 
     @classmethod
-    def _restore(
-        cls,
-        *,
-        data: FrozenDict,
-        run_id: str,
-        checkpoint_node: str,
-        timestamp: datetime,
-        observer: Observer | None = None,
-        secrets: Mapping[str, Any] = _EMPTY,
-    ) -> State:
-        """Make a State from fields that are known to be valid and frozen. Emits no event."""
+    def _restore(cls, **fields: Any) -> State:
+        """Make a State from the fields of `_fill`, which are known to be valid and frozen. Emits no event."""
         state = cls.__new__(cls)
-        state._fill(  # noqa: SLF001 - its own class
-            data=data,
-            run_id=run_id,
-            checkpoint_node=checkpoint_node,
-            timestamp=timestamp,
-            observer=observer,
-            secrets=secrets,
-        )
+        state._fill(**fields)  # noqa: SLF001 - its own class
         return state
 
     def _with(self, **changes: Any) -> State:
@@ -176,6 +159,7 @@ class State:
 
     def set_checkpoint_node(self, node_id: str) -> State:
         """Record that a node has finished: its id, and a timestamp later than the one before."""
+        # Later also if the clock was set back: callers sort by it.
         now = max(datetime.now(UTC), self.timestamp + timedelta(microseconds=1))
         return self._with(checkpoint_node=node_id, timestamp=now)
 
@@ -212,7 +196,13 @@ class State:
                 key.
         """
         for key, value in self._data.items():
-            _check_json(key, value)
+            try:
+                is_preserved = isinstance(key, str) and json.loads(json.dumps(value, allow_nan=False)) == value
+            except (TypeError, ValueError, RecursionError):
+                is_preserved = False
+            if not is_preserved:
+                reason = "JSON has no form for it; a saver may"
+                raise CheckpointSerializationError(str(key), type(value).__name__, reason)
         fields = {
             "data": self._data,
             "run_id": self.run_id,
@@ -327,6 +317,8 @@ class CheckpointStore:
             created_at=state.timestamp,
             metadata={"run_id": state.run_id, "source": _SOURCE},
         )
+        # A store has one State for each run, so a State replaces the one before. A checkpoint of a graph is
+        # not replaced: its history would lose the state that a fork or a rollback needs.
         with self.saver.run_lock(config):
             latest = self.saver.get(config)
             if latest is not None and latest.metadata.get("source") == _SOURCE:
@@ -390,6 +382,8 @@ class CheckpointStore:
 
     def _find_run(self, run_id: str) -> RunnableConfig | None:
         """Return the address of the latest checkpoint of a run, or None."""
+        # States are stored in a thread of the run's name. A graph's run has an id of its own, and its
+        # thread may hold many runs: those are found by their metadata.
         config = RunnableConfig(run_id)
         if self.saver.get(config) is not None:
             return config
@@ -433,12 +427,3 @@ def _emit(state: State, type_: str, **data: Any) -> None:
         data=FrozenDict({"run_id": state.run_id, **data}),
     )
     call_observer(state.observer, event)
-
-
-def _check_json(key: Any, value: Any) -> None:
-    try:
-        is_preserved = isinstance(key, str) and json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError, RecursionError):
-        is_preserved = False
-    if not is_preserved:
-        raise CheckpointSerializationError(str(key), type(value).__name__, "JSON has no form for it; a saver may")

@@ -12,8 +12,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import CheckpointInfo
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import Quality
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions, Quality
 from graphkit.testing import _check as check
 from graphkit.testing._values import CONFIG, application_types
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.checkpoint_info import public_metadata
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.status import public_metadata
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests, call_in_thread
 from graphkit.testing._values import CONFIG, Note, config_of, derive, grow_list, made, put_state

@@ -13,7 +13,7 @@ from graphkit._compiled import CompiledGraph
 from graphkit._records.config import END, START, RunnableConfig
 from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions
 from graphkit.errors import GraphRunnerError, ThreadBusyError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import TIMEOUT, ContractTests, call_in_thread

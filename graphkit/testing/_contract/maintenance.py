@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from graphkit._records.checkpoint import Checkpoint
+from graphkit._records.config import ThreadLike
 from graphkit._records.output import CheckpointInfo
-from graphkit._saver.arguments import ThreadLike
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsDeleteIdle
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions, SupportsDeleteIdle
 from graphkit._saver.writes import ANSWER, INTERRUPT
 from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError
 from graphkit.testing import _check as check

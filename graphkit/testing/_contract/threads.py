@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphkit._records.checkpoint import Checkpoint, Tag
-from graphkit._saver.arguments import ThreadLike
+from graphkit._records.config import ThreadLike
 from graphkit._saver.incomplete import IncomingThread, StoredCheckpoint
 from graphkit.errors import CheckpointerConfigurationError
 from graphkit.testing import _check as check

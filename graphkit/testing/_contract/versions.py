@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphkit._saver.versions import HasVersions
+from graphkit._saver.capabilities import HasVersions
 from graphkit.errors import CheckpointNotFoundError
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests

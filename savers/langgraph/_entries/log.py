@@ -30,12 +30,10 @@ from graphkit.errors import (
     CheckpointStorageError,
 )
 from savers._filesystem import layout
-from savers._filesystem.containment import DirectoryGuard
-from savers._filesystem.io import FileIO, preload_modules
+from savers._filesystem.io import DirectoryGuard, FileIO, FileRange, preload_modules
 from savers._filesystem.lock import WriteLock
 from savers._filesystem.log_bytes import FileId, FileLogBytes
 from savers._filesystem.rewrite import new_generation, renew
-from savers._filesystem.salvaged_files import FileRange
 from savers._filesystem.store import make_room, make_root, wrap_os_error
 from savers._filesystem.sync import make_sync_mode
 from savers._log.frame import WRITE

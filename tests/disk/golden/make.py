@@ -135,7 +135,7 @@ def saver_on(path):
 @contextmanager
 def short_records(limit):
     """Records are as short as this, so that values need DATA records."""
-    from savers._log.log_bytes import LogBytes
+    from savers.log import LogBytes
 
     real, LogBytes.max_payload = LogBytes.max_payload, limit
     try:

@@ -54,7 +54,7 @@ def fill(log, seed, count=80, *, replaces=False):
         if dice.random() < 0.2:
             log.writer.put_early(dice.choice([new.id, f"never {number}"]), {"early": b"\x01"})
         log.writer.put(new, target)
-        about = log.find(dice.choice(ids) if replaces else new.id)
+        about = log.history.find(dice.choice(ids) if replaces else new.id)
         if dice.random() < 0.4:
             log.writer.put_writes(about, {"k": dice.choice([b"\xc0", b"\x01"]), f"k{number}": b"\x02"})
         if dice.random() < 0.2:
@@ -81,10 +81,10 @@ def test_a_checkpoint_is_found_by_its_id_as_in_the_index(log, seed, replaces):
     known = dict(zip(ids, outline(log.history.load_index().checkpoints), strict=True))
     reader = open_again(log)
     for each in random.Random(seed).sample(ids, 12):
-        assert outline([reader.find(each)]) == [known[each]]
-        assert outline([open_again(log).find(each)]) == [known[each]]
-    assert reader.find("unknown") is None
-    assert reader.find(None).id == ids[-1]
+        assert outline([reader.history.find(each)]) == [known[each]]
+        assert outline([open_again(log).history.find(each)]) == [known[each]]
+    assert reader.history.find("unknown") is None
+    assert reader.history.find(None).id == ids[-1]
 
 
 @pytest.mark.parametrize("limit", [1, 5, 30, 79, 80, 200])
@@ -100,7 +100,7 @@ def test_the_end_of_a_log_is_read_first(log):
     ids = fill(log, 1)
     reader = open_again(log)
     assert reader.history.index is None
-    assert reader.find(None).id == ids[-1]
+    assert reader.history.find(None).id == ids[-1]
     assert reader.history.index is None
 
 
@@ -113,9 +113,9 @@ def test_a_reader_takes_in_what_other_writers_append(log, knows_all):
     for number in range(2, 6):
         fill(log, number, 10, replaces=number == 4)
         assert reader.refresh()
-        assert outline([reader.find(None)]) == outline([log.find(None)])
+        assert outline([reader.history.find(None)]) == outline([log.history.find(None)])
         assert (reader.frames.end, reader.frames.seq) == (log.frames.end, log.frames.seq)
-        assert reader.history.depth == log.history.depth
+        assert reader.history.scan.depth == log.history.scan.depth
     assert outline(reader.history.load_index().checkpoints) == outline(log.history.load_index().checkpoints)
 
 
@@ -124,7 +124,7 @@ def test_a_writer_goes_on_with_what_another_has_written(log):
     for number in range(60):
         put(other, n=number, items=[*range(number)])
         other = open_again(other)
-        assert other.history.depth == number % (writer.USUAL_DEPTH + 1)
+        assert other.history.scan.depth == number % (writer.USUAL_DEPTH + 1)
     assert len(other.history.load_index().checkpoints) == 60
 
 
@@ -134,8 +134,8 @@ def test_an_id_that_occurs_twice_means_the_newer_one(log):
     put(log, id="twice", n=3)
     put(log, id="last", n=4)
     newest = log.history.load_index().checkpoints[2].offset
-    assert log.find("twice").offset == newest
-    assert open_again(log).find("twice").offset == newest
+    assert log.history.find("twice").offset == newest
+    assert open_again(log).history.find("twice").offset == newest
 
 
 def test_whether_an_id_is_new(log):
@@ -159,21 +159,21 @@ def test_early_writes_wait_for_their_checkpoint_wherever_it_comes(log, between):
         put(log, n=number)
     log.writer.put_early("late", {"a": b"\x02", "b": b"\x03"})
     for each in (log, open_again(log)):
-        assert [waiting.id for waiting in each.history.load_early()] == ["late"]
+        assert [waiting.id for waiting in each.history.scan.load_early()] == ["late"]
     reader = open_again(log)
     put(reader, id="late")
     for each in (reader, open_again(reader)):
-        assert each.history.read_packed_writes(each.find("late")) == {"a": b"\x02", "b": b"\x03"}
-        assert not each.history.load_early()
+        assert each.history.chains.read_writes(each.history.find("late")) == {"a": b"\x02", "b": b"\x03"}
+        assert not each.history.scan.load_early()
 
 
 def test_early_writes_before_the_first_checkpoint(log):
     log.writer.put_early("first", {"a": b"\x01"})
     reader = open_again(log)
-    assert reader.find(None) is None
-    assert [waiting.id for waiting in reader.history.load_early()] == ["first"]
+    assert reader.history.find(None) is None
+    assert [waiting.id for waiting in reader.history.scan.load_early()] == ["first"]
     put(reader, id="first")
-    assert open_again(reader).find(None).writes.keys() == {"a"}
+    assert open_again(reader).history.find(None).writes.keys() == {"a"}
 
 
 @pytest.mark.parametrize("knows_all", [False, True])
@@ -184,13 +184,13 @@ def test_a_chain_that_is_read_later_does_not_change_what_is_known(log, knows_all
     if knows_all:
         reader.history.load_index()
     put(reader, id="b")
-    reader.writer.put_writes(reader.find("b"), {"w": b"\x02"})
+    reader.writer.put_writes(reader.history.find("b"), {"w": b"\x02"})
     put(reader, id="c")
-    reader.writer.put_writes(reader.find("b"), {"w": b"\x03"})
+    reader.writer.put_writes(reader.history.find("b"), {"w": b"\x03"})
     for _ in range(2):
         for letter in "abc":
-            reader.load_state(reader.find(letter))
-        assert reader.history.read_packed_writes(reader.find("b")) == {"w": b"\x03"}
+            reader.load_state(reader.history.find(letter))
+        assert reader.history.chains.read_writes(reader.history.find("b")) == {"w": b"\x03"}
 
 
 def read_all(log):
@@ -198,13 +198,13 @@ def read_all(log):
     assert log.refresh()
     found = log.history.load_index().checkpoints
     states = [log.load_state(stored) for stored in found]
-    return outline(found), states, [log.history.read_packed_writes(stored) for stored in found]
+    return outline(found), states, [log.history.chains.read_writes(stored) for stored in found]
 
 
 READS = {
     "the index": read_all,
     "the last ones": lambda log: [log.load_state(stored) for stored in log.history.find_recent(4)],
-    "one by its id": lambda log: log.load_state(log.find("first")),
+    "one by its id": lambda log: log.load_state(log.history.find("first")),
     "a value to compare": lambda log: put(log, long="x" * 5000 + "yz"),
 }
 
@@ -242,7 +242,7 @@ def test_a_history_that_has_ended_is_not_live(log, type, version):
     log.end(type, version)
     assert not other.refresh()
     assert other.history.closed_by.type == type
-    assert other.history.read_closing_version() == version
+    assert other.history.scan.read_closing_version() == version
     reader = log.make_copy(MemoryLogBytes(data=log.frames.bytes.data))
     assert not reader.refresh()
 

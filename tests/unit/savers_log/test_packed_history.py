@@ -9,8 +9,8 @@ from graphkit.errors import CheckpointCorruptionError
 from savers import Compression, _delta as delta
 from savers._cipher import KeyRing
 from savers._compression import parse_compression
-from savers._delta import compare
-from savers._log import chains, packed_history
+from savers._delta import operations
+from savers._log import history, packed_history
 from tests.unit.savers_log.conftest import new_log, open_again, put
 
 BASE = "x" * 500
@@ -62,7 +62,7 @@ def unpack(packed):
     """A state from the bytes of its values, without a StateDecoder."""
     state = {}
     for name, value in packed.items():
-        kind, count, body = packed_history.read_body(value)
+        kind, count, body = delta.read_body(value)
         state[name] = Codec().unpack(delta.pack_header(kind, count) + body, name)
     return state
 
@@ -72,7 +72,7 @@ def unpack(packed):
 def test_every_state_in_any_order(filled, order, limit, monkeypatch):
     log, states = filled
     if limit is not None:
-        monkeypatch.setattr(chains, "MAX_LENGTH", limit)
+        monkeypatch.setattr(history, "MAX_LENGTH", limit)
         monkeypatch.setattr(packed_history, "_MAX_KEPT", limit)
     pairs = [*zip(log.history.load_index().checkpoints, states, strict=True)]
     assert len({stored.keyframe_offset for stored, _ in pairs}) > 3
@@ -95,7 +95,7 @@ def test_a_state_that_was_returned_does_not_change_when_others_are_read(filled):
 
 def test_states_are_decoded_forward_with_what_changed(filled):
     log, states = filled
-    decoder = log.new_decoder()
+    decoder = log.decoder.make_empty()
     before = None
     for stored, state in zip(log.history.load_index().checkpoints, states, strict=True):
         ops = decoder.decode_next(log.packed.read(stored), stored.offset)
@@ -123,8 +123,9 @@ def test_a_list_that_grows_has_its_items_once():
 @pytest.mark.parametrize("text", [BASE + "y", "y" + BASE, BASE[:250] + "y" + BASE[:250]])
 def test_a_wrong_checksum_of_a_value_is_damage(log, text, monkeypatch):
     put(log, text=BASE)
+    log.writer.load_table()
     with monkeypatch.context() as patch:
-        patch.setattr(compare, "crc32", lambda *_: 1)
+        patch.setattr(operations, "crc32", lambda *_: 1)
         put(log, text=text)
     reader = open_again(log)
     first, second = reader.history.load_index().checkpoints

@@ -237,7 +237,7 @@ def test_what_cannot_be_stored_is_refused_and_changes_nothing(refusing, what, is
 
 def test_writes_and_tags_that_fit_into_no_record_are_refused(refusing):
     put(refusing, n=0)
-    stored = refusing.find(None)
+    stored = refusing.history.find(None)
     before = bytes(refusing.frames.bytes.data)
     for call in (
         lambda: refusing.writer.put_writes(stored, {"k": bytes(6000)}),
@@ -249,8 +249,8 @@ def test_writes_and_tags_that_fit_into_no_record_are_refused(refusing):
         refusing.discard()
         refusing.refresh()
     assert refusing.frames.bytes.data == before
-    assert refusing.find(None).writes == {}
-    assert refusing.find(None).tags == ()
+    assert refusing.history.find(None).writes == {}
+    assert refusing.history.find(None).tags == ()
 
 
 # Replacing, pending writes, tags
@@ -259,13 +259,13 @@ def test_writes_and_tags_that_fit_into_no_record_are_refused(refusing):
 def test_a_checkpoint_takes_the_place_of_another_with_its_writes_and_tags(log):
     first = put(log, n=0)
     put(log, n=1)
-    log.writer.put_writes(log.find(first), {"w": b"\x01"})
-    log.writer.put_tags(log.find(first), ["tag"], ())
+    log.writer.put_writes(log.history.find(first), {"w": b"\x01"})
+    log.writer.put_tags(log.history.find(first), ["tag"], ())
     new = put(log, first, n=2)
     for each in (log, open_again(log)):
-        assert each.find(first) is None
-        assert (each.find(new).tags, each.read_writes(each.find(new))) == (("tag",), {"w": 1})
-        assert each.load_state(each.find(new)) == {"n": 2}
+        assert each.history.find(first) is None
+        assert (each.history.find(new).tags, each.read_writes(each.history.find(new))) == (("tag",), {"w": 1})
+        assert each.load_state(each.history.find(new)) == {"n": 2}
     with pytest.raises(CheckpointNotFoundError):
         put(log, "unknown", n=3)
 

@@ -1,0 +1,162 @@
+"""Write docs/api.md, the reference of the public names, from their docstrings: python docs/make_api.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).with_name("api.md")
+MODULES = {
+    "graphkit": "Graphs, states, runs and errors",
+    "graphkit.operations": "Stored threads, without their graph",
+    "graphkit.worker": "Workers",
+    "graphkit.recovery": "Going on after damage",
+    "graphkit.transfer": "Copies, exports and imports",
+    "graphkit.when": "When to store a checkpoint",
+    "graphkit.observers": "Observers",
+    "savers": "Savers",
+    "savers.langgraph": "Savers for LangGraph",
+    "graphkit.agents": "Agents",
+    "graphkit.pydantic_ai": "Agents of pydantic-ai",
+    "graphkit.abc": "Contracts",
+    "graphkit.saver_kit": "For writers of savers (provisional)",
+    "savers.log": "For writers of savers with deltas (provisional)",
+    "graphkit.registry": "Names for savers and observers",
+    "graphkit.values": "Values of states",
+    "graphkit.codec": "Values as bytes",
+    "graphkit.testing": "Tests for savers",
+}
+"""The public modules in the order of the page, with their headings."""
+_HEAD = """# API
+
+Every public name, from its docstring. Methods have langgraph4j's spelling, too (`getState` is `get_state`).
+An editor shows the whole docstring, with arguments and errors; so does `help(name)`.
+
+This page is written by `python docs/make_api.py`; a test compares it with the code.
+"""
+
+
+def write_page() -> str:
+    """Return the page."""
+    lines = [_HEAD]
+    lines += [f"- [`{module}`](#{_anchor(heading)}): {heading}" for module, heading in MODULES.items()]
+    described: set[int] = set()
+    for module, heading in MODULES.items():
+        lines += ["", f"## {heading}", "", f"Module `{module}`."]
+        lines += _describe_module(module, described)
+    return "\n".join(lines) + "\n"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def _describe_module(name: str, described: set[int]) -> Iterator[str]:
+    module = importlib.import_module(name)
+    elsewhere: list[str] = []
+    for public in module.__all__:
+        value = getattr(module, public)
+        if id(value) in described:
+            elsewhere.append(f"`{public}`")
+            continue
+        if isinstance(value, type) or callable(value):
+            described.add(id(value))
+        yield from _describe(public, value)
+    if elsewhere:
+        yield ""
+        yield f"Also here: {', '.join(elsewhere)}."
+
+
+def _describe(name: str, value: Any) -> Iterator[str]:
+    yield ""
+    if isinstance(value, type):
+        yield f"### {name}"
+        yield ""
+        yield _first_paragraph(value)
+        yield from _describe_members(value)
+    elif inspect.isroutine(value):
+        yield f"### {name}{_signature(value)}"
+        yield ""
+        yield _first_paragraph(value)
+    else:
+        yield f"### {name}"
+        yield ""
+        yield f"A constant or an alias: `{_plain(value)}`."
+
+
+def _describe_members(cls: type) -> Iterator[str]:
+    """Yield a table of what a class itself adds to its bases outside graphkit."""
+    rows = [f"| `{name}{signature}` | {text} |" for name, signature, text in _members(cls)]
+    if rows:
+        yield ""
+        yield "| member | |"
+        yield "|---|---|"
+        yield from rows
+
+
+def _members(cls: type) -> Iterator[tuple[str, str, str]]:
+    if issubclass(cls, enum.Enum):
+        for member in cls:
+            yield member.name, "", f"`{member.value!r}`"
+        return
+    for name in getattr(cls, "_fields", ()):
+        yield name, "", f"field: `{_escape(str(cls.__annotations__[name]))}`"
+    if dataclasses.is_dataclass(cls):
+        for field in dataclasses.fields(cls):
+            yield field.name, "", f"field: `{_escape(str(field.type))}`"
+    for name, member in vars(cls).items():
+        is_java = name != name.lower()
+        if name.startswith("_") or is_java:
+            continue
+        function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+        if isinstance(member, property):
+            yield name, "", _first_sentence(member)
+        elif inspect.isroutine(function):
+            yield name, _escape(_signature(function, is_method=True)), _first_sentence(function)
+
+
+def _signature(function: Any, *, is_method: bool = False) -> str:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "(...)"
+    parameters = list(signature.parameters.values())
+    if is_method and parameters and parameters[0].name in {"self", "cls"}:
+        parameters = parameters[1:]
+    shown = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
+    text = str(signature.replace(parameters=shown, return_annotation=inspect.Signature.empty))
+    return re.sub(r"<(?:function|class|object|bound method) [^>]*>|<[^>]* object at [^>]*>", "...", text)
+
+
+def _first_paragraph(thing: Any) -> str:
+    text = inspect.getdoc(thing) or ""
+    return _escape_html(text.partition("\n\n")[0])
+
+
+def _first_sentence(thing: Any) -> str:
+    paragraph = " ".join(_first_paragraph(thing).split())
+    return _escape(re.split(r"(?<=\.)\s", paragraph, maxsplit=1)[0])
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _escape_html(text: str) -> str:
+    return re.sub(r"<(?=\w)", "&lt;", text) if "`" not in text else text
+
+
+def _plain(value: Any) -> str:
+    return " ".join(str(value).replace("typing.", "").split())
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(PAGE.parents[1]))
+    PAGE.write_text(write_page(), encoding="utf-8")

@@ -1,0 +1,366 @@
+"""DiagramModel: the shapes and arrows of a diagram, in no particular syntax; RunPath: the path of a run in it.
+
+Every shape has a name that all syntaxes accept; the id of the node is its label.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple, final
+
+from graphkit._plan.topology import Condition, Fork, GraphDefinition, Node, Targets, Topology
+from graphkit._records.config import END, START
+
+
+@final
+class RunPath:
+    """The path of a run.
+
+    Attributes:
+        nodes: the nodes that the run passed. Within a fork: those that every run passes, and those
+            that the caller named.
+        steps: by edge, the numbers of the steps that took it.
+    """
+
+    def __init__(
+        self,
+        edges: Mapping[str, Targets],
+        forks: Mapping[str, Fork],
+        path: Sequence[str],
+    ) -> None:
+        """Follow a run.
+
+        Args:
+            edges: by source, as the user wrote them.
+            forks: by id.
+            path: the nodes and forks that the run passed, in order.
+        """
+        self.nodes = set(path)
+        self.steps: dict[tuple[str, str], list[int]] = {}
+        self._edges = edges
+        self._in_branches: set[str] = set()
+        for fork in forks.values():
+            self._in_branches.update(*fork.branches.values())
+
+        number = 0
+        for source, target in pairwise(path):
+            # A history contains a node twice after an update of its state, and START before each input:
+            # the run did not go from one to the other.
+            if target == START or (source == target and not self._has_edge(source, target)):
+                continue
+
+            number += 1
+            if target in forks:
+                self._enter_fork(forks[target], number)
+            elif source in forks:
+                for branch in forks[source].branches.values():
+                    for node_id in sorted(branch & self.nodes):
+                        if self._has_edge(node_id, target):
+                            self._record(number, node_id, target)
+            else:
+                self._record(number, source, target)
+
+    def find_jumps(self, known: Iterable[str]) -> list[tuple[str, str]]:
+        """Return the steps between known nodes outside forks that follow no edge."""
+        outside = set(known) - self._in_branches
+        jumps: list[tuple[str, str]] = []
+        for source, target in self.steps:
+            if not self._has_edge(source, target) and source in outside and target in outside:
+                jumps.append((source, target))
+        return jumps
+
+    def _has_edge(self, source: str, target: str) -> bool:
+        edge = self._edges.get(source, [])
+        if isinstance(edge, Condition):
+            return edge.mappings is not None and target in edge.mappings.values()
+        return target in edge
+
+    def _enter_fork(self, fork: Fork, number: int) -> None:
+        """Record the plain edges from the source of a fork through its branches."""
+        # A history has one checkpoint for the whole fork: which nodes ran in the branches is known only
+        # where an edge leaves no choice. Nodes after a condition are passed only if the caller named them.
+        for head in fork.heads:
+            self._record(number, fork.source, head)
+
+        passed = {fork.join, *fork.heads}
+        waiting = list(fork.heads)
+        while waiting:
+            node_id = waiting.pop()
+            edge = self._edges.get(node_id)
+            if not isinstance(edge, list):
+                continue
+            for target in edge:
+                if target not in passed:
+                    self._record(number, node_id, target)
+                    passed.add(target)
+                    waiting.append(target)
+
+        self.nodes |= passed - {fork.join}
+
+    def _record(self, number: int, source: str, target: str) -> None:
+        self.steps.setdefault((source, target), []).append(number)
+
+
+PASSED_FILL: Final = "#C8E6C9"
+PASSED_LINE: Final = "#2E7D32"
+"""The colours of the nodes and edges that a run passed."""
+
+ShapeKind = Literal["start", "stop", "node", "map", "condition"]
+
+
+@final
+class Shape(NamedTuple):
+    """A node, START, END or a condition."""
+
+    name: str
+    label: str
+    kind: ShapeKind
+    is_passed: bool
+    """Whether the run passed it."""
+    is_current: bool = False
+    """Whether the run continues there."""
+
+
+@final
+class Arrow(NamedTuple):
+    """An edge, or one of several arrows that stand for an edge."""
+
+    source: str
+    target: str
+    label: str
+    is_dotted: bool
+    with_conditions: bool | None
+    """True: shown only if conditions have shapes of their own. False: only if not. None: always."""
+    steps: Sequence[int]
+    """The numbers of the steps that took it."""
+
+    @property
+    def text(self) -> str:
+        """The label and the steps."""
+        steps = ", ".join(map(str, self.steps))
+        if self.label and steps:
+            return f"{self.label} ({steps})"
+        return self.label or steps
+
+    def is_shown(self, *, conditions: bool) -> bool:
+        """Return whether the arrow is shown, given whether conditions have shapes of their own."""
+        return self.with_conditions is None or self.with_conditions == conditions
+
+
+@final
+class DiagramModel:
+    """The shapes and arrows of one graph.
+
+    Attributes:
+        name: of the whole graph, in the diagram.
+        label: the id of the graph in its outer graph; empty for the outermost.
+        is_passed: whether the run passed the graph.
+        is_current: whether the run continues there.
+        shapes: the nodes and conditions.
+        subgraphs: the graphs that are nodes of this graph.
+        arrows: between shapes and subgraphs.
+    """
+
+    def __init__(
+        self,
+        graph: Topology | GraphDefinition,
+        *,
+        names: NameAllocator,
+        label: str = "",
+        path: Sequence[str] = (),
+        current: str | None = None,
+        prefix: str = "",
+    ) -> None:
+        """Lay out a graph.
+
+        Args:
+            graph: the graph.
+            names: allocates the names of the whole diagram.
+            label: the id of the graph in its outer graph.
+            path: the nodes and forks that a run passed, in order.
+            current: the node or the fork at which it continues.
+            prefix: begins the names in this graph; one underscore for each level of subgraphs.
+        """
+        parts = _read_parts(graph)
+        self._names = names
+        self._prefix = prefix
+        self._path = RunPath(parts.edges, parts.forks, path)
+        self._current = {current}
+        if current is not None and current in parts.forks:
+            self._current.update(parts.forks[current].heads)
+        self._names_of: dict[str, str] = {}
+        """Node id -> name in the diagram."""
+
+        self.name = names.allocate(prefix[:-1] + label)
+        self.label = label
+        self.is_passed = False
+        self.is_current = False
+        self.shapes: list[Shape] = []
+        self.subgraphs: list[DiagramModel] = []
+        self.arrows: list[Arrow] = []
+
+        self._add_shape(START, "start", "start")
+        self._add_shape(END, "stop", "stop")
+        for node_id, part in parts.nodes.items():
+            self._add_node(node_id, part)
+
+        for source, edge in parts.edges.items():
+            if isinstance(edge, Condition):
+                self._add_condition(source, edge)
+            else:
+                for target in edge:
+                    self.arrows.append(self._make_arrow(source, target))
+
+        # Steps that follow no edge, of a Command or an update.
+        for source, target in self._path.find_jumps(self._names_of):
+            self.arrows.append(self._make_arrow(source, target, is_dotted=True))
+
+    def _add_node(self, node_id: str, part: Node | GraphDefinition) -> None:
+        graph: Topology | GraphDefinition | None = None
+        if isinstance(part, GraphDefinition):
+            graph = part
+        elif part.graph is not None:
+            graph = part.graph.topology
+        if graph is None:
+            kind: ShapeKind = "map" if isinstance(part, Node) and part.items else "node"
+            self._add_shape(node_id, node_id, kind)
+            return
+        subgraph = DiagramModel(
+            graph,
+            names=self._names,
+            label=node_id,
+            prefix=self._prefix + "_",
+        )
+        subgraph.is_passed = node_id in self._path.nodes
+        subgraph.is_current = node_id in self._current
+        self._names_of[node_id] = subgraph.name
+        self.subgraphs.append(subgraph)
+
+    def _add_shape(self, node_id: str, label: str, kind: ShapeKind) -> None:
+        name = self._names.allocate(self._prefix + node_id)
+        self._names_of[node_id] = name
+        is_passed = node_id in self._path.nodes
+        is_current = node_id in self._current
+        self.shapes.append(Shape(name=name, label=label, kind=kind, is_passed=is_passed, is_current=is_current))
+
+    def _add_condition(self, source: str, edge: Condition) -> None:
+        """Add a condition in both forms: as a shape of its own, and as arrows from its source."""
+        # With {"yes": "b", "no": "c"} out of `a`, the first form has the arrows a -> condition1,
+        # condition1 -yes-> b and condition1 -no-> c, the second a -yes-> b and a -no-> c. A writer shows
+        # one form, and the other as comments.
+        mappings = edge.mappings or {}
+        steps: set[int] = set()
+        for target in mappings.values():
+            steps.update(self._path.steps.get((source, target), ()))
+
+        number = 1 + sum(shape.kind == "condition" for shape in self.shapes)
+        wanted = "startcondition" if source == START else f"condition{number}"
+        name = self._names.allocate(self._prefix + wanted)
+        self.shapes.append(
+            Shape(name=name, label="check state", kind="condition", is_passed=bool(steps)),
+        )
+        to_condition = Arrow(
+            source=self._find_name(source),
+            target=name,
+            label="",
+            is_dotted=True,
+            with_conditions=True,
+            steps=sorted(steps),
+        )
+        self.arrows.append(to_condition)
+
+        for key, target in mappings.items():
+            direct = self._make_arrow(
+                source,
+                target,
+                label="" if key == target else str(key),
+                is_dotted=True,
+                with_conditions=False,
+            )
+            self.arrows.append(direct._replace(source=name, with_conditions=True))
+            self.arrows.append(direct)
+
+    def _make_arrow(
+        self,
+        source: str,
+        target: str,
+        *,
+        label: str = "",
+        is_dotted: bool = False,
+        with_conditions: bool | None = None,
+    ) -> Arrow:
+        return Arrow(
+            source=self._find_name(source),
+            target=self._find_name(target),
+            label=label,
+            is_dotted=is_dotted,
+            with_conditions=with_conditions,
+            steps=self._path.steps.get((source, target), ()),
+        )
+
+    def _find_name(self, node_id: str) -> str:
+        if node_id not in self._names_of:
+            # The edges of an unfinished graph may lead to nodes that are not added yet.
+            self._add_shape(node_id, node_id, "node")
+        return self._names_of[node_id]
+
+
+class _Parts(NamedTuple):
+    """The parts of a graph, with its edges as the user wrote them."""
+
+    nodes: Mapping[str, Node | GraphDefinition]
+    edges: Mapping[str, Targets]
+    forks: Mapping[str, Fork]
+
+
+def _read_parts(graph: Topology | GraphDefinition) -> _Parts:
+    if isinstance(graph, GraphDefinition):
+        return _Parts(nodes=graph.nodes, edges=graph.edges, forks={})
+
+    forks = graph.forks
+    edges: dict[str, Targets] = {}
+    for source, edge in graph.edges.items():
+        if isinstance(edge, Condition):
+            edges[source] = edge
+        elif source in forks:
+            continue  # the last nodes of the branches have edges to the join
+        elif edge in forks:
+            edges[source] = list(forks[edge].heads)
+        else:
+            edges[source] = [edge]
+
+    return _Parts(nodes=graph.nodes, edges=edges, forks=forks)
+
+
+_SAFE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED: Final = re.compile(
+    r"call|class|click|default|direction|end|flowchart|graph|href|interpolate|linkstyle|style|subgraph|"
+    r"_blank|_parent|_self|_top",
+    re.IGNORECASE,
+)
+"""A name cannot begin with these: Mermaid would read it as a keyword."""
+
+
+@final
+class NameAllocator:
+    """Allocates names that are unique and that Mermaid and PlantUML accept."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def allocate(self, wanted: str) -> str:
+        """Return the name itself if it is safe and free; otherwise a similar or a numbered one."""
+        # "my node" becomes n3, say: a label shows the id. The number makes it unique without a search for
+        # the next free one, and a second `a`, in another subgraph, becomes a_7.
+        base = wanted
+        if not _SAFE.fullmatch(wanted) or _RESERVED.match(wanted):
+            base = f"n{len(self._taken)}"
+
+        name = base
+        while name in self._taken:
+            name = f"{base}_{len(self._taken)}"
+
+        self._taken.add(name)
+        return name

@@ -1,0 +1,81 @@
+"""What options may be: numbers within limits, and objects that are named by a string."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar, final
+
+from graphkit.errors import CheckpointerConfigurationError
+
+
+def check_seconds(name: str, value: object, error: type[Exception] = ValueError) -> None:
+    """Check a duration: a finite number of seconds above 0.
+
+    Raises:
+        error: it is something else.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
+        raise error(f"{name} must be a number of seconds above 0, not {value!r}")
+
+
+def check_count(name: str, value: object, error: type[Exception] = ValueError) -> None:
+    """Check a limit: an int of at least 1.
+
+    Raises:
+        error: it is something else.
+    """
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < 1:  # type: ignore[operator]
+        raise error(f"{name} must be an int of at least 1, not {value!r}")
+
+
+T = TypeVar("T")
+
+
+@final
+class NamedRegistry(Generic[T]):
+    """Objects by name. Any thread may use it. Registering a name again replaces its object."""
+
+    def __init__(self, kind: str, defaults: Callable[[], Mapping[str, T]] = dict) -> None:
+        """Start an empty registry.
+
+        Args:
+            kind: what the objects are, for messages.
+            defaults: returns objects that need no registration, by name; called when a name is
+                missing, and for a list of all names.
+        """
+        self._kind = kind
+        self._defaults = defaults
+        self._registered: dict[str, T] = {}
+
+    def register(self, name: str, value: T) -> None:
+        """Register an object under a name.
+
+        Raises:
+            CheckpointerConfigurationError: the name is not a string, or empty. Nothing was changed.
+        """
+        checked: object = name
+        if not isinstance(checked, str) or not checked:
+            raise CheckpointerConfigurationError(f"the name of a {self._kind} must be a non-empty str, not {name!r}")
+        self._registered[name] = value
+
+    def get(self, name: str) -> T:
+        """Return the object of a name.
+
+        Raises:
+            CheckpointerConfigurationError: the name is unknown; the message lists the known names.
+        """
+        if name in self._registered:
+            return self._registered[name]
+        known = self.known()
+        try:
+            return known[name]
+        except KeyError:
+            names = ", ".join(map(repr, sorted(known)))
+            raise CheckpointerConfigurationError(f"unknown {self._kind} {name!r}; known are {names}") from None
+
+    def known(self) -> Mapping[str, T]:
+        """Return all objects that are known now, by name."""
+        return {**self._defaults(), **self._registered}

@@ -1,0 +1,141 @@
+"""Threads of execution: locks that are taken only if they are free, calls that must not wait, the flush thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from logging import getLogger
+from typing import Any, Final, final
+
+from graphkit.errors import CheckpointerError
+
+RLock = Any
+"""What `threading.RLock` makes: until Python 3.13, that is a function."""
+
+
+def is_mine(mutex: RLock) -> bool:
+    """Return whether the calling thread of execution holds a lock."""
+    return bool(mutex._is_owned())  # noqa: SLF001 - as Condition does
+
+
+@contextmanager
+def hold_if_free(mutex: RLock) -> Iterator[bool]:
+    """Hold a lock during the block, unless a thread of execution holds it, the calling one included.
+
+    The lock knows its owner. So an exception at any line, as Ctrl-C raises it, leaves it free.
+
+    Yields:
+        Whether the lock is held.
+    """
+    if is_mine(mutex):
+        yield False
+        return
+    try:
+        yield mutex.acquire(blocking=False)
+    finally:
+        if is_mine(mutex):
+            mutex.release()
+
+
+class WouldWaitError(Exception):
+    """A lock is in use, and the caller must not wait. Nothing was changed."""
+
+
+class InUseError(Exception):
+    """Another thread of execution uses a log or the connection, for some microseconds as a rule. Nothing was done."""
+
+
+class _State(threading.local):
+    may_wait = True
+
+
+_STATE = _State()
+
+
+@contextmanager
+def refuse_waiting() -> Iterator[None]:
+    """Raise WouldWaitError in the block where this thread of execution would wait for a lock."""
+    _STATE.may_wait = False
+    try:
+        yield
+    finally:
+        _STATE.may_wait = True
+
+
+def check_may_wait() -> None:
+    """Check that this thread of execution may wait.
+
+    Raises:
+        WouldWaitError: it must not.
+    """
+    if not _STATE.may_wait:
+        raise WouldWaitError
+
+
+_LOGGER: Final = getLogger("graphkit")
+
+
+@final
+class PeriodicFlush:
+    """`fsync=seconds`: a daemon thread flushes what was put, and ends when nothing is left.
+
+    It does not survive a fork: the child makes another one.
+    """
+
+    def __init__(self, seconds: float, flush: Callable[[], None], has_work: Callable[[], bool]) -> None:
+        """Prepare; `start` starts the thread.
+
+        Args:
+            seconds: the time between two flushes.
+            flush: brings everything to the disk. What it raises is logged, and the next flush tries again.
+            has_work: returns whether there is something to flush.
+        """
+        self._seconds = seconds
+        self._flush = flush
+        self._has_work = has_work
+        self._mutex = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop_event = threading.Event()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Start the thread unless it runs. Called when there is something to flush, so that none is forgotten."""
+        with self._mutex:
+            if self._thread is not None:
+                return
+            self._stop_event = threading.Event()
+            self._thread = threading.Thread(
+                target=self._flush_periodically,
+                args=(self._stop_event,),
+                name="graphkit-flush",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, after the flush that it may be in."""
+        with self._mutex:
+            thread = self._thread
+            self._thread = None
+            self._stop_event.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _flush_periodically(self, stop: threading.Event) -> None:
+        while not stop.wait(self._seconds):
+            try:
+                self._flush()
+            except (OSError, CheckpointerError):
+                _LOGGER.exception("checkpoints could not be brought to the disk")
+            with self._mutex:
+                # A caller notes its work before it calls `start`, which waits for the mutex. So either the work is
+                # seen here, or the caller starts another thread.
+                if not self._has_work():
+                    if self._thread is threading.current_thread():
+                        self._thread = None
+                    return

@@ -1,0 +1,116 @@
+"""What tests of LangGraph's checkpointer, store and cache need of their private parts."""
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+from savers._filesystem import catalog, layout
+from savers._filesystem.io import FileIO
+from savers._filesystem.saver import SMALL_STATE as SMALL_STATE_OF_FILES
+from savers._log.frame import HEADER_SIZE, WRITE
+from savers._sql.saver import _SMALL_STATE as SMALL_STATE_OF_ROWS
+from savers.langgraph import thread_calls
+from savers.langgraph._entries import log as entry_log
+
+__all__ = [
+    "HEADER_SIZE",
+    "SMALL_STATE_OF_FILES",
+    "SMALL_STATE_OF_ROWS",
+    "FailingFiles",
+    "FileIO",
+    "WorkerCalls",
+    "append_record",
+    "find_log",
+    "find_write_lock",
+    "rewrite_short_logs",
+    "set_listed_directories",
+]
+
+
+def find_log(directory, thread_id):
+    """The path of the log of a thread."""
+    return Path(directory, layout.locate_thread(thread_id).name, layout.LOG)
+
+
+def find_write_lock(directory, thread_id):
+    """The path of the file that a writer of a thread locks."""
+    return Path(directory, layout.LOCKS, f"{layout.locate_thread(thread_id).stripe:02x}")
+
+
+def set_listed_directories(monkeypatch, names):
+    """Let the listings of a FileSystemSaver find these directories of threads, whatever there is by now."""
+    monkeypatch.setattr(catalog, "find_directories", lambda _: catalog.ThreadDirectories(names, set()))
+
+
+def rewrite_short_logs(monkeypatch):
+    """Let a FileSystemStore rewrite logs that are much shorter than usual."""
+    monkeypatch.setattr(entry_log, "_LEAST_REWRITTEN", 1000)
+
+
+def append_record(store, payload):
+    """Append a record with right checksums to the log of a FileSystemStore."""
+    store._log.frames.append(WRITE, payload)
+    store._log.frames.in_doubt = False
+
+
+class WorkerCalls(list):
+    """The names of the methods of a checkpointer that run in a worker thread."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.has_any = asyncio.Event()
+        self.has_put = asyncio.Event()
+        monkeypatch.setattr(thread_calls, "run_in_thread", self._run_in_thread)
+
+    async def _run_in_thread(self, call):
+        self.append(getattr(call, "func", call).__name__)
+        self.has_any.set()
+        if self[-1] == "put":
+            self.has_put.set()
+        return await asyncio.to_thread(call)
+
+
+class FailingFiles(FileIO):
+    """A file system of which some calls fail."""
+
+    def __init__(self):
+        super().__init__()
+        self.failing = {}
+        """The error number for a call, by its name."""
+        self.calls = []
+
+    def _meet(self, kind):
+        self.calls.append(kind)
+        number = self.failing.get(kind)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+
+    def write_at(self, fd, offset, data):
+        if self.failing.get("write_at") == errno.ENOSPC:
+            self.calls.append("write_at")
+            if len(data) < 50:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().write_at(fd, offset, data[: len(data) // 2])
+        self._meet("write_at")
+        return super().write_at(fd, offset, data)
+
+    def fdatasync(self, fd):
+        self._meet("fdatasync")
+        super().fdatasync(fd)
+
+    def fsync(self, fd):
+        self._meet("fsync")
+        super().fsync(fd)
+
+    def fsync_dir(self, path):
+        self._meet("fsync_dir")
+        super().fsync_dir(path)
+
+    def truncate(self, fd, size):
+        self._meet("truncate")
+        super().truncate(fd, size)
+
+    def rename(self, source, target):
+        self._meet("rename")
+        super().rename(source, target)

@@ -34,6 +34,8 @@ MODULES = {
     "graphkit.testing": "Tests for savers",
 }
 """The public modules in the order of the page, with their headings."""
+_MAX_SHOWN = 200
+"""Characters of a constant that the page shows."""
 _HEAD = """# API
 
 Every public name, from its docstring. Methods have langgraph4j's spelling, too (`getState` is `get_state`).
@@ -88,7 +90,8 @@ def _describe(name: str, value: Any) -> Iterator[str]:
     else:
         yield f"### {name}"
         yield ""
-        yield f"A constant or an alias: `{_plain(value)}`."
+        shown = _plain(value)
+        yield f"A constant or an alias: `{shown}`." if len(shown) <= _MAX_SHOWN else "A constant."
 
 
 def _describe_members(cls: type) -> Iterator[str]:
@@ -132,7 +135,7 @@ def _signature(function: Any, *, is_method: bool = False) -> str:
         parameters = parameters[1:]
     shown = [each.replace(annotation=inspect.Parameter.empty) for each in parameters]
     text = str(signature.replace(parameters=shown, return_annotation=inspect.Signature.empty))
-    return re.sub(r"<(?:function|class|object|bound method) [^>]*>|<[^>]* object at [^>]*>", "...", text)
+    return re.sub(r"<.*?(?: at 0x\w+)?>(?=[,)])", "...", text)
 
 
 def _first_paragraph(thing: Any) -> str:

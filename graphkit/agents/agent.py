@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, final, overload
 
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig
@@ -107,23 +107,55 @@ class Agent:
         with text_unread():
             return await graph.ainvoke(given, config)
 
+    @overload
     def stream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
-    ) -> Iterator[NodeOutput]:
+    ) -> Iterator[NodeOutput]: ...
+    @overload
+    def stream(
+        self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None, *, stream_mode: Any
+    ) -> Iterator[Any]: ...
+    def stream(
+        self,
+        state: AgentInput,
+        thread_id: str | None = None,
+        checkpoint_id: str | None = None,
+        *,
+        stream_mode: Any = None,
+    ) -> Iterator[Any]:
         """As `run`, but yield each output: pieces of text, finished nodes, and the end or the stop.
 
         A piece of text is a StreamingOutput whose `chunk` is a str. The last output of a run that
         waits for a human is InterruptionMetadata. Closing the iterator stops the run.
+
+        Args:
+            state: as in `run`.
+            thread_id: as in `run`.
+            checkpoint_id: as in `run`.
+            stream_mode: as in `CompiledGraph.stream`; "custom" yields the pieces of text alone.
         """
         graph, given, config = self._prepare("stream", state, thread_id, checkpoint_id)
-        return graph.stream(given, config)
+        return graph.stream(given, config, stream_mode=stream_mode)
 
+    @overload
     def astream(
         self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None
-    ) -> AsyncIterator[NodeOutput]:
+    ) -> AsyncIterator[NodeOutput]: ...
+    @overload
+    def astream(
+        self, state: AgentInput, thread_id: str | None = None, checkpoint_id: str | None = None, *, stream_mode: Any
+    ) -> AsyncIterator[Any]: ...
+    def astream(
+        self,
+        state: AgentInput,
+        thread_id: str | None = None,
+        checkpoint_id: str | None = None,
+        *,
+        stream_mode: Any = None,
+    ) -> AsyncIterator[Any]:
         """As `stream`."""
         graph, given, config = self._prepare("astream", state, thread_id, checkpoint_id)
-        return graph.astream(given, config)
+        return graph.astream(given, config, stream_mode=stream_mode)
 
     # Inspecting and correcting
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphkit.saver_kit import get_held_run_locks
-from savers._cipher import Cipher
+from savers._cipher import Cipher, check_cipher
 from savers._compression import Compression
 from savers._options import parse_lease, parse_lock_timeout
 from savers._sql.saver import RunLockKey, SqlSaver
@@ -78,6 +78,14 @@ class PostgresSaver(SqlSaver):
             lock_timeout=lock_timeout,
             cipher=cipher,
         )
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
 
     def opener(self) -> Callable[[], PostgresSaver] | None:
         """Return a function that opens the same schema with the same types, in any process.

@@ -18,7 +18,7 @@ from graphkit.errors import (
     ThreadBusyError,
 )
 from graphkit.saver_kit import check_copy, resolve_thread_id
-from savers._cipher import Cipher, check_cipher, parse_cipher
+from savers._cipher import Cipher, parse_cipher
 from savers._compression import Compression, parse_compression
 from savers._log.frame import MARK
 from savers._log.listing import make_info
@@ -89,14 +89,6 @@ class SqlSaver(LogSaver[RowLogBytes]):
     def _count_threads(self) -> int:
         # To list the threads would create the tables.
         return len(self.threads()) if self.exists() else 0
-
-    @classmethod
-    def check_options(cls, *arguments: Any, **options: Any) -> None:
-        """Check arguments of the constructor; its errors. Nothing is opened or created."""
-        check_cipher(options.pop("cipher", None))
-        cls(*arguments, **options)
-
-    checkOptions = check_options
 
     def _list_options(self) -> dict[str, Any]:
         """Return the options that all savers of this kind have, for `opener`."""

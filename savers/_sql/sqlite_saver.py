@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, final
+from typing import Any, Literal, final
 
-from savers._cipher import Cipher
+from savers._cipher import Cipher, check_cipher
 from savers._compression import Compression
 from savers._options import Fsync, parse_fsync, parse_lock_timeout
 from savers._sql.saver import SqlSaver
@@ -67,6 +67,14 @@ class SqliteSaver(SqlSaver):
     def db_file(self) -> str:
         """The path of the file, absolute."""
         return self._database.path
+
+    @classmethod
+    def check_options(cls, *arguments: Any, **options: Any) -> None:
+        """Check arguments of the constructor; its errors. Nothing is opened or created."""
+        check_cipher(options.pop("cipher", None))
+        cls(*arguments, **options)
+
+    checkOptions = check_options
 
     def opener(self) -> Callable[[], SqliteSaver]:
         """Return a function that opens the same file with the same types, in any process.

@@ -53,6 +53,21 @@ def test_the_text_of_a_model_that_does_not_stream_is_one_piece(stream):
     assert texts(stream(calling(call("add", a=1)), "it is 2", pieces=False)) == ["it is 2"]
 
 
+def test_mode_custom_yields_the_pieces_alone():
+    script = [calling(call("add", a=1), content="let me add"), "it is 2"]
+
+    pieces = list(build(Script(*script, pieces=True)).stream("go", stream_mode="custom"))
+    assert [piece for piece in pieces if isinstance(piece, str)] == ["let", "me", "add", "it", "is", "2"]
+
+    async def collect_pairs():
+        agent = build(AsyncScript(*script, pieces=True))
+        return [item async for item in agent.astream("go", stream_mode=["custom", "values"])]
+
+    pairs = asyncio.run(collect_pairs())
+    assert [item for mode, item in pairs if mode == "custom" and isinstance(item, str)][:2] == ["let", "me"]
+    assert [item.node for mode, item in pairs if mode == "values"][-1] == "__END__"
+
+
 def test_run_asks_for_no_pieces():
     seen = []
 

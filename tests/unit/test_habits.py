@@ -1,6 +1,7 @@
 """What users of LangGraph and newcomers write: it works, or a sentence names graphkit's way."""
 
 import copy
+import dataclasses
 import pickle
 import re
 
@@ -11,6 +12,7 @@ from graphkit import (
     START,
     Channels,
     Command,
+    CompileConfig,
     GraphRunnerError,
     GraphStateError,
     RunnableConfig,
@@ -150,3 +152,8 @@ def test_several_targets_name_a_fork_and_a_map(target):
         graph.add_node("c", first, destinations=["b"]).add_conditional_edges("c", lambda state: "b").compile().invoke(
             {}, RunnableConfig()
         )
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(CompileConfig), ids=lambda field: field.name)
+def test_compile_takes_every_field_of_its_config(field):
+    assert chain().compile(**{field.name: field.default}).compile_config == CompileConfig()

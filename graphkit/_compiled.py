@@ -315,7 +315,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         """Draw the graph as text, with the nodes of inlined subgraphs.
 
         Args:
-            type: MERMAID or PLANTUML.
+            type: MERMAID, PLANTUML or TEXT.
             title: None: no title.
             print_conditional_edges: whether a condition is a shape of its own; otherwise only its
                 targets are shown.

@@ -1,4 +1,7 @@
-"""Words errors for people: those of user code, those of pydantic without its terms, and misspelt names."""
+"""Words errors for people: those of user code, those of pydantic without its terms, and misspelt names.
+
+Also says how wide a text is.
+"""
 
 from __future__ import annotations
 
@@ -125,3 +128,14 @@ def simplify_text(text: str) -> str:
         return text
     sentence = "; ".join(problems)
     return f"{before}{head[1]}: {sentence}"
+
+
+def count_cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes: East Asian characters take two, accents none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    wide = sum(east_asian_width(letter) in {"F", "W"} for letter in text)
+    accents = sum(combining(letter) != 0 for letter in text)
+    return len(text) + wide - accents

@@ -1,6 +1,6 @@
-"""Draws a graph as Mermaid or PlantUML text, optionally with the path of a run.
+"""Draws a graph as Mermaid or PlantUML, in the layout of langgraph4j, or as boxes of characters.
 
-The layout is that of langgraph4j.
+Optionally with the path of a run.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ class GraphRepresentation:
 
         MERMAID = "mermaid"
         PLANTUML = "plantuml"
+        TEXT = "text"
+        """Boxes of characters, for a terminal."""
 
     type: GraphRepresentation.Type
-    """MERMAID or PLANTUML."""
+    """MERMAID, PLANTUML or TEXT."""
     content: str
     """The text."""
 
@@ -44,6 +46,7 @@ def draw(
     print_conditional_edges: bool = True,
     *,
     path: Sequence[str] = (),
+    current: str | None = None,
 ) -> GraphRepresentation:
     """Draw a graph.
 
@@ -53,10 +56,11 @@ def draw(
         type: the syntax.
         title: None: no title.
         print_conditional_edges: whether a condition is a shape of its own. The text contains the
-            other form, too, as comments.
+            other form, too, as comments. Without effect on TEXT.
         path: the nodes and forks that a run passed, in order, START and END included. They are
             drawn in another colour, and the edges between them show the numbers of the steps that
             took them. Steps that follow no edge (of a Command) are drawn, too.
+        current: the node or the fork at which the run continues. Only TEXT marks it.
 
     Raises:
         ValueError: the type is unknown.
@@ -64,9 +68,14 @@ def draw(
     # Few runs draw, and every import of graphkit would pay for these.
     from graphkit._diagram.layout import DiagramModel, NameAllocator
     from graphkit._diagram.syntax import MermaidWriter, PlantUmlWriter
+    from graphkit._diagram.text import TextWriter
 
     syntax = GraphRepresentation.Type(type)
-    writer = MermaidWriter() if syntax is GraphRepresentation.Type.MERMAID else PlantUmlWriter()
-    model = DiagramModel(graph, names=NameAllocator(), path=path)
-    lines = writer.iter_lines(model, title, conditions=print_conditional_edges)
+    model = DiagramModel(graph, names=NameAllocator(), path=path, current=current)
+    if syntax is GraphRepresentation.Type.TEXT:
+        lines = TextWriter().iter_lines(model, title)
+    elif syntax is GraphRepresentation.Type.MERMAID:
+        lines = MermaidWriter().iter_lines(model, title, conditions=print_conditional_edges)
+    else:
+        lines = PlantUmlWriter().iter_lines(model, title, conditions=print_conditional_edges)
     return GraphRepresentation(syntax, "\n".join(lines) + "\n")

@@ -119,6 +119,8 @@ class Shape(NamedTuple):
     kind: ShapeKind
     is_passed: bool
     """Whether the run passed it."""
+    is_current: bool = False
+    """Whether the run continues there."""
 
 
 @final
@@ -155,6 +157,7 @@ class DiagramModel:
         name: of the whole graph, in the diagram.
         label: the id of the graph in its outer graph; empty for the outermost.
         is_passed: whether the run passed the graph.
+        is_current: whether the run continues there.
         shapes: the nodes and conditions.
         subgraphs: the graphs that are nodes of this graph.
         arrows: between shapes and subgraphs.
@@ -167,6 +170,7 @@ class DiagramModel:
         names: NameAllocator,
         label: str = "",
         path: Sequence[str] = (),
+        current: str | None = None,
         prefix: str = "",
     ) -> None:
         """Lay out a graph.
@@ -176,18 +180,23 @@ class DiagramModel:
             names: allocates the names of the whole diagram.
             label: the id of the graph in its outer graph.
             path: the nodes and forks that a run passed, in order.
+            current: the node or the fork at which it continues.
             prefix: begins the names in this graph; one underscore for each level of subgraphs.
         """
         parts = _read_parts(graph)
         self._names = names
         self._prefix = prefix
         self._path = RunPath(parts.edges, parts.forks, path)
+        self._current = {current}
+        if current is not None and current in parts.forks:
+            self._current.update(parts.forks[current].heads)
         self._names_of: dict[str, str] = {}
         """Node id -> name in the diagram."""
 
         self.name = names.allocate(prefix[:-1] + label)
         self.label = label
         self.is_passed = False
+        self.is_current = False
         self.shapes: list[Shape] = []
         self.subgraphs: list[DiagramModel] = []
         self.arrows: list[Arrow] = []
@@ -225,6 +234,7 @@ class DiagramModel:
             prefix=self._prefix + "_",
         )
         subgraph.is_passed = node_id in self._path.nodes
+        subgraph.is_current = node_id in self._current
         self._names_of[node_id] = subgraph.name
         self.subgraphs.append(subgraph)
 
@@ -232,7 +242,8 @@ class DiagramModel:
         name = self._names.allocate(self._prefix + node_id)
         self._names_of[node_id] = name
         is_passed = node_id in self._path.nodes
-        self.shapes.append(Shape(name=name, label=label, kind=kind, is_passed=is_passed))
+        is_current = node_id in self._current
+        self.shapes.append(Shape(name=name, label=label, kind=kind, is_passed=is_passed, is_current=is_current))
 
     def _add_condition(self, source: str, edge: Condition) -> None:
         """Add a condition in both forms: as a shape of its own, and as arrows from its source."""

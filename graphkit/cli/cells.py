@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _TEXT_LIMIT: Final = 200
 """Characters of an abbreviated value."""
+_MILLISECOND: Final = 0.001
 _MINUTE: Final = 60
 _AGE_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _BYTE_UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
@@ -65,9 +66,12 @@ _FORMATTERS: Final[Mapping[Kind, Callable[[Any, Any], str]]] = {
     "status": lambda _, text: escape(text),
     "id": lambda _, text: escape(text),
     "whole": lambda _, value: format_value(value),
+    "tree": lambda _, value: format_value(value),
+    "branches": lambda _, text: text,
     "list": lambda _, items: " ".join(map(escape, items)),
     "counts": lambda _, counts: ", ".join(f"{count} {name}" for name, count in counts.items()),
     "failure": _format_failure,
+    "cause": lambda _, failure: abbreviate(describe_failure(failure), _TEXT_LIMIT),
     "lines": lambda _, text: "\n".join(map(escape, str(text).splitlines())),
     "payload": lambda _, payload: describe_payload(payload, _TEXT_LIMIT),
     "interrupts": _format_interrupts,
@@ -86,6 +90,8 @@ def format_age(age: timedelta) -> str:
 
 def format_duration(seconds: float) -> str:
     """Return a duration in the units that suit it."""
+    if seconds < _MILLISECOND:
+        return "<1 ms"
     if seconds < 1:
         milliseconds = seconds * 1000
         return f"{milliseconds:.0f} ms"

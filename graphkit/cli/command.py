@@ -83,12 +83,19 @@ class Command(click.Command):
         arguments = dict(ctx.params)
         as_json = arguments.pop("as_json")
         debug = arguments.pop("debug")
+        height = None if arguments.pop("no_pager") else ctx.obj.height
         key_file = arguments.pop("key_file")
         if not key_file:
             key_file = ctx.obj.environment.get("GRAPHKIT_KEYS") or None
         typed = [value for value in arguments.values() if isinstance(value, str)]
         passwords = frozenset(find_passwords(typed))
-        context = dataclasses.replace(ctx.obj, as_json=as_json, debug=debug, passwords=passwords)
+        context = dataclasses.replace(
+            ctx.obj,
+            as_json=as_json,
+            debug=debug,
+            height=height,
+            passwords=passwords,
+        )
         callback = self.callback
         assert callback is not None
         # A context variable, not an argument: most commands open stores, many of them in functions that they share.
@@ -106,6 +113,7 @@ def _make_common_options() -> list[click.Parameter]:
             is_flag=True,
             help="Print JSON: all fields, whole ids, times in UTC.",
         ),
+        click.Option(["--no-pager"], is_flag=True, help="Never show long output in a pager."),
         click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
         click.Option(
             ["--key-file"],

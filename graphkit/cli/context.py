@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
+from textwrap import wrap
 from typing import Any, Final, Self, TextIO, final
 
 from graphkit.cli.stores import hide_passwords
@@ -78,6 +79,8 @@ class CliContext:
     """Whether `out` is a terminal."""
     width: int = _DEFAULT_WIDTH
     """Columns of the terminal."""
+    height: int | None = None
+    """Lines of the terminal; None: output is never shown in a pager."""
     colour: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     now: Callable[[], datetime] = _now
@@ -103,13 +106,14 @@ class CliContext:
 
         environment = dict(os.environ)
         is_plain = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb"
-        width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
+        width, height = shutil.get_terminal_size((_DEFAULT_WIDTH, 24))
         return cls(
             out=sys.stdout,
             err=sys.stderr,
             input=sys.stdin,
             is_terminal=is_terminal,
             width=max(width, _MIN_WIDTH),
+            height=height if sys.stdin.isatty() else None,
             colour=is_terminal and not is_plain,
             environment=environment,
         )
@@ -133,6 +137,31 @@ class CliContext:
         self.out.write(text + "\n")
         self.out.flush()
 
+    def write_lines(self, lines: Sequence[str]) -> None:
+        """Write lines of output; in a pager if the terminal has no room for them and for the next prompt."""
+        if self.is_pretty and self.height is not None and len(lines) >= self.height:
+            from click import echo_via_pager
+
+            echo_via_pager([f"{line}\n" for line in lines], color=self.colour)
+            return
+        for line in lines:
+            self.write_line(line)
+
+    def ask(self, question: str) -> str:
+        """Return the line that the user types after a question; "" if the input has ended.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+        """
+        self.err.write(question)
+        self.err.flush()
+        return self.input.readline()
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person can answer a question."""
+        return self.is_terminal and self.input.isatty()
+
     def read_value(self, typed: str) -> str:
         """Return the text of an option's value; `-` stands for all of standard input.
 
@@ -147,8 +176,13 @@ class CliContext:
             raise UsageError(f"standard input is not {error.encoding} text") from error
 
     def warn(self, text: str) -> None:
-        """Write a line to standard error; above the lines that are being redrawn, if any."""
+        """Write a line to standard error; above the lines that are being redrawn, if any.
+
+        At a terminal a long line is broken between words.
+        """
         text = hide_passwords(text, self.passwords)
+        if self.err.isatty() and "\n" not in text:
+            text = "\n  ".join(wrap(text, self.width - 2, break_long_words=False, break_on_hyphens=False))
         if self.writers_above:
             self.writers_above[-1](text)
             return

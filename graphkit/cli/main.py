@@ -12,6 +12,7 @@ from graphkit.cli.commands import format_help
 if TYPE_CHECKING:
     from graphkit.errors import MissingDependencyError
 
+_INTERRUPTED: Final = 130
 _RECURSION_LIMIT: Final = 10_000
 """Stored values have up to 1,023 levels, and showing them takes several calls per level."""
 
@@ -29,11 +30,15 @@ def main() -> None:
     if missing is not None:
         sys.stderr.write(f"graphkit: {missing}\n")
         sys.exit(missing.exit_code)
-    from graphkit.cli.app import run
-    from graphkit.cli.context import CliContext
+    try:
+        from graphkit.cli.app import run
+        from graphkit.cli.context import CliContext
 
-    sys.setrecursionlimit(_RECURSION_LIMIT)
-    sys.exit(run(args, CliContext.of_process()))
+        sys.setrecursionlimit(_RECURSION_LIMIT)
+        code = run(args, CliContext.of_process())
+    except KeyboardInterrupt:  # during the imports, too
+        code = _INTERRUPTED
+    sys.exit(code)
 
 
 def _find_missing_package() -> MissingDependencyError | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from graphkit._wording import count_cells
 from graphkit.cli.cells import format_cell, short_ids, short_names
 from graphkit.cli.values import escape, format_value, to_json, to_plain
 from graphkit.cli.views import Card, Column, Kind, Message, Table, Text, View
@@ -27,7 +29,10 @@ _COLOURS: Final = {
 }
 """The words that have a colour at a terminal, and its number among the terminal's codes."""
 _BOLD: Final = 1
+_DIM: Final = 2
 _RIGHT_ALIGNED: Final = frozenset({"bytes", "number", "seconds"})
+_SECONDARY_KINDS: Final = frozenset({"bytes", "number", "seconds", "age", "list"})
+"""The kinds of columns that are dim at a terminal."""
 _FULL_KINDS: Final[Mapping[Kind, Kind]] = {
     "age": "time",
     "name": "text",
@@ -41,13 +46,13 @@ _EMPTY: Final[tuple[object, ...]] = (None, "", [], {}, ())
 def show(context: CliContext, view: View) -> None:
     """Write a view to the output."""
     if context.as_json:
-        context.write_line(to_json(view.data))
+        context.write_line(to_json(view.data, indent=2 if context.is_terminal else None))
     elif isinstance(view, Table):
         _show_table(context, view)
     elif isinstance(view, Card):
-        _show_card(context, view)
+        context.write_lines(list(_card_lines(context, view)))
     elif isinstance(view, Text):
-        context.write_line(view.text.rstrip("\n"))
+        context.write_lines(view.text.rstrip("\n").split("\n"))
     else:
         _show_message(context, view)
 
@@ -55,14 +60,33 @@ def show(context: CliContext, view: View) -> None:
 def _show_message(context: CliContext, message: Message) -> None:
     for line in message.sentence.rstrip("\n").split("\n"):
         indent = len(line) - len(line.lstrip()) + len(GAP)
-        for part in _wrap(line, context.line_width, indent, break_long_words=False):
+        for part in wrap_words(line, context.line_width, indent):
             context.write_line(part)
+    if message.hint and context.is_pretty:
+        for part in wrap_words(message.hint, context.width, len(GAP)):
+            context.write_line(_paint(context, part, _DIM))
+
+
+def _paint(context: CliContext, text: str, style: int | None) -> str:
+    """Return a text in a style of the terminal, if it has colours."""
+    if style is None or not text or not context.colour:
+        return text
+    return f"\x1b[{style}m{text}\x1b[0m"
 
 
 def _show_table(context: CliContext, table: Table) -> None:
     if not table.data:
         context.warn(table.empty)
         return
+    context.write_lines(list(_table_lines(context, table)))
+    if table.note:
+        context.warn(table.note)
+
+
+def _table_lines(context: CliContext, table: Table) -> Iterator[str]:
+    if table.summary and context.is_pretty:
+        for part in wrap_words(table.summary, context.width, 0):
+            yield _paint(context, part, _DIM)
     columns = table.columns
     cells = [_format_column(context, column, table.data) for column in columns]
     if context.is_pretty:
@@ -73,17 +97,14 @@ def _show_table(context: CliContext, table: Table) -> None:
         padded.append(_pad_column(context, column, texts))
     for parts in zip(*padded, strict=True):
         line = GAP.join(parts)
-        context.write_line(line.rstrip())
-
-    if table.note:
-        context.warn(table.note)
+        yield line.rstrip()
 
 
 def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the texts of a column; at a terminal ids and names are short, but distinct."""
-    values = [row.get(column.key) for row in rows]
     if not context.is_pretty or column.kind not in {"name", "id"}:
-        return [format_cell(context, column.kind, value) for value in values]
+        return [_format_field(context, column, row) for row in rows]
+    values = [row.get(column.key) for row in rows]
     # Of all rows together: a short name must be distinct among those that the table shows.
     names = [value for value in values if isinstance(value, str)]
     shorten = short_ids if column.kind == "id" else short_names
@@ -91,19 +112,25 @@ def _format_column(context: CliContext, column: Column, rows: Sequence[Mapping[s
     return [short.get(value, "") for value in values]
 
 
+def _format_field(context: CliContext, column: Column, row: Mapping[str, Any]) -> str:
+    for other in (column, *column.instead):
+        if row.get(other.key) is not None:
+            return format_cell(context, other.kind, row[other.key])
+    return ""
+
+
 def _pad_column(context: CliContext, column: Column, texts: Sequence[str]) -> list[str]:
     """Return the title and the texts of a column, all of one width, with the colours of a terminal."""
     lines = (column.title, *texts)
-    styles = (_BOLD, *map(_COLOURS.get, texts))
-    width = max(map(_count_cells, lines))
+    plain = _DIM if column.kind in _SECONDARY_KINDS else None
+    styles = (_BOLD, *(_COLOURS.get(text, plain) for text in texts))
+    width = max(map(count_cells, lines))
     is_right_aligned = context.is_pretty and column.kind in _RIGHT_ALIGNED
 
     padded: list[str] = []
     for text, style in zip(lines, styles, strict=True):
-        shown = text
-        if context.colour and style is not None:
-            shown = f"\x1b[{style}m{text}\x1b[0m"
-        gap = " " * (width - _count_cells(text))
+        shown = _paint(context, text, style)
+        gap = " " * (width - count_cells(text))
         if is_right_aligned:
             padded.append(gap + shown)
         else:
@@ -111,39 +138,31 @@ def _pad_column(context: CliContext, column: Column, texts: Sequence[str]) -> li
     return padded
 
 
-def _count_cells(text: str) -> int:
-    """Return how many columns of a terminal a text takes: East Asian characters take two, accents none."""
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width
-
-    wide = sum(east_asian_width(letter) in {"F", "W"} for letter in text)
-    accents = sum(combining(letter) != 0 for letter in text)
-    return len(text) + wide - accents
-
-
-def _show_card(context: CliContext, card: Card) -> None:
+def _card_lines(context: CliContext, card: Card) -> Iterator[str]:
     present = [column for column in card.columns if card.data.get(column.key) not in _EMPTY]
     longest = max(len(column.title) for column in present)
     margin = longest + len(GAP)
 
     for column in present:
         kind = _FULL_KINDS.get(column.kind, column.kind)
-        text = format_cell(context, kind, card.data[column.key])
         title = column.title.ljust(margin)
-        if kind == "lines":  # as they are: a wrapped traceback could not be read
-            context.write_line(f"{column.title}\n{text}")
+        if kind == "tree" and context.is_pretty:
+            for line in format_tree(card.data[column.key], context.width - margin):
+                yield title + line
+                title = " " * margin
             continue
-        for part in _wrap(title + text, context.line_width, margin):
-            context.write_line(part)
+        text = format_cell(context, kind, card.data[column.key])
+        if kind == "lines":  # as they are: a wrapped traceback could not be read
+            yield from (column.title, *text.split("\n"))
+            continue
+        yield from wrap_words(title + text, context.line_width, margin)
 
     if card.tree:
-        context.write_line("")
-        for line in format_tree(card.data[card.tree], context.line_width):
-            context.write_line(line)
+        yield ""
+        yield from format_tree(card.data[card.tree], context.line_width)
 
 
-def _wrap(line: str, width: int | None, indent: int, *, break_long_words: bool = True) -> Iterable[str]:
+def wrap_words(line: str, width: int | None, indent: int) -> Iterable[str]:
     """Break a line between words, and indent the parts after the first; None leaves it whole."""
     if width is None or len(line) <= width:
         return [line]
@@ -153,7 +172,7 @@ def _wrap(line: str, width: int | None, indent: int, *, break_long_words: bool =
         line,
         width,
         subsequent_indent=" " * indent,
-        break_long_words=break_long_words,
+        break_long_words=False,
         break_on_hyphens=False,
     )
 
@@ -164,8 +183,12 @@ GAP: Final = "  "
 """Between two columns."""
 _MIN_TEXT_WIDTH: Final = 7
 """No text is cut below this."""
-_TEXT_KINDS: Final[frozenset[Kind]] = frozenset({"text", "value", "payload"})
+_MIN_PAYLOAD_WIDTH: Final = 24
+"""Below this a payload is cut only when no other text is left."""
+_TEXT_KINDS: Final[frozenset[Kind]] = frozenset({"text", "value"})
 """Kinds that may be cut, and dropped after all figures."""
+_PAYLOAD_KINDS: Final[frozenset[Kind]] = frozenset({"payload"})
+"""Kinds that may be cut once all figures are dropped, and dropped after all texts."""
 _FIGURE_KINDS: Final[frozenset[Kind]] = frozenset({"bytes", "seconds", "number", "list"})
 """Kinds that may be dropped, but make no sense when cut."""
 
@@ -178,12 +201,15 @@ class _FittedColumn:
     texts: Sequence[str]
     width: int = 0
 
-    def widen(self) -> None:
-        self.width = max(map(_count_cells, (self.column.title, *self.texts)))
+    def widen(self, limit: int) -> None:
+        """Take the natural width; a payload at most the limit, so that one long row leaves room for the others."""
+        self.width = self.natural_width
+        if self.column.kind in _PAYLOAD_KINDS:
+            self.width = min(self.width, limit)
 
-    @property
-    def can_shrink(self) -> bool:
-        return self.column.kind in _TEXT_KINDS and self.width > _MIN_TEXT_WIDTH
+    @cached_property
+    def natural_width(self) -> int:
+        return max(map(count_cells, (self.column.title, *self.texts)))
 
 
 def fit_table(
@@ -194,8 +220,9 @@ def fit_table(
     """Return the columns for which a terminal has room, and their cells, cut where necessary.
 
     Empty columns are dropped first. Then texts are cut, the longest first. If that is not enough,
-    columns are dropped until it is: figures, the last first, and then texts, the last first.
-    Columns of other kinds stay.
+    columns are dropped until it is: figures, the last first, and then texts, the last first. A
+    payload, for which the table is read, is cut only when no figures are left, and takes what room
+    the others leave. Columns of other kinds stay.
 
     Args:
         columns: all columns.
@@ -206,11 +233,14 @@ def fit_table(
     for column, texts in zip(columns, cells, strict=True):
         if any(texts):
             fitted.append(_FittedColumn(column, texts))
-    while not _shrink_texts(fitted, width):
+    while (excess := _shrink_texts(fitted, width)) > 0:
         dropped = _least_useful(fitted)
         if dropped is None:
             break
         fitted.remove(dropped)
+    for fit in fitted:
+        if excess < 0 and fit.column.kind in _PAYLOAD_KINDS:
+            fit.width = min(fit.natural_width, fit.width - excess)
 
     fitted_columns: list[Column] = []
     fitted_cells: list[list[str]] = []
@@ -221,26 +251,40 @@ def fit_table(
     return fitted_columns, fitted_cells
 
 
-def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> bool:
-    """Cut the widest text again and again, from the natural widths on; return whether the columns fit."""
+def _shrink_texts(fitted: Sequence[_FittedColumn], width: int) -> int:
+    """Cut the widest text again and again, from the natural widths on.
+
+    Returns:
+        By how much the columns are too wide nevertheless; a negative number is room that is left.
+    """
     # From the natural widths again after each dropped column: the others may now need no cut.
     for fit in fitted:
-        fit.widen()
+        fit.widen(width // 2)
     gaps = len(GAP) * (len(fitted) - 1)
     excess = gaps + sum(fit.width for fit in fitted) - width
+    kinds = {fit.column.kind for fit in fitted}
+    excess = _shrink(fitted, _TEXT_KINDS, excess, _MIN_TEXT_WIDTH)
+    if kinds.isdisjoint(_FIGURE_KINDS):
+        is_alone = kinds.isdisjoint(_TEXT_KINDS)
+        excess = _shrink(fitted, _PAYLOAD_KINDS, excess, _MIN_TEXT_WIDTH if is_alone else _MIN_PAYLOAD_WIDTH)
+    return excess
+
+
+def _shrink(fitted: Sequence[_FittedColumn], kinds: Collection[Kind], excess: int, least: int) -> int:
+    """Cut the widest column of some kinds until the excess is gone; return what is left of it."""
     while excess > 0:
-        shrinkable = [fit for fit in fitted if fit.can_shrink]
+        shrinkable = [fit for fit in fitted if fit.column.kind in kinds and fit.width > least]
         if not shrinkable:
-            return False
+            break
         widest = max(shrinkable, key=lambda fit: fit.width)
         widest.width -= 1
         excess -= 1
-    return True
+    return excess
 
 
 def _least_useful(fitted: Sequence[_FittedColumn]) -> _FittedColumn | None:
-    """Return the column to drop next, the last figure or else the last text; None if all others have to stay."""
-    for kinds in (_FIGURE_KINDS, _TEXT_KINDS):
+    """Return the column to drop next: the last figure, or else the last text; None if all others have to stay."""
+    for kinds in (_FIGURE_KINDS, _TEXT_KINDS, _PAYLOAD_KINDS):
         for fit in reversed(fitted):
             if fit.column.kind in kinds:
                 return fit
@@ -261,11 +305,11 @@ def format_tree(value: Any, width: int | None) -> Iterator[str]:
 
 def cut(line: str, width: int | None) -> str:
     """Return a line that takes at most `width` columns; its end is an ellipsis if it was longer."""
-    if width is None or _count_cells(line) <= width:
+    if width is None or count_cells(line) <= width:
         return line
     # Characters of two columns: the first cut may have kept too much.
     kept = line[: width - 1]
-    while _count_cells(kept) >= width:
+    while count_cells(kept) >= width:
         kept = kept[:-1]
     return f"{kept}…"
 

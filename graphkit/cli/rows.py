@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import progress_of, time_or_none
 from graphkit._wording import simplify_text
 from graphkit.cli.context import CliContext
+from graphkit.cli.stores import hide_passwords
 from graphkit.cli.values import describe_payload, escape
 from graphkit.errors import CheckpointerConfigurationError
 
@@ -59,6 +61,15 @@ def describe_failure(failure: Mapping[str, Any], place: str = "") -> str:
     kind = escape(str(shown.get("type", "failed")))
     message = escape(simplify_text(str(shown.get("message", ""))))
     return f"{kind}{place}: {message}"
+
+
+def format_command(context: CliContext, command: str, directory: str, *words: str) -> str:
+    """Return a command line to type next; DIR is omitted where it may be, and a password hidden."""
+    places = [directory]
+    if directory in {"", context.environment.get("GRAPHKIT_DIR")}:
+        places = []
+    line = shlex.join(["graphkit", command, *places, *words])
+    return f"next: {hide_passwords(line, context.passwords)}"
 
 
 def format_event(context: CliContext, when: datetime, thread: str, text: str) -> str:

@@ -75,9 +75,9 @@ def _container_to_plain(value: Any) -> Any:
     return str(value)
 
 
-def to_json(value: Any) -> str:
-    """Return a value as one line of JSON."""
-    return json.dumps(to_plain(value), ensure_ascii=False)
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Return a value as JSON; one line, unless it is indented."""
+    return json.dumps(to_plain(value), ensure_ascii=False, indent=indent)
 
 
 def parse_json(text: str, name: str) -> Any:
@@ -124,16 +124,22 @@ def parse_assignments(pairs: Sequence[str], name: str = "--set") -> dict[str, An
         if not equals or not key:
             raise UsageError(f"{name} must be key=value, not {pair!r}")
 
-        # `city=Bern` needs no quotes that the shell would take away; `n=1` is a number.
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
-        except RecursionError as error:
-            what = f"the value of {escape(key)}"
-            raise UsageError(f"{name}: {what} is nested too deeply") from error
-        values[key] = value
+        values[key] = parse_json_or_text(text, f"{name}: the value of {escape(key)}")
     return values
+
+
+def parse_json_or_text(text: str, name: str) -> Any:
+    """Parse a value that is text if it is no JSON: `city=Bern` needs no quotes that the shell would take away.
+
+    Raises:
+        UsageError: it is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+    except RecursionError as error:
+        raise UsageError(f"{name} is nested too deeply") from error
 
 
 _AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}

@@ -23,10 +23,14 @@ Kind = Literal[
     "payload",
     "interrupts",
     "failure",
+    "cause",
     "lines",
+    "tree",
+    "branches",
 ]
 """How the values of a column are displayed. "name" and "id" are shortened at a terminal; "value" is
-abbreviated and "whole" is not; "age" is a time, relative at a terminal."""
+abbreviated and "whole" is not; "tree" is JSON in a pipe; "age" is a time, relative at a terminal. A
+"payload" is what a table is read for: at a terminal it is the last to be cut. "branches" is drawn."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Column:
     key: str
     title: str
     kind: Kind = "text"
+    instead: Sequence[Column] = ()
+    """Columns of which the first with a value is displayed where this one has none."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class Table:
     """The message if there are no rows."""
     note: str = ""
     """A message below the rows."""
+    summary: str = ""
+    """A line above the rows, at a terminal."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,8 @@ class Message:
     sentence: str
     data: Mapping[str, Any] = field(default_factory=dict)
     exit_code: int = 0
+    hint: str = ""
+    """The command that comes next, at a terminal."""
 
 
 View = Table | Card | Text | Message

@@ -34,8 +34,8 @@ def state_of(store, app="shop:app"):
 
 def test_interrupts(store):
     assert graphkit("interrupts", store).out == (
-        "THREAD    NODE     WHEN    PAYLOAD     INTERRUPT  SINCE\n"
-        "order-17  approve  inside  Ship lamp?  q-1        2026-11-20T11:02:00Z\n"
+        "THREAD    NODE     WHEN    INTERRUPT  SINCE                 PAYLOAD\n"
+        "order-17  approve  inside  q-1        2026-11-20T11:02:00Z  Ship lamp?\n"
     )
     (row,) = graphkit("interrupts", store, "order-17", "--json").json
     assert row == {
@@ -267,3 +267,106 @@ def test_a_question_inside_an_embedded_graph(tmp_path, shop):
     assert graphkit("show", store, "t", "--ns", "sub", "--key", "answer", "--json").json == "yes"
     assert len(graphkit("history", store, "t", "--ns", "sub", "--json").json) == 2
     assert graphkit("history", store, "t", "--ns", "nothing").err == "thread 't' has no matching checkpoints\n"
+
+
+def ask(store, *typed):
+    return graphkit("answer", store, terminal=True, width=300, stdin="".join(f"{line}\n" for line in typed))
+
+
+def answers(store):
+    with FileSystemSaver(store) as saver:
+        pending = {thread: saver.interrupts(thread) for thread in saver.threads()}
+        return {thread: [stop.id for stop in stops] for thread, stops in pending.items() if stops}
+
+
+@pytest.fixture
+def queue(store):
+    """Two more threads that wait: one asks, later than order-17, and one has stopped before a node."""
+    with FileSystemSaver(store, fsync="never") as saver:
+        here = saver.put(RunnableConfig("second"), checkpoint(31, "a", "b", {}))
+        saver.put_writes(here, {"interrupt:q-2": {**STOP, "payload": {"amount": [1, 2]}, "created_at": minutes_ago(9)}})
+        here = saver.put(RunnableConfig("third"), checkpoint(32, "a", "b", {}))
+        declared = {"node_id": "b", "when": "before", "payload": None, "metadata": {}, "created_at": minutes_ago(8)}
+        saver.put_writes(here, {"interrupt:q-3": declared})
+    return store
+
+
+def test_a_terminal_asks_for_one_answer_after_another(queue):
+    done = ask(queue, "yes", "", "no", "{}")
+    assert done.code == 0
+    assert done.err.count("answer (Enter skips, q quits): ") == 4
+    assert "the run stopped before b" in done.err  # `no` is no object to merge
+    assert 'order-17: answered "Ship lamp?" with yes' in done.out
+    assert "question: Ship lamp?" in done.out
+    assert "amount:\n  [0]: 1\n  [1]: 2\n" in done.out
+    assert done.lines[-2:] == [
+        "answered 2 of 3 interrupts",
+        f"next: graphkit resume {queue} third --app MODULE:OBJECT",
+    ]
+    assert answers(queue) == {"second": ["q-2"]}
+    assert ask(queue, "42").lines[-2] == "answered 1 of 1 interrupt"
+    assert ask(queue).out == "no pending interrupts\n"
+
+
+class CtrlC:
+    """A terminal whose user types one answer, and then Ctrl-C."""
+
+    typed = 0
+
+    def isatty(self):
+        return True
+
+    def readline(self):
+        self.typed += 1
+        if self.typed == 2:
+            raise KeyboardInterrupt
+        return "yes\n"
+
+
+def test_q_the_end_of_the_input_and_ctrl_c_end_the_questions(queue):
+    for typed in (["q"], []):
+        done = ask(queue, *typed)
+        assert (done.code, done.lines[-1]) == (0, "answered 0 of 3 interrupts")
+    done = graphkit("answer", queue, terminal=True, width=300, stdin=CtrlC())
+    assert (done.code, done.lines[-2]) == (0, "answered 1 of 3 interrupts")
+
+
+def test_questions_that_somebody_else_has_answered_are_passed_over(queue):
+    class Slow(CtrlC):
+        def readline(self):
+            if graphkit("answer", queue, "order-17", "--text", "first").code:
+                raise KeyboardInterrupt
+            return "second\n"
+
+    done = graphkit("answer", queue, terminal=True, stdin=Slow())
+    assert "graphkit: thread 'order-17'" in done.err
+    assert done.lines[-1] == "answered 0 of 3 interrupts"
+
+
+def test_one_thread_or_one_interrupt_is_asked_for(queue):
+    assert "1 of 1" in graphkit("answer", queue, "second", terminal=True, stdin="q\n").out
+    assert "second" in graphkit("answer", queue, "--interrupt", "q-2", terminal=True, stdin="q\n").lines[1]
+
+
+def test_an_answer_as_text(waiting):
+    done = graphkit("answer", waiting, "order-17", "--text", "1", "--json")
+    assert done.json["answer"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "'--value' or '--text'"),
+        (["--json"], "'--value' or '--text'"),
+        (["--value", "1", "--text", "a"], "not both"),
+    ],
+)
+def test_without_a_terminal_an_answer_is_an_option(waiting, options, message):
+    done = graphkit("answer", waiting, "order-17", *options, terminal="--json" in options)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_the_directory_of_an_answer_can_be_omitted(waiting):
+    assert graphkit("answer", "order-17", "--text", "yes").code == 2
+    assert graphkit("answer", "order-17", "--text", "yes", GRAPHKIT_DIR=str(waiting)).code == 0

@@ -48,11 +48,24 @@ def has_store_or_needs_none(name, context):
 
 
 def own(command):
-    return [param for param in command.params if param.name not in {"as_json", "debug", "key_file", "help"}]
+    return [param for param in command.params if param.name not in {"as_json", "debug", "no_pager", "key_file", "help"}]
 
 
 def test_every_command_of_the_page_exists_and_the_other_way_round():
     assert set(re.findall(r"^### (\S+)$", PAGE, re.MULTILINE)) == set(COMMANDS)
+
+
+def test_the_page_has_the_groups_of_the_help_in_their_order():
+    parts = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)
+    found = {
+        title: re.findall(r"^### (\S+)$", text, re.MULTILINE)
+        for title, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    assert {title: found[title] for title in commands.GROUPS} == {
+        title: list(group) for title, group in commands.GROUPS.items()
+    }
+    helped = re.findall(r"^(\S.*):$", commands.format_help(), re.MULTILINE)
+    assert helped == ["Options", *commands.GROUPS]
 
 
 def test_the_commands_that_hive_only_promised_are_there():  # H43
@@ -119,7 +132,7 @@ def test_every_exit_code_of_an_error_is_in_the_table():
     classes = [
         thing for thing in vars(errors).values() if isinstance(thing, type) and issubclass(thing, errors.GraphKitError)
     ]
-    assert {thing.exit_code for thing in classes} | {0, 2, 70, 130} == documented
+    assert {thing.exit_code for thing in classes} | {0, 2, 5, 70, 124, 130} == documented
 
 
 @pytest.mark.parametrize(
@@ -127,6 +140,7 @@ def test_every_exit_code_of_an_error_is_in_the_table():
     [
         "--json",
         "--debug",
+        "--no-pager",
         "--key-file",
         "GRAPHKIT_KEYS",
         "--help",

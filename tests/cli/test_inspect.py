@@ -183,6 +183,10 @@ def test_the_graph_with_the_path_taken(tmp_path, shop):
     assert "the graph has changed" in changed.err
     assert graphkit("graph", "--app", shop).out.startswith("---\ntitle: Graph Diagram")
     assert graphkit("graph", tmp_path / "runs").code == 2
+    drawn = graphkit("graph", tmp_path / "runs", "t", "--app", shop, terminal=True).out
+    assert "┃ ▶ approve ┃" in drawn
+    assert drawn == graphkit("graph", tmp_path / "runs", "t", "--app", shop, "--format", "text").out
+    assert "┃ ▶ approve ┃" in graphkit("graph", tmp_path / "runs", "t", terminal=True).out  # the path alone
 
 
 def test_an_older_line_is_the_path_to_its_end(saver, store):
@@ -275,3 +279,18 @@ def test_what_no_class_can_stand_in_for_stays_an_error(raw):
     with pytest.raises(CheckpointSerializationError):
         command()
     assert len(calls) <= 2
+
+
+def test_metadata_is_a_list_at_a_terminal_and_json_in_a_pipe(saver, store):
+    saver.put(RunnableConfig("t"), checkpoint(40, "a", "b", {}, order={"city": "Bern", "lines": [1]}))
+    lines = graphkit("show", store, "t", terminal=True).lines
+    here = next(number for number, line in enumerate(lines) if line.startswith("metadata"))
+    assert [line.strip() for line in lines[here : here + 6]] == [
+        "metadata    run_id: run-1",
+        "source: loop",
+        "order:",
+        "city: Bern",
+        "lines:",
+        "[0]: 1",
+    ]
+    assert '"order": {"city": "Bern", "lines": [1]}' in graphkit("show", store, "t").out

@@ -187,11 +187,11 @@ def test_compact(saver, store):
         saver.put(at, checkpoint(2, "reserve", "approve", {"text": f"{number} " * 200}, 1))
     saver.close()
     size = saver.size()
-    would = graphkit("compact", store, "--dry-run")
-    assert would.out.startswith("would compact ")
-    assert saver.size() == size
+    would = graphkit("compact", store, "--dry-run", "--json").json
+    assert graphkit("compact", store, "--dry-run").out.startswith("would free ")
+    assert would["size"] == size == saver.size()
     freed = graphkit("compact", store, "--json").json["freed"]
-    assert 0 < freed == size - saver.size()
+    assert 0 < freed == size - saver.size() == would["freed"]
     assert graphkit("compact", store, "order-17").out == "freed 0 B\n"
 
 

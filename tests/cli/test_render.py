@@ -1,6 +1,8 @@
 """Cells, short ids, widths: what is shown of one value."""
 
+import dataclasses
 import enum
+import io
 import json
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
@@ -11,9 +13,11 @@ from pydantic import BaseModel
 
 from graphkit.cli.cells import format_age, format_bytes, format_duration, short_ids, short_names
 from graphkit.cli.commands.inspect import differences
-from graphkit.cli.render import fit_table
+from graphkit.cli.context import CliContext
+from graphkit.cli.render import fit_table, show
 from graphkit.cli.values import abbreviate, describe_payload, escape, to_json, to_plain
-from graphkit.cli.views import Column
+from graphkit.cli.views import Column, Text
+from tests.support.terminal import graphkit
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_bytes(size, expected):
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
-    [(0.0004, "0 ms"), (0.25, "250 ms"), (1.5, "1.50 s"), (75, "1 min 15 s"), (3_700, "1 h 1 min")],
+    [(0.0004, "<1 ms"), (0.25, "250 ms"), (1.5, "1.50 s"), (75, "1 min 15 s"), (3_700, "1 h 1 min")],
 )
 def test_durations(seconds, expected):
     assert format_duration(seconds) == expected
@@ -138,3 +142,37 @@ def test_there_is_a_difference_if_and_only_if_two_states_differ(one, two):
 )
 def test_what_a_human_is_asked(payload, expected):
     assert describe_payload(payload) == expected
+
+
+def test_nothing_is_broken_in_the_middle_of_a_word(store):
+    for command in (["show", store, "order-17"], ["diff", store, "order-17"], ["threads", store / "missing"]):
+        done = graphkit(*command, terminal=True, width=40)
+        wide = graphkit(*command, terminal=True, width=1_000)
+        assert (done.out + done.err).split() == (wide.out + wide.err).split()
+
+
+@pytest.fixture
+def paged(monkeypatch):
+    pages = []
+    monkeypatch.setattr("click.echo_via_pager", lambda lines, color: pages.append("".join(lines)))
+    return pages
+
+
+def context_of(height):
+    out = io.StringIO()
+    return CliContext(out=out, err=out, input=out, is_terminal=True, height=height)
+
+
+def test_what_does_not_fit_the_screen_goes_through_a_pager(paged):
+    text = Text("\n".join("abc"), {})
+    show(context_of(4), text)
+    assert paged == []
+    show(context_of(3), text)
+    assert paged == ["a\nb\nc\n"]
+
+
+def test_json_and_an_output_without_a_height_are_not_paged(paged):
+    text = Text("\n".join("abc"), ["a", "b", "c"])
+    show(dataclasses.replace(context_of(3), as_json=True), text)
+    show(context_of(None), text)
+    assert paged == []

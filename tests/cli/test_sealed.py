@@ -80,7 +80,7 @@ def test_without_keys_a_command_names_the_key_and_shows_nothing(store, command):
 def test_a_thread_whose_key_is_missing_is_listed_as_sealed(store, keys):
     rows = graphkit("threads", store, "--status", "sealed", "--json").json
     assert [(row["thread"], row["status"]) for row in rows] == [("order-17", "sealed")]
-    assert "needs the key '2025'" in rows[0]["waiting"]
+    assert "needs the key '2025'" in rows[0]["problem"]
     assert graphkit("stats", store, "--json").json["statuses"] == {"sealed": 1}
     assert graphkit("stats", store, "--key-file", keys, "--json").json["statuses"] == {"stalled": 1}
 

@@ -15,10 +15,10 @@ from tests.support.terminal import NOW, STOP, checkpoint, damage, graphkit, minu
 def test_threads_in_a_pipe(store):
     done = graphkit("threads", store)
     assert done.out == (
-        "THREAD    STATUS       NODE       NEXT     WAITING FOR  SAVED  SIZE   UPDATED\n"
-        "import-a  stalled      __START__  read                  1      355 B  2026-11-20T11:21:00Z\n"
-        "order-17  interrupted  reserve    approve  Ship lamp?   2      662 B  2026-11-20T11:02:00Z\n"
-        "order-18  finished     pack       __END__               2      565 B  2026-11-20T11:13:00Z\n"
+        "THREAD    STATUS       NODE       NEXT     SAVED  SIZE   UPDATED               WAITING FOR\n"
+        "import-a  stalled      __START__  read     1      355 B  2026-11-20T11:21:00Z\n"
+        "order-17  interrupted  reserve    approve  2      662 B  2026-11-20T11:02:00Z  Ship lamp?\n"
+        "order-18  finished     pack       __END__  2      565 B  2026-11-20T11:13:00Z\n"
     )
     assert (done.code, done.err) == (0, "")
 
@@ -26,18 +26,53 @@ def test_threads_in_a_pipe(store):
 def test_threads_at_a_terminal_of_80_columns(store):
     done = graphkit("threads", store, terminal=True, width=80)
     assert [line.rstrip() for line in done.lines] == [
-        "THREAD    STATUS       NODE       NEXT     WAITING FOR  SAVED   SIZE  UPDATED",
-        "import-a  stalled      __START__  read                      1  355 B  39 min ago",
-        "order-17  interrupted  reserve    approve  Ship lamp?       2  662 B  58 min ago",
-        "order-18  finished     pack       __END__                   2  565 B  47 min ago",
+        "3 threads: 1 stalled, 1 finished, 1 interrupted",
+        "THREAD    STATUS       NODE       NEXT     SAVED   SIZE  UPDATED     WAITING FOR",
+        "import-a  stalled      __START__  read         1  355 B  39 min ago",
+        "order-18  finished     pack       __END__      2  565 B  47 min ago",
+        "order-17  interrupted  reserve    approve      2  662 B  58 min ago  Ship lamp?",
     ]
+
+
+def test_a_long_question_is_cut_after_all_else(store, saver):
+    here = saver.put(RunnableConfig("long"), checkpoint(30, "a", "b", {}))
+    saver.put_writes(here, {"interrupt:q-2": {**STOP, "payload": "Is " + "very " * 30 + "long?", "created_at": NOW}})
+    lines = graphkit("threads", store, terminal=True, width=80).lines
+    assert lines[1].split() == ["THREAD", "STATUS", "NODE", "NEXT", "UPDATED", "WAITING", "FOR"]
+    assert all(len(line) <= 80 for line in lines)
+    assert "Is very very very very" in lines[2]
+    wide = graphkit("threads", store, terminal=True, width=160).lines
+    assert "SIZE" in wide[1]
+    assert len(wide[2]) == 160
+    (row,) = [line for line in graphkit("threads", store).lines if line.startswith("order-18")]
+    assert row.endswith("Z")  # not padded to the long question
+
+
+def test_colours_of_a_table(store):
+    summary, titles, first, *_ = graphkit("threads", store, terminal=True, colour=True).lines
+    assert summary.startswith("\x1b[2m3 threads")
+    assert titles.startswith("\x1b[1mTHREAD")
+    assert "\x1b[2m39 min ago\x1b[0m" in first
+
+
+def test_a_large_store_is_listed_by_id_so_that_only_a_page_is_read(store, monkeypatch):
+    monkeypatch.setattr("graphkit.cli.commands.threads._MAX_SORTED", 2)
+    lines = graphkit("threads", store, terminal=True).lines
+    assert [line.split()[0] for line in lines[2:]] == ["import-a", "order-17", "order-18"]
+    assert graphkit("threads", store, "--sort", "age", terminal=True).lines[3].startswith("order-18")
+
+
+def test_json_is_indented_at_a_terminal(store):
+    done = graphkit("threads", store, "--json", terminal=True)
+    assert done.out.startswith('[\n  {\n    "thread": "import-a",')
+    assert done.json == graphkit("threads", store, "--json").json
 
 
 def test_threads_as_json(store):
     row = graphkit("threads", store, "--json").json[1]
     assert row == {
         "thread": "order-17", "status": "interrupted", "node": "reserve", "next": "approve",
-        "waiting": {"question": "Ship lamp?"}, "checkpoints": 2, "size": 662,
+        "waiting": {"question": "Ship lamp?"}, "failure": None, "progress": None, "problem": None, "checkpoints": 2, "size": 662,
         "updated": "2026-11-20T11:02:00+00:00", "id": "00000000-0000-7000-8000-000000000002", "tags": [],
         "metadata": {"run_id": "run-1", "source": "loop", "user": "anna", "step": 1},
     }  # fmt: skip
@@ -46,8 +81,8 @@ def test_threads_as_json(store):
 def test_characters_that_take_two_columns_of_a_terminal_are_aligned(store, saver):
     saver.put(RunnableConfig("\u6ce8\u6587"), checkpoint(30, START, "read", {}))
     lines = graphkit("threads", store, terminal=True).lines
-    assert lines[1].startswith("import-a  stalled")
-    assert lines[-1].startswith("\u6ce8\u6587      stalled")
+    assert lines[2].startswith("\u6ce8\u6587      stalled")
+    assert lines[3].startswith("import-a  stalled")
 
 
 @pytest.mark.parametrize(
@@ -85,13 +120,13 @@ def test_a_terminal_gets_a_page_and_a_pipe_all(tmp_path):
     for number in range(101):
         saver.put(RunnableConfig(f"t{number:03d}"), checkpoint(1, START, "a", {}))
     paged = graphkit("threads", tmp_path / "many", terminal=True)
-    assert (len(paged.lines), paged.err) == (101, "only the first 100 threads; --all or --limit shows more\n")
-    assert len(graphkit("threads", tmp_path / "many", "--all", terminal=True).lines) == 102
+    assert (len(paged.lines), paged.err) == (102, "only the first 100 threads; --all or --limit shows more\n")
+    assert len(graphkit("threads", tmp_path / "many", "--all", terminal=True).lines) == 103
     assert len(graphkit("threads", tmp_path / "many").lines) == 102
     by_age = graphkit("threads", tmp_path / "many", "--sort", "age", terminal=True)
-    assert (len(by_age.lines), by_age.err) == (101, paged.err)
+    assert (len(by_age.lines), by_age.err) == (102, paged.err)
     limited = graphkit("threads", tmp_path / "many", "--limit", 100, terminal=True)
-    assert (len(limited.lines), limited.err) == (101, "")
+    assert (len(limited.lines), limited.err) == (102, "")
 
 
 def test_a_damaged_thread_is_listed_among_the_good_ones(store):
@@ -99,7 +134,7 @@ def test_a_damaged_thread_is_listed_among_the_good_ones(store):
     done = graphkit("threads", store, "--json")
     status = {row["thread"]: row["status"] for row in done.json}
     assert status == {"import-a": "stalled", "order-17": "interrupted", "order-18": "damaged"}
-    assert "is damaged at byte" in done.json[2]["waiting"]
+    assert "is damaged at byte" in done.json[2]["problem"]
     assert [row["thread"] for row in graphkit("threads", store, "--status", "damaged", "--json").json] == ["order-18"]
     assert graphkit("threads", store, "--newer", "1d").code == 0
 
@@ -162,16 +197,18 @@ def test_only_clean_checkpoints(saver, store):  # H44
     here = saver.put(at, checkpoint(15, "fails", "x", {}, 14))
     saver.put_writes(here, {"failure": {"node_id": "x", "type": "ValueError", "message": "no", "at": NOW}})
     assert [row["node"] for row in graphkit("history", store, "order-18", "--clean", "--json").json] == ["pack", START]
-    assert graphkit("threads", store, "--status", "failed", "--json").json[0]["waiting"] == "ValueError: no"
+    assert graphkit("threads", store, "--status", "failed", "--json").json[0]["failure"] == {
+        "node_id": "x", "type": "ValueError", "message": "no", "cause": None,
+    }  # fmt: skip
 
 
 def test_search_in_all_threads(store):
     assert graphkit("search", store, "step=1").out == (
         "THREAD    CHECKPOINT                            NODE     NEXT     STATUS       CREATED\n"
-        "order-17  00000000-0000-7000-8000-000000000002  reserve  approve  interrupted  2026-11-20T11:02:00Z\n"
         "order-18  00000000-0000-7000-8000-000000000013  pack     __END__  finished     2026-11-20T11:13:00Z\n"
+        "order-17  00000000-0000-7000-8000-000000000002  reserve  approve  interrupted  2026-11-20T11:02:00Z\n"
     )
-    assert [row["thread"] for row in graphkit("search", store, "step=1", "--limit", "1", "--json").json] == ["order-17"]
+    assert [row["thread"] for row in graphkit("search", store, "step=1", "--limit", "1", "--json").json] == ["order-18"]
     assert [row["node"] for row in graphkit("search", store, "user=bert", "step=0", "--json").json] == [START]
     assert [row["node"] for row in graphkit("search", store, "run_id=run-1", "--thread", "import", "--json").json] == [
         START
@@ -393,3 +430,26 @@ def test_stats_and_verify_count_the_same_checkpoints(tmp_path, kind):
     assert graphkit("stats", name, "again", "--json").json["checkpoints"] == 8
     assert "of them released         8" in graphkit("stats", name).out
     assert graphkit("stats", name, "live", "--json").json["released"] is None
+
+
+def test_a_history_that_has_branched_is_a_tree(saver, store):
+    at = RunnableConfig("order-18")
+    saver.put(at, checkpoint(14, "weigh", "ship", {}, 11, clean=False))
+    saver.put(at, checkpoint(15, "ship", END, {}, 14))
+    saver.put(at, checkpoint(16, "pack", "ship", {}, 11))
+    lines = graphkit("history", store, "order-18", terminal=True, width=120).lines
+    assert [line[:5] for line in lines[2:]] == ["●    ", "│ ●  ", "│ ●  ", "│ │ ●", "○─┴─╯"]
+    # A line leads to the nearest ancestor that is shown, and on to what a limit leaves out.
+    lines = graphkit("history", store, "order-18", "--clean", terminal=True, width=120).lines
+    assert [line[:5] for line in lines[2:]] == ["●    ", "│ ●  ", "│ │ ●", "○─┴─╯"]
+    lines = graphkit("history", store, "order-18", "--limit", "2", terminal=True, width=120).lines
+    assert [line[:5] for line in lines[2:]] == ["●    ", "│ ●  "]
+
+    rows = graphkit("history", store, "order-18", "--json").json
+    assert [row["step"] for row in rows] == [1, 2, 1, 1, 0]
+    assert graphkit("history", store, "order-18", "--limit", "2", "--json").json == rows[:2]
+    assert "○" not in graphkit("history", store, "order-18").out
+
+
+def test_a_history_without_branches_has_no_tree(store):
+    assert graphkit("history", store, "order-18", terminal=True).lines[1].startswith("CHECKPOINT")

@@ -5,13 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from graphkit import END, Checkpoint, RunnableConfig
 from savers import FileSystemSaver
 from tests.support.command_process import CommandProcess
-from tests.support.terminal import damage, graphkit, minutes_ago
+from tests.support.terminal import NOW, checkpoint, damage, graphkit, minutes_ago
 
 STOP = {"node_id": "ask", "when": "inside", "payload": {"question": "ok?"}, "metadata": {}, "created_at": 1}
 AT = RunnableConfig("order-17")
@@ -112,7 +113,7 @@ def test_from_a_checkpoint_on(store):
 def test_a_table_at_a_terminal(store):
     done = graphkit("watch", store, "--limit", 4, terminal=True)
     last = done.out[done.out.rindex("THREAD") :].splitlines()
-    assert last[0].split() == ["THREAD", "STATUS", "NODE", "NEXT", "STEP", "LAST", "UPDATED"]
+    assert last[0].split() == ["THREAD", "STATUS", "NODE", "NEXT", "STEP", "UPDATED", "LAST"]
     rows = {line.split()[0]: line for line in last[1:] if "-" in line}
     assert set(rows) == {"order-17", "order-18", "import-a"}
     assert "interrupted" in rows["order-17"]
@@ -123,7 +124,7 @@ def test_a_table_at_a_terminal(store):
 
 def test_a_damaged_thread_is_told_and_the_others_are_followed(store):
     damage(store, "import-a")
-    done = graphkit("watch", store, "--limit", 3, terminal=True, width=200)
+    done = graphkit("watch", store, "--limit", 3, terminal=True, width=400)
     assert all("is damaged at byte" in line for line in done.err.splitlines())
     assert done.err
     assert "order-17" in done.out
@@ -143,6 +144,7 @@ def test_a_run_whose_process_has_died_is_told(store, saver):
 
 CLOSE = """
 import sys
+import threading
 from graphkit import END, START, RunnableConfig, StateGraph
 from savers import FileSystemSaver
 graph = StateGraph({}).add_node("a", lambda _: {}).add_edge(START, "a").add_edge("a", END)
@@ -209,3 +211,55 @@ def test_a_store_that_another_process_makes_threads_in(store, saver):
     (line,) = map(json.loads, watching.lines())
     assert (line["kind"], line["node"], line["next"]) == ("checkpoint", "a", "b")
     assert line["thread"].startswith("new ")
+
+
+def later(action):
+    """Run an action in another thread, once a command waits."""
+    timer = threading.Timer(0.3, action)
+    timer.start()
+    return timer
+
+
+def finish(store, thread="order-17"):
+    with FileSystemSaver(store, fsync="never") as other:
+        other.put(RunnableConfig(thread), checkpoint(50, "ship", END, {}))
+
+
+def test_wait_ends_when_the_thread_has_finished(store):
+    assert graphkit("wait", store, "order-18").out == "order-18 is finished\n"
+    timer = later(lambda: finish(store))
+    done = graphkit("wait", store, "order-17", "--json", "--timeout", "30")
+    timer.join()
+    assert (done.code, done.json) == (0, {"thread": "order-17", "status": "finished", "timed_out": False})
+
+
+def test_wait_until_stopped_says_how(store):
+    done = graphkit("wait", store, "order-17", "--until", "stopped")
+    assert (done.code, done.out) == (5, "order-17 is interrupted\n")
+
+    def fail():
+        with FileSystemSaver(store, fsync="never") as other:
+            failure = {"node_id": "read", "type": "ValueError", "message": "no", "at": NOW}
+            other.put_writes(RunnableConfig("import-a"), {"failure": failure})
+
+    timer = later(fail)
+    done = graphkit("wait", store, "import-a", "--until", "stopped", "--timeout", "30")
+    timer.join()
+    assert (done.code, done.out) == (4, "import-a is failed\n")
+
+
+def test_wait_gives_up_after_the_timeout(store):
+    done = graphkit("wait", store, "order-17", "--timeout", "0.2")
+    assert (done.code, done.out) == (124, "order-17 is still interrupted\n")
+
+
+def test_wait_for_a_thread_that_is_deleted(store):
+    def delete():
+        with FileSystemSaver(store, fsync="never") as other:
+            other.delete("order-17")
+
+    timer = later(delete)
+    done = graphkit("wait", store, "order-17", "--timeout", "30")
+    timer.join()
+    assert (done.code, done.out) == (11, "")
+    assert graphkit("wait", store, "order-17").code == 11

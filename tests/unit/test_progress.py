@@ -47,7 +47,7 @@ def test_the_command_line_shows_how_much_is_done(make, progress, tmp_path):
     with FileSystemSaver(tmp_path) as saver, pytest.raises(Killed):
         make().compile(checkpoint_saver=saver).invoke({}, CONFIG)
     (row,) = json.loads(graphkit("threads", tmp_path, "--json").out)
-    assert row["waiting"] == progress
+    assert row["progress"] == progress
     assert progress in graphkit("show", tmp_path, "t").out
     assert progress in graphkit("watch", tmp_path, "t", "--limit", "2").out
 

@@ -4,6 +4,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from graphkit import Checkpoint, RunnableConfig
+from graphkit.cli.rows import describe_failure
 from graphkit.compat.go_agents import CheckpointConfig
 from graphkit.errors import CheckpointerConfigurationError
 from savers import FileSystemSaver
@@ -38,7 +39,7 @@ def show(tmp_path):
                 saver.put(config, Checkpoint(node_id="a", next_node_id="b", state={}))
                 saver.put_writes(config, {"failure": {"type": "Error", "message": message}})
         rows = graphkit("threads", tmp_path, "--json", "--limit", str(len(messages))).json
-        texts = {row["thread"]: row["waiting"].removeprefix("Error: ") for row in rows}
+        texts = {row["thread"]: describe_failure(row["failure"]).removeprefix("Error: ") for row in rows}
         return [text for _, text in sorted(texts.items())]
 
     return run

@@ -18,45 +18,61 @@ class Entry(NamedTuple):
     """Its line in the help."""
 
 
-COMMANDS: Final[Mapping[str, Entry]] = {
-    "threads": Entry("threads.threads", "List the threads of a store"),
-    "history": Entry("history.history", "List the checkpoints of a thread"),
-    "search": Entry("history.search", "Find checkpoints by their metadata"),
-    "stats": Entry("history.stats", "Sum up a store or a thread"),
-    "show": Entry("inspect.show", "Show a checkpoint"),
-    "diff": Entry("inspect.diff", "Compare two checkpoints"),
-    "graph": Entry("graph.graph", "Draw a graph"),
-    "interrupts": Entry("control.interrupts", "List the pending interrupts"),
-    "answer": Entry("control.answer", "Answer a pending interrupt"),
-    "update": Entry("control.update", "Correct the state of a thread"),
-    "fork": Entry("control.fork", "Branch a new thread off a checkpoint"),
-    "rollback": Entry("control.rollback", "Go back to an older checkpoint"),
-    "run": Entry("run.run", "Start a run"),
-    "resume": Entry("run.resume", "Resume a thread"),
-    "watch": Entry("watch.watch", "Follow runs live"),
-    "worker": Entry("run.worker", "Serve the runs of a directory"),
-    "verify": Entry("damage.verify", "Read every byte and report problems"),
-    "repair": Entry("damage.repair", "Make damaged threads readable again"),
-    "compact": Entry("maintain.compact", "Free the bytes of replaced data"),
-    "rotate": Entry("maintain.rotate", "Seal everything with the current key"),
-    "prune": Entry("maintain.prune", "Remove old checkpoints"),
-    "delete": Entry("maintain.delete", "Remove a thread with all its versions"),
-    "release": Entry("maintain.release", "End the active history of a thread"),
-    "copy": Entry("transfer.copy", "Copy threads to another store"),
-    "export": Entry("transfer.export", "Write threads to a single file"),
-    "import": Entry("transfer.import_", "Read threads from a file into a store"),
-    "import-langgraph-sqlite": Entry(
-        "langgraph.import_langgraph_sqlite", "Copy LangGraph's threads from a SQLite file"
-    ),
-    "import-langgraph-postgres": Entry(
-        "langgraph.import_langgraph_postgres", "Copy LangGraph's threads from PostgreSQL"
-    ),
-    "export-langgraph-sqlite": Entry("langgraph.export_langgraph_sqlite", "Copy LangGraph's threads to a SQLite file"),
-    "agents-schema": Entry("agents.agents_schema", "Print the JSON schema of agent files"),
-    "agents-check": Entry("agents.agents_check", "Check an agent file"),
-    "agents-run": Entry("agents.agents_run", "Run a conversation with an agent"),
+GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
+    "Look": {
+        "threads": Entry("threads.threads", "List the threads of a store"),
+        "history": Entry("history.history", "List the checkpoints of a thread"),
+        "search": Entry("history.search", "Find checkpoints by their metadata"),
+        "stats": Entry("history.stats", "Sum up a store or a thread"),
+        "show": Entry("inspect.show", "Show a checkpoint"),
+        "diff": Entry("inspect.diff", "Compare two checkpoints"),
+        "graph": Entry("graph.graph", "Draw a graph"),
+    },
+    "Answer and change": {
+        "interrupts": Entry("control.interrupts", "List the pending interrupts"),
+        "answer": Entry("control.answer", "Answer a pending interrupt"),
+        "update": Entry("control.update", "Correct the state of a thread"),
+        "fork": Entry("control.fork", "Branch a new thread off a checkpoint"),
+        "rollback": Entry("control.rollback", "Go back to an older checkpoint"),
+    },
+    "Run": {
+        "run": Entry("run.run", "Start a run"),
+        "resume": Entry("run.resume", "Resume a thread"),
+        "worker": Entry("run.worker", "Serve the runs of a directory"),
+        "watch": Entry("watch.watch", "Follow runs live"),
+        "wait": Entry("watch.wait", "Wait until a thread has finished"),
+    },
+    "Keep healthy": {
+        "verify": Entry("damage.verify", "Read every byte and report problems"),
+        "repair": Entry("damage.repair", "Make damaged threads readable again"),
+        "compact": Entry("maintain.compact", "Free the bytes of replaced data"),
+        "rotate": Entry("maintain.rotate", "Seal everything with the current key"),
+        "prune": Entry("maintain.prune", "Remove old checkpoints"),
+        "delete": Entry("maintain.delete", "Remove a thread with all its versions"),
+        "release": Entry("maintain.release", "End the active history of a thread"),
+    },
+    "Move": {
+        "copy": Entry("transfer.copy", "Copy threads to another store"),
+        "export": Entry("transfer.export", "Write threads to a single file"),
+        "import": Entry("transfer.import_", "Read threads from a file into a store"),
+        "import-langgraph-sqlite": Entry(
+            "langgraph.import_langgraph_sqlite", "Copy LangGraph's threads from a SQLite file"
+        ),
+        "import-langgraph-postgres": Entry(
+            "langgraph.import_langgraph_postgres", "Copy LangGraph's threads from PostgreSQL"
+        ),
+        "export-langgraph-sqlite": Entry(
+            "langgraph.export_langgraph_sqlite", "Copy LangGraph's threads to a SQLite file"
+        ),
+    },
+    "Agents": {
+        "agents-schema": Entry("agents.agents_schema", "Print the JSON schema of agent files"),
+        "agents-check": Entry("agents.agents_check", "Check an agent file"),
+        "agents-run": Entry("agents.agents_run", "Run a conversation with an agent"),
+    },
 }
-"""All commands by name, in the order of the help."""
+"""All commands by name, in the groups and in the order of the help and of docs/cli.md."""
+COMMANDS: Final[Mapping[str, Entry]] = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 _OPTIONS: Final = {
     "--version": "Print the version.",
@@ -84,7 +100,8 @@ def format_help(advice: str = "") -> str:
     lines.append("Options:")
     lines += [f"  {option:20}  {text}" for option, text in _OPTIONS.items()]
 
-    lines += ["", "Commands:"]
     width = max(map(len, COMMANDS))
-    lines += [f"  {name:{width}}  {entry.summary}" for name, entry in COMMANDS.items()]
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:{width}}  {entry.summary}" for name, entry in commands.items()]
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,14 +11,16 @@ import click
 
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import WaitingInterrupt
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import can_answer
 from graphkit.cli import options
 from graphkit.cli.apps import load_app, open_store_of, require_saver
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.placeholder_types import with_placeholder_types
+from graphkit.cli.render import show
 from graphkit.cli.resolve import find_checkpoint, find_config, find_thread, find_threads, match_ids
-from graphkit.cli.rows import Row, describe_stop, interrupt_row
+from graphkit.cli.rows import Row, describe_stop, format_command, interrupt_row
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import (
     UsageError,
@@ -26,18 +29,25 @@ from graphkit.cli.values import (
     escape,
     parse_assignments,
     parse_json,
+    parse_json_or_text,
     pluralize,
 )
-from graphkit.cli.views import Column, Message, Table
+from graphkit.cli.views import Card, Column, Message, Table
 from graphkit.errors import CheckpointerError, CheckpointSerializationError
 
 _COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
     Column("node", "NODE"),
     Column("when", "WHEN"),
-    Column("payload", "PAYLOAD", "payload"),
     Column("id", "INTERRUPT", "id"),
     Column("since", "SINCE", "age"),
+    Column("payload", "PAYLOAD", "payload"),
+)
+_QUESTION_COLUMNS: Final = (
+    Column("thread", "thread", "name"),
+    Column("node", "node"),
+    Column("when", "stopped"),
+    Column("since", "since", "time"),
 )
 _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -45,12 +55,20 @@ _UNKNOWN_TIME: Final = datetime.min.replace(tzinfo=UTC)
 @click.command("interrupts", cls=Command)
 @options.directory
 @options.maybe_thread
-@with_placeholder_types
 def interrupts(context: CliContext, directory: str, thread: str | None) -> Table:
     """List the pending interrupts: where they wait, since when, and what they ask.
 
     Example: graphkit interrupts runs
     """
+    rows = _read_interrupts(context, directory, thread)
+    threads = {row["thread"] for row in rows}
+    summary = f"{pluralize(len(rows), 'interrupt')} of {pluralize(len(threads), 'thread')}"
+    return Table(_COLUMNS, rows, empty="no pending interrupts", summary=summary)
+
+
+@with_placeholder_types
+def _read_interrupts(context: CliContext, directory: str, thread: str | None) -> list[Row]:
+    """Return the pending interrupts of a thread, or of all threads (None), the newest first."""
     saver = open_store(directory)
     threads = find_threads(saver, thread)
     rows: list[Row] = []
@@ -65,49 +83,133 @@ def interrupts(context: CliContext, directory: str, thread: str | None) -> Table
 
     for failure in failures:
         context.warn(f"graphkit: {failure}")
-    rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME)
-    return Table(_COLUMNS, rows, empty="no pending interrupts")
+    rows.sort(key=lambda row: row["since"] or _UNKNOWN_TIME, reverse=True)
+    return rows
 
 
 @click.command("answer", cls=Command)
 @options.directory
-@options.thread
+@options.maybe_thread
 @click.option(
     "--value",
     "-v",
     metavar="JSON",
-    required=True,
     help="The answer: any JSON for interrupt(), an object to merge at a declared stop; - reads it from standard input.",
 )
+@click.option("--text", metavar="TEXT", help="The answer as text, without quotes.")
 @click.option("--interrupt", "-i", metavar="ID", help="The interrupt to answer, if several are pending.")
-def answer(context: CliContext, directory: str, thread: str, value: str, interrupt: str | None) -> Message:
+def answer(
+    context: CliContext,
+    directory: str,
+    thread: str | None,
+    value: str | None,
+    text: str | None,
+    interrupt: str | None,
+) -> Message:
     """Answer a pending interrupt.
 
-    The command stores the answer and runs nothing; the next resume continues with it.
+    The command stores the answer and runs nothing; the next resume continues with it. At a terminal,
+    without --value and --text, it shows each pending interrupt and asks.
 
-    Example: graphkit answer runs order-17 --value '"yes"'
+    Example: graphkit answer runs order-17 --text yes
     """
-    from graphkit import operations
+    if value is None and text is None:
+        if not context.can_ask or context.as_json:
+            raise UsageError(
+                "missing option '--value' or '--text', without which only a terminal asks; see `graphkit answer --help`"
+            )
+        rows = _read_interrupts(context, directory, thread)
+        if interrupt is not None:
+            ids = match_ids([row["id"] for row in rows], interrupt)
+            rows = [row for row in rows if row["id"] in ids]
+        # Who has waited longest comes first.
+        return _ask_for_answers(context, directory, rows[::-1])
 
+    if value is not None and text is not None:
+        raise UsageError("give --value or --text, not both")
+    if thread is None:
+        # The parser took the first word for DIR, which may be omitted.
+        thread = directory
+        directory = context.environment.get("GRAPHKIT_DIR", "")
+        if not directory:
+            raise UsageError("name the thread: graphkit answer DIR THREAD")
     saver = open_store(directory)
     thread_id = find_thread(saver, thread)
-    text = context.read_value(value)
-    parsed = parse_json(text, "--value")
+    parsed: Any = text
+    if value is not None:
+        parsed = parse_json(context.read_value(value), "--value")
+    message = _store_answer(saver, thread_id, parsed, interrupt)
+    return replace(message, hint=_hint_at_resume(context, directory, thread_id))
+
+
+def _store_answer(saver: BaseCheckpointSaver, thread_id: str, value: Any, interrupt: str | None) -> Message:
+    from graphkit import operations
+
     # Held from here on, so that the interrupt is still pending when it is answered.
     with saver.run_lock(RunnableConfig(thread_id)):
         chosen = _choose_interrupt(saver.interrupts(thread_id), interrupt)
-        if chosen is not None and not can_answer(chosen.when, parsed):
+        if chosen is not None and not can_answer(chosen.when, value):
             raise UsageError(
                 f"the run stopped {chosen.when} {escape(chosen.node_id)}: --value must be an object to merge into "
                 f"the state, or {{}} to continue"
             )
-        answered = operations.answer(saver, thread_id, parsed, interrupt=chosen.id if chosen else interrupt)
+        answered = operations.answer(saver, thread_id, value, interrupt=chosen.id if chosen else interrupt)
 
     row = interrupt_row(answered)
-    row["answer"] = parsed
+    row["answer"] = value
     question = describe_payload(answered.payload or answered.node_id)
-    sentence = f'{escape(thread_id)}: answered "{question}" with {abbreviate(parsed)}'
+    sentence = f'{escape(thread_id)}: answered "{question}" with {abbreviate(value)}'
     return Message(f"{sentence}; the next resume continues with it", row)
+
+
+def _hint_at_resume(context: CliContext, directory: str, thread_id: str) -> str:
+    return format_command(context, "resume", directory, thread_id, "--app", "MODULE:OBJECT")
+
+
+def _ask_for_answers(context: CliContext, directory: str, rows: Sequence[Row]) -> Message:
+    """Show one interrupt after another, and store what the user answers."""
+    if not rows:
+        return Message("no pending interrupts")
+    saver = open_store(directory)
+    answered: list[str] = []
+    try:
+        for number, row in enumerate(rows, 1):
+            context.write_line(f"{number} of {len(rows)}")
+            show(context, Card(_QUESTION_COLUMNS, row, tree="payload" if row["payload"] is not None else ""))
+            try:
+                if _ask_for_answer(context, saver, row):
+                    answered.append(row["thread"])
+            except CheckpointerError as error:  # another user has answered it, or a run holds the thread
+                context.warn(f"graphkit: {error}")
+            context.write_line("")
+    except (EOFError, KeyboardInterrupt):
+        context.write_line("")
+    hint = ""
+    if answered:
+        hint = _hint_at_resume(context, directory, answered[-1])
+    return Message(f"answered {len(answered)} of {pluralize(len(rows), 'interrupt')}", hint=hint)
+
+
+def _ask_for_answer(context: CliContext, saver: BaseCheckpointSaver, row: Row) -> bool:
+    """Ask until the answer suits the interrupt, and store it; return False if the user skips it.
+
+    Raises:
+        EOFError: the user wants no more questions.
+    """
+    while True:
+        line = context.ask("answer (Enter skips, q quits): ")
+        typed = line.strip()
+        if not line or typed == "q":
+            raise EOFError
+        if not typed:
+            return False
+        try:
+            value = parse_json_or_text(typed, "the answer")
+            show(context, _store_answer(saver, row["thread"], value, row["id"]))
+        except UsageError as error:
+            context.warn(str(error))
+            continue
+        return True
 
 
 def _choose_interrupt(pending: Sequence[WaitingInterrupt], typed: str | None) -> WaitingInterrupt | None:

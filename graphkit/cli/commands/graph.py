@@ -35,8 +35,7 @@ _SOURCES_WITHOUT_NODE: Final = frozenset({"update", "fork", "answer"})
     "--format",
     "syntax",
     type=click.Choice([syntax.value for syntax in GraphRepresentation.Type]),
-    default=GraphRepresentation.Type.MERMAID.value,
-    help="The syntax of the diagram.",
+    help="The syntax of the diagram. Default: text at a terminal, otherwise mermaid.",
 )
 def graph(
     context: CliContext,
@@ -44,15 +43,17 @@ def graph(
     thread: str | None,
     checkpoint: str | None,
     app: str | None,
-    syntax: str,
+    syntax: str | None,
 ) -> Text:
-    """Draw a graph, with the path that a thread took.
+    """Draw a graph, with the path that a thread took and the node at which it continues.
 
     Without --app, the command draws only the path, from the thread's checkpoints.
 
     Example: graphkit graph runs order-17 --app shop:app
     """
-    form = GraphRepresentation.Type(syntax)
+    form = GraphRepresentation.Type.TEXT if context.is_pretty else GraphRepresentation.Type.MERMAID
+    if syntax is not None:
+        form = GraphRepresentation.Type(syntax)
     if thread is None:
         if app is None:
             raise UsageError("name a thread, or the graph with --app")
@@ -66,11 +67,12 @@ def graph(
     path = _path(lineage(saver.history(config), latest.id))
     fingerprint = latest.metadata.get("graph")
     if compiled is None:
-        drawing = _draw_path(path, config.thread, form)
+        drawing = _draw_path(path, config.thread, form, latest.next_node_id)
     else:
         if fingerprint is not None and fingerprint != compiled.topology.fingerprint:
             context.warn("graphkit: the graph has changed since this thread was stored")
-        drawing = compiled.get_graph(form, config.thread, path=path).content
+        topology = compiled.topology
+        drawing = draw(topology, form, config.thread, path=path, current=latest.next_node_id).content
 
     return Text(
         drawing,
@@ -91,13 +93,16 @@ def _path(checkpoints: Sequence[CheckpointInfo]) -> list[str]:
     return path
 
 
-def _draw_path(path: Sequence[str], title: str, form: GraphRepresentation.Type) -> str:
+def _draw_path(path: Sequence[str], title: str, form: GraphRepresentation.Type, current: str | None) -> str:
     """Draw the graph that consists of a path."""
     # Without nodes: the diagram adds those that edges lead to, as in a graph that is not finished.
     definition = GraphDefinition()
-    for source, target in pairwise(path):
+    nodes = list(path)
+    if form is GraphRepresentation.Type.TEXT and current not in {None, path[-1]}:  # where the run continues
+        nodes.append(str(current))
+    for source, target in pairwise(nodes):
         targets = definition.edges.setdefault(source, [])
         assert isinstance(targets, list)
         if target not in targets:
             targets.append(target)
-    return draw(definition, form, title, path=path).content
+    return draw(definition, form, title, path=path, current=current).content

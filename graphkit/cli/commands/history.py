@@ -23,7 +23,7 @@ from graphkit.cli.options import ROWS
 from graphkit.cli.resolve import find_config, find_threads
 from graphkit.cli.rows import Row, size_of
 from graphkit.cli.stores import open_store
-from graphkit.cli.values import parse_assignments
+from graphkit.cli.values import escape, parse_assignments, pluralize
 from graphkit.cli.views import Card, Column, Table
 from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointSerializationError
 
@@ -50,6 +50,7 @@ _HISTORY_COLUMNS: Final = (
     Column("size", "SIZE", "bytes"),
     Column("tags", "TAGS", "list"),
 )
+_BRANCHES: Final = Column("branches", "", "branches")
 _SEARCH_COLUMNS: Final = (
     Column("thread", "THREAD", "name"),
     _ID,
@@ -69,7 +70,7 @@ _SEARCH_COLUMNS: Final = (
 @click.option("--clean", is_flag=True, help="Only checkpoints that were reached without a failure.")
 @click.option("--node", help="Only checkpoints after this node.")
 def history(
-    _context: CliContext,
+    context: CliContext,
     directory: str,
     thread: str,
     limit: int | None,
@@ -80,23 +81,90 @@ def history(
 ) -> Table:
     """List the checkpoints of a thread, newest first.
 
-    A row has the node, the next node, the time, the duration of the step and the size.
+    A row has the node, the next node, the time, the duration of the step and the size. At a terminal
+    a history that has branched is drawn as a tree; a circle is the first checkpoint of its branch.
 
     Example: graphkit history runs order-17 --limit 20
     """
     saver = open_store(directory)
     config = find_config(saver, thread, ns=ns)
-    has_filter = source is not None or clean or node is not None
-    # One more than is shown, because the duration of the last one depends on the one before it.
-    infos = saver.history(config) if limit is None or has_filter else saver.recent(config, limit=limit + 1)
-
+    # All of them, since the number of a step depends on all its ancestors.
+    infos = saver.history(config)
+    steps = _count_ancestors(infos)
+    pairs = [pair for pair in zip_longest(infos, infos[1:]) if _matches(pair[0], source, clean=clean, node=node)]
     rows: list[Row] = []
-    for info, previous in zip_longest(infos, infos[1:]):
-        if len(rows) == limit:
-            break
-        if _matches(info, source, clean=clean, node=node):
-            rows.append(_checkpoint_row(saver, info, previous))
-    return Table(_HISTORY_COLUMNS, rows, empty=f"thread {config.thread!r} has no matching checkpoints")
+    for info, previous in pairs[:limit]:
+        row = _checkpoint_row(saver, info, previous)
+        rows.append(row | {"step": steps[info.id]})
+
+    columns: Sequence[Column] = _HISTORY_COLUMNS
+    if context.is_pretty:
+        columns = (_BRANCHES, *columns)
+        drawings = _draw_branches(infos, [info for info, _ in pairs])
+        for row, drawing in zip(rows, drawings, strict=False):
+            row["branches"] = drawing
+    empty = f"thread {config.thread!r} has no matching checkpoints"
+    summary = f"{escape(config.thread)}: {pluralize(len(pairs), 'checkpoint')}"
+    return Table(columns, rows, empty=empty, summary=summary)
+
+
+def _count_ancestors(infos: Sequence[CheckpointInfo]) -> dict[str, int]:
+    """Return for each checkpoint of a history, newest first, how many led to it: it grows along a branch."""
+    counts: dict[str, int] = {}
+    for info in reversed(infos):
+        counts[info.id] = counts.get(info.parent_id or "", -1) + 1
+    return counts
+
+
+def _draw_branches(infos: Sequence[CheckpointInfo], shown: Sequence[CheckpointInfo]) -> list[str]:
+    """Draw the branches of a history, one text for each checkpoint that is shown; empty texts if it has one branch.
+
+    As `git log --graph` does, but a branch joins its origin in the line of the origin:
+
+        ●      ship      after a rollback
+        │ ●    ship
+        │ ●    approve
+        ●─╯    reserve
+        ○      __START__
+    """
+    chosen = {info.id for info in shown}
+    ancestors: dict[str, str | None] = {}
+    parents: dict[str, str | None] = {}
+    for info in reversed(infos):
+        parents[info.id] = ancestors.get(info.parent_id or "")
+        ancestors[info.id] = info.id if info.id in chosen else parents[info.id]
+
+    lanes: list[str | None] = []
+    """For each column of the drawing the checkpoint down to which a line leads."""
+    drawings: list[str] = []
+    for info in shown:
+        if info.id not in lanes:
+            free = lanes.index(None) if None in lanes else len(lanes)
+            lanes[free : free + 1] = [info.id]
+        drawings.append(_draw_lanes(lanes, info.id, is_root=parents[info.id] is None))
+        place = lanes.index(info.id)
+        lanes = [None if lane == info.id else lane for lane in lanes]
+        lanes[place] = parents[info.id]
+    has_branches = any(len(drawing) > 1 for drawing in drawings)
+    return drawings if has_branches else [""] * len(drawings)
+
+
+def _draw_lanes(lanes: Sequence[str | None], here: str, *, is_root: bool) -> str:
+    first = lanes.index(here)
+    last = len(lanes) - 1 - lanes[::-1].index(here)
+    drawing = ""
+    for number, lane in enumerate(lanes):
+        is_joined = first < number <= last
+        drawing += "─" if is_joined else " "
+        if number == first:
+            drawing += "○" if is_root else "●"
+        elif lane == here:
+            drawing += "╯" if number == last else "┴"
+        elif lane is not None:
+            drawing += "┼" if is_joined else "│"
+        else:
+            drawing += "─" if is_joined else " "
+    return drawing[1:].rstrip()
 
 
 def _matches(info: CheckpointInfo, source: str | None, *, clean: bool, node: str | None) -> bool:
@@ -196,7 +264,7 @@ def search(
     thread: str | None,
     limit: int | None,
 ) -> Table:
-    """Find checkpoints by their metadata, in all threads. The command does not read states.
+    """Find checkpoints by their metadata, in all threads, newest first. The command does not read states.
 
     Example: graphkit search runs user=anna source=input
     """
@@ -204,21 +272,20 @@ def search(
     wanted = parse_assignments(metadata, "search")
     threads = find_threads(saver, thread)
     rows: list[Row] = []
-    left = limit
     for thread_id in threads:
         try:
-            found = saver.search(wanted, thread_id=thread_id, limit=left)
+            found = saver.search(wanted, thread_id=thread_id, limit=limit)
         except CheckpointerError as error:
             context.warn(f"graphkit: {error}")
             continue
         for info in found:
             place = {"thread": info.thread_id, "ns": info.checkpoint_ns}
             rows.append(place | _checkpoint_row(saver, info))
-        if limit is not None:
-            left = limit - len(rows)
-            if left == 0:
-                break
-    return Table(_SEARCH_COLUMNS, rows, empty="no checkpoint has this metadata")
+    rows.sort(key=lambda row: row["created"], reverse=True)
+    rows = rows[:limit]
+    count = len({row["thread"] for row in rows})
+    summary = f"{pluralize(len(rows), 'checkpoint')} of {pluralize(count, 'thread')}"
+    return Table(_SEARCH_COLUMNS, rows, empty="no checkpoint has this metadata", summary=summary)
 
 
 # stats

@@ -26,7 +26,7 @@ from graphkit.cli.render import format_tree
 from graphkit.cli.resolve import find_checkpoint, find_config
 from graphkit.cli.rows import Row, describe_progress, interrupt_row
 from graphkit.cli.values import UsageError, abbreviate, escape, pluralize, to_plain
-from graphkit.cli.views import Card, Column, Text, View
+from graphkit.cli.views import Card, Column, Message, Text, View
 from graphkit.errors import CheckpointerConfigurationError, CheckpointNotFoundError, MissingDependencyError
 
 _COLUMNS: Final = (
@@ -39,11 +39,11 @@ _COLUMNS: Final = (
     Column("status", "status", "status"),
     Column("created", "created", "time"),
     Column("tags", "tags", "list"),
-    Column("metadata", "metadata", "value"),
+    Column("metadata", "metadata", "tree"),
     Column("progress", "progress"),
     Column("waiting", "waiting for", "interrupts"),
     Column("failure", "failed", "failure"),
-    Column("recorded", "for the resume", "value"),
+    Column("recorded", "for the resume", "tree"),
     Column("traceback", "traceback", "lines"),
 )
 _INTERNAL_CHANNELS: Final = ("__", "branch:to:", "join:")
@@ -207,7 +207,7 @@ def diff(
     second: str | None,
     ns: str,
     app: str | None,
-) -> Text:
+) -> Message:
     """Compare two checkpoints.
 
     The command shows how their states differ, and which nodes finished between them.
@@ -247,7 +247,7 @@ def diff(
     else:
         lines.append("no nodes in between")
 
-    return Text("\n".join(lines), data)
+    return Message("\n".join(lines), data)
 
 
 def _load_state(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:

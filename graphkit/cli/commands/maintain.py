@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import click
 
@@ -26,6 +27,9 @@ from graphkit.errors import (
     CheckpointKeyError,
 )
 
+_NO_HURRY: Final = 3600.0
+"""Seconds that a copy may wait for the disk, which it does not outlive."""
+
 
 @click.command("compact", cls=Command)
 @options.directory
@@ -42,10 +46,35 @@ def compact(context: CliContext, directory: str, thread: str | None, dry_run: bo
         raise missing_capability(saver, "compact")
     if dry_run:
         size = saver.size(only)
-        return Message(f"would compact {format_bytes(size)}", {"size": size})
+        freed = _measure_compaction(context, saver, find_threads(saver, only))
+        if freed is None:
+            text = f"would compact {format_bytes(size)}; only a directory can tell before how much that frees"
+            return Message(text, {"size": size})
+        return Message(f"would free {format_bytes(freed)} of {format_bytes(size)}", {"size": size, "freed": freed})
     with context.progress("compacting") as progress:
         freed = saver.compact(only, progress=progress)
     return Message(f"freed {format_bytes(freed)}", {"freed": freed})
+
+
+def _measure_compaction(context: CliContext, saver: BaseCheckpointSaver, threads: Sequence[str]) -> int | None:
+    """Compact a copy of each log, one at a time; return what that frees, None if the saver keeps no files."""
+    from tempfile import TemporaryDirectory
+
+    from graphkit.transfer import export_threads, import_threads
+
+    freed = 0
+    with TemporaryDirectory(prefix="graphkit-") as scratch:
+        copy = open_store(f"{scratch}/copy", create=True, fsync=_NO_HURRY)
+        assert isinstance(copy, SupportsCompact)
+        for thread_id in context.track("measuring", threads):
+            try:
+                lines = export_threads(saver, [thread_id], format="logs")
+            except CheckpointerConfigurationError:
+                return None
+            import_threads(copy, lines)
+            freed += copy.compact(thread_id)
+            copy.delete(thread_id)
+    return freed
 
 
 @click.command("rotate", cls=Command)
@@ -251,11 +280,9 @@ def _require_whole_id(saver: BaseCheckpointSaver, typed: str) -> str:
 
 
 def _confirm(context: CliContext, question: str) -> bool:
-    if not context.is_terminal or not context.input.isatty():
+    if not context.can_ask:
         raise UsageError("cannot ask for confirmation without a terminal: pass --yes")
-    context.err.write(f"{question} [y/N] ")
-    context.err.flush()
-    return context.input.readline().strip().lower() in {"y", "yes"}
+    return context.ask(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
 
 
 @click.command("release", cls=Command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any, Final
 
@@ -15,9 +16,9 @@ from graphkit.cli import options
 from graphkit.cli.apps import load_app, require_saver
 from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
-from graphkit.cli.render import show
+from graphkit.cli.render import cut, show
 from graphkit.cli.resolve import find_config
-from graphkit.cli.rows import describe_stop, format_event, status_of
+from graphkit.cli.rows import describe_stop, format_command, format_event, status_of
 from graphkit.cli.values import (
     UsageError,
     abbreviate,
@@ -74,7 +75,7 @@ def run(
     values = parse_json_object(context.read_value(given), "--input")
     metadata = parse_assignments(meta, "--meta")
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
-    return _follow(context, graph, values, config)
+    return _follow(context, graph, values, config, app=app, directory=directory)
 
 
 @click.command("resume", cls=Command)
@@ -126,7 +127,7 @@ def resume(
     answer: Any = ABSENT
     if value is not None:
         answer = parse_json(context.read_value(value), "--value")
-    return _follow(context, graph, GraphResume(answer, update=update), config)
+    return _follow(context, graph, GraphResume(answer, update=update), config, app=app, directory=directory)
 
 
 def _recover(graph: CompiledGraph, config: RunnableConfig, update: Mapping[str, Any] | None) -> View:
@@ -145,6 +146,9 @@ def _follow(
     graph: CompiledGraph,
     given: Input,
     config: RunnableConfig,
+    *,
+    app: str,
+    directory: str,
 ) -> Iterator[View]:
     """Run a graph; yield a view for each output, and one for how the run ended."""
     last: NodeOutput | None = None
@@ -161,9 +165,25 @@ def _follow(
             is_step = not last.is_start and not isinstance(last, StreamingOutput)
             if is_step:
                 steps += 1
-            yield _step_view(last, steps, monotonic() - start)
+            yield _step_view(context, last, steps, monotonic() - start)
 
-    yield _end_view(config.thread, last, steps)
+    end = _end_view(config.thread, last, steps)
+    if isinstance(last, InterruptionMetadata):
+        end = replace(end, hint=_hint_at_next(context, config.thread, last, app=app, directory=directory))
+    yield end
+
+
+def _hint_at_next(context: CliContext, thread_id: str, stop: InterruptionMetadata, *, app: str, directory: str) -> str:
+    """Return the command that continues a stopped run."""
+    questions = [interrupt for interrupt in stop.interrupts if interrupt.when == "inside"]
+    resume = (thread_id, "--app", app)
+    if not questions:
+        return format_command(context, "resume", directory, *resume)
+    if not directory:  # `answer` has no --app, whose graph has the saver
+        return format_command(context, "resume", directory, *resume, "--value", "...")
+    if len(questions) > 1:  # asks for one after another
+        return format_command(context, "answer", directory, thread_id)
+    return format_command(context, "answer", directory, thread_id, "--text", "...")
 
 
 def _outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iterator[NodeOutput]:
@@ -185,12 +205,12 @@ def _outputs(graph: CompiledGraph, given: Input, config: RunnableConfig) -> Iter
             yield output
 
 
-def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
+def _step_view(context: CliContext, output: NodeOutput, number: int, seconds: float) -> Text:
     node = escape(output.node).ljust(_NODE_WIDTH)
     if isinstance(output, StreamingOutput):
         chunk = abbreviate(output.chunk, 100)
         data = {"node": output.node, "chunk": output.chunk}
-        return Text(f"     {node} | {chunk}", data)
+        return Text(cut(f"     {node} | {chunk}", context.line_width), data)
 
     # A fork has an update for each of its branches.
     changed: dict[str, Any] = {}
@@ -207,7 +227,7 @@ def _step_view(output: NodeOutput, number: int, seconds: float) -> Text:
         "seconds": round(seconds, 3),
         "subgraph": output.is_subgraph,
     }
-    return Text(line.rstrip(), data)
+    return Text(cut(line.rstrip(), context.line_width), data)
 
 
 def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
@@ -291,4 +311,5 @@ def _output_view(context: CliContext, thread: str, output: NodeOutput) -> Text:
             {"id": stop.id, "node": stop.node_id, "when": stop.when, "reason": stop.reason()} for stop in interrupts
         ],
     }
-    return Text(format_event(context, when, escape(thread), text), data)
+    line = format_event(context, when, escape(thread), text)
+    return Text(cut(line, context.line_width), data)

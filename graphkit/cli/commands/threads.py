@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Final
@@ -18,15 +19,17 @@ from graphkit.cli.command import Command
 from graphkit.cli.context import CliContext
 from graphkit.cli.options import ROWS
 from graphkit.cli.placeholder_types import with_placeholder_types
-from graphkit.cli.rows import Row, describe_failure, describe_progress, size_of
+from graphkit.cli.rows import Row, describe_progress, size_of
 from graphkit.cli.stores import open_store
-from graphkit.cli.values import parse_age, parse_assignments
+from graphkit.cli.values import parse_age, parse_assignments, pluralize
 from graphkit.cli.views import Column, Table
 from graphkit.errors import CheckpointerError, CheckpointKeyError, CheckpointSerializationError
 
 _ABSENT: Final = object()
 _PAGE_SIZE: Final = 100
 """Threads that a terminal shows by default."""
+_MAX_SORTED: Final = 1000
+"""Threads of a store that a terminal sorts by age by default, which takes about a millisecond each."""
 _STATUSES: Final = (
     "running",
     "stalled",
@@ -44,11 +47,18 @@ _COLUMNS: Final = (
     Column("status", "STATUS", "status"),
     Column("node", "NODE"),
     Column("next", "NEXT"),
-    Column("waiting", "WAITING FOR", "payload"),
     Column("checkpoints", "SAVED", "number"),
     Column("size", "SIZE", "bytes"),
     Column("updated", "UPDATED", "age"),
+    # Last, so that one long text does not pad the other rows.
+    Column(
+        "waiting",
+        "WAITING FOR",
+        "payload",
+        instead=(Column("failure", "", "cause"), Column("progress", ""), Column("problem", "")),
+    ),
 )
+_FAILURE_KEYS: Final = ("node_id", "type", "message", "cause")
 
 
 @click.command("threads", cls=Command)
@@ -67,8 +77,8 @@ _COLUMNS: Final = (
 @click.option(
     "--sort",
     type=click.Choice(_SORTS),
-    default="id",
-    help="Sort key; the newest, largest or most come first.",
+    help="Sort key; the newest, largest or most come first. Default: age at a terminal, for up to 1,000 threads; "
+    "otherwise id.",
 )
 @click.option("--limit", "-n", type=ROWS, metavar="N", help="Show at most N threads.")
 @click.option("--offset", type=click.IntRange(0, 10**9), default=0, help="Skip this many threads first.")
@@ -82,7 +92,7 @@ def threads(
     tag: str | None,
     newer: str | None,
     older: str | None,
-    sort: str,
+    sort: str | None,
     limit: int | None,
     offset: int,
     everything: bool,
@@ -90,7 +100,7 @@ def threads(
     """List the threads of a store: position, pending interrupts, size and age.
 
     Damaged threads are listed too. Sorted by id, the command reads only the threads that it shows;
-    with filters or another order it reads all of them.
+    with filters or another order it reads all of them. A terminal shows the newest first.
 
     Example: graphkit threads runs --status interrupted --sort age
     """
@@ -115,11 +125,15 @@ def threads(
     is_page = limit is None and context.is_pretty and not everything
     if is_page:
         limit = _PAGE_SIZE
+    thread_ids = saver.threads()
+    if sort is None:
+        sort = "age" if context.is_pretty and len(thread_ids) <= _MAX_SORTED else "id"
 
     # Iterators as far as possible: a row costs the reading of a thread, and a terminal shows 100 of perhaps 100,000.
     # The ids are sorted, so that only another order needs all rows.
-    all_rows = (_thread_row(saver, thread_id) for thread_id in saver.threads())
+    all_rows = (_thread_row(saver, thread_id) for thread_id in thread_ids)
     rows: Iterator[Row] = filter(is_wanted, all_rows)
+    ordered: list[Row] | None = None
     if sort != "id":
         ordered = sorted(rows, key=lambda row: _sort_key(row, sort), reverse=True)
         rows = iter(ordered)
@@ -131,7 +145,15 @@ def threads(
         note = f"only the first {len(page)} threads; --all or --limit shows more"
     has_filter = any((statuses, metadata, tag is not None, since, before))
     empty = "no matching threads" if has_filter else "no threads"
-    return Table(_COLUMNS, page, empty=empty, note=note)
+    summary = _summarize(page if ordered is None else ordered)
+    return Table(_COLUMNS, page, empty=empty, note=note, summary=summary)
+
+
+def _summarize(rows: Sequence[Row]) -> str:
+    """Return how many threads there are of each status, the most first."""
+    statuses = Counter(row["status"] for row in rows if row["status"])
+    counts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    return f"{pluralize(len(rows), 'thread')}: {counts}"
 
 
 def _sort_key(row: Row, sort: str) -> float:
@@ -149,8 +171,9 @@ def _time_ago(context: CliContext, age: str | None) -> datetime | None:
 
 
 def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
-    """Return a thread as plain data; one that cannot be read with the reason in place of its interrupts."""
-    row: Row = {column.key: None for column in _COLUMNS}
+    """Return a thread as plain data; one that cannot be read with the reason as its problem."""
+    keys = [column.key for column in (*_COLUMNS, *_COLUMNS[-1].instead)]
+    row: Row = dict.fromkeys(keys)
     row["thread"] = thread_id
     try:
         row["size"] = size_of(saver, thread_id)
@@ -166,16 +189,16 @@ def _thread_row(saver: BaseCheckpointSaver, thread_id: str) -> Row:
                 "metadata": latest.metadata,
                 "id": latest.id,
                 "tags": list(summary.tags),
-                "waiting": _describe_waiting(saver, summary),
             }
+            row |= _describe_stop(saver, summary)
     except CheckpointSerializationError:  # a type is not registered
         raise
     except CheckpointKeyError as error:
         row["status"] = "sealed"
-        row["waiting"] = f"its state needs the key {error.key_id!r}; --key-file names the keys"
+        row["problem"] = f"its state needs the key {error.key_id!r}; --key-file names the keys"
     except CheckpointerError as error:
         row["status"] = "damaged"
-        row["waiting"] = str(error)
+        row["problem"] = str(error)
 
     return row
 
@@ -201,20 +224,21 @@ def _last_change(summary: HistorySummary) -> datetime:
     return latest
 
 
-def _describe_waiting(saver: BaseCheckpointSaver, summary: HistorySummary) -> Any:
+def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
     """Return what the run asks a human, why it failed, or how far its map or fork is."""
     latest = summary.latest
     if latest.status in {"running", "stalled"}:
         config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
-        return describe_progress(saver.get_writes(config))
+        return {"progress": describe_progress(saver.get_writes(config))}
     if latest.status not in {"interrupted", "failed"}:
-        return None
-    if summary.failure is not None and not summary.waiting:
-        return describe_failure(summary.failure)
+        return {}
+    row: Row = {}
+    if summary.failure is not None:
+        row["failure"] = {key: summary.failure.get(key) for key in _FAILURE_KEYS}
     payloads = [_payload_of(interrupt) for interrupt in summary.waiting]
-    if len(payloads) == 1:
-        return payloads[0]
-    return payloads
+    if payloads:
+        row["waiting"] = payloads[0] if len(payloads) == 1 else payloads
+    return row
 
 
 def _payload_of(interrupt: WaitingInterrupt) -> Any:

@@ -1,12 +1,13 @@
-"""Follows runs live: watch."""
+"""Follows runs live: watch, wait."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
 import click
@@ -23,14 +24,20 @@ from graphkit.cli.resolve import find_checkpoint, find_thread
 from graphkit.cli.rows import Row, describe_failure, describe_progress, describe_stop, format_event, status_of
 from graphkit.cli.stores import open_store
 from graphkit.cli.values import UsageError, abbreviate, escape
-from graphkit.cli.views import Column, Table, Text, View
-from graphkit.errors import CheckpointerError
+from graphkit.cli.views import Column, Message, Table, Text, View
+from graphkit.errors import CheckpointerError, CheckpointNotFoundError
 
 _MAX_ROWS: Final = 20
 """Threads in the table that a terminal shows."""
 _REFRESH_SECONDS: Final = 1.0
 """The time between two refreshes of the ages in that table."""
 _FAILURE_LIMIT: Final = 80
+_EXIT_CODES: Final[Mapping[str, int]] = {"finished": 0, "failed": 4, "interrupted": 5}
+"""How `wait` says in which way a run stopped."""
+_TIMED_OUT: Final = 124
+"""The exit code of timeout(1)."""
+_ENDS: Final[Mapping[str, Collection[str]]] = {"finished": {"finished"}, "stopped": _EXIT_CODES.keys()}
+"""The values of --until, and the statuses that they mean."""
 _DESCRIPTIONS: Final = {
     "checkpoint": "",  # the nodes say enough
     "answer": "continues",
@@ -44,8 +51,8 @@ _COLUMNS: Final = (
     Column("node", "NODE"),
     Column("next", "NEXT"),
     Column("step", "STEP", "number"),
-    Column("told", "LAST", "text"),
     Column("time", "UPDATED", "age"),
+    Column("told", "LAST", "payload"),
 )
 
 
@@ -112,6 +119,53 @@ def _change_views(context: CliContext, saver: BaseCheckpointSaver, changes: Watc
         count += 1
         if count == limit:
             return
+
+
+@click.command("wait", cls=Command)
+@options.directory
+@options.thread
+@click.option(
+    "--until",
+    type=click.Choice(list(_ENDS)),
+    default="finished",
+    help="What to wait for: stopped is also failed or interrupted.",
+)
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up after this time. Default: never.")
+def wait(context: CliContext, directory: str, thread: str, until: str, timeout: float | None) -> Message:
+    """Wait until a thread has finished, whichever processes run it.
+
+    With --until stopped, the command also ends when the run has failed or asks a human. The exit code
+    says how it ended: 0 finished, 4 failed, 5 interrupted, 124 for the timeout.
+
+    Example: graphkit wait runs order-17 --until stopped --timeout 60
+    """
+    saver = open_store(directory)
+    config = RunnableConfig(find_thread(saver, thread))
+    start = monotonic()
+    # The watch begins before the status is read, so that no change is missed in between.
+    with saver.watch(config) as changes, context.progress(f"waiting for {escape(config.thread)}"):
+        while True:
+            status = status_of(saver, config.thread)
+            if status is None:
+                raise CheckpointNotFoundError(config.thread, hint="it was deleted while `wait` waited for it")
+            if status in _ENDS[until]:
+                break
+            # Not for longer: not every saver reports that a run has released its lock.
+            seconds = _REFRESH_SECONDS
+            if timeout is not None:
+                seconds = min(seconds, start + timeout - monotonic())
+            if seconds <= 0:
+                return _end_of_wait(config.thread, status, _TIMED_OUT)
+            changes.get(seconds)
+    return _end_of_wait(config.thread, status, _EXIT_CODES[status])
+
+
+def _end_of_wait(thread_id: str, status: str, exit_code: int) -> Message:
+    sentence = f"{escape(thread_id)} is {status}"
+    if exit_code == _TIMED_OUT:
+        sentence = f"{escape(thread_id)} is still {status}"
+    data = {"thread": thread_id, "status": status, "timed_out": exit_code == _TIMED_OUT}
+    return Message(sentence, data, exit_code=exit_code)
 
 
 class _ChangeRows:
@@ -286,6 +340,6 @@ class _Screen:
             note = f"and {len(newest_first) - _MAX_ROWS} more"
         table = Table(_COLUMNS, newest_first[:_MAX_ROWS], empty="nothing has happened yet", note=note)
         page = io.StringIO()
-        context = dataclasses.replace(self._context, out=page, err=page, writers_above=[])
+        context = dataclasses.replace(self._context, out=page, err=page, height=None, writers_above=[])
         show(context, table)
         return RichText.from_ansi(page.getvalue())

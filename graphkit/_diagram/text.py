@@ -1,0 +1,307 @@
+"""Writes a diagram as boxes of characters, from top to bottom, for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, final
+
+from graphkit._diagram.layout import Arrow, DiagramModel, Shape
+from graphkit._wording import count_cells
+
+_MAX_WIDTH: Final = 76
+"""Branches that need more columns are listed, not drawn side by side."""
+_GAP: Final = 2
+"""Columns between two branches."""
+_BOX_HEIGHT: Final = 4
+"""With the arrow into it."""
+_ANYWHERE: Final = "(decided at run time)"
+
+
+@final
+class TextWriter:
+    """Writes boxes, one below the other, with the edges between neighbours as lines.
+
+    Other edges are listed below their source, with the name of their target. The branches of a fork
+    stand side by side if each is a chain of nodes. A subgraph is a box, and drawn on its own below.
+    """
+
+    def iter_lines(self, model: DiagramModel, title: str | None) -> Iterator[str]:
+        """Yield the lines of a diagram.
+
+        Args:
+            model: the graph.
+            title: None: no title.
+        """
+        if title is not None:
+            yield _escape(title)
+            yield ""
+        drawing = _Drawing(model)
+        yield from drawing.draw()
+        for subgraph in model.subgraphs:
+            yield ""
+            yield f"{_escape(subgraph.label)}:"
+            for line in self.iter_lines(subgraph, None):
+                yield f"  {line}".rstrip()
+        if title is not None and any(box.is_passed or box.is_current for box in drawing.boxes.values()):
+            yield ""
+            yield "✓ has run  ▶ is next"
+
+
+class _Border(NamedTuple):
+    """The characters of a box: its corners with the line between them, its side, and its way out."""
+
+    top: tuple[str, str, str]
+    side: str
+    bottom: tuple[str, str, str]
+    way_out: str
+
+
+_ROUND: Final = _Border(("╭", "─", "╮"), "│", ("╰", "─", "╯"), "┬")
+_PLAIN: Final = _Border(("┌", "─", "┐"), "│", ("└", "─", "┘"), "┬")
+_HEAVY: Final = _Border(("┏", "━", "┓"), "┃", ("┗", "━", "┛"), "┯")
+_SPLIT: Final = ("╭", "┬", "╮")
+_MERGE: Final = ("╰", "┴", "╯")
+"""Where a line meets the first branch, those between, and the last."""
+
+
+class _Box(NamedTuple):
+    label: str
+    border: _Border
+    is_passed: bool
+    is_current: bool
+
+    @property
+    def text(self) -> str:
+        if self.is_current:
+            return f"▶ {self.label}"
+        return f"✓ {self.label}" if self.is_passed else self.label
+
+    @property
+    def width(self) -> int:
+        return count_cells(self.text) + 4
+
+
+class _Fork(NamedTuple):
+    """Branches that are drawn side by side: chains of nodes that meet in one node."""
+
+    chains: Sequence[Sequence[str]]
+    join: str
+
+
+class _Drawing:
+    """The boxes of one graph, drawn on a grid whose column 0 is the centre of the boxes."""
+
+    def __init__(self, model: DiagramModel) -> None:
+        self.boxes: dict[str, _Box] = {}
+        """By the name of the shape or the subgraph."""
+        for shape in model.shapes:
+            if shape.kind != "condition":
+                self.boxes[shape.name] = _make_box(shape)
+        for subgraph in model.subgraphs:
+            label = _escape(f"{subgraph.label} (graph)")
+            self.boxes[subgraph.name] = _Box(label, _PLAIN, subgraph.is_passed, subgraph.is_current)
+        self._arrows: dict[str, list[Arrow]] = {name: [] for name in self.boxes}
+        for arrow in _direct_arrows(model):
+            self._arrows[arrow.source].append(arrow)
+        self._incoming = Counter(arrow.target for arrows in self._arrows.values() for arrow in arrows)
+        for shape in model.shapes:
+            if shape.kind == "stop" and not self._incoming[shape.name]:  # a run that has not ended
+                del self.boxes[shape.name]
+        self._rows: list[dict[int, str]] = []
+        """Column -> character."""
+
+    def draw(self) -> list[str]:
+        waiting = self._order()
+        while waiting:
+            name = waiting.pop(0)
+            self._add_box(name, 0, self._new_rows(_BOX_HEIGHT - 1))
+            fork = self._find_fork(name, waiting)
+            if fork is not None:
+                self._add_fork(name, fork)
+                drawn = {node for chain in fork.chains for node in chain}
+                waiting = [node for node in waiting if node not in drawn]
+            else:
+                self._add_arrows(name, waiting)
+
+        left = min(min(row, default=0) for row in self._rows)
+        lines: list[str] = []
+        for row in self._rows:
+            cells = [row.get(column, " ") for column in range(left, max(row, default=left) + 1)]
+            lines.append("".join(cells).rstrip())
+        return lines
+
+    def _order(self) -> list[str]:
+        """Return all boxes, each after those that lead to it, except by an edge that goes back.
+
+        Boxes that cannot be reached from START come last.
+        """
+        found: set[str] = set()
+        order: list[str] = []
+        for root in self.boxes:  # START is the first
+            order += reversed(self._visit(root, found))
+        return order
+
+    def _visit(self, root: str, found: set[str]) -> list[str]:
+        """Return the boxes that can be reached from one and are not found yet: the farthest first, itself last."""
+        order: list[str] = []
+        waiting = [(root, self._targets(root))] if root not in found else []
+        found.add(root)
+        while waiting:
+            name, targets = waiting[-1]
+            target = next((target for target in targets if target not in found), None)
+            if target is None:
+                order.append(name)
+                waiting.pop()
+            else:
+                found.add(target)
+                waiting.append((target, self._targets(target)))
+        return order
+
+    def _targets(self, name: str) -> Iterator[str]:
+        # The last target first, so that the first one stands directly below the box.
+        return (arrow.target for arrow in reversed(self._arrows[name]) if arrow.target in self.boxes)
+
+    # Parts of the drawing
+
+    def _new_rows(self, count: int) -> int:
+        """Add empty rows; return the number of the first."""
+        self._rows += [{} for _ in range(count)]
+        return len(self._rows) - count
+
+    def _write(self, row: int, column: int, text: str) -> None:
+        for letter in text:
+            width = count_cells(letter)
+            if width == 0:  # an accent belongs to the letter before it
+                self._rows[row][column - 1] += letter
+                continue
+            self._rows[row][column] = letter
+            for covered in range(column + 1, column + width):
+                self._rows[row][covered] = ""
+            column += width
+
+    def _add_box(self, name: str, centre: int, row: int) -> None:
+        box = self.boxes[name]
+        border = _HEAVY if box.is_current else box.border
+        start = centre - box.width // 2
+        for line, corners in ((row, border.top), (row + 2, border.bottom)):
+            left, middle, right = corners
+            self._write(line, start, left + middle * (box.width - 2) + right)
+        self._write(row + 1, start, f"{border.side} {box.text} {border.side}")
+        if self._arrows[name]:
+            self._write(row + 2, centre, border.way_out)
+
+    def _add_arrows(self, name: str, following: Sequence[str]) -> None:
+        """Draw the edge to the box that follows, and list the others."""
+        arrows = list(self._arrows[name])
+        direct = None
+        for arrow in arrows:
+            if following and arrow.target == following[0]:
+                direct = arrow
+                arrows.remove(arrow)
+                break
+        for number, arrow in enumerate(arrows, 1):
+            is_last = direct is None and number == len(arrows)
+            dash = "┄" if arrow.is_dotted else "─"
+            label = dash
+            if arrow.text:
+                label = f"{dash} {_escape(arrow.text)} {dash}"
+            target = self.boxes[arrow.target].label if arrow.target in self.boxes else _ANYWHERE
+            self._write(self._new_rows(1), 0, f"{'╰' if is_last else '├'}{label}▶ {target}")
+        if direct is None:
+            self._new_rows(1 if following else 0)
+            return
+        self._add_line(direct)
+        self._write(self._new_rows(1), 0, "▼")
+
+    def _add_line(self, arrow: Arrow) -> None:
+        """Draw a piece of an edge downwards, if there is something to write beside it."""
+        if arrow.text:
+            line = "┆" if arrow.is_dotted else "│"
+            self._write(self._new_rows(1), 0, f"{line} {_escape(arrow.text)}")
+
+    def _find_fork(self, name: str, following: Sequence[str]) -> _Fork | None:
+        """Return the branches that begin at a node, if they can be drawn side by side."""
+        chains = [self._find_chain(arrow.target) for arrow in self._arrows[name] if not arrow.is_dotted]
+        if len(chains) <= 1 or len(chains) < len(self._arrows[name]) or not all(chains):
+            return None
+        joins = {self._arrows[chain[-1]][0].target for chain in chains}
+        drawn = {node for chain in chains for node in chain}
+        rest = [node for node in following if node not in drawn]
+        if len(joins) > 1 or rest[:1] != list(joins) or not drawn.issubset(following):
+            return None
+        width = sum(map(self._width_of, chains)) + _GAP * (len(chains) - 1)
+        return _Fork(chains, rest[0]) if width <= _MAX_WIDTH else None
+
+    def _find_chain(self, name: str) -> list[str]:
+        """Return the nodes from one on that have one way in and one plain way out."""
+        chain: list[str] = []
+        while name not in chain and self._incoming[name] == 1 and len(self._arrows.get(name, ())) == 1:
+            (arrow,) = self._arrows[name]
+            if arrow.is_dotted:
+                break
+            chain.append(name)
+            name = arrow.target
+        return chain
+
+    def _width_of(self, chain: Sequence[str]) -> int:
+        return max(self.boxes[name].width for name in chain)
+
+    def _add_fork(self, source: str, fork: _Fork) -> None:
+        widths = [self._width_of(chain) for chain in fork.chains]
+        left = -((sum(widths) + _GAP * (len(widths) - 1)) // 2)
+        centres: list[int] = []
+        for width in widths:
+            centres.append(left + width // 2)
+            left += width + _GAP
+
+        # A step of the run takes all branches at once, so that the first arrow has the numbers of all.
+        self._add_line(self._arrows[source][0])
+        self._add_bus(centres, _SPLIT, "┴")
+        height = _BOX_HEIGHT * max(map(len, fork.chains))
+        top = self._new_rows(height)
+        for chain, centre in zip(fork.chains, centres, strict=True):
+            row = top
+            for name in chain:
+                self._write(row, centre, "▼")
+                self._add_box(name, centre, row + 1)
+                row += _BOX_HEIGHT
+            for below in range(row, top + height):
+                self._write(below, centre, "│")
+        self._add_bus(centres, _MERGE, "┬")
+        self._add_line(self._arrows[fork.chains[0][-1]][0])
+        self._write(self._new_rows(1), 0, "▼")
+
+    def _add_bus(self, centres: Sequence[int], corners: tuple[str, str, str], middle: str) -> None:
+        """Draw the line that joins the branches to the column in the middle."""
+        first, between, last = corners
+        row = self._new_rows(1)
+        self._write(row, centres[0], "─" * (centres[-1] - centres[0]))
+        self._write(row, 0, middle)
+        for centre in centres[1:-1]:
+            self._write(row, centre, "┼" if centre == 0 else between)
+        self._write(row, centres[0], first)
+        self._write(row, centres[-1], last)
+
+
+def _make_box(shape: Shape) -> _Box:
+    border = _ROUND if shape.kind in {"start", "stop"} else _PLAIN
+    label = f"{shape.label} (map)" if shape.kind == "map" else shape.label
+    return _Box(_escape(label), border, shape.is_passed, shape.is_current)
+
+
+def _direct_arrows(model: DiagramModel) -> Iterator[Arrow]:
+    """Yield the arrows between boxes; one into the unknown for a condition that may return any node."""
+    sources = {arrow.source for arrow in model.arrows}
+    conditions = {shape.name for shape in model.shapes if shape.kind == "condition"}
+    for arrow in model.arrows:
+        is_unknown = arrow.target in conditions and arrow.target not in sources
+        if is_unknown or arrow.is_shown(conditions=False):
+            yield arrow
+
+
+def _escape(label: str) -> str:
+    """Return a label without characters that a terminal would interpret."""
+    if label.isprintable():
+        return label
+    return label.encode("unicode_escape").decode("ascii")

@@ -55,7 +55,8 @@ def test_every_command_of_the_page_exists_and_the_other_way_round():
     assert set(re.findall(r"^### (\S+)$", PAGE, re.MULTILINE)) == set(COMMANDS)
 
 
-def test_the_commands_that_hive_only_promised_are_there():  # H43
+@pytest.mark.requirement("H43")
+def test_the_commands_that_hive_only_promised_are_there():
     assert {"threads", "show", "history", "diff", "resume", "prune", "verify", "repair"} <= set(COMMANDS)
 
 

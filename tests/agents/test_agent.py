@@ -52,7 +52,8 @@ def remembering(messages):
 # Building
 
 
-def test_p12_steps_are_a_chain_and_checkpoints_have_their_names():
+@pytest.mark.requirement("P12")
+def test_steps_are_a_chain_and_checkpoints_have_their_names():
     saver = MemorySaver()
     agent = (
         AgentBuilder()
@@ -69,7 +70,8 @@ def test_p12_steps_are_a_chain_and_checkpoints_have_their_names():
     assert agent.get_state("t").next == END
 
 
-def test_p8_factory_and_builder_make_the_same_history():
+@pytest.mark.requirement("P8")
+def test_factory_and_builder_make_the_same_history():
     histories = []
     for door in (AgentBuilder, AgentFactory):
         agent = door().with_chat(echo, name="chat").with_checkpointer(MemorySaver()).build()
@@ -78,13 +80,15 @@ def test_p8_factory_and_builder_make_the_same_history():
     assert histories[0] == histories[1]
 
 
-def test_p11_an_agent_is_built_in_both_ways():
+@pytest.mark.requirement("P11")
+def test_an_agent_is_built_in_both_ways():
     built = AgentBuilder().with_chat(echo).build()
     abuilt = asyncio.run(AgentBuilder().with_chat(echo).abuild())
     assert transcript(built.run("hello")) == transcript(abuilt.run("hello"))
 
 
-def test_p10_the_saver_is_passed_to_compile_once(monkeypatch):
+@pytest.mark.requirement("P10")
+def test_the_saver_is_passed_to_compile_once(monkeypatch):
     passed = []
     compile_graph = StateGraph.compile
 
@@ -98,6 +102,7 @@ def test_p10_the_saver_is_passed_to_compile_once(monkeypatch):
     assert passed == [{"checkpoint_saver": saver, "graph_id": "one"}]
 
 
+@pytest.mark.requirement("P10")
 @pytest.mark.parametrize(
     ("steps", "problem"),
     [
@@ -116,7 +121,7 @@ def test_p10_the_saver_is_passed_to_compile_once(monkeypatch):
         ([{"type": "agent", "agent": Agent()}], "before build"),
     ],
 )
-def test_p10_wrong_steps_are_named_by_their_number(steps, problem):
+def test_wrong_steps_are_named_by_their_number(steps, problem):
     with pytest.raises((ValueError, RuntimeError), match=problem):
         AgentBuilderDirector(AgentConfig(steps=steps)).build()
 
@@ -136,7 +141,8 @@ def test_a_chat_step_needs_a_model():
         AgentBuilder().with_chat()
 
 
-def test_p7_a_wrong_checkpointer_is_an_error_with_its_cause():
+@pytest.mark.requirement("P7")
+def test_a_wrong_checkpointer_is_an_error_with_its_cause():
     building = AgentBuilder()
     with pytest.raises(ValueError, match="Invalid checkpointer configuration: a checkpointer must be") as raised:
         building.with_checkpointer(7)
@@ -299,8 +305,9 @@ class Journal(AgentState):
     SCHEMA = MessagesState.SCHEMA
 
 
+@pytest.mark.requirement("P12")
 @pytest.mark.parametrize("state_type", [DefaultState, MessagesState, Journal, Trip, {}])
-def test_p12_a_chat_step_adds_the_messages_to_any_state_type(state_type):
+def test_a_chat_step_adds_the_messages_to_any_state_type(state_type):
     agent = AgentBuilder(state_type).with_chat(echo).with_chat(echo).build()
     assert contents(agent.run("hello"), "assistant") == ["1: hello", "2: 1: hello"]
 
@@ -429,7 +436,8 @@ def test_the_error_of_a_model_leaves_the_run_as_itself(call_it):
 # Threads
 
 
-def test_p13_a_thread_remembers_also_with_another_agent(run, tmp_path):
+@pytest.mark.requirement("P13")
+def test_a_thread_remembers_also_with_another_agent(run, tmp_path):
     def make():
         return AgentBuilder().with_chat(remembering).with_checkpointer(FileSystemSaver(tmp_path)).build()
 
@@ -440,7 +448,8 @@ def test_p13_a_thread_remembers_also_with_another_agent(run, tmp_path):
     assert contents(run(make(), "Who am I?", "b"), "assistant")[-1] == "Who are you?"
 
 
-def test_p13_an_agent_with_a_checkpointer_needs_a_thread_id(run):
+@pytest.mark.requirement("P13")
+def test_an_agent_with_a_checkpointer_needs_a_thread_id(run):
     agent = AgentBuilder().with_chat(echo).with_checkpointer(MemorySaver()).build()
     for missing in (None, ""):
         with pytest.raises(ValueError, match=r"agent\.new_thread_id\(\)"):
@@ -452,8 +461,9 @@ def test_p13_an_agent_with_a_checkpointer_needs_a_thread_id(run):
     assert contents(run(agent, "hello", agent.new_thread_id()), "assistant") == ["1: hello"]
 
 
+@pytest.mark.requirement("P25")
 @pytest.mark.parametrize("thread_id", ["a\nb", " t", "x" * 4097, "a\udce9", 7], ids=ascii)
-def test_p25_a_thread_id_that_is_not_valid_is_refused(thread_id):
+def test_a_thread_id_that_is_not_valid_is_refused(thread_id):
     saver = MemorySaver()
     agent = AgentBuilder().with_chat(echo).with_checkpointer(saver).build()
     for start in (agent.run, agent.stream, agent.astream, lambda *given: asyncio.run(agent.arun(*given))):
@@ -462,7 +472,8 @@ def test_p25_a_thread_id_that_is_not_valid_is_refused(thread_id):
     assert not saver.threads()
 
 
-def test_p5_without_a_checkpointer_no_thread_id_is_needed(run):
+@pytest.mark.requirement("P5")
+def test_without_a_checkpointer_no_thread_id_is_needed(run):
     agent = AgentBuilder().with_chat(echo).build()
     assert contents(run(agent, "hello"), "assistant") == ["1: hello"]
     assert contents(run(agent, "again", "t"), "assistant") == ["1: again"]
@@ -478,7 +489,8 @@ def test_a_text_needs_a_state_with_messages(run):
     assert run(agent, {})["seen"] == ["Rome"]
 
 
-def test_p30_a_checkpoint_id_needs_a_thread_id(run):
+@pytest.mark.requirement("P30")
+def test_a_checkpoint_id_needs_a_thread_id(run):
     agent = AgentBuilder().with_chat(echo).with_checkpointer(MemorySaver()).build()
     run(agent, "hello", "t")
     first = agent.get_state_history("t")[0].checkpoint_id
@@ -488,7 +500,8 @@ def test_p30_a_checkpoint_id_needs_a_thread_id(run):
         run(agent, "hello", "t", "unknown")
 
 
-def test_p14_a_run_starts_from_an_older_checkpoint_and_the_later_ones_stay(run):
+@pytest.mark.requirement("P14")
+def test_a_run_starts_from_an_older_checkpoint_and_the_later_ones_stay(run):
     agent = AgentBuilder().with_chat(echo).with_checkpointer(MemorySaver()).build()
     run(agent, "one", "t")
     older = agent.get_state("t").checkpoint_id
@@ -500,7 +513,8 @@ def test_p14_a_run_starts_from_an_older_checkpoint_and_the_later_ones_stay(run):
     assert any(contents(snapshot.state, "user") == ["one", "two"] for snapshot in history)
 
 
-def test_p31_p32_p15_state_and_history():
+@pytest.mark.requirement("P15", "P31", "P32")
+def test_state_and_history():
     agent = AgentBuilder().with_chat(echo, name="chat").with_checkpointer(MemorySaver()).build()
     agent.run("hello", "t")
     latest = agent.get_state("t")
@@ -518,7 +532,8 @@ def test_p31_p32_p15_state_and_history():
         agent.get_state("other")
 
 
-def test_p33_update_state_goes_on_as_if_a_node_had_returned_the_values():
+@pytest.mark.requirement("P33")
+def test_update_state_goes_on_as_if_a_node_had_returned_the_values():
     agent = (
         AgentBuilder().with_chat(echo, name="one").with_chat(echo, name="two").with_checkpointer(MemorySaver()).build()
     )
@@ -533,8 +548,9 @@ def test_p33_update_state_goes_on_as_if_a_node_had_returned_the_values():
     assert contents(agent.run(None, "t"), "assistant") == ["mine", "2: mine"]
 
 
+@pytest.mark.requirement("P34")
 @pytest.mark.parametrize("method", ["run", "arun", "stream", "astream"])
-def test_p34_an_agent_that_was_not_built_says_so(method):
+def test_an_agent_that_was_not_built_says_so(method):
     async def use():
         outcome = getattr(Agent(), method)("hello")
         await outcome
@@ -543,7 +559,8 @@ def test_p34_an_agent_that_was_not_built_says_so(method):
         asyncio.run(use())
 
 
-def test_p34_neither_has_it_a_graph_nor_a_state():
+@pytest.mark.requirement("P34")
+def test_neither_has_it_a_graph_nor_a_state():
     agent = Agent()
     for use in (lambda: agent.graph, lambda: agent.get_state("t"), lambda: agent.get_state_history("t")):
         with pytest.raises(RuntimeError, match="before build"):
@@ -585,7 +602,8 @@ def test_a_synchronous_run_with_asynchronous_parts_names_arun(build, where):
 # Nested agents
 
 
-def test_p43_a_nested_agent_stores_its_history_in_its_own_saver(run, tmp_path):
+@pytest.mark.requirement("P43")
+def test_a_nested_agent_stores_its_history_in_its_own_saver(run, tmp_path):
     inner_saver, outer_saver = FileSystemSaver(tmp_path / "inner"), FileSystemSaver(tmp_path / "outer")
     inner = AgentBuilder().with_chat(echo, name="think").with_checkpointer(inner_saver).build()
     outer = AgentBuilder().with_step("expert", inner).with_chat(echo, name="sum_up").with_checkpointer(outer_saver)
@@ -597,7 +615,8 @@ def test_p43_a_nested_agent_stores_its_history_in_its_own_saver(run, tmp_path):
     assert {history.checkpoint_ns for history in outer_saver.search({})} == {""}
 
 
-def test_p43_a_step_with_a_checkpointer_of_its_own():
+@pytest.mark.requirement("P43")
+def test_a_step_with_a_checkpointer_of_its_own():
     saver = MemorySaver()
     inner = StateGraph(DefaultState).add_node("think", lambda state: {"thought": 1})
     inner.add_edge(START, "think").add_edge("think", END)
@@ -719,6 +738,7 @@ def test_what_is_no_input_is_an_error(given):
         agent.run(given)
 
 
+@pytest.mark.requirement("P4")
 @pytest.mark.parametrize(
     ("call", "what"),
     [
@@ -729,7 +749,7 @@ def test_what_is_no_input_is_an_error(given):
         (lambda agent: agent.run(GraphResume(True)), "a resume"),
     ],
 )
-def test_p4_what_needs_a_checkpointer_says_how_to_add_one(call, what):
+def test_what_needs_a_checkpointer_says_how_to_add_one(call, what):
     agent = AgentBuilder(name="shop").with_chat(Script("x")).build()
     message = rf"agent 'shop' has no checkpointer, which {what} needs: add one with with_checkpointer\(\)"
     with pytest.raises(CheckpointerConfigurationError, match=message):

@@ -18,8 +18,9 @@ def servers_in(directory):
     return {"local": {"command": sys.executable, "args": [str(SERVER), str(directory / "journal")]}}
 
 
+@pytest.mark.requirement("P11", "P83")
 @pytest.mark.parametrize("way", ["build", "abuild"])
-def test_p11_p83_the_tools_of_an_mcp_server_are_called_by_the_model(tmp_path, way):
+def test_the_tools_of_an_mcp_server_are_called_by_the_model(tmp_path, way):
     (tmp_path / "journal").touch()
     model = Script(calling(call("add", a=1, b=2)), "done")
     builder = AgentBuilder().with_chat(model, name="chat").with_mcp_servers(servers_in(tmp_path))
@@ -65,7 +66,8 @@ def test_a_model_made_from_settings_is_closed_with_the_agent_and_no_other(way, m
     assert (made.is_open, given.is_open) == (False, True)
 
 
-def test_p24_the_strategy_makes_the_thread_ids():
+@pytest.mark.requirement("P24")
+def test_the_strategy_makes_the_thread_ids():
     builder = AgentBuilder().with_chat(Script("x")).with_thread_ids("user_specific", user_id="ada")
     agent = builder.build()
     ids = {agent.new_thread_id() for _ in range(100)}
@@ -78,7 +80,8 @@ def test_p24_the_strategy_makes_the_thread_ids():
         agent.new_thread_id()
 
 
-def test_p7_a_mapping_is_a_checkpointer(tmp_path):
+@pytest.mark.requirement("P7")
+def test_a_mapping_is_a_checkpointer(tmp_path):
     settings = {"type": "sqlite", "config": {"db_file": str(tmp_path / "agent.db")}}
     with AgentBuilder().with_chat(Script("one", "two")).with_checkpointer(settings).build() as agent:
         agent.run("go", "t")
@@ -86,14 +89,16 @@ def test_p7_a_mapping_is_a_checkpointer(tmp_path):
         assert contents(agent.run("go on", "t"), "assistant") == ["one", "two"]
 
 
+@pytest.mark.requirement("P7")
 @pytest.mark.parametrize("settings", [{"type": "dream"}, {"colour": 1}, {"type": 3}])
-def test_p7_a_wrong_mapping_is_an_error_with_its_cause(settings):
+def test_a_wrong_mapping_is_an_error_with_its_cause(settings):
     with pytest.raises(ValueError, match="Invalid checkpointer configuration: ") as raised:
         AgentBuilder().with_checkpointer(settings)
     assert isinstance(raised.value.__cause__, CheckpointerConfigurationError)
 
 
-def test_p4_a_checkpointer_that_is_not_enabled_stores_nothing(tmp_path):
+@pytest.mark.requirement("P4")
+def test_a_checkpointer_that_is_not_enabled_stores_nothing(tmp_path):
     settings = {"type": "file", "config": {"base_directory": str(tmp_path / "runs")}, "enabled": False}
     agent = AgentBuilder().with_chat(Script("one")).with_checkpointer(settings).build()
     assert contents(agent.run("go"), "assistant") == ["one"]

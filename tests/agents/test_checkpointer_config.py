@@ -1,4 +1,4 @@
-"""CheckpointerConfig and the YAML block (P1 to P4, P9, P41, P42)."""
+"""CheckpointerConfig and the YAML block."""
 
 import json
 import pickle
@@ -16,16 +16,19 @@ from savers import FileSystemSaver, MemorySaver, PostgresSaver, SqliteSaver, Ver
 from tests.support.fresh_process import unmeasured_environment
 
 
+@pytest.mark.requirement("P1")
 def test_the_defaults():
     config = CheckpointerConfig()
     assert (config.type, config.config, config.enabled) == ("memory", None, True)
 
 
+@pytest.mark.requirement("P1")
 @pytest.mark.parametrize("name", ["memory", "versioned_memory", "file", "disk", "filesystem", "sqlite", "postgres"])
 def test_each_type_is_legal_without_its_keys(name):
     assert CheckpointerConfig(type=name).type == name
 
 
+@pytest.mark.requirement("P1")
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -72,6 +75,7 @@ def test_its_text_has_no_password():
     assert "secret" not in repr(config) + str(config)
 
 
+@pytest.mark.requirement("P2")
 @pytest.mark.parametrize(
     ("name", "config", "key"),
     [
@@ -157,6 +161,7 @@ def test_a_registered_kind_is_accepted(monkeypatch):
 BACKENDS = ["langgraph", "openai", "mcp", "psycopg", "sqlite3", "yaml"]
 
 
+@pytest.mark.requirement("P9")
 @pytest.mark.parametrize(
     ("code", "loaded"),
     [
@@ -181,12 +186,14 @@ def test_only_the_chosen_backend_is_imported(code, loaded, tmp_path):
     assert done.stdout.strip() == str(loaded)
 
 
+@pytest.mark.requirement("P41")
 def test_a_block_is_parsed():
     parsed = CheckpointerYAMLHandler().parse_checkpointer_config({"type": "sqlite", "config": {"db_file": "a.db"}})
     assert parsed == CheckpointerConfig("sqlite", {"db_file": "a.db"})
     assert CheckpointerYAMLHandler().parse_checkpointer_config({}) == CheckpointerConfig()
 
 
+@pytest.mark.requirement("P41")
 @pytest.mark.parametrize("block", [None, [], "memory", 3, {"type": "redis"}, {1: 2}, {"typ": "memory"}])
 def test_a_wrong_block_is_an_error(block):
     with pytest.raises(CheckpointerConfigurationError):
@@ -216,6 +223,7 @@ BLOCKS = PLAIN | st.fixed_dictionaries(
 )
 
 
+@pytest.mark.requirement("P42")
 @given(BLOCKS)
 def test_validating_never_raises_and_agrees_with_parsing(block):
     handler = CheckpointerYAMLHandler()

@@ -1,4 +1,4 @@
-"""AgentConfig: an agent as plain data (P6)."""
+"""AgentConfig: an agent as plain data."""
 
 import json
 from dataclasses import replace
@@ -50,7 +50,8 @@ def test_plain_data_are_read_and_written_back_without_loss():
     assert AgentConfig.from_dict(config.to_dict()) == config
 
 
-def test_p6_the_checkpointer_survives_a_round_trip():
+@pytest.mark.requirement("P6")
+def test_the_checkpointer_survives_a_round_trip():
     config = AgentConfig(name="a")
     config.set_checkpointer(CheckpointerConfig("sqlite", {"db_file": "a.db"}))
     again = AgentConfig.from_dict(json.loads(json.dumps(config.to_dict())))

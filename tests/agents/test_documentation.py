@@ -1,4 +1,4 @@
-"""docs/agents-configuration.md: the reference is that of the models, and each YAML block of the docs is loaded (P45)."""
+"""docs/agents-configuration.md: the reference is that of the models, and each YAML block of the docs is loaded."""
 
 import json
 import re
@@ -43,6 +43,7 @@ def test_the_reference_is_that_of_the_models():
     assert text.partition(MARK)[2] == "\n" + make_reference(), "run python -m tests.agents.configuration_reference"
 
 
+@pytest.mark.requirement("P45")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_yaml_block_names_its_file_and_is_valid(page, directory):
     names = write_files(page, directory)

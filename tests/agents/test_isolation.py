@@ -68,10 +68,11 @@ def ends_of(agent, threads):
     return ends
 
 
+@pytest.mark.requirement("P26")
 @pytest.mark.parametrize("kind", ["memory", "file", "sqlite"])
 @given(actions=st.lists(st.tuples(st.sampled_from(THREADS), INPUTS), max_size=20))
 @settings(max_examples=examples(200))
-def test_p26_interleaved_threads_end_as_each_does_alone(kind, actions, tmp_path_factory):
+def test_interleaved_threads_end_as_each_does_alone(kind, actions, tmp_path_factory):
     together = build(make_saver(kind, tmp_path_factory))
     for thread, what in actions:
         act(together, thread, what)
@@ -102,8 +103,9 @@ def close(agent):
 CONVERSATION = ["hello", "add 1", "sell tea", "yes", "sell rum", "no", "bye"]
 
 
+@pytest.mark.requirement("P26")
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_p26_conversations_at_the_same_time_end_as_one_alone(kind, tmp_path_factory, sweep):
+def test_conversations_at_the_same_time_end_as_one_alone(kind, tmp_path_factory, sweep):
     agent = build(make_saver(kind, tmp_path_factory))
     threads = [f"user-{number}" for number in range(sweep.count(200, 40))]
 
@@ -117,7 +119,8 @@ def test_p26_conversations_at_the_same_time_end_as_one_alone(kind, tmp_path_fact
     close(agent)
 
 
-def test_p26_asynchronous_conversations_end_as_one_alone(tmp_path_factory):
+@pytest.mark.requirement("P26")
+def test_asynchronous_conversations_end_as_one_alone(tmp_path_factory):
     agent = build(make_saver("file", tmp_path_factory))
     threads = [f"user-{number}" for number in range(20)]
 

@@ -26,8 +26,9 @@ def undisturbed(program, tmp_path_factory):
     return int((directory / "calls").read_text()), transcript_of(directory)
 
 
+@pytest.mark.requirement("P82")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_p82_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, program, undisturbed, when, sweep):
+def test_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, program, undisturbed, when, sweep):
     calls, expected = undisturbed
     assert calls > 20
     kills = 0
@@ -39,7 +40,8 @@ def test_p82_killed_at_any_store_call_nothing_recorded_is_made_again(tmp_path, p
     assert kills >= sweep.count(20, 3)
 
 
-def test_p82_killed_again_and_again_in_one_conversation(tmp_path, program, undisturbed, sweep):
+@pytest.mark.requirement("P82")
+def test_killed_again_and_again_in_one_conversation(tmp_path, program, undisturbed, sweep):
     _, expected = undisturbed
     killed = Killed(program, tmp_path / "t", expected)
     kills = 0
@@ -49,7 +51,8 @@ def test_p82_killed_again_and_again_in_one_conversation(tmp_path, program, undis
     killed.finish()
 
 
-def test_p82_killed_at_random_times(tmp_path, program, undisturbed, sweep):
+@pytest.mark.requirement("P82")
+def test_killed_at_random_times(tmp_path, program, undisturbed, sweep):
     _, expected = undisturbed
     chance = random.Random("kills")
     kills = 0

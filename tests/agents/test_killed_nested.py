@@ -67,10 +67,9 @@ def recorded_in(saver, config, name):
     return found
 
 
+@pytest.mark.requirement("P82")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_p82_nested_agents_killed_at_any_store_call_repeat_nothing_recorded(
-    tmp_path, program, undisturbed, when, sweep
-):
+def test_nested_agents_killed_at_any_store_call_repeat_nothing_recorded(tmp_path, program, undisturbed, when, sweep):
     calls, expected = undisturbed
     assert calls > 15
     kills = 0

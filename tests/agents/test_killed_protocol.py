@@ -22,8 +22,9 @@ def answer(request):
     return Reply({"role": "assistant", "content": reply} if isinstance(reply, str) else reply)
 
 
+@pytest.mark.requirement("P82")
 @pytest.mark.parametrize("how", ["sync", "stream", "async"])
-def test_p82_at_random_times_no_recorded_call_reaches_the_server_again(tmp_path, how, sweep):
+def test_at_random_times_no_recorded_call_reaches_the_server_again(tmp_path, how, sweep):
     chance = random.Random(f"protocol {how}")
     with chat_server.start(answer) as server, killing.start(how, server.base_url) as program:
 

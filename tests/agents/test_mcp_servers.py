@@ -254,6 +254,7 @@ def test_a_call_that_only_reads_is_repeated_once(plain):
     asyncio.run(use())
 
 
+@pytest.mark.requirement("P83")
 def test_a_server_over_http_may_go_and_come_back(http):
     async def use():
         async with McpServers({"web": http.settings}) as servers:
@@ -546,7 +547,8 @@ def test_half_a_surrogate_pair_stops_neither_a_call_nor_its_connection(plain):
     assert plain.calls() == ["start", "listed"]
 
 
-def test_p83_a_resume_connects_again_from_stored_settings(plain, tmp_path):
+@pytest.mark.requirement("P83")
+def test_a_resume_connects_again_from_stored_settings(plain, tmp_path):
     stored = json.dumps({"test": plain.settings})
 
     def build(saver):

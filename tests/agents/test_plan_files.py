@@ -1,4 +1,4 @@
-"""Agent files in the form of Petal's plan, as they stand: bare state types, and steps with a `config` (P16, P40, P45)."""
+"""Agent files in the form of Petal's plan, as they stand: bare state types, and steps with a `config`."""
 
 import logging
 from pathlib import Path
@@ -76,18 +76,21 @@ def last(state):
 # The five demos of the plan
 
 
-def test_p16_a_conversation_is_remembered(load, server):
+@pytest.mark.requirement("P16")
+def test_a_conversation_is_remembered(load, server):
     agent = load(PLAN.replace("sqlite", "memory").replace('db_file: "./data/helper.db"', "{}"))
     assert last(agent.run("I am Ada", "thread-1")) == "You are Ada."
     assert last(agent.run("Who am I?", "thread-1")) == "You are Ada."
 
 
-def test_p16_another_agent_object_of_the_same_user_goes_on(load, server):
+@pytest.mark.requirement("P16")
+def test_another_agent_object_of_the_same_user_goes_on(load, server):
     load(PLAN).run("I am Ada", "thread-1")
     assert last(load(PLAN).run("Who am I?", "thread-1")) == "You are Ada."
 
 
-def test_p16_users_are_isolated(load, server):
+@pytest.mark.requirement("P16")
+def test_users_are_isolated(load, server):
     agent = load(PLAN)
     agent.run("I am Bob", "bob-456")
     agent.run("I am Charlie", "charlie-789")
@@ -95,7 +98,8 @@ def test_p16_users_are_isolated(load, server):
     assert last(agent.run("Who am I?", "charlie-789")) == "You are Charlie."
 
 
-def test_p16_p40_a_conversation_goes_on_after_a_restart(write, server, launcher, tmp_path):
+@pytest.mark.requirement("P16", "P40")
+def test_a_conversation_goes_on_after_a_restart(write, server, launcher, tmp_path):
     write(PLAN)
     code = (
         "import sys; from graphkit.agents import load_agent\n"
@@ -108,7 +112,8 @@ def test_p16_p40_a_conversation_goes_on_after_a_restart(write, server, launcher,
     assert (tmp_path / "data" / "helper.db").exists()
 
 
-def test_p16_the_state_can_be_inspected(load, server):
+@pytest.mark.requirement("P16")
+def test_the_state_can_be_inspected(load, server):
     agent = load(PLAN)
     agent.run("I am Ada", "t")
     config = RunnableConfig("t")
@@ -122,7 +127,8 @@ def test_p16_the_state_can_be_inspected(load, server):
 # What {input} stands for
 
 
-def test_p45_the_plans_file_is_loaded_as_it_stands(load, server):
+@pytest.mark.requirement("P45")
+def test_the_plans_file_is_loaded_as_it_stands(load, server):
     agent = load(PLAN)
     assert agent.name == "helper"
     agent.run("I am Ada", "t")

@@ -76,7 +76,8 @@ def graphkit(launcher):
     return run
 
 
-def test_p46_p16_a_conversation_goes_on_in_another_process(backend, in_process):
+@pytest.mark.requirement("P16", "P46")
+def test_a_conversation_goes_on_in_another_process(backend, in_process):
     assert in_process(backend, "one")[0] == "one"
     assert in_process(backend, "two")[0] == "one, two"
     assert in_process(backend, "other", thread="bob-456")[0] == "other"
@@ -86,7 +87,8 @@ def test_p46_p16_a_conversation_goes_on_in_another_process(backend, in_process):
     assert nodes == ["chat", "__START__", "chat", "__START__"]
 
 
-def test_p46_an_approval_is_given_by_a_third_process(backend, in_process):
+@pytest.mark.requirement("P46")
+def test_an_approval_is_given_by_a_third_process(backend, in_process):
     content, waiting, sold = in_process(backend, "sell tea rum")
     assert (content, set(waiting), sold) == (None, {"tea", "rum"}, [])
     with get_saver(backend[0], **backend[1]) as saver:

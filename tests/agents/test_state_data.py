@@ -1,4 +1,4 @@
-"""States as bytes and as JSON, and checkpoints as plain data (P61, P62)."""
+"""States as bytes and as JSON, and checkpoints as plain data."""
 
 import json
 import pickle
@@ -16,6 +16,7 @@ TYPES = application_types()
 NOW = datetime(2026, 11, 22, 10, 30, 1, 5, tzinfo=UTC)
 
 
+@pytest.mark.requirement("P61")
 @pytest.mark.parametrize("name", list(sample_values()))
 def test_every_type_comes_back_exactly_from_bytes_and_from_json(name):
     state = {"value": sample_values()[name], "list": [sample_values()[name], 1]}
@@ -71,6 +72,7 @@ def test_a_type_that_the_reader_does_not_name_is_refused():
         StateSerializer.from_json(StateSerializer.to_json(state))
 
 
+@pytest.mark.requirement("P61")
 def test_pickle_is_used_only_on_request_on_both_sides():
     state = {"value": UnknownType()}
     with pytest.raises(CheckpointSerializationError):
@@ -130,6 +132,7 @@ def make_data(**changes):
     return CheckpointData(**(fields | changes))
 
 
+@pytest.mark.requirement("P62")
 def test_checkpoint_data_makes_a_round_trip_through_json():
     data = make_data()
     plain = json.loads(json.dumps(data.to_dict()))
@@ -154,6 +157,7 @@ def test_a_naive_timestamp_stays_naive():
     assert CheckpointData.from_dict(data.to_dict()) == data
 
 
+@pytest.mark.requirement("P62")
 def test_a_record_without_a_version_or_metadata_is_of_version_1_0():
     plain = make_data().to_dict()
     del plain["version"], plain["metadata"]
@@ -161,6 +165,7 @@ def test_a_record_without_a_version_or_metadata_is_of_version_1_0():
     assert (again.version, again.metadata) == ("1.0", {})
 
 
+@pytest.mark.requirement("P62")
 @pytest.mark.parametrize("version", ["1.1", "2.0", "10.0"])
 def test_a_newer_version_is_a_clear_error(version):
     with pytest.raises(CheckpointFormatError, match=f"version {version} is newer than 1.0; install a newer graphkit"):

@@ -1,4 +1,4 @@
-"""What graphkit.agents.testing has for tests (P81)."""
+"""What graphkit.agents.testing has for tests."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +42,7 @@ def test_a_recording_saver_lists_the_calls_in_order():
     assert saver.count("put") == 1
 
 
+@pytest.mark.requirement("P81")
 def test_a_failing_saver_fails_at_the_nth_put_only_and_stores_nothing_of_it():
     saver = FailingSaver(MemorySaver(), 2)
     saver.put(T, made({"n": 1}))

@@ -1,4 +1,4 @@
-"""Thread ids by strategy (P20 to P25)."""
+"""Thread ids by strategy."""
 
 import multiprocessing
 import re
@@ -32,6 +32,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.requirement("P20")
 def test_uuid_makes_distinct_uuids():
     made = {ThreadIDGenerator.uuid() for _ in range(10_000)}
     assert len(made) == 10_000
@@ -47,6 +48,7 @@ def test_timestamps_are_the_time_and_sort_by_the_order_in_which_they_were_made()
     assert made[0] >= f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(before // 10**9))}"
 
 
+@pytest.mark.requirement("P21")
 @pytest.mark.parametrize("ticks", [[10**18], [10**18, 10**18 - 10**12, 10**18 - 10**13]])
 def test_timestamps_are_distinct_and_sorted_while_the_clock_stands_still_or_goes_back(ticks, monkeypatch):
     left = list(ticks)
@@ -56,6 +58,7 @@ def test_timestamps_are_distinct_and_sorted_while_the_clock_stands_still_or_goes
     assert [one[:26] for one in made] == sorted({one[:26] for one in made})
 
 
+@pytest.mark.requirement("P21")
 def test_timestamps_of_a_thread_pool_are_distinct_at_one_instant(monkeypatch):
     monkeypatch.setattr("graphkit.agents.thread_ids._INSTANTS._last", 0)
     monkeypatch.setattr(time, "time_ns", lambda: 10**18)
@@ -68,6 +71,7 @@ def make_some(_):
     return [ThreadIDGenerator.user_specific("bob") for _ in range(500)]
 
 
+@pytest.mark.requirement("P21")
 def test_ids_of_several_processes_are_distinct_at_one_instant(monkeypatch):
     # Forked processes share the clock that stands still, and the counter.
     monkeypatch.setattr("graphkit.agents.thread_ids._INSTANTS._last", 0)
@@ -84,6 +88,7 @@ def test_a_fork_while_a_thread_makes_an_id_does_not_block_the_child(monkeypatch)
         assert run_in_child(ThreadIDGenerator.timestamp)
 
 
+@pytest.mark.requirement("P22")
 @given(st.sampled_from(HOSTILE) | st.text(st.characters(), min_size=1, max_size=300))
 def test_hostile_user_ids_give_safe_thread_ids_and_map_back(user_id):
     made = ThreadIDGenerator.user_specific(user_id)
@@ -92,6 +97,7 @@ def test_hostile_user_ids_give_safe_thread_ids_and_map_back(user_id):
     assert ThreadIDGenerator.user_of(made) == user_id
 
 
+@pytest.mark.requirement("P22")
 def test_the_ids_of_one_user_are_distinct_and_hostile_ones_stay_in_the_store(tmp_path):
     store = tmp_path / "store"
     saver = FileSystemSaver(store)
@@ -120,6 +126,7 @@ def test_only_an_id_of_a_user_maps_back(thread_id):
         ThreadIDGenerator.user_of(thread_id)
 
 
+@pytest.mark.requirement("P23")
 @pytest.mark.parametrize("made", ["", None, 7, "a\nb", "x" * 5000])
 def test_custom_refuses_what_is_no_valid_id(made):
     with pytest.raises(ValueError, match="thread id"):
@@ -131,6 +138,7 @@ def test_custom_refuses_what_cannot_be_called():
         ThreadIDGenerator.custom("order-17")
 
 
+@pytest.mark.requirement("P24")
 @pytest.mark.parametrize(
     ("strategy", "options", "pattern"),
     [
@@ -171,6 +179,7 @@ def test_an_unknown_option_is_an_error(strategy, options, message):
         ThreadIDManager(strategy).generate(**options)
 
 
+@pytest.mark.requirement("P24")
 @pytest.mark.parametrize(("strategy", "option"), [("user_specific", "user_id"), ("custom", "generator_func")])
 def test_a_missing_option_is_named(strategy, option):
     with pytest.raises(ValueError, match=f"{strategy}' needs the option {option}"):
@@ -184,6 +193,7 @@ def test_a_valid_thread_id(thread_id):
     assert check_thread_id(thread_id) == thread_id
 
 
+@pytest.mark.requirement("P25")
 @pytest.mark.parametrize(
     ("thread_ids", "message"),
     [

@@ -188,6 +188,7 @@ def test_an_error_goes_back_to_the_model(run):
     assert contents(run(agent, "go")) == ["Error: ValueError: out of tea"]
 
 
+@pytest.mark.requirement("P82")
 def test_an_error_that_stops_the_run_names_the_tool_and_repeats_no_other_call(run, till):
     attempts = []
 

@@ -1,4 +1,4 @@
-"""Agents from YAML (P40, P43, P44, P46)."""
+"""Agents from YAML."""
 
 import json
 import sys
@@ -27,11 +27,12 @@ from tests.support.agents import APP, STEPS
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.requirement("P40")
 @pytest.mark.parametrize(
     "checkpointer",
     ["{type: file, config: {base_directory: runs}}", "{type: sqlite, config: {db_file: data/runs.db}}"],
 )
-def test_p40_an_agent_is_loaded_and_its_runs_persist(checkpointer, write):
+def test_an_agent_is_loaded_and_its_runs_persist(checkpointer, write):
     path = write(f"name: assistant\ncheckpointer: {checkpointer}\n{STEPS}")
     first = load_agent(path)
     assert first.name == "assistant"
@@ -43,7 +44,8 @@ def test_p40_an_agent_is_loaded_and_its_runs_persist(checkpointer, write):
     assert [message["content"] for message in messages] == ["Hello", "You said: Hello", "Again", "You said: Again"]
 
 
-def test_p46_a_second_process_goes_on_with_the_conversation(write, launcher, tmp_path):
+@pytest.mark.requirement("P46")
+def test_a_second_process_goes_on_with_the_conversation(write, launcher, tmp_path):
     write(f"checkpointer: {{type: sqlite, config: {{db_file: runs.db}}}}\n{STEPS}")
     code = "import sys; from graphkit.agents import load_agent; print(len(load_agent('agent.yaml').run(sys.argv[1], 't')['messages']))"
     counts = []
@@ -60,7 +62,8 @@ def test_an_agent_without_a_checkpointer_stores_nothing(write, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_p4_a_checkpointer_that_is_not_enabled_stores_nothing(write, tmp_path):
+@pytest.mark.requirement("P4")
+def test_a_checkpointer_that_is_not_enabled_stores_nothing(write, tmp_path):
     path = write(f"checkpointer: {{type: sqlite, enabled: false, config: {{db_file: runs.db}}}}\n{STEPS}")
     agent = load_agent(path)
     agent.run("Hello")
@@ -110,8 +113,9 @@ def test_a_tool_of_the_decorator_may_get_other_options_and_keeps_them_as_data(wr
     assert (entry["function"], entry["name"]) == (f"{APP}:cancel_order", "stop")
 
 
+@pytest.mark.requirement("P43")
 @pytest.mark.parametrize("place", ["step", "agent", "file"])
-def test_p43_a_nested_agent_has_a_checkpointer_of_its_own(place, write, tmp_path):
+def test_a_nested_agent_has_a_checkpointer_of_its_own(place, write, tmp_path):
     block = "checkpointer: {type: file, config: {base_directory: inner}}"
     function = f"state_type: '{APP}:OrderState', steps: [{{type: function, function: '{APP}:Shop.ship'}}]"
     step = {
@@ -173,7 +177,8 @@ def test_merge_keys_and_aliases_are_resolved(write):
     ]
 
 
-def test_p44_a_missing_file_is_an_error_of_its_own(tmp_path):
+@pytest.mark.requirement("P44")
+def test_a_missing_file_is_an_error_of_its_own(tmp_path):
     with pytest.raises(AgentFileNotFoundError, match=r"nowhere.yaml: there is no such file") as caught:
         load_agent(tmp_path / "nowhere.yaml")
     assert isinstance(caught.value, AgentConfigurationError)
@@ -181,6 +186,7 @@ def test_p44_a_missing_file_is_an_error_of_its_own(tmp_path):
     assert caught.value.file == str(tmp_path / "nowhere.yaml")
 
 
+@pytest.mark.requirement("P44")
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -197,7 +203,7 @@ def test_p44_a_missing_file_is_an_error_of_its_own(tmp_path):
         ("a: " + "[" * 3000, None, "is not YAML|nested too deeply"),
     ],
 )
-def test_p44_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(text, line, message, write):
+def test_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(text, line, message, write):
     path = write("")
     path.write_text(text + "\n" if text == "steps: [" else text)
     with pytest.raises(AgentFileSyntaxError, match=message) as caught:
@@ -206,7 +212,8 @@ def test_p44_a_file_that_is_not_yaml_or_no_mapping_is_an_error_of_its_own(text, 
         assert caught.value.line == line
 
 
-def test_p44_a_file_in_another_encoding_is_an_error(write):
+@pytest.mark.requirement("P44")
+def test_a_file_in_another_encoding_is_an_error(write):
     path = write("")
     path.write_bytes("name: é".encode("latin-1"))
     with pytest.raises(AgentFileSyntaxError, match="is not UTF-8"):
@@ -569,6 +576,7 @@ def test_the_schema_describes_each_key_and_accepts_no_other():
     assert {"LlmStepSettings", "FunctionStepSettings", "AgentStepSettings"} <= set(schema["$defs"])
 
 
+@pytest.mark.requirement("P83")
 def test_the_calls_of_an_mcp_server_have_the_options_of_tools(write):
     server = "command: files\n    calls: {timeout: 20, on_error: raise}\n    tools:\n      read:\n        retry: {max_attempts: 2}\n      write:"
     path = write(f"mcp_servers:\n  files:\n    {server}\n{STEPS}")

@@ -1,4 +1,4 @@
-"""Every Python block in the documentation runs, in an empty directory and a process new to graphkit (P88).
+"""Every Python block in the documentation runs, in an empty directory and a process new to graphkit.
 
 A block headed ```python continued goes on where the block before it on the page ended. The databases
 that the pages name are on a server of the tests, and the models of OpenAI are a local server.
@@ -104,6 +104,7 @@ def run(launcher, script, directory, database="", environment=None):
     )
 
 
+@pytest.mark.requirement("P60", "P45", "P88")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_block_runs(launcher, script, tmp_path, request):
     database = request.getfixturevalue("database") if CONNECTION_STRING in script.source else ""

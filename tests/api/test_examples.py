@@ -112,6 +112,7 @@ def test_document_review_of_other_folders_side_by_side(fresh_folder):
     assert sorted(FileSystemSaver("runs/checkpoints").threads()) == ["none", "one"]
 
 
+@pytest.mark.requirement("P16")
 def test_conversation_remembers_in_another_process():
     assert run("02_conversation.py", given="my name is Ada\nhello\nhello\n").splitlines() == [
         "Message 1. I know of you: name Ada.",
@@ -129,6 +130,7 @@ def test_conversation_remembers_in_another_process():
     )
 
 
+@pytest.mark.requirement("P89")
 def test_conversation_is_killed_between_two_messages():
     with start("02_conversation.py") as process:
         process.stdin.write("my cat is Tom\n")
@@ -138,6 +140,7 @@ def test_conversation_is_killed_between_two_messages():
     assert run("02_conversation.py", given="what is my cat?").splitlines()[-1] == "Your cat is Tom."
 
 
+@pytest.mark.requirement("P16", "P89")
 def test_many_users():
     assert run("03_many_users.py").splitlines() == [
         "user 0: apples, bread, eggs = 12",
@@ -162,6 +165,7 @@ def test_long_job():
     assert run("04_long_job.py").splitlines() == ["going on at 100000", "9592 primes below 100000"]
 
 
+@pytest.mark.requirement("P89")
 @pytest.mark.skipif(os.name == "nt", reason="SIGKILL is POSIX")
 def test_long_job_is_killed_and_goes_on():
     options = ["--limit", "60000", "--piece", "1000"]
@@ -186,6 +190,7 @@ def test_long_job_is_killed_and_goes_on():
     assert [checkpoint.state["below"] for checkpoint in reversed(history)] == list(range(0, 61_000, 1000))
 
 
+@pytest.mark.requirement("L16", "P16")
 def test_time_travel():
     out = run("05_time_travel.py")
     before, after = out.split("After going back and taking the train:\n")
@@ -233,8 +238,9 @@ def test_java_style():
     ]
 
 
+@pytest.mark.requirement("G34")
 def test_data_pipeline_fails_once_and_goes_on_in_another_process(fresh_folder):
-    """G34: four stages, the third fails the first time; the resume skips the first two."""
+    """Four stages, the third fails the first time; the resume skips the first two."""
     with start("06_data_pipeline.py") as process:
         out, err = process.communicate(timeout=120)
     assert process.returncode == 1

@@ -48,19 +48,22 @@ HEAVY = [
 ]
 
 
+@pytest.mark.requirement("P9")
 def test_importing_both_packages_loads_nothing_heavy():
     loaded = json.loads(fresh_process("import sys, json, graphkit, savers; print(json.dumps(sorted(sys.modules)))"))
     assert "graphkit" in loaded
     assert [name for name in HEAVY if name in loaded] == []
 
 
+@pytest.mark.requirement("P17", "P87")
 @pytest.mark.parametrize("package", PACKAGES)
 def test_types_are_published(package):
-    """P17 and P87: the packages are typed."""
+    """The packages are typed."""
     assert (Path(package.__file__).parent / "py.typed").is_file()
 
 
-def test_p17_types_are_strict_and_coverage_has_a_limit():
+@pytest.mark.requirement("P17")
+def test_types_are_strict_and_coverage_has_a_limit():
     tools = pyproject()["tool"]
     assert tools["mypy"]["strict"]
     assert set(tools["mypy"]["files"]) == set(tools["coverage"]["run"]["source_pkgs"]) == {"graphkit", "savers"}

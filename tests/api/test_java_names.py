@@ -172,6 +172,7 @@ GETTER_CASES = [
 ]
 
 
+@pytest.mark.requirement("L12")
 @pytest.mark.parametrize(("thing", "getter", "attribute"), GETTER_CASES)
 def test_a_getter_gives_the_attribute(thing, getter, attribute):
     assert getattr(thing, getter)() == getattr(thing, attribute)
@@ -198,6 +199,7 @@ def test_a_name_is_an_attribute_or_a_method_never_both():
         assert not [name for name in names if isinstance(inspect.getattr_static(type(thing), name, None), METHODS)]
 
 
+@pytest.mark.requirement("L5")
 def test_small_accessors():
     assert MemorySaver().threadId(None) == MemorySaver.THREAD_ID_DEFAULT == "$default"
     assert MemorySaver().threadId(CONFIG) == "t"
@@ -266,6 +268,7 @@ def test_builder_methods_match_the_fields(cls, fields, values):
     assert set(values) == set(fields), "every field has its value in this test"
 
 
+@pytest.mark.requirement("L10")
 @pytest.mark.parametrize(("cls", "fields", "values"), BUILDERS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_builder_builds_what_keywords_make(cls, fields, values):
     builder = cls.builder()

@@ -1,175 +1,108 @@
-"""docs/requirements.md: a test cites only numbers that the page has, and the page names only tests that exist."""
+"""docs/requirements.md: every row that holds has a marked test, and every mark has a row."""
 
 import ast
-import functools
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from graphkit.testing import SaverContract
-
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-DOCS = ROOT / "docs"
-PAGE = (DOCS / "requirements.md").read_text(encoding="utf-8")
-HEADER = "| id | what holds | tests |"
-MOST_WORDS = 25
+PAGE = (ROOT / "docs" / "requirements.md").read_text(encoding="utf-8")
+FILES = [path for path in sorted(TESTS.rglob("*.py")) if path != Path(__file__).resolve()]
 
-NOT_TESTED = {"P84"}
-"""Implemented, and measured by a benchmark: a time, which no test asserts."""
-
-ID = r"[PGHL]\d+|promise \d+|behaviour \d+"
-NUMBERED = re.compile(r"(?:\b|_)(promise|behaviour)s?[ _](\d+(?:(?:, | and | to )\d+)*)", re.IGNORECASE)
+ID = r"\b(?:[PGHL]\d{1,2}|(?:promise|behaviour) \d+)\b"
+ROW = re.compile(rf"- ({ID})(?: \((\w+)\))?: (.+)")
 ELSEWHERE = re.compile(r"\bDESIGN\b|[Rr]eference, section|[Bb]ehaviour, section")
 """Documents that the repository does not have."""
 
 
-@dataclass
-class Row:
+class Row(NamedTuple):
     """One requirement as the page has it."""
 
     id: str
+    status: str | None
     holds: str
-    proof: str
 
     @property
-    def tests(self):
-        return re.findall(r"`([^`]+::[^`]+)`", self.proof)
-
-    @property
-    def is_planned(self):
-        return self.proof.startswith("planned: ")
+    def is_proved(self):
+        """Whether a test must prove it: not while it is planned, and a time is measured by a benchmark."""
+        return self.status in {None, "differs"}
 
 
-def rows_of(page):
-    tables = page.split(HEADER + "\n|---|---|---|\n")[1:]
-    lines = [line for table in tables for line in table.partition("\n\n")[0].splitlines()]
-    return [Row(*line.strip("| ").split(" | ")) for line in lines]
+def marks_of(source):
+    """The functions and classes of a test file that have the mark, each with its numbers."""
+    return [
+        (node.name, [ast.literal_eval(argument) for argument in decorator.args])
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.requirement"
+    ]
 
 
-def ids_cited_in(source):
-    """The numbers in a test file: in comments, docstrings and texts, and in the names of tests."""
-    found = set(re.findall(r"\b[PGHL]\d{1,2}\b", source))
-    for letter, end in re.findall(r"\b([PGHL])\d{1,2}-(\d{1,2})\b", source):
-        found.add(letter + end)
-    for name in re.findall(r"\bdef (test_\w+)", source):
-        found.update(part.upper() for part in name.split("_") if re.fullmatch(r"[pghl]\d{1,2}", part))
-    for kind, numbers in NUMBERED.findall(source):
-        found.update(f"{kind.lower()} {number}" for number in re.findall(r"\d+", numbers))
-    return found
-
-
-@functools.cache
-def definitions_in(path):
-    """The functions of a test file by their names; for a class, its name and the functions in it."""
-    found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            found.add(node.name)
-            found.update(f"{node.name}::{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef))
-    return found
-
-
-def exists(test):
-    """Whether pytest would find a test under this name."""
-    file, _, name = test.partition("::")
-    path = TESTS / file
-    if not path.is_file():
-        return False
-    owner, _, method = name.rpartition("::")
-    if method.startswith("test_") and name in definitions_in(path):
-        return True
-    return (
-        owner in definitions_in(path) and method.startswith("test_") and callable(getattr(SaverContract, method, None))
-    )
-
-
-ROWS = rows_of(PAGE)
+LINES = [line for line in PAGE.splitlines() if line.startswith("- ")]
+ROWS = [Row(*ROW.fullmatch(line).groups()) for line in LINES]
 KNOWN = {row.id for row in ROWS}
-FILES = [path for path in sorted(TESTS.rglob("*.py")) if path != Path(__file__).resolve()]
+MARKS = {path: marks_of(path.read_text(encoding="utf-8")) for path in FILES}
+MARKED = {number for marks in MARKS.values() for _, numbers in marks for number in numbers}
 
 
-def test_every_row_is_read_and_no_number_stands_for_two():
+def test_every_row_is_one_short_line_and_no_number_stands_for_two():
     assert len(ROWS) > 150
     assert len(KNOWN) == len(ROWS)
-    assert [row.id for row in ROWS if not re.fullmatch(ID, row.id)] == []
+    assert {row.status for row in ROWS} == {None, "differs", "planned", "measured"}
+    assert [line for line in LINES if len(line) > 100] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(TESTS).as_posix())
-def test_what_a_test_file_cites_is_on_the_page(path):
-    source = path.read_text(encoding="utf-8")
-    assert sorted(ids_cited_in(source) - KNOWN) == []
-    assert ELSEWHERE.findall(source) == []
+def test_every_row_that_holds_has_a_marked_test():
+    assert {row.id for row in ROWS if row.is_proved} <= MARKED
 
 
-def test_every_test_that_the_page_names_exists():
-    missing = {row.id: [test for test in row.tests if not exists(test)] for row in ROWS}
-    assert {number: tests for number, tests in missing.items() if tests} == {}
+def test_every_mark_has_a_row():
+    assert MARKED <= KNOWN
 
 
-def test_every_row_that_is_not_planned_names_a_test():
-    without = {row.id for row in ROWS if not row.is_planned and not row.tests}
-    assert without == NOT_TESTED
+def test_only_tests_are_marked():
+    for path, marks in MARKS.items():
+        assert [name for name, _ in marks if not name.startswith(("test_", "Test"))] == [], path
 
 
-def test_every_benchmark_that_the_page_names_exists():
-    named = set(re.findall(r"benchmark `([^`]+)`", PAGE))
-    assert named
-    assert {name for name in named if not (ROOT / "benchmarks" / f"{name}.py").is_file()} == set()
-
-
-def test_a_row_is_short_and_names_each_test_once():
+def test_what_is_measured_names_its_benchmark():
     for row in ROWS:
-        assert len(row.holds.split()) <= MOST_WORDS, row.id
-        assert len(set(row.tests)) == len(row.tests), row.id
-        assert re.fullmatch(r"(planned: [a-z ]+|no test: .+|`[^`]+`)(<br>`[^`]+`)*", row.proof), row.id
+        if row.status == "measured":
+            assert (ROOT / re.search(r"`(benchmarks/\w+\.py)`", row.holds)[1]).is_file()
 
 
-def test_what_differs_on_purpose_is_described_where_the_page_says():
-    lines = PAGE.partition("## Different on purpose")[2].strip().splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][1:]
-    assert rows
-    for ids, _, link in rows:
-        assert set(ids.split(", ")) <= KNOWN
-        target = re.fullmatch(r"\[[^]]+\]\(([^)]+)\)", link)[1]
-        file, _, anchor = target.partition("#")
-        titles = re.findall(r"^#+ (.+)$", (DOCS / file).read_text(encoding="utf-8"), re.MULTILINE)
-        assert not anchor or anchor in {title.lower().replace(" ", "-") for title in titles}, target
+def test_the_links_of_the_page_lead_somewhere():
+    for file, anchor in re.findall(r"\]\(([^)#]+)#?([^)]*)\)", PAGE):
+        titles = re.findall(r"^#+ (.+)$", (ROOT / "docs" / file).read_text(encoding="utf-8"), re.MULTILINE)
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, (
+            anchor
+        )
+
+
+def test_texts_of_tests_cite_only_what_the_repository_has():
+    for path in FILES:
+        source = path.read_text(encoding="utf-8")
+        assert set(re.findall(ID, source)) <= KNOWN, path
+        assert ELSEWHERE.findall(source) == [], path
 
 
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("def test_x():  # G9, H12", {"G9", "H12"}),
-        ("# rows H42-H46 and P1-3", {"H42", "H46", "P1", "P3"}),
-        ("def test_p53_l8_cut(): ...", {"P53", "L8"}),
-        ("def test_behaviour_12_merged(): ...", {"behaviour 12"}),
-        ("(H47; promise 4)", {"H47", "promise 4"}),
-        ("behaviours 5 to 11", {"behaviour 5", "behaviour 11"}),
-        ("promises 1, 2 and 7, L9", {"promise 1", "promise 2", "promise 7", "L9"}),
-        ("def test_3_damage(): HTTP2, p5, 'T3'", set()),
+        ('@pytest.mark.requirement("P1")\nclass TestIt: ...', [("TestIt", ["P1"])]),
+        (
+            '@given()\n@pytest.mark.requirement("P1", "behaviour 2")\ndef test_it(): ...',
+            [("test_it", ["P1", "behaviour 2"])],
+        ),
+        ('@pytest.mark.requirement("P1")\nasync def test_it(): ...', [("test_it", ["P1"])]),
+        ('class TestIt:\n    @pytest.mark.requirement("P1")\n    def test_it(self): ...', [("test_it", ["P1"])]),
+        ('@pytest.mark.sweep("P1")\ndef test_it(): ...', []),
+        ("TEXT = '@pytest.mark.requirement(\"P1\")'", []),
     ],
 )
-def test_citations_are_found(source, expected):
-    assert ids_cited_in(source) == expected
-
-
-@pytest.mark.parametrize(
-    ("test", "expected"),
-    [
-        ("api/test_requirements.py::test_citations_are_found", True),
-        ("contract/test_memory.py::TestMemorySaver::test_tags", True),
-        ("contract/test_memory.py::TestMemorySaver::test_nothing_like_it", False),
-        ("contract/test_memory.py::TestNobody::test_tags", False),
-        ("contract/test_memory.py::test_tags", False),
-        ("contract/test_memory.py::TestMemorySaver::make_saver", False),
-        ("api/test_requirements.py::exists", False),
-        ("api/test_nowhere.py::test_tags", False),
-    ],
-)
-def test_a_test_is_found_by_its_name(test, expected):
-    assert exists(test) is expected
+def test_marks_are_found(source, expected):
+    assert marks_of(source) == expected

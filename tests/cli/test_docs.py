@@ -68,7 +68,8 @@ def test_the_page_has_the_groups_of_the_help_in_their_order():
     assert helped == ["Options", *commands.GROUPS]
 
 
-def test_the_commands_that_hive_only_promised_are_there():  # H43
+@pytest.mark.requirement("H43")
+def test_the_commands_that_hive_only_promised_are_there():
     assert {"threads", "show", "history", "diff", "resume", "prune", "verify", "repair"} <= set(COMMANDS)
 
 

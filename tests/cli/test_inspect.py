@@ -14,7 +14,8 @@ from savers import FileSystemSaver
 from tests.support.terminal import NOW, STOP, checkpoint, graphkit
 
 
-def test_show(store):  # H44: get checkpoint
+@pytest.mark.requirement("H44")
+def test_show(store):  # get checkpoint
     assert graphkit("show", store, "order-17").out == (
         "thread       order-17\n"
         "checkpoint   00000000-0000-7000-8000-000000000002\n"
@@ -45,7 +46,8 @@ def test_show_as_json(store):
     assert (data["created"], data["tags"], data["failure"]) == ("2026-11-20T11:02:00+00:00", [], None)
 
 
-def test_show_an_older_checkpoint_by_either_end_of_its_id(store):  # G36
+@pytest.mark.requirement("G36")
+def test_show_an_older_checkpoint_by_either_end_of_its_id(store):
     for typed in ("0001", "000000000001", "00000000-0000-7000-8000-000000000001"):
         assert graphkit("show", store, "order-17", "--checkpoint", typed, "--json").json["node"] == START
     several = graphkit("show", store, "order-17", "--checkpoint", "00000000")
@@ -55,7 +57,8 @@ def test_show_an_older_checkpoint_by_either_end_of_its_id(store):  # G36
     assert graphkit("show", store, "order-17", "-c", "2").code == 11  # too short to mean anything
 
 
-def test_the_keys_without_their_values(store):  # H44: session state without memory values
+@pytest.mark.requirement("H44")
+def test_the_keys_without_their_values(store):  # session state without memory values
     data = graphkit("show", store, "order-17", "--keys", "--json").json
     assert data["state"] == {"item": "str", "log": "FrozenList"}
 
@@ -69,11 +72,12 @@ def deep(tmp_path):
     return tmp_path / "deep"
 
 
+@pytest.mark.requirement("H44")
 @pytest.mark.parametrize(
     ("key", "expected"),
     [("a.b[2].c", "deep"), ("a.b[-3]", 1), ("a['odd.key']", 5), ("none", None), ("a.b[0]", 1), ("empty", [])],
 )
-def test_one_key(deep, key, expected):  # H44: one memory key
+def test_one_key(deep, key, expected):  # one memory key
     assert graphkit("show", deep, "t", "--key", key, "--json").json == expected
 
 
@@ -104,7 +108,8 @@ def test_a_tree_is_cut_at_the_terminal_and_whole_in_a_pipe(deep):
     )
 
 
-def test_diff(store):  # H44: compare two
+@pytest.mark.requirement("H44")
+def test_diff(store):  # compare two
     done = graphkit("diff", store, "order-18")
     assert done.out == '~ n: 1 → 2\n+ by: {"who": "bert"}\nnodes in between: pack\n'
     back = graphkit("diff", store, "order-18", "0013", "0011")
@@ -112,7 +117,8 @@ def test_diff(store):  # H44: compare two
     assert graphkit("diff", store, "order-18", "0013", "0013").out == "the states are the same\nno nodes in between\n"
 
 
-def test_diff_as_json(store):  # H44: added, removed and changed keys, new nodes in path
+@pytest.mark.requirement("H44")
+def test_diff_as_json(store):  # added, removed and changed keys, new nodes in path
     assert graphkit("diff", store, "order-18", "--json").json == {
         "from": "00000000-0000-7000-8000-000000000011",
         "to": "00000000-0000-7000-8000-000000000013",
@@ -149,7 +155,8 @@ def test_what_a_difference_looks_like(tmp_path, old, new, expected):
     assert lines[:-1] == expected
 
 
-def test_long_values_are_cut_in_json_too(tmp_path):  # H44: values cut at 500 characters
+@pytest.mark.requirement("H44")
+def test_long_values_are_cut_in_json_too(tmp_path):  # values cut at 500 characters
     data = graphkit("diff", two(tmp_path, {"t": "a"}, {"t": "x" * 600}), "t", "--json").json
     assert len(data["differences"][0]["new"]) == 501
 

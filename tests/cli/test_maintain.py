@@ -28,6 +28,7 @@ def test_verify(store):
     assert graphkit("verify", store, "order-17").out.startswith("1 thread, 2 checkpoints")
 
 
+@pytest.mark.requirement("H43")
 def test_verify_finds_damage(store):
     damage(store, "order-18")
     done = graphkit("verify", store)
@@ -195,6 +196,7 @@ def test_compact(saver, store):
     assert graphkit("compact", store, "order-17").out == "freed 0 B\n"
 
 
+@pytest.mark.requirement("H43")
 def test_prune(saver, store):
     for number in range(3, 10):
         saver.put(RunnableConfig("order-17"), checkpoint(number, "x", "y", {}, number - 1))

@@ -171,7 +171,8 @@ def test_a_failing_node_is_one_sentence(tmp_path, shop):
     assert log_of(tmp_path / "runs") == ["reserved lamp"]
 
 
-def test_resume_from_a_checkpoint_with_other_values(tmp_path, shop):  # G36, H42
+@pytest.mark.requirement("G36", "H42", "H43")
+def test_resume_from_a_checkpoint_with_other_values(tmp_path, shop):
     store = tmp_path / "runs"
     run(store)
     graphkit("resume", store, "t", "--app", shop, "--value", '"yes"', "--set", "city=Bern")
@@ -184,7 +185,8 @@ def test_resume_from_a_checkpoint_with_other_values(tmp_path, shop):  # G36, H42
     assert graphkit("history", store, "t", "--json").json[-len(before) :] == [{**row, "status": None} for row in before]
 
 
-def test_a_graph_without_the_stored_node(tmp_path, shop):  # H46
+@pytest.mark.requirement("H46")
+def test_a_graph_without_the_stored_node(tmp_path, shop):
     store = tmp_path / "runs"
     run(store)
     before = graphkit("history", store, "t", "--json").json
@@ -197,7 +199,8 @@ def test_a_graph_without_the_stored_node(tmp_path, shop):  # H46
     assert graphkit("resume", store, "t", "--app", "shop:changed", "--checkpoint", first).code == 0
 
 
-def test_recovery_from_a_damaged_end(tmp_path, shop):  # H45
+@pytest.mark.requirement("H45")
+def test_recovery_from_a_damaged_end(tmp_path, shop):
     store = tmp_path / "runs"
     run(store)
     graphkit("answer", store, "t", "--value", '"yes"')

@@ -85,6 +85,7 @@ def test_characters_that_take_two_columns_of_a_terminal_are_aligned(store, saver
     assert lines[3].startswith("import-a  stalled")
 
 
+@pytest.mark.requirement("H44")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -106,7 +107,7 @@ def test_characters_that_take_two_columns_of_a_terminal_are_aligned(store, saver
         (["--sort", "age", "--limit", "1", "--offset", "1"], ["order-18"]),
     ],
 )
-def test_threads_are_chosen_and_sorted(store, options, expected):  # H44
+def test_threads_are_chosen_and_sorted(store, options, expected):
     assert [row["thread"] for row in graphkit("threads", store, "--json", *options).json] == expected
 
 
@@ -163,7 +164,8 @@ def test_ids_that_a_terminal_would_obey_are_escaped(tmp_path):
     assert (shown.code, "\x1b" in shown.out) == (0, False)
 
 
-def test_history_in_a_pipe(store):  # H44, G36: several checkpoints per run, with their times
+@pytest.mark.requirement("G36", "H44")
+def test_history_in_a_pipe(store):  # several checkpoints per run, with their times
     assert graphkit("history", store, "order-18").out == (
         "CHECKPOINT                            NODE       NEXT     STATUS    SOURCE  STEP  CREATED               TOOK       SIZE   TAGS\n"
         "00000000-0000-7000-8000-000000000013  pack       __END__  finished  loop    1     2026-11-20T11:13:00Z  2 min 0 s  122 B  golden\n"
@@ -171,12 +173,14 @@ def test_history_in_a_pipe(store):  # H44, G36: several checkpoints per run, wit
     )
 
 
-def test_history_as_rows(store):  # P90: a timing and a size per checkpoint, exported as rows
+@pytest.mark.requirement("P90")
+def test_history_as_rows(store):  # a timing and a size per checkpoint, exported as rows
     first, second = graphkit("history", store, "order-18", "--json").json
     assert (first["seconds"], first["size"], first["tags"]) == (120.0, 122, ["golden"])
     assert (second["seconds"], second["parent"], second["metadata"]["user"]) == (None, None, "bert")
 
 
+@pytest.mark.requirement("H44")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -187,11 +191,12 @@ def test_history_as_rows(store):  # P90: a timing and a size per checkpoint, exp
         (["--clean"], ["pack", START]),
     ],
 )
-def test_history_is_chosen(store, options, expected):  # H44: by type, and the clean ones
+def test_history_is_chosen(store, options, expected):  # by type, and the clean ones
     assert [row["node"] for row in graphkit("history", store, "order-18", "--json", *options).json] == expected
 
 
-def test_only_clean_checkpoints(saver, store):  # H44
+@pytest.mark.requirement("H44")
+def test_only_clean_checkpoints(saver, store):
     at = RunnableConfig("order-18")
     saver.put(at, checkpoint(14, "again", "x", {}, 13, clean=False))
     here = saver.put(at, checkpoint(15, "fails", "x", {}, 14))
@@ -216,7 +221,8 @@ def test_search_in_all_threads(store):
     assert graphkit("search", store, "user=nobody").err == "no checkpoint has this metadata\n"
 
 
-def test_search_reads_no_state(store, monkeypatch):  # P58
+@pytest.mark.requirement("P58")
+def test_search_reads_no_state(store, monkeypatch):
     decoded = []
     monkeypatch.setattr("savers._log.log.Log.load_state", lambda *_: decoded.append(1) or {})
     assert len(graphkit("search", store, "step=1", "--json").json) == 2
@@ -232,7 +238,8 @@ def test_search_passes_over_what_is_damaged_and_says_so(store):
     assert "is damaged" in done.err
 
 
-def test_stats_of_a_store(store):  # P60, P90, G38
+@pytest.mark.requirement("P60", "P90", "G38")
+def test_stats_of_a_store(store):
     done = graphkit("stats", store)
     assert done.out == (
         "threads                  3\n"
@@ -327,14 +334,16 @@ def test_a_thread_was_updated_when_it_asked_or_failed(saver, store):
     ]  # fmt: skip
 
 
-def test_the_size_of_a_store_and_of_a_thread_is_that_of_its_files(store):  # P60
+@pytest.mark.requirement("P60")
+def test_the_size_of_a_store_and_of_a_thread_is_that_of_its_files(store):
     files = {path: path.stat().st_size for path in store.rglob("*") if path.is_file()}
     assert graphkit("stats", store, "--json").json["size"] == sum(files.values())
     of_one = sum(size for path, size in files.items() if path.parent.name.startswith("t-order-17-"))
     assert graphkit("stats", store, "order-17", "--json").json["size"] == of_one
 
 
-def test_how_resumes_end(saver, store):  # G38: resume success rate
+@pytest.mark.requirement("G38")
+def test_how_resumes_end(saver, store):  # resume success rate
     for thread, following in (("good", "__END__"), ("bad", "x"), ("under-way", "x")):
         here = saver.put(RunnableConfig(thread), checkpoint(1, "a", following, {}, clean=False))
         if thread == "bad":

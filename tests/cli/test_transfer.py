@@ -43,6 +43,7 @@ def made(kind, path):
     return saver
 
 
+@pytest.mark.requirement("P54")
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("origin", MAKERS)
 def test_every_type_comes_back_between_any_savers(tmp_path, origin, kind):
@@ -62,6 +63,7 @@ def test_the_lines_are_readable_and_as_long_as_what_changed(source):
     assert lines[3]["metadata"]["when"]["text"] == str(NOW)
 
 
+@pytest.mark.requirement("P54")
 def test_released_histories_come_along(tmp_path, source):
     source.release(RunnableConfig("t"))
     source.put(RunnableConfig("t"), checkpoint(7, START, "a", {"new": 1}))

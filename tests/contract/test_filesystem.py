@@ -25,6 +25,7 @@ class InDirectory(Elsewhere, SaverContract):
         return self.root / f"store {self.stores}"
 
 
+@pytest.mark.requirement("L1", "L2", "L3", "L5", "L9", "P55", "P56", "P57", "P58", "P22", "P26", "behaviour 15")
 class TestFileSystemSaver(InDirectory):
     """Saver objects that stay open, two on each store."""
 
@@ -50,6 +51,7 @@ class TestFileSystemSaverThatSyncsInIntervals(TestFileSystemSaverThatNeverSyncs)
     fsync = 0.001
 
 
+@pytest.mark.requirement("P55")
 @pytest.mark.sweep(20, of="tests")
 class TestFileSystemSaverReopened(InDirectory):
     """Every single operation on a saver object of its own, which takes twice as long."""

@@ -1,3 +1,5 @@
+import pytest
+
 from graphkit import HasVersions
 from graphkit.testing.contract import SaverContract
 from graphkit.testing.fakes import ScriptedSaver
@@ -9,6 +11,7 @@ class TestSaverWrapper(SaverContract):
         return SaverWrapper(MemorySaver())
 
 
+@pytest.mark.requirement("L16")
 class TestSaverWrapperWithVersions(SaverContract):
     def make_saver(self):
         saver = SaverWrapper(SaverWrapper(VersionedMemorySaver()))
@@ -16,6 +19,7 @@ class TestSaverWrapperWithVersions(SaverContract):
         return saver
 
 
+@pytest.mark.requirement("P81")
 class TestScriptedSaver(SaverContract):
     def make_saver(self):
         return ScriptedSaver(VersionedMemorySaver())

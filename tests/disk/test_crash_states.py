@@ -1,4 +1,4 @@
-"""Power loss and death at any instant (H8, H39; P59 for prune): every legal state of the disk is opened by a new saver.
+"""Power loss and death at any instant: every legal state of the disk is opened by a new saver.
 
 GRAPHKIT_CRASH_SEED chooses another sample; a failure names its seed and its operations.
 """
@@ -28,6 +28,7 @@ def named(one):
     return one.__name__ if callable(one) else str(one)
 
 
+@pytest.mark.requirement("promise 1", "H39", "P59")
 @pytest.mark.parametrize("workload", crashes.WORKLOADS, ids=named)
 def test_power_loss_keeps_what_was_acknowledged_and_at_most_one_more(workload, sweep):
     found = crashes.Crashes()
@@ -41,6 +42,7 @@ def test_these_were_at_least_five_thousand_states():
     assert sum(STATES.values()) >= 5000
 
 
+@pytest.mark.requirement("promise 1")
 @pytest.mark.sweep(1, of="fsync", in_turn=True)
 @pytest.mark.parametrize(("workload", "fsync"), [*WITHOUT_WAITING, (crashes.flushes, 3600)], ids=named)
 def test_who_does_not_wait_loses_nothing_by_death_and_keeps_a_beginning_after_power_loss(workload, fsync, sweep):
@@ -111,6 +113,7 @@ def test_the_simulated_disk_loses_single_sectors():
     assert all(len(one) <= 1200 for one in found)
 
 
+@pytest.mark.requirement("H39")
 def test_the_simulated_disk_forgets_names_in_any_order_until_their_directory_is_synced():
     fs = SimFS()
     for name in "abc":

@@ -1,4 +1,4 @@
-"""Damage, and what verify and repair make of it (P52, P53, H11, H45, H53)."""
+"""Damage, and what verify and repair make of it."""
 
 import dataclasses
 import random
@@ -106,7 +106,8 @@ class Damaged:
         return b"".join(file.read_bytes() for file in sorted(self.path.parent.glob("*.bin")))
 
 
-def test_p53_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_is_set_aside(damaged, sweep):
+@pytest.mark.requirement("P53")
+def test_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_is_set_aside(damaged, sweep):
     boundaries = {frame.end for frame in damaged.frames}
     cuts = range(len(damaged.whole))
     for cut in sorted({*sweep.some(cuts, 50), *boundaries.intersection(cuts)}):
@@ -124,7 +125,8 @@ def test_p53_cut_at_every_offset_all_complete_checkpoints_are_kept_and_the_rest_
         saver.close()
 
 
-def test_p52_every_flipped_byte_is_reported_and_repair_keeps_what_does_not_depend_on_it(damaged, sweep):
+@pytest.mark.requirement("promise 3", "P52")
+def test_every_flipped_byte_is_reported_and_repair_keeps_what_does_not_depend_on_it(damaged, sweep):
     rng = random.Random(1)
     last = damaged.frames[-1]
     for place in sweep.some(range(len(damaged.whole)), 60):
@@ -153,8 +155,9 @@ def test_p52_every_flipped_byte_is_reported_and_repair_keeps_what_does_not_depen
         assert set(gone[1:]) <= lost, "all but the damaged one itself are named"
 
 
+@pytest.mark.requirement("H53")
 @pytest.mark.parametrize("put_first", [False, True], ids=["read", "write"])
-def test_h53_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_first, sweep):
+def test_bytes_of_many_kinds_of_damage_are_never_read_as_data(damaged, put_first, sweep):
     """Checksums, not signatures: chance is noticed, a forger is not (docs/operations.md)."""
     whole = damaged.whole
     frames = damaged.frames
@@ -225,7 +228,8 @@ def test_a_record_of_another_log_is_no_record(damaged):
     assert damaged.path.read_bytes() == foreign
 
 
-def test_h45_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_says_so(damaged):
+@pytest.mark.requirement("H45")
+def test_after_damage_at_the_end_repair_lands_on_the_last_good_one_and_says_so(damaged):
     """Nothing falls back by itself: a run that went on from an older state unasked would do work twice."""
     bad = bytearray(damaged.whole)
     for frame in damaged.frames[-2:]:

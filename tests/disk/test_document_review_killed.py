@@ -94,6 +94,7 @@ def kill(process, lines, delay):
     return process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.requirement("P89")
 def test_ten_random_kills_change_nothing(tmp_path, many_documents, sweep):
     reference, pace = undisturbed(tmp_path, many_documents)
     review = Review(tmp_path / "killed", many_documents)

@@ -91,6 +91,7 @@ class WatchingIO(FileIO):
 # No plaintext
 
 
+@pytest.mark.requirement("P70", "H52")
 def test_no_file_ever_has_plaintext(tmp_path):
     """States, their keys, writes, metadata, tags and nodes, through every operation of a store."""
     root = tmp_path / "store"
@@ -298,6 +299,7 @@ def store(tmp_path_factory):
     return root
 
 
+@pytest.mark.requirement("P70")
 @pytest.mark.parametrize("operation", READS)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_without_the_key_nothing_is_read_or_changed(store, tmp_path, operation, wrong):
@@ -386,6 +388,7 @@ def same_steps(tmp_path):
     return root
 
 
+@pytest.mark.requirement("H53")
 def test_a_changed_record_with_right_checksums_is_damage_that_repair_leaves_out(same_steps):
     path = locate_log(same_steps)
     record = read_records(path)[5]
@@ -565,6 +568,7 @@ def everything(root, cipher):
         return found
 
 
+@pytest.mark.requirement("P70")
 def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
     before = everything(rotatable, BOTH)
     with open_saver(rotatable, BOTH, io=WatchingIO()) as saver:

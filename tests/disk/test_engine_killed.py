@@ -153,6 +153,7 @@ FEWEST_CALLS = 26
 """A run stores with 33 calls. In each of its two rounds the five records of the branches may take two calls."""
 
 
+@pytest.mark.requirement("H13", "G38")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_killed_at_every_call_that_stores(tmp_path, run, reference, when, sweep):
     directory, undisturbed, calls = reference

@@ -1,4 +1,4 @@
-"""The file system refuses: what was there before stays, and the next put works (promise 4)."""
+"""The file system refuses: what was there before stays, and the next put works."""
 
 import errno
 import gc
@@ -162,6 +162,7 @@ def as_an_ordinary_user():
             os.seteuid(me)
 
 
+@pytest.mark.requirement("H47")
 def test_a_directory_without_permission(opener, config, tmp_path):
     saver = opener()
     saver.put(config, make_checkpoint(0))
@@ -191,6 +192,7 @@ def test_no_permission_to_make_anything(opener, config):
     assert list_numbers(saver, config) == [1]
 
 
+@pytest.mark.requirement("H47")
 def test_a_value_that_cannot_be_stored_is_named_before_anything_is_written(opener, config):
     saver = opener()
     saver.put(config, make_checkpoint(0, items=[1]))
@@ -208,6 +210,7 @@ def test_a_value_that_cannot_be_stored_is_named_before_anything_is_written(opene
     assert list_numbers(opener(), config) == [2, 0]
 
 
+@pytest.mark.requirement("H47")
 def test_a_real_full_disk(tmp_path):
     code = """
 import resource, signal, sys

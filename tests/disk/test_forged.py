@@ -1,4 +1,4 @@
-"""Records whose checksums are right and whose content is not, as a bug of some writer would leave them (P52, H11)."""
+"""Records whose checksums are right and whose content is not, as a bug of some writer would leave them."""
 
 import random
 import shutil
@@ -126,6 +126,7 @@ def is_damage(error):
     return isinstance(error, CheckpointCorruptionError) and not any(words in str(error) for words in of_values)
 
 
+@pytest.mark.requirement("P52")
 @pytest.mark.sweep(30, of="seed")
 @pytest.mark.parametrize("seed", [*range(100), 6327])
 def test_a_record_that_makes_no_sense_is_damage_and_nothing_worse(written, tmp_path, seed):

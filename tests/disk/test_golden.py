@@ -1,4 +1,4 @@
-"""A directory of each version of the format, written when it was current, is read exactly by today's code (L7)."""
+"""A directory of each version of the format, written when it was current, is read exactly by today's code."""
 
 import importlib.util
 import shutil
@@ -52,6 +52,7 @@ def fields(checkpoint):
     ]  # fmt: skip
 
 
+@pytest.mark.requirement("L7", "P54")
 def test_every_field_of_every_checkpoint_is_as_it_was(saver, expected):
     for (thread, namespace, version), history in expected.items():
         config = RunnableConfig(thread, checkpoint_ns=namespace)

@@ -1,4 +1,4 @@
-"""Bytes on disk are proportional to what changed, and a put costs the same however long the history is (promise 6)."""
+"""Bytes on disk are proportional to what changed, and a put costs the same however long the history is."""
 
 import itertools
 import random
@@ -58,6 +58,7 @@ def engine():
     return Engine(messages=[], n=0)
 
 
+@pytest.mark.requirement("promise 6", "H48")
 def test_3000_puts_of_a_growing_list_take_less_than_900_kB(opener, engine, config):
     saver = opener()
     for n in range(3000):
@@ -113,6 +114,7 @@ def test_the_size_of_a_record_does_not_grow_with_the_history(opener, engine, con
     assert max(sizes) <= min(sizes) + 24
 
 
+@pytest.mark.requirement("promise 6")
 @pytest.mark.parametrize(
     ("fsync", "calls", "length"),
     # A record over the zeros of another process does not change the size, so up to 64 bytes are looked at.
@@ -138,6 +140,7 @@ def test_a_warm_put_is_one_fstat_and_one_write_however_long_the_history_is(
     saver.close()
 
 
+@pytest.mark.requirement("L9")
 def test_a_cold_put_reads_the_end_of_the_log_only(config, tmp_path):
     saver = FileSystemSaver(tmp_path, fsync="never")
     for n in range(3000):

@@ -102,6 +102,7 @@ def test_a_state_serializer_of_the_users_own(tmp_path, config):
     saver.close()
 
 
+@pytest.mark.requirement("H5")
 def test_interrupts_and_listings_decode_no_state(opener, config, monkeypatch):
     saver = opener()
     placed = saver.put(config, make_checkpoint(0))

@@ -94,6 +94,7 @@ def contents(store):
     return found
 
 
+@pytest.mark.requirement("L15")
 def test_each_step_in_a_process_of_its_own(process):
     assert process({}) == {"when": "inside", "payload": {"question": "first?", "so far": ["read"]}, "log": ["read"]}
     (waiting,) = process.saver().interrupts()
@@ -107,6 +108,7 @@ def test_each_step_in_a_process_of_its_own(process):
     assert process.work() == ["read", "ask", "ask", "ask", "write"]
 
 
+@pytest.mark.requirement("L15")
 def test_a_killed_answer_is_found_again(process):
     process({})
     process({"answer": "one"})

@@ -1,4 +1,4 @@
-"""The n-th call of each kind fails (H47; promise 4): an error of ours or success, and nothing that was there is lost.
+"""The n-th call of each kind fails: an error of ours or success, and nothing that was there is lost.
 
 Every call that a workload makes fails in turn, once or for good, with EIO, ENOSPC, EINTR or a short write. Afterwards:
 each step ended with success or CheckpointStorageError; each history reads as before that step or as after it, and as
@@ -145,6 +145,7 @@ def faults_in(steps, *, warm):
                 yield kind, before.get(kind, 0) + number, name
 
 
+@pytest.mark.requirement("promise 4", "H47", "P87")
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("warm", [True, False], ids=["open", "closed"])
 @pytest.mark.parametrize("steps", range(len(STEPS)), ids=[f"{number}-{kind}" for number, (kind, _) in enumerate(STEPS)])
@@ -166,6 +167,7 @@ def test_these_were_thousands_of_errors():
     assert 2 * sum(faults) >= 2500
 
 
+@pytest.mark.requirement("promise 4")
 def test_a_failed_sync_is_never_counted_as_durable():
     """After it, all that is acknowledged is in blocks that no failed sync has touched."""
     for number in range(12):

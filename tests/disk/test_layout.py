@@ -1,4 +1,4 @@
-"""Names, modes and places: any thread id has a directory of its own inside the root (promise 5)."""
+"""Names, modes and places: any thread id has a directory of its own inside the root."""
 
 import stat
 
@@ -19,6 +19,7 @@ def files_below(root):
     return [path for path in root.rglob("*") if not path.is_dir()]
 
 
+@pytest.mark.requirement("promise 5")
 def test_any_string_is_a_thread_and_comes_back(opener, tmp_path):
     saver = opener()
     for number, thread in enumerate(HOSTILE):
@@ -86,6 +87,7 @@ def test_the_header_is_as_specified(opener, config):
     assert struct.unpack_from("<IB", data, third.end - 5) == (third.size, 0x4B)
 
 
+@pytest.mark.requirement("promise 5", "P71")
 def test_modes_do_not_depend_on_the_umask(odd_umask, opener, config, tmp_path):
     saver = opener(tmp_path / "deep" / "store")
     saver.put(config, make_checkpoint(0))

@@ -1,4 +1,4 @@
-"""No operation follows a symbolic link below the root (promise 5): every kind of link, at every place, in every operation.
+"""No operation follows a symbolic link below the root: every kind of link, at every place, in every operation.
 
 What the link leads to is outside: its bytes, its names and its modes are the same afterwards, and none of its content
 comes out of any operation. What is refused is refused with an error of ours, or told in a report.
@@ -150,6 +150,7 @@ def cases(operations, start, *, is_full):
         yield from ((kind, name, operation) for kind in kinds)
 
 
+@pytest.mark.requirement("promise 5")
 @pytest.mark.parametrize("place", PLACES)
 def test_no_operation_follows_a_link(place, templates, tmp_path, caplog, sweep):
     lines = (templates / "exported").read_text().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""Keeping a store small and private: compression, pruning, compacting, deleting, sizes (P50, H50, P51, P59, P60, P73, H48)."""
+"""Keeping a store small and private: compression, pruning, compacting, deleting, sizes."""
 
 import os
 import subprocess
@@ -36,8 +36,9 @@ def put_all(saver, config, states):
 # Compression
 
 
+@pytest.mark.requirement("P50", "H50", "P87")
 @pytest.mark.parametrize("method", ["zlib", "zstd"])
-def test_p50_h50_large_values_are_compressed_and_come_back_without_being_asked(method, opener, config):
+def test_large_values_are_compressed_and_come_back_without_being_asked(method, opener, config):
     if method == "zstd":
         pytest.importorskip("zstandard")
     saver = opener(compression=method)
@@ -55,7 +56,8 @@ def test_p50_h50_large_values_are_compressed_and_come_back_without_being_asked(m
     assert reader.verify().ok
 
 
-def test_p50_what_does_not_become_shorter_is_stored_as_it_is(opener, config):
+@pytest.mark.requirement("P50")
+def test_what_does_not_become_shorter_is_stored_as_it_is(opener, config):
     noise = os.urandom(300_000)
     plain = opener(compression=None)
     packing = opener(Path(opener().base_directory) / "two", compression="zlib")
@@ -122,7 +124,8 @@ def test_options_are_checked_at_once(tmp_path, monkeypatch):
 # Sharing
 
 
-def test_p51_h48_what_does_not_change_is_stored_once(opener, config):
+@pytest.mark.requirement("P51", "H48")
+def test_what_does_not_change_is_stored_once(opener, config):
     saver = opener(compression=None)
     messages = []
     sizes = []
@@ -160,6 +163,7 @@ def aged(opener, config):
     return saver, now
 
 
+@pytest.mark.requirement("P59")
 @pytest.mark.parametrize(
     ("policy", "left"),
     [
@@ -172,7 +176,7 @@ def aged(opener, config):
         ({"keep_last": 100}, list(range(10))),
     ],
 )
-def test_p59_each_policy_removes_what_it_says_and_never_the_latest(aged, opener, config, policy, left):
+def test_each_policy_removes_what_it_says_and_never_the_latest(aged, opener, config, policy, left):
     saver, now = aged
     if "older_than" in policy:
         policy = {**policy, "older_than": now - policy["older_than"]}
@@ -189,9 +193,10 @@ class Stop(Exception):
     pass
 
 
+@pytest.mark.requirement("P59")
 @pytest.mark.parametrize("work", ["prune", "compact", "repair"])
 @pytest.mark.parametrize("how", ["dies", "EIO"])
-def test_p59_an_end_in_the_middle_leaves_a_valid_store(work, how, config):
+def test_an_end_in_the_middle_leaves_a_valid_store(work, how, config):
     def fresh(fs, **options):
         return FileSystemSaver("/store", io=fs, fsync="never", compression=Compression(threshold=50), **options)
 
@@ -247,7 +252,8 @@ def test_p59_an_end_in_the_middle_leaves_a_valid_store(work, how, config):
 # Space and privacy
 
 
-def test_p60_size_is_what_the_file_system_says(opener, config):
+@pytest.mark.requirement("P60")
+def test_size_is_what_the_file_system_says(opener, config):
     saver = opener()
     for n in range(3):
         put_all(saver, config.replace(thread_id=f"t{n}"), [{"n": n}] * 3)
@@ -263,8 +269,9 @@ def test_p60_size_is_what_the_file_system_says(opener, config):
 SECRET = b"the content that must be forgotten"
 
 
+@pytest.mark.requirement("P73")
 @pytest.mark.parametrize("work", ["delete", "prune", "compact"])
-def test_p73_after_delete_prune_and_compact_no_byte_of_the_content_is_left(work, opener, config):
+def test_after_delete_prune_and_compact_no_byte_of_the_content_is_left(work, opener, config):
     saver = opener()
     other = config.replace(thread_id="other")
     put_all(saver, other, [{"note": "kept"}])

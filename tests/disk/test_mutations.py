@@ -1,6 +1,6 @@
 """The harness can fail: each promise-keeping line of the saver is taken out in turn, and must be missed within bounds.
 
-A test that stays green whatever is broken proves nothing (H8, H39, H47). Each mutation is applied to the running code,
+A test that stays green whatever is broken proves nothing. Each mutation is applied to the running code,
 and at least one of the harnesses beside this file must raise within a bounded number of states.
 """
 

@@ -1,4 +1,4 @@
-"""One thread that cannot be read costs no other thread anything (promise 3)."""
+"""One thread that cannot be read costs no other thread anything."""
 
 import os
 from datetime import UTC, datetime
@@ -111,6 +111,7 @@ def test_verify_and_repair_handle_all(damaged):
     assert report.ok is all(repaired.values()) is saver.verify().ok
 
 
+@pytest.mark.requirement("promise 3")
 def test_other_threads_are_listed_read_and_written(damaged):
     saver, _ = damaged
     assert saver.threads() == ["a", "b", "c", "d", "e"]

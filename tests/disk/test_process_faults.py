@@ -1,4 +1,4 @@
-"""Processes that die at an exact call, and many of them at work (H8, H39, P86; promises 1 and 2, L9).
+"""Processes that die at an exact call, and many of them at work.
 
 `test_processes.py` kills at random and has the locks between whole processes; here every system call has its turn.
 """
@@ -117,6 +117,7 @@ def calls_of(name, root):
         return range(len(calls))
 
 
+@pytest.mark.requirement("promise 2", "H8")
 @pytest.mark.parametrize("name", STEPS)
 def test_killed_at_any_call_it_leaves_what_was_there_or_what_was_wanted(name, tmp_path, sweep):
     before, change = STEPS[name]
@@ -208,6 +209,7 @@ def finished(started):
         assert worker.returncode == 0
 
 
+@pytest.mark.requirement("H47")
 @pytest.mark.sweep(1)
 @pytest.mark.parametrize("fsync", ["always", "never"])
 def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, tmp_path):
@@ -224,8 +226,9 @@ def test_eight_processes_on_one_thread_and_eight_on_their_own(fsync, launcher, t
             assert own == [{"who": who + 8, "n": n, "items": ["x"] * n} for n in range(24, -1, -1)]
 
 
+@pytest.mark.requirement("L9")
 def test_whatever_a_reader_sees_beside_writers_was_put(launcher, tmp_path):
-    """L9: each reading shows the history as it was at a moment, and never goes back."""
+    """Each reading shows the history as it was at a moment, and never goes back."""
     with FileSystemSaver(tmp_path / "store") as reader:
         started = workers(launcher, str(tmp_path / "store"), "never", ["t"] * 3, 60)
         seen = []
@@ -291,8 +294,9 @@ def test_a_second_run_on_a_busy_thread_is_told_whose_it_is_until_that_one_is_dea
         os.close(end)
 
 
+@pytest.mark.requirement("P86")
 def test_thousands_of_threads_and_sixteen_workers(tmp_path, monkeypatch, sweep):
-    """P86: nothing is lost or mixed, descriptors stay bounded, and nothing grows with the number of threads."""
+    """Nothing is lost or mixed, descriptors stay bounded, and nothing grows with the number of threads."""
     limit_descriptors(monkeypatch, 1024)
     threads = sweep.count(2000, 1000)
     quarter = threads // 4

@@ -1,4 +1,4 @@
-"""Several savers, threads and processes on one store; processes that die (promises 1 and 2)."""
+"""Several savers, threads and processes on one store; processes that die."""
 
 import gc
 import os
@@ -32,6 +32,7 @@ def start(launcher):
     return start_process
 
 
+@pytest.mark.requirement("promise 2")
 def test_a_killed_writer_loses_nothing_that_was_acknowledged(opener, config, tmp_path, start):
     code = "n = 0\nwhile True:\n    saver.put(config, step(n, text='z' * 3000)); print(n, flush=True); n += 1\n"
     acknowledged = -1

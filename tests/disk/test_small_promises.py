@@ -1,4 +1,4 @@
-"""Promises about the file saver that need no fault to be shown (L6, L7, L8, H7, H8, H33, P85)."""
+"""Promises about the file saver that need no fault to be shown."""
 
 import os
 import shutil
@@ -26,8 +26,9 @@ class Reversed(StateSerializer):
         return dict(ast.literal_eval(data[::-1].decode()))
 
 
+@pytest.mark.requirement("L6")
 @pytest.mark.parametrize("more", [(), (Reversed(),)], ids=["path", "path and serializer"])
-def test_l6_a_path_is_enough_and_a_serializer_may_follow(tmp_path, more, config):
+def test_a_path_is_enough_and_a_serializer_may_follow(tmp_path, more, config):
     for kind in (str, Path):
         path = kind(tmp_path / kind.__name__ / "made")
         with FileSystemSaver(path, *more) as saver:
@@ -40,7 +41,8 @@ def test_l6_a_path_is_enough_and_a_serializer_may_follow(tmp_path, more, config)
         FileSystemSaver(tmp_path / "file", *more)
 
 
-def test_l7_every_field_is_there_again_and_none_has_taken_the_place_of_another(opener, config):
+@pytest.mark.requirement("L7")
+def test_every_field_is_there_again_and_none_has_taken_the_place_of_another(opener, config):
     saved = Checkpoint(
         node_id="node", next_node_id="next", state={"k": ["v"]}, metadata={"m": 1}, parent_id="parent", id="own"
     )
@@ -50,10 +52,11 @@ def test_l7_every_field_is_there_again_and_none_has_taken_the_place_of_another(o
             assert getattr(found, field) == getattr(saved, field), field
 
 
+@pytest.mark.requirement("L8", "H8")
 @pytest.mark.parametrize(
     "name", ["a[", "../x", "/etc/passwd", "a/b\\c", "..", "", "CON", "x" * 10_000, "\ud800", "a\0b"]
 )
-def test_l8_h8_hostile_ids_of_threads_and_nodes_stay_inside_and_come_back(name, opener, config, tmp_path):
+def test_hostile_ids_of_threads_and_nodes_stay_inside_and_come_back(name, opener, config, tmp_path):
     config = config.replace(thread_id=name, checkpoint_ns=name)
     saver = opener()
     saver.put(config.replace(checkpoint_ns=""), Checkpoint(node_id=name, next_node_id=name, state={"n": 1}))
@@ -68,7 +71,8 @@ def test_l8_h8_hostile_ids_of_threads_and_nodes_stay_inside_and_come_back(name, 
     assert not list(fresh.threads(released=True))
 
 
-def test_h7_a_run_has_a_directory_of_its_own_and_no_pointer_says_which_checkpoint_is_its_latest(opener, tmp_path):
+@pytest.mark.requirement("H7")
+def test_a_run_has_a_directory_of_its_own_and_no_pointer_says_which_checkpoint_is_its_latest(opener, tmp_path):
     saver = opener()
     for run in ("first", "second"):
         for number in range(3):
@@ -85,7 +89,8 @@ def test_h7_a_run_has_a_directory_of_its_own_and_no_pointer_says_which_checkpoin
         assert fresh.get(RunnableConfig("first")) is None
 
 
-def test_h33_there_is_no_index_to_lose_and_what_is_beside_the_logs_is_made_anew(opener, config):
+@pytest.mark.requirement("H33")
+def test_there_is_no_index_to_lose_and_what_is_beside_the_logs_is_made_anew(opener, config):
     saver = opener()
     for n in range(5):
         saver.put(config.replace(thread_id=f"Thread {n}"), Checkpoint(node_id="a", next_node_id="b", state={"n": n}))
@@ -102,7 +107,8 @@ def test_h33_there_is_no_index_to_lose_and_what_is_beside_the_logs_is_made_anew(
     assert (root / "graphkit.store").exists()
 
 
-def test_h33_p85_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_the_history(opener, config):
+@pytest.mark.requirement("H33", "P85")
+def test_what_a_put_writes_and_a_cold_reader_reads_does_not_grow_with_the_history(opener, config):
     """The milliseconds are in `python -m benchmarks at_scale`."""
     io = CountingIO()
     saver = opener(io=io)

@@ -1,4 +1,4 @@
-"""A log whose end is missing, and a log whose bytes are wrong (promises 2 and 3)."""
+"""A log whose end is missing, and a log whose bytes are wrong."""
 
 import logging
 
@@ -23,6 +23,7 @@ def three(opener, config):
     return locate_log(saver.base_directory)
 
 
+@pytest.mark.requirement("promise 2", "L8")
 def test_a_last_record_cut_anywhere_is_not_there_for_readers_and_set_aside_by_the_next_writer(
     three, opener, config, caplog, sweep
 ):
@@ -84,6 +85,7 @@ def test_a_log_whose_creation_never_finished_is_made_anew(opener, config):
         assert list_numbers(opener(), config) == [5]
 
 
+@pytest.mark.requirement("promise 3")
 def test_damage_in_the_middle_names_the_file_the_place_and_the_reason(three, opener, config):
     middle = read_records(three)[2]
     whole = flip(three.read_bytes(), middle.offset + 40)

@@ -1,4 +1,4 @@
-"""A release that dies or fails at any step: what it released is the version from its first record on (promise 2)."""
+"""A release that dies or fails at any step: what it released is the version from its first record on."""
 
 import errno
 from itertools import count

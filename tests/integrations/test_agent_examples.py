@@ -1,4 +1,4 @@
-"""The examples of agents: what they print, and what they repeat after they were killed (P89)."""
+"""The examples of agents: what they print, and what they repeat after they were killed."""
 
 import json
 import os
@@ -95,6 +95,7 @@ def test_the_booking_waits_for_a_human(run, tmp_path, options, reply, booked):
     assert reply in run(tmp_path, name), "a finished journey only shows its last message again"
 
 
+@pytest.mark.requirement("P89")
 @pytest.mark.parametrize("line", ["find_trains Porto\n", "forecast Porto\n"])
 def test_a_killed_journey_ends_as_an_undisturbed_one(run, tmp_path, line):
     name = "11_agent_approval.py"
@@ -108,6 +109,7 @@ def test_a_killed_journey_ends_as_an_undisturbed_one(run, tmp_path, line):
     assert max(calls.values()) <= 2
 
 
+@pytest.mark.requirement("P89")
 def test_a_killed_research_reads_no_chapter_again(run, tmp_path):
     name = "12_agent_research.py"
     undisturbed = run(tmp_path / "undisturbed", name)
@@ -168,6 +170,7 @@ def read_events(text):
     return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in events]
 
 
+@pytest.mark.requirement("P89")
 def test_a_service_is_killed_and_another_one_pays_what_was_approved(tmp_path):
     with Service(tmp_path) as service:
         assert read_events(service.ask("/messages", "hello there")) == [
@@ -214,6 +217,7 @@ def run_file(launcher):
     return run_file
 
 
+@pytest.mark.requirement("P45")
 @pytest.mark.parametrize("path", sorted(FILES.glob("*.yaml")), ids=lambda path: path.name)
 def test_each_agent_file_is_valid(path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(FILES), *sys.path])

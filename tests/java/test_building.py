@@ -1,4 +1,4 @@
-"""langgraph4j's table of validation errors (behaviour 3), re-stated; its defects are errors here.
+"""langgraph4j's table of validation errors, re-stated; its defects are errors here.
 
 Fork shapes and merged subgraphs that it refuses, or fails on, and that work here stand in tests/unit/test_joins.py and
 test_flatten.py. Its node of a command and mappings (1.9) is here a node that returns a Command, whose goto names a node.
@@ -18,6 +18,7 @@ def graph():
     return StateGraph({}).addNode("A", node).addNode("B", node)
 
 
+@pytest.mark.requirement("behaviour 3")
 @pytest.mark.parametrize(
     "build",
     [
@@ -46,6 +47,7 @@ def test_refused_when_added(build):
         build(graph())
 
 
+@pytest.mark.requirement("behaviour 3")
 @pytest.mark.parametrize(
     ("build", "options"),
     [

@@ -1,4 +1,4 @@
-"""langgraph4j's constants, options, serializer and its list of defects (behaviours 1, 4, 15, 16 and 19), re-stated.
+"""langgraph4j's constants, options, serializer and its list of defects, re-stated.
 
 What was reproduced there must not happen here. Most of it is proved at length elsewhere; here each has its number.
 """
@@ -31,8 +31,9 @@ def reopened(saver):
     return FileSystemSaver(saver.base_directory)
 
 
+@pytest.mark.requirement("behaviour 1")
 def test_constants():
-    """Behaviour 1: START, END, the default thread, and the ids of forks and merged nodes."""
+    """START, END, the default thread, and the ids of forks and merged nodes."""
     assert (START, END, MemorySaver.THREAD_ID_DEFAULT) == ("__START__", "__END__", "$default")
     child = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
     graph = StateGraph({}).add_node("s", child).add_node("b", lambda state: None)
@@ -42,8 +43,9 @@ def test_constants():
     assert set(graph.compile().topology.nodes) == {"s-a", "b"}
 
 
+@pytest.mark.requirement("behaviour 4")
 def test_options_of_a_compiled_graph_show_the_merged_ids():
-    """Behaviour 4: each call of the builder replaces the set, and S becomes its first node."""
+    """Each call of the builder replaces the set, and S becomes its first node."""
     config = CompileConfig.builder().interruptBefore("x", "y").interruptBefore("s").build()
     assert config.interruptsBefore() == ("s",)
     child = StateGraph({}).add_node("a", lambda state: None).add_edge(START, "a").add_edge("a", END)
@@ -51,8 +53,9 @@ def test_options_of_a_compiled_graph_show_the_merged_ids():
     assert graph.compile(config).compileConfig().interruptsBefore() == ("s-a",)
 
 
+@pytest.mark.requirement("behaviour 16")
 def test_a_serializer_of_the_applications_own(tmp_path):
-    """Behaviour 16: a StateSerializer turns whole states into bytes and back; the built-in one knows sets and long keys."""
+    """A StateSerializer turns whole states into bytes and back; the built-in one knows sets and long keys."""
 
     class Text(StateSerializer):
         def dumps(self, data):
@@ -71,12 +74,14 @@ def test_a_serializer_of_the_applications_own(tmp_path):
     assert reopened(plain).get(at("t")).state == {long: {1, 2}}
 
 
+@pytest.mark.requirement("behaviour 19")
 def test_1_node_and_next_are_read_back_as_they_were_written(saver):
     put(saver, "t")
     read = reopened(saver).get(at("t"))
     assert (read.node_id, read.next_node_id) == ("a", "b")
 
 
+@pytest.mark.requirement("behaviour 19")
 def test_3_a_torn_file_reads_the_same_twice(saver):
     ids = [put(saver, "t", n=n).id for n in range(5)]
     log = next(path for path in Path(saver.base_directory).rglob("log"))
@@ -86,11 +91,12 @@ def test_3_a_torn_file_reads_the_same_twice(saver):
     assert first == second == ids[-2::-1]  # the last record never was there
 
 
+@pytest.mark.requirement("behaviour 19")
 @pytest.mark.parametrize(
     "thread", ["x/../../evil2", "a/b", "x" * 300, "a\0b", "..", "", "thread-t-v1", "a(b", "CON", "ÅÅ"]
 )
 def test_5_6_7_any_thread_id_is_a_place_of_its_own(saver, thread):
-    """Behaviour 19: unescaped ids (5), names that clash with versions (6), ids taken for patterns (7)."""
+    """Unescaped ids (5), names that clash with versions (6), ids taken for patterns (7)."""
     put(saver, "t", n=0)
     saver.release(at("t"))
     put(saver, thread, n=1)
@@ -103,6 +109,7 @@ def test_5_6_7_any_thread_id_is_a_place_of_its_own(saver, thread):
     assert saver.tag(at(thread)).checkpoints[0].state == {"n": 1}
 
 
+@pytest.mark.requirement("behaviour 19")
 def test_9_a_listing_is_not_a_live_view(saver):
     put(saver, "t", n=1)
     listed = saver.list(at("t"))
@@ -112,6 +119,7 @@ def test_9_a_listing_is_not_a_live_view(saver):
     assert len(saver.list(at("t"))) == 2
 
 
+@pytest.mark.requirement("behaviour 15")
 @pytest.mark.parametrize("make", [MemorySaver, None])
 def test_10_what_a_saver_hands_out_does_not_alias_what_it_keeps(saver, make):
     saver = make() if make else saver

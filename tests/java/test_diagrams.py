@@ -1,4 +1,6 @@
-"""langgraph4j's drawings (behaviour 17), re-stated: the layout of both syntaxes."""
+"""langgraph4j's drawings, re-stated: the layout of both syntaxes."""
+
+import pytest
 
 from graphkit import END, START, GraphRepresentation, StateGraph
 
@@ -26,6 +28,7 @@ END_OF_MERMAID = """
 """
 
 
+@pytest.mark.requirement("behaviour 17")
 def test_mermaid_with_conditions():
     drawn = agent().getGraph(MERMAID)
     assert drawn.type == MERMAID
@@ -65,6 +68,7 @@ def test_mermaid_without_conditions_and_without_a_title():
 """ + END_OF_MERMAID  # fmt: skip
 
 
+@pytest.mark.requirement("behaviour 17")
 def test_plantuml_with_and_without_conditions():
     assert agent().getGraph(PLANTUML, "An agent!").content == """@startuml An_agent_
 title "An agent<U+0021>"

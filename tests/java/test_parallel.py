@@ -1,8 +1,10 @@
-"""langgraph4j's parallel branches (behaviour 13), re-stated; and its defects there, which are not copied."""
+"""langgraph4j's parallel branches, re-stated; and its defects there, which are not copied."""
 
 import operator
 import threading
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from graphkit import END, START, Channels, CompileConfig, RunnableConfig, StateGraph
 from savers import MemorySaver
@@ -37,7 +39,8 @@ DIAMOND = [
 ]
 
 
-def test_one_output_and_one_checkpoint_per_fork():  # behaviour 13
+@pytest.mark.requirement("behaviour 13")
+def test_one_output_and_one_checkpoint_per_fork():
     saver = MemorySaver()
     compiled = graph(*DIAMOND).compile(CompileConfig.builder().checkpointSaver(saver).build())
     assert nodes(compiled.stream({}, CONFIG)) == [START, "A", "__PARALLEL__(A)", "B", "C", END]
@@ -52,14 +55,15 @@ def test_one_output_and_one_checkpoint_per_fork():  # behaviour 13
     assert compiled.getState(CONFIG).state["messages"] == ["A", "A1", "A2", "A3", "B", "C"]
 
 
-def test_reducers_run_once_and_a_default_counts_once():  # behaviour 13: there 23 in b5, for 13 in sequence
+@pytest.mark.requirement("behaviour 13")
+def test_reducers_run_once_and_a_default_counts_once():  # there 23 in b5, for 13 in sequence
     channels = {"sum": Channels.base(operator.add, lambda: 10)}
     edges = [(START, "A1"), (START, "A2"), ("A1", END), ("A2", END)]
     compiled = graph(*edges, channels=channels, A1=lambda state: {"sum": 1}, A2=lambda state: {"sum": 2}).compile()
     assert compiled.invoke({})["sum"] == 13
 
 
-def test_an_executor_per_fork():  # behaviour 5 [1.9]
+def test_an_executor_per_fork():
     where = lambda state: {"messages": threading.current_thread().name}  # noqa: E731
     edges = [(START, "A"), ("A", "A1"), ("A", "A2"), ("A1", END), ("A2", END)]
     with ThreadPoolExecutor(1, thread_name_prefix="mine") as pool:

@@ -1,4 +1,4 @@
-"""langgraph4j's runs, interrupts, resumes and histories (behaviours 5 to 11), re-stated."""
+"""langgraph4j's runs, interrupts, resumes and histories, re-stated."""
 
 import pytest
 
@@ -34,6 +34,7 @@ def saver():
 # --- 5: the config ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("behaviour 5")
 def test_metadata_can_be_added_to_a_config_that_has_some():  # UnsupportedOperation there
     first = RunnableConfig.builder().addMetadata("a", 1).build()
     assert RunnableConfig.builder(first).addMetadata("b", 2).build().metadata == {"a": 1, "b": 2}
@@ -42,6 +43,7 @@ def test_metadata_can_be_added_to_a_config_that_has_some():  # UnsupportedOperat
 # --- 6: execution -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("behaviour 6")
 def test_a_second_input_continues_from_the_finished_state(saver):
     app = compiled(graph("A"), saver)
     app.invoke({"x": 1}, CONFIG)
@@ -57,6 +59,7 @@ def test_an_input_with_a_checkpoint_id_works(saver):  # NoSuchElement at the sec
     assert len(app.getStateHistory(CONFIG)) == 6
 
 
+@pytest.mark.requirement("behaviour 6")
 def test_the_limit_counts_nodes(saver):  # deviation: there, turns (k + 3); and END came before the error
     app = compiled(graph("A", "B", "C"), saver)
     app.setMaxIterations(3)
@@ -70,6 +73,7 @@ def test_the_limit_counts_nodes(saver):  # deviation: there, turns (k + 3); and 
             app.setMaxIterations(wrong)
 
 
+@pytest.mark.requirement("behaviour 6")
 def test_a_failed_run_keeps_what_it_stored_and_a_resume_runs_the_node_again(saver):
     fails = [True]
 
@@ -89,6 +93,7 @@ def test_a_failed_run_keeps_what_it_stored_and_a_resume_runs_the_node_again(save
 # --- 7: what is stored ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("behaviour 7")
 def test_a_linear_graph_stores_one_checkpoint_per_node_and_one_for_the_start(saver):
     app = compiled(graph("A", "B"), saver)
     app.invoke({}, CONFIG)
@@ -102,18 +107,21 @@ def test_a_linear_graph_stores_one_checkpoint_per_node_and_one_for_the_start(sav
 # --- 8: interrupts ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("behaviour 8")
 def test_before_the_entry_node(saver):
     app = compiled(graph("A"), saver, interrupt_before=["A"])
     assert nodes(app.stream({}, CONFIG)) == [START]
     assert nodes(app.stream(None, CONFIG)) == ["A", END]
 
 
+@pytest.mark.requirement("behaviour 8")
 def test_after_a_node_that_leads_to_the_end(saver):  # never stopped there
     app = compiled(graph("A"), saver, interrupt_after=["A"])
     assert app.invokeFinal({}, CONFIG).nodeId() == "A"
     assert nodes(app.stream(None, CONFIG)) == [END]
 
 
+@pytest.mark.requirement("behaviour 8")
 @pytest.mark.parametrize("option", ["interrupt_before", "interrupt_after"])
 def test_on_a_self_loop(saver, option):  # after: never stopped there
     built = (
@@ -126,10 +134,12 @@ def test_on_a_self_loop(saver, option):  # after: never stopped there
     assert nodes(app.stream(None, CONFIG)) == ["A"]
 
 
+@pytest.mark.requirement("G16")
 def test_no_saver_is_needed_to_stop():
     assert nodes(graph("A", "B").compile(interrupt_before=["B"]).stream({})) == [START, "A"]
 
 
+@pytest.mark.requirement("L14", "behaviour 8")
 def test_before_the_edge(saver):
     app = compiled(graph("A"), saver, interrupt_after=["A"], interrupt_before_edge=True)
     app.invoke({}, CONFIG)
@@ -140,6 +150,7 @@ def test_before_the_edge(saver):
 # --- 9: resuming ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("L14", "behaviour 9")
 def test_a_resume_of_a_finished_thread_gives_the_end_only(saver):
     app = compiled(graph("A"), saver)
     app.invoke({}, CONFIG)
@@ -147,6 +158,7 @@ def test_a_resume_of_a_finished_thread_gives_the_end_only(saver):
     assert len(app.getStateHistory(CONFIG)) == 2
 
 
+@pytest.mark.requirement("behaviour 9")
 def test_a_resume_of_a_past_checkpoint_goes_on_top(saver):
     runs = []
     app = compiled(graph("A", "B", "C", runs=runs), saver)
@@ -159,6 +171,7 @@ def test_a_resume_of_a_past_checkpoint_goes_on_top(saver):
     assert runs == ["A", "B", "C", "B", "C"]
 
 
+@pytest.mark.requirement("L14")
 def test_a_resume_value_is_merged(saver):
     app = compiled(graph("A", "B"), saver, interrupt_before=["B"])
     app.invoke({}, CONFIG)
@@ -168,6 +181,7 @@ def test_a_resume_value_is_merged(saver):
 # --- 10: outputs ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("L11")
 def test_release_at_the_end_only():
     versions = VersionedMemorySaver()
     app = compiled(graph("A", "B"), versions, interrupt_before=["B"], release_thread=True)
@@ -181,6 +195,7 @@ def test_release_at_the_end_only():
 # --- 11: looking and correcting ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("L12", "behaviour 11")
 def test_looking(saver):
     app = compiled(graph("A"), saver)
     assert list(app.getStateHistory(CONFIG)) == []
@@ -193,6 +208,7 @@ def test_looking(saver):
     assert app.lastStateOf(CONFIG).checkpointId() == newest.checkpointId()
 
 
+@pytest.mark.requirement("L13")
 def test_an_update_of_a_past_checkpoint_does_not_replace_it(saver):  # deviation: replaced in place there
     app = compiled(graph("A", "B"), saver)
     app.invoke({}, CONFIG)
@@ -203,6 +219,7 @@ def test_an_update_of_a_past_checkpoint_does_not_replace_it(saver):  # deviation
     assert len(app.getStateHistory(CONFIG)) == 4
 
 
+@pytest.mark.requirement("behaviour 11")
 def test_as_node_decides_where_a_resume_goes(saver):  # ignored there (#309)
     app = compiled(graph("A", "B", "C"), saver, interrupt_before=["B"])
     app.invoke({}, CONFIG)

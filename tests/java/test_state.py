@@ -1,4 +1,6 @@
-"""langgraph4j's state, channels and reducers (behaviour 2), re-stated. Deviations are the design's."""
+"""langgraph4j's state, channels and reducers, re-stated. Deviations are the design's."""
+
+import pytest
 
 from graphkit import REMOVE, RESET, AgentState, Channels, RemoveByHash, RemoveIdentifier, ReplaceAllWith
 
@@ -13,11 +15,13 @@ def updated(state, partial):
     return AgentState.updateState(state, partial, CHANNELS)
 
 
+@pytest.mark.requirement("behaviour 2")
 def test_none_and_reset_bring_a_channels_default_back():  # 2, updateState 4 [1.9]
     assert updated({"sum": 5, "list": [1]}, {"sum": None, "list": RESET}) == {"sum": 0, "list": []}
     assert updated({"sum": 5, "a": 1}, {"sum": REMOVE, "a": REMOVE}) == {}
 
 
+@pytest.mark.requirement("behaviour 2")
 def test_the_appender():  # 2, AppenderChannel
     assert updated({"list": ["a"]}, {"list": "b"})["list"] == ["a", "b"]
     assert updated({"list": ["a"]}, {"list": ["b", "c"]})["list"] == ["a", "b", "c"]
@@ -39,6 +43,7 @@ def test_two_texts_of_one_hash_are_two_elements():  # 2 and 19, defect: hashes w
     assert updated({"list": [Clash("a")]}, {"list": [Clash("b")]})["list"] == ["a", "b"]
 
 
+@pytest.mark.requirement("behaviour 2")
 def test_removals_go_first_and_all_matches_go():  # 2
     class First(RemoveIdentifier):
         def compareTo(self, element, index):

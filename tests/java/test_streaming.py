@@ -1,4 +1,4 @@
-"""langgraph4j's outputs and streaming nodes (behaviours 10, 13 and 14), re-stated."""
+"""langgraph4j's outputs and streaming nodes, re-stated."""
 
 import pytest
 
@@ -46,7 +46,8 @@ def compiled(built, saver=None, **options):
     return built.compile(CompileConfig(checkpoint_saver=saver, **options))
 
 
-def test_behaviour_14_chunks_then_one_output_and_one_checkpoint():
+@pytest.mark.requirement("behaviour 14")
+def test_chunks_then_one_output_and_one_checkpoint():
     saver = MemorySaver()
     built = graph(node1=streams("c1", "c2", "c3", update={"log": "n1"}), node2=says("n2"), node3=says("n3"))
     outputs = list(compiled(built, saver).stream({}, CONFIG))
@@ -56,16 +57,19 @@ def test_behaviour_14_chunks_then_one_output_and_one_checkpoint():
     assert [checkpoint.getNodeId() for checkpoint in saver.list(CONFIG)] == ["node3", "node2", "node1", START]
 
 
-def test_behaviour_14_a_chunk_is_of_its_node_and_of_no_subgraph():  # isSubGraph is true there
+@pytest.mark.requirement("behaviour 14")
+def test_a_chunk_is_of_its_node_and_of_no_subgraph():  # isSubGraph is true there
     chunk = next(output for output in compiled(graph(a=streams("c"))).stream({}) if isinstance(output, StreamingOutput))
     assert (chunk.node, chunk.isSubGraph(), chunk.isSTART(), chunk.isEND()) == ("a", False, False, False)
 
 
-def test_behaviour_14_a_streaming_node_is_one_iteration():  # two turns there
+@pytest.mark.requirement("behaviour 14")
+def test_a_streaming_node_is_one_iteration():  # two turns there
     assert compiled(graph(a=streams("1", "2", "3"))).invoke({}, RunnableConfig(max_iterations=1)) is not None
 
 
-def test_behaviour_13_streaming_branches_stream():  # collected there
+@pytest.mark.requirement("behaviour 13")
+def test_streaming_branches_stream():  # collected there
     built = StateGraph({"log": Channels.appenderWithDuplicate()})
     for name in ("A1", "A2"):
         built.addNode(name, streams(f"{name}!", update={"log": name})).addEdge(START, name).addEdge(name, END)
@@ -74,13 +78,15 @@ def test_behaviour_13_streaming_branches_stream():  # collected there
     assert outputs[-1].state["log"] == ["A1", "A2"]
 
 
-def test_behaviour_10_not_end_last_is_interrupted():
+@pytest.mark.requirement("behaviour 10")
+def test_not_end_last_is_interrupted():
     outputs = list(compiled(graph(a=says("a"), b=says("b")), interrupt_before=["b"]).stream({}))
     assert isinstance(outputs[-1], InterruptionMetadata)
     assert not outputs[-1].isEND()
 
 
-def test_behaviour_10_stream_snapshots():
+@pytest.mark.requirement("behaviour 10")
+def test_stream_snapshots():
     runnable = compiled(graph(a=says("a"), b=streams("c")), MemorySaver())
     outputs = list(runnable.streamSnapshots({}, CONFIG))
     assert [type(output) for output in outputs] == [
@@ -96,7 +102,8 @@ def test_behaviour_10_stream_snapshots():
     assert {type(output) for output in compiled(graph(a=says("a"))).streamSnapshots({})} == {NodeOutput}
 
 
-def test_behaviour_5_a_custom_dispatcher_emits_into_the_stream_and_not_into_the_state():
+@pytest.mark.requirement("behaviour 5")
+def test_a_custom_dispatcher_emits_into_the_stream_and_not_into_the_state():
     def action(state, config):
         config.customDispatcher()("extra")
         return {"log": "a"}
@@ -108,7 +115,8 @@ def test_behaviour_5_a_custom_dispatcher_emits_into_the_stream_and_not_into_the_
         CONFIG.customDispatcher()
 
 
-def test_behaviour_10_a_cancelled_stream_keeps_its_checkpoints_and_can_be_resumed():
+@pytest.mark.requirement("behaviour 10")
+def test_a_cancelled_stream_keeps_its_checkpoints_and_can_be_resumed():
     saver = MemorySaver()
     runnable = compiled(graph(a=says("a"), b=says("b")), saver, release_thread=True)
     stream = runnable.stream({}, CONFIG)

@@ -1,4 +1,4 @@
-"""langgraph4j's subgraphs (behaviour 12): merged, compiled, and called by hand, re-stated."""
+"""langgraph4j's subgraphs: merged, compiled, and called by hand, re-stated."""
 
 import pytest
 
@@ -38,14 +38,16 @@ def nodes(stream):
 # --- A: merged --------------------------------------------------------------------------------------------------------
 
 
-def test_behaviour_12_merged_nodes_are_named_after_the_subgraph_in_one_history():
+@pytest.mark.requirement("behaviour 12")
+def test_merged_nodes_are_named_after_the_subgraph_in_one_history():
     saver = MemorySaver()
     runnable = compiled(around(graph("a", "b")), saver)
     assert nodes(runnable.stream({}, CONFIG)) == [START, "A", "S-a", "S-b", "C", END]
     assert [checkpoint.getNodeId() for checkpoint in saver.list(CONFIG)] == ["C", "S-b", "S-a", "A", START]
 
 
-def test_behaviour_3_interrupt_after_it_is_an_error():
+@pytest.mark.requirement("behaviour 3")
+def test_interrupt_after_it_is_an_error():
     with pytest.raises(GraphStateException, match="S"):
         compiled(around(graph("a")), interrupt_after=["S"])
 
@@ -53,7 +55,8 @@ def test_behaviour_3_interrupt_after_it_is_an_error():
 # --- B: compiled ------------------------------------------------------------------------------------------------------
 
 
-def test_behaviour_12_it_has_a_history_of_its_own():  # interleaved with the parent's there
+@pytest.mark.requirement("behaviour 12")
+def test_it_has_a_history_of_its_own():  # interleaved with the parent's there
     saver = MemorySaver()
     compiled(around(graph("a", "b").compile()), saver).invoke({}, CONFIG)
     assert [(checkpoint.getNodeId(), checkpoint.getNextNodeId()) for checkpoint in saver.list(CONFIG)] == [
@@ -65,7 +68,8 @@ def test_behaviour_12_it_has_a_history_of_its_own():  # interleaved with the par
     assert [checkpoint.getNodeId() for checkpoint in saver.list(INSIDE)] == ["b", "a", START]
 
 
-def test_behaviour_12_interrupted_inside_it_goes_on_inside():  # no interruption support there
+@pytest.mark.requirement("behaviour 12")
+def test_interrupted_inside_it_goes_on_inside():  # no interruption support there
     saver = MemorySaver()
     runnable = compiled(around(compiled(graph("a", "b"), interrupt_before=["b"])), saver)
     last = runnable.invokeFinal({}, CONFIG)
@@ -75,7 +79,8 @@ def test_behaviour_12_interrupted_inside_it_goes_on_inside():  # no interruption
     assert runnable.getState(CONFIG).getState()["log"] == ["A", "a", "ok", "b", "C"]
 
 
-def test_behaviour_9_an_update_beside_a_subgraph_is_merged_once():  # twice there, after a resume
+@pytest.mark.requirement("behaviour 9")
+def test_an_update_beside_a_subgraph_is_merged_once():  # twice there, after a resume
     saver = MemorySaver()
     runnable = compiled(around(graph("a").compile()), saver, interrupt_before=["A"])
     runnable.invoke({}, CONFIG)
@@ -89,7 +94,8 @@ def test_behaviour_9_an_update_beside_a_subgraph_is_merged_once():  # twice ther
 # --- hooks ------------------------------------------------------------------------------------------------------------
 
 
-def test_behaviour_18_hooks_of_a_subgraph_and_of_its_parent():
+@pytest.mark.requirement("behaviour 18")
+def test_hooks_of_a_subgraph_and_of_its_parent():
     seen = []
 
     def hook(name):

@@ -48,6 +48,7 @@ def die_at(monkeypatch, operation, count):
     monkeypatch.setattr(Bucket, operation, call)
 
 
+@pytest.mark.requirement("H49")
 def test_the_slower_of_two_runs_is_refused_and_has_changed_nothing(url):
     saver = ObjectStoreSaver(url)
     elsewhere = ObjectStoreSaver(url)
@@ -236,6 +237,7 @@ def test_storage_that_refuses_is_named(tmp_path):
         ObjectStoreSaver(f"file://{tmp_path}/bucket").put(CONFIG, make(1))
 
 
+@pytest.mark.requirement("H49")
 def test_old_threads_are_archived_there(url, tmp_path):
     live = FileSystemSaver(tmp_path / "live")
     archive = ObjectStoreSaver(url)

@@ -42,8 +42,9 @@ def options(request, tmp_path):
     return make
 
 
+@pytest.mark.requirement("G35")
 @pytest.mark.parametrize("kind", ["disk", "file", "sqlite", "postgres"])
-def test_g35_a_graph_runs_and_continues_on_each_store_from_json_alone(kind, options):
+def test_a_graph_runs_and_continues_on_each_store_from_json_alone(kind, options):
     text = json.dumps({"checkpoint": {"store": kind, "interval": 1, "preserve": True, "options": options(kind)}})
     graph = StateGraph({}).add_node("add", lambda state: {"n": state.get("n", 0) + 1})
     graph.add_edge(START, "add").add_edge("add", END)
@@ -54,8 +55,9 @@ def test_g35_a_graph_runs_and_continues_on_each_store_from_json_alone(kind, opti
             assert app.invoke({}, thread)["n"] == expected
 
 
+@pytest.mark.requirement("P3")
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_p3_the_documented_key_works_and_a_missing_one_is_named(kind, options):
+def test_the_documented_key_works_and_a_missing_one_is_named(kind, options):
     given = options(kind)
     key = next(iter(given))
     with get_saver(kind, **given) as saver:
@@ -66,14 +68,16 @@ def test_p3_the_documented_key_works_and_a_missing_one_is_named(kind, options):
         get_saver(kind)
 
 
-def test_p3_missing_parent_directories_are_created(tmp_path):
+@pytest.mark.requirement("P3")
+def test_missing_parent_directories_are_created(tmp_path):
     with SqliteSaver(tmp_path / "a" / "b" / "runs.db") as saver:
         assert not (tmp_path / "a").exists()
         assert saver.threads() == []
     assert (tmp_path / "a" / "b" / "runs.db").is_file()
 
 
-def test_p54_threads_move_through_every_store_and_come_back_equal(tmp_path, server, schema):
+@pytest.mark.requirement("P54")
+def test_threads_move_through_every_store_and_come_back_equal(tmp_path, server, schema):
     with (
         FileSystemSaver(tmp_path / "one", types=TYPES) as directory,
         SqliteSaver(tmp_path / "two.db", types=TYPES) as file,
@@ -91,8 +95,9 @@ def test_p54_threads_move_through_every_store_and_come_back_equal(tmp_path, serv
         assert back.verify().ok
 
 
+@pytest.mark.requirement("P54")
 @pytest.mark.parametrize("version", ["v2", "v2.1"])
-def test_p54_directories_of_older_formats_move_to_a_database(tmp_path, version):
+def test_directories_of_older_formats_move_to_a_database(tmp_path, version):
     shutil.copytree(GOLDEN / version, tmp_path / "old")
     with FileSystemSaver(tmp_path / "old") as source, SqliteSaver(tmp_path / "new.db") as target:
         for saver in (source, target):
@@ -102,9 +107,6 @@ def test_p54_directories_of_older_formats_move_to_a_database(tmp_path, version):
         for thread in source.threads():
             assert_same(source, target, thread, thread)
         assert target.versions_by_thread_id("released") == source.versions_by_thread_id("released") == [1, 2]
-
-
-# P85
 
 
 def count_cold_read(open_saver, config):
@@ -125,8 +127,9 @@ def count_cold_read(open_saver, config):
         return len(statements), sum(statements), state["n"]
 
 
+@pytest.mark.requirement("H33", "P85")
 @pytest.mark.parametrize("checkpoints", [1_000, 10_000])
-def test_p85_a_cold_read_of_a_long_history_costs_what_the_state_costs(tmp_path, checkpoints):
+def test_a_cold_read_of_a_long_history_costs_what_the_state_costs(tmp_path, checkpoints):
     def open_saver():
         return SqliteSaver(tmp_path / "runs.db", fsync="never")
 

@@ -41,6 +41,7 @@ def test_eight_processes_on_one_thread(saver, open_saver, start_client):
     assert report.threads[0].files[0].checkpoints == 200
 
 
+@pytest.mark.requirement("P86")
 def test_thousands_of_threads_from_sixteen_workers(saver, sweep):
     saver.threads()  # connects
     database = saver._database

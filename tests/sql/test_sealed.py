@@ -70,6 +70,7 @@ def number_of(saver, config):
 # No plaintext
 
 
+@pytest.mark.requirement("P70")
 def test_no_column_has_plaintext(open_saver):
     """States, their keys, writes, metadata, tags and nodes, through every operation."""
     saver = open_saver(cipher=NEW)
@@ -159,6 +160,7 @@ def store(open_saver):
     return open_saver
 
 
+@pytest.mark.requirement("P70")
 @pytest.mark.sweep(1, of="wrong", in_turn=True)
 @pytest.mark.parametrize("operation", sorted(READS.keys() - IN_COLUMNS))
 @pytest.mark.parametrize("wrong", WRONG)
@@ -347,6 +349,7 @@ def everything(saver):
     return found
 
 
+@pytest.mark.requirement("P70")
 def test_after_a_rotation_the_old_key_is_not_needed(rotatable):
     before = everything(rotatable(cipher=BOTH))
     saver = rotatable(cipher=BOTH)

@@ -1,4 +1,4 @@
-"""One execution of a node with what surrounds it: hooks, retries and timeouts, for every kind of function. Behaviour 18."""
+"""One execution of a node with what surrounds it: hooks, retries and timeouts, for every kind of function."""
 
 import asyncio
 import contextvars
@@ -144,6 +144,7 @@ def can_wrap(hook, inside):
     return hook != "later_chunks" or any(map(is_generator, inside))
 
 
+@pytest.mark.requirement("behaviour 18")
 @settings(max_examples=examples(200))
 @given(
     st.lists(st.sampled_from(KINDS), min_size=1, max_size=3),
@@ -151,7 +152,7 @@ def can_wrap(hook, inside):
     st.sampled_from([None, AT_ONCE]),
     st.sampled_from([None, LONG]),
 )
-def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, retry, timeout):  # behaviour 18
+def test_hooks_of_every_kind_around_functions_of_every_kind(outer, kind, retry, timeout):
     kinds = [*outer, kind]
     assume(all(can_wrap(hook, kinds[place + 1 :]) for place, hook in enumerate(outer)))
     log = []
@@ -376,10 +377,11 @@ def as_hook(policy):
 both_ways = pytest.mark.parametrize("use", [as_option, as_hook])
 
 
+@pytest.mark.requirement("G26", "behaviour 18")
 @both_ways
 @with_and_without_timeout
 @every_kind
-def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, use):  # behaviour 18, G26
+def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, use):
     policy = RetryPolicy(max_attempts=4, initial_delay=0.002, jitter=False)
     failing, log = Failing(ValueError("one"), KeyError("two")), []
     hooks, retry = use(policy)
@@ -397,9 +399,10 @@ def test_what_failed_is_run_again_inside_the_hooks(kind, timeout, use):  # behav
     ]
 
 
+@pytest.mark.requirement("behaviour 18")
 @both_ways
 @every_kind
-def test_the_last_failure_is_raised(kind, use):  # behaviour 18
+def test_the_last_failure_is_raised(kind, use):
     last = ValueError("last")
     failing, events = Failing(ValueError("first"), last, ValueError("never")), []
     hooks, retry = use(RetryPolicy(max_attempts=2, initial_delay=0))
@@ -441,7 +444,8 @@ def test_what_is_sometimes_asynchronous_is_retried_too():
     assert asyncio.run(make_graph(node, AT_ONCE.as_hook()).compile().ainvoke({})) == {"calls": 3}
 
 
-def test_a_policy_as_a_hook_retries_the_hooks_inside_it():  # behaviour 18
+@pytest.mark.requirement("behaviour 18")
+def test_a_policy_as_a_hook_retries_the_hooks_inside_it():
     log = []
     hooks = [make_hooks(log, "outer")["plain"], AT_ONCE.as_hook(), make_hooks(log, "inner")["plain"]]
     result = run(make_nodes(Failing(ValueError()))["plain"], *hooks)
@@ -768,7 +772,8 @@ def note_node(node_id, state, config, call):
     return {**call(), "by": node_id}
 
 
-def test_a_composed_call_travels_to_another_process():  # behaviour 18
+@pytest.mark.requirement("behaviour 18")
+def test_a_composed_call_travels_to_another_process():
     graph = make_graph(fail_twice, note_node, retry=AT_ONCE, timeout=LONG)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         state = graph.compile(executor=pool).invoke({"x": 1}, CONFIG)

@@ -131,6 +131,7 @@ def test_what_cannot_be_frozen_is_refused_with_its_path(value, words, field, pat
     assert (failed.value.path, failed.value.type_name) == (path, "list")
 
 
+@pytest.mark.requirement("L4")
 def test_it_is_immutable():
     given = {"x": [1]}
     checkpoint = made(state=given, metadata={"m": [1]})
@@ -151,6 +152,7 @@ def test_a_state_object_will_do():
     assert made(state=AgentState({"x": 1})).state == {"x": 1}
 
 
+@pytest.mark.requirement("L4")
 def test_copies():
     one = made(id="one", parent_id="p", metadata={"m": 1})
     for copied in (Checkpoint.copy_of(one), Checkpoint.copyOf(one)):
@@ -159,6 +161,7 @@ def test_copies():
         assert Checkpoint.builder(copied).id("one").build() == one
 
 
+@pytest.mark.requirement("L4")
 def test_update_state_keeps_the_id():
     one = made(state={"log": ["a"], "x": 1})
     channels = {"log": Channels.appender()}
@@ -168,6 +171,7 @@ def test_update_state_keeps_the_id():
     assert one.state == {"log": ["a"], "x": 1}
 
 
+@pytest.mark.requirement("L4")
 def test_the_builder():
     when = datetime(2026, 1, 1, tzinfo=UTC)
     one = (

@@ -192,6 +192,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.requirement("P61")
 @settings(max_examples=examples(400), deadline=None)
 @given(VALUES)
 def test_everything_comes_back_exactly(value):
@@ -367,6 +368,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.requirement("P61")
 @pytest.mark.parametrize(("value", "path", "where", "name", "advice"), REFUSED)
 def test_refusals_say_where_what_and_what_to_do(value, path, where, name, advice):
     for form in (value, freeze(value)):
@@ -464,6 +466,7 @@ def test_annotations_that_cannot_be_evaluated_are_left_alone():
     assert set(Codec([cls]).types.values()) == {cls, Colour, Point}
 
 
+@pytest.mark.requirement("promise 7")
 def test_unknown_types_are_named_and_their_fields_are_at_hand():
     data = CODEC.pack([Note("x", [1])])
     with pytest.raises(CheckpointSerializationError, match="not registered") as caught:
@@ -519,6 +522,7 @@ def test_malformed_data(data):
         assert caught.value.raw is not None
 
 
+@pytest.mark.requirement("promise 7")
 @settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=60) | st.builds(lambda v, cut: CODEC.pack(v)[:-cut], VALUES, st.integers(1, 5)))
 def test_hostile_bytes_raise_only_what_is_documented(data):

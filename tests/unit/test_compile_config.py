@@ -36,6 +36,7 @@ def test_no_saver_is_used_when_checkpoints_are_off():
     assert CompileConfig(checkpoint_saver=saver, checkpoint_interval=0).saver is None
 
 
+@pytest.mark.requirement("L10")
 def test_the_builder():
     saver = MemorySaver()
     config = (

@@ -15,6 +15,7 @@ def graph():
     return make_chain(LOG, a=lambda s: {"log": "a"}, b=lambda s: {"log": "b"})
 
 
+@pytest.mark.requirement("P31")
 def test_an_unknown_thread(graph, saver):
     compiled = graph.compile(checkpoint_saver=saver)
     assert compiled.state_of(CONFIG) is compiled.last_state_of(CONFIG) is None
@@ -25,6 +26,7 @@ def test_an_unknown_thread(graph, saver):
         compiled.get_state(RunnableConfig("t", "nope"))
 
 
+@pytest.mark.requirement("P4")
 @pytest.mark.parametrize("options", [{}, {"checkpoint_saver": MemorySaver(), "checkpoint_interval": 0}])
 def test_without_a_saver(graph, options):
     compiled = graph.compile(**options)
@@ -33,6 +35,7 @@ def test_without_a_saver(graph, options):
             look(CONFIG)
 
 
+@pytest.mark.requirement("P15")
 def test_history_is_newest_first_and_each_snapshot_addresses_itself(graph, saver):
     compiled = graph.compile(checkpoint_saver=saver)
     compiled.invoke({}, CONFIG)
@@ -46,6 +49,7 @@ def test_history_is_newest_first_and_each_snapshot_addresses_itself(graph, saver
     assert compiled.last_state_of(history[-1].config).checkpoint_id == history[0].checkpoint_id
 
 
+@pytest.mark.requirement("P15")
 def test_every_method_takes_langgraphs_config(graph, saver):
     compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
     config = {"configurable": {"thread_id": "t", "user": "ann"}}

@@ -28,6 +28,7 @@ RUNS = {
 }
 
 
+@pytest.mark.requirement("P13")
 @pytest.mark.parametrize("run", RUNS)
 def test_a_run_without_a_thread_id_on_a_durable_saver_warns_once(graph, saver, run):
     app = graph.compile(checkpoint_saver=saver)

@@ -124,6 +124,7 @@ def test_a_run_may_be_carried_on_in_another_thread(saver):
     compiled.invoke({}, CONFIG)
 
 
+@pytest.mark.requirement("L16", "P26")
 def test_many_threads_at_once(saver):
     compiled = make_chain(a=lambda s: {"log": s["me"]}, b=lambda s: {"log": s["me"]}).compile(checkpoint_saver=saver)
     workers = [threading.Thread(target=compiled.invoke, args=({"me": i}, RunnableConfig(str(i)))) for i in range(20)]
@@ -137,6 +138,7 @@ def test_many_threads_at_once(saver):
 # --- release_thread ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("L11")
 def test_the_thread_is_released_before_the_end_is_handed_out():
     saver = VersionedMemorySaver(lock_timeout=0)
     compiled = make_chain(a=log_node("a"), b=log_node("b")).compile(

@@ -77,6 +77,7 @@ def test_in_the_background_a_step_does_not_wait_for_the_one_before_to_be_stored(
     assert stored(saver) == [(START, "a"), ("a", "b"), ("b", END)]
 
 
+@pytest.mark.requirement("H36")
 def test_the_background_is_bounded():
     free, ran, done = threading.Event(), [], []
     saver = ScriptedSaver(MemorySaver()).on("put", lambda: free.wait(60))
@@ -95,6 +96,7 @@ def test_the_background_is_bounded():
     assert max(ahead - stored for stored, ahead in enumerate(done)) <= 64 + 2
 
 
+@pytest.mark.requirement("H36")
 @both
 def test_a_failure_in_the_background_comes_back_at_the_next_save_or_the_end(list_saver, how):
     error = full()
@@ -298,8 +300,9 @@ def test_an_update_by_hand_is_stored_at_once_whatever_the_graph_says(list_saver)
 # --- a failure to save ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("G19")
 @both
-def test_a_save_that_fails_ends_the_run_with_its_own_error(saver, how):  # G19
+def test_a_save_that_fails_ends_the_run_with_its_own_error(saver, how):
     error = full()
     scripted = ScriptedSaver(saver).fail("put", error, skip=2)
     runs = []
@@ -313,6 +316,7 @@ def test_a_save_that_fails_ends_the_run_with_its_own_error(saver, how):  # G19
     assert runs == ["b", "b", "c"]
 
 
+@pytest.mark.requirement("G19", "H10")
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @both
 def test_with_a_warning_the_run_goes_on(saver, durability, how, caplog):
@@ -368,9 +372,10 @@ def test_with_a_warning_a_resume_repeats_what_was_not_stored_and_no_more(saver, 
 # --- what becomes of a thread that has ended well ---------------------------------------------------------------------
 
 
+@pytest.mark.requirement("G20")
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 @both
-def test_without_preserve_it_is_gone_after_success_and_kept_after_failure(saver, durability, how):  # G20
+def test_without_preserve_it_is_gone_after_success_and_kept_after_failure(saver, durability, how):
 
     b = fail_once(lambda state: {"log": "b"})
 
@@ -392,8 +397,9 @@ def test_a_version_is_not_kept_either():
     assert [*saver.versions_by_thread_id("t")] == []
 
 
+@pytest.mark.requirement("G20")
 @both
-def test_a_delete_that_fails_is_an_event_and_costs_no_result(saver, how, caplog):  # G20
+def test_a_delete_that_fails_is_an_event_and_costs_no_result(saver, how, caplog):
     events = []
     scripted = ScriptedSaver(saver).fail("delete", full())
     graph = chain("a").compile(checkpoint_saver=scripted, preserve=False, observers=[events.append])
@@ -415,9 +421,10 @@ def test_at_a_stop_it_is_kept(saver):
 # --- which steps ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("G17", "G18", "H14")
 @pytest.mark.parametrize("interval", [1, 2, 3, 10])
 @pytest.mark.parametrize("dies_at", range(1, 8))
-def test_crashed_and_resumed_the_same_is_stored_as_undisturbed(interval, dies_at):  # G17, G18
+def test_crashed_and_resumed_the_same_is_stored_as_undisturbed(interval, dies_at):
     def runs(saver, dies):
         def node(state):
             if state["n"] == dies:
@@ -450,7 +457,8 @@ def test_crashed_and_resumed_the_same_is_stored_as_undisturbed(interval, dies_at
     assert counts(saver) == counts(undisturbed)
 
 
-def test_the_last_node_is_stored_whatever_the_interval(saver):  # G16, G18
+@pytest.mark.requirement("G16", "G18")
+def test_the_last_node_is_stored_whatever_the_interval(saver):
     graph = chain("a", "b", "c").compile(checkpoint_saver=saver, checkpoint_interval=2)
     graph.invoke({}, CONFIG)
     assert stored(saver) == [(START, "a"), ("b", "c"), ("c", END)]
@@ -458,7 +466,8 @@ def test_the_last_node_is_stored_whatever_the_interval(saver):  # G16, G18
     assert stored(saver, RunnableConfig("u")) == [(START, "a"), ("b", END)]
 
 
-def test_which_is_asked_of_a_predicate(saver):  # G37
+@pytest.mark.requirement("G37")
+def test_which_is_asked_of_a_predicate(saver):
     asked = []
 
     def when(node_id, state):
@@ -485,8 +494,9 @@ def test_a_predicate_that_fails_ends_the_run_with_all_of_it_stored(saver, how):
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("H20", "H40")
 @both
-def test_the_status_of_a_run_wherever_it_stands(saver, how):  # H20
+def test_the_status_of_a_run_wherever_it_stands(saver, how):
     fails, seen = [1], []
 
     def b(state):
@@ -554,8 +564,9 @@ def test_a_value_that_the_store_refuses_is_a_failure_of_its_node(tmp_path, durab
 # --- resume -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("G21")
 @both
-def test_resume_takes_a_thread_or_the_id_of_a_run(how):  # G21
+def test_resume_takes_a_thread_or_the_id_of_a_run(how):
     saver = MemorySaver()
     fails = [1]
 

@@ -1,4 +1,4 @@
-"""Errors: decisions that a caller can take; their arguments are attributes, and every one pickles (P80)."""
+"""Errors: decisions that a caller can take; their arguments are attributes, and every one pickles."""
 
 import inspect
 import pickle
@@ -71,6 +71,7 @@ def test_every_error_has_an_example():
     assert {type(each) for each in EXAMPLES} == set(classes())
 
 
+@pytest.mark.requirement("P80")
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_it_pickles(error):
     twin = pickle.loads(pickle.dumps(error))
@@ -80,6 +81,7 @@ def test_it_pickles(error):
     assert getattr(twin, "errno", None) == getattr(error, "errno", None)
 
 
+@pytest.mark.requirement("P80")
 @pytest.mark.parametrize(
     ("cls", "base"),
     [
@@ -105,6 +107,7 @@ def test_it_is_caught_as_what_it_is(cls, base):
     assert issubclass(cls, base)
 
 
+@pytest.mark.requirement("P80")
 def test_savers_errors_have_one_root():
     savers_own = [cls for cls in classes() if cls.__name__.startswith(("Checkpoint", "Thread", "Access"))]
     assert all(issubclass(cls, CheckpointerError) for cls in savers_own)
@@ -120,6 +123,7 @@ def test_exit_codes_tell_kinds_apart():
     assert len(set(codes)) == len(codes)
 
 
+@pytest.mark.requirement("P80")
 def test_messages_say_what_and_where():
     assert str(GraphStateError("one", "two")) == "2 problems:\n  - one\n  - two"
     assert "m[3].when (Foo): do this" in str(EXAMPLES[9])

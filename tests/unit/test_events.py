@@ -1,4 +1,4 @@
-"""What observers receive, in order, for each kind of graph; and that no observer changes a run. G25, G26, G33."""
+"""What observers receive, in order, for each kind of graph; and that no observer changes a run."""
 
 import threading
 from functools import partial
@@ -32,6 +32,7 @@ def node(name):
     return [f"node.start {name}", f"node.complete {name}"]
 
 
+@pytest.mark.requirement("G26")
 @both
 def test_a_run_from_start_to_end(how):
     recorder = Recorder()
@@ -61,8 +62,9 @@ def test_a_run_from_start_to_end(how):
     assert recorder.take()[:3] == ["checkpoint.load b", "checkpoint.save __START__", "graph.start a"]
 
 
+@pytest.mark.requirement("G25")
 @both
-def test_a_crash_and_a_resume(how):  # G25
+def test_a_crash_and_a_resume(how):
     recorder = Recorder()
 
     b = fail_once(lambda state: {"log": "b"}, ValueError("no"))
@@ -98,7 +100,8 @@ def test_a_crash_and_a_resume(how):  # G25
     ]
 
 
-def test_a_save_that_fails_is_not_told_as_one(list_saver):  # G25: only after success
+@pytest.mark.requirement("G25")
+def test_a_save_that_fails_is_not_told_as_one(list_saver):  # only after success
     recorder = Recorder()
 
     def fails(config, checkpoint):
@@ -112,6 +115,7 @@ def test_a_save_that_fails_is_not_told_as_one(list_saver):  # G25: only after su
     ]
 
 
+@pytest.mark.requirement("G26")
 @both
 def test_a_conditional_edge_and_a_loop(how):
     recorder = Recorder()
@@ -149,6 +153,7 @@ def test_a_question_and_its_answer(how):
     ]
 
 
+@pytest.mark.requirement("G26")
 @both
 def test_a_fork(how):
     recorder = Recorder()
@@ -270,9 +275,10 @@ def test_what_data_events_have():
 # --- observers cannot change a run ------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("G26")
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
 @both
-def test_one_that_raises(saver, error, how, caplog):  # G26
+def test_one_that_raises(saver, error, how, caplog):
     def raises(event):
         raise error("observer")
 
@@ -283,10 +289,11 @@ def test_one_that_raises(saver, error, how, caplog):  # G26
     assert "failed at" in caplog.text
 
 
+@pytest.mark.requirement("G26")
 @pytest.mark.sweep(2)
 @pytest.mark.usefixtures("impatient_observers")
 @both
-def test_one_that_blocks(saver, how, caplog):  # G26
+def test_one_that_blocks(saver, how, caplog):
     free = threading.Event()
     graph = chain("a", "b").compile(checkpoint_saver=saver, observers=[lambda event: free.wait(60)])
     try:

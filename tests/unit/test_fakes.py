@@ -10,6 +10,7 @@ from savers import FileSystemSaver, MemorySaver, VersionedMemorySaver
 FULL = CheckpointStorageError("/disk", "write to", "No space left on device")
 
 
+@pytest.mark.requirement("P81")
 def test_calls_are_noted_in_order_under_one_name():
     saver = ScriptedSaver(MemorySaver())
     checkpoint = made({"n": 1})
@@ -26,6 +27,7 @@ def test_calls_are_noted_in_order_under_one_name():
     assert (saver.count("put"), saver.count("get"), saver.count("list")) == (1, 1, 0)
 
 
+@pytest.mark.requirement("P81")
 def test_a_failure_comes_when_it_is_due():
     saver = ScriptedSaver(MemorySaver()).fail("put", FULL, skip=1, times=2)
     saver.put(None, made({"n": 1}))
@@ -57,6 +59,7 @@ def test_a_failure_without_end_holds_for_the_async_twin_too():
             asyncio.run(saver.aget())
 
 
+@pytest.mark.requirement("P81")
 def test_latency():
     waited = []
     saver = ScriptedSaver(MemorySaver(), sleep=waited.append).slow("put", 0.5, skip=1)

@@ -38,7 +38,6 @@ CONDITIONAL = (
 
 
 def test_nodes_and_edges_of_both_are_one_graph():
-    """Behaviour 12."""
     graph = chain("A", ("S", CHILD), "Z")
     assert list(graph.compile().topology.nodes) == ["A", "S-a", "S-b", "Z"]
     assert edges(graph) == {START: "A", "A": "S-a", "S-a": "S-b", "S-b": "Z", "Z": END}

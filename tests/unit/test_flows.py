@@ -56,6 +56,7 @@ async def later(state):
     return True
 
 
+@pytest.mark.requirement("G29")
 @pytest.mark.parametrize(
     ("predicate", "state", "expected"),
     [
@@ -71,23 +72,26 @@ async def later(state):
         (not_(not_(yes)), {}, True),
     ],
 )
-def test_predicates(predicate, state, expected):  # G29
+def test_predicates(predicate, state, expected):
     assert predicate(state) is expected
 
 
+@pytest.mark.requirement("G29")
 @pytest.mark.parametrize("values", [*itertools.product([yes, no], repeat=3), (yes,), (no,), ()])
-def test_truth_tables(values):  # G29
+def test_truth_tables(values):
     assert and_(*values)({}) is all(value is yes for value in values)
     assert or_(*values)({}) is any(value is yes for value in values)
     assert not_(and_(*values))({}) is or_(*map(not_, values))({})
 
 
-def test_no_more_is_asked_than_needed():  # G29
+@pytest.mark.requirement("G29")
+def test_no_more_is_asked_than_needed():
     assert and_(no, lambda _: 1 / 0)({}) is False
     assert or_(yes, lambda _: 1 / 0)({}) is True
 
 
-def test_predicates_have_names_and_pickle():  # G29
+@pytest.mark.requirement("G29")
+def test_predicates_have_names_and_pickle():
     predicate = and_(key_exists("a"), or_(key_equals("b", 1), not_(yes)), always)
     assert predicate.name == "(key_exists('a') and (key_equals('b', 1) or not yes) and always)"
     back = pickle.loads(pickle.dumps(predicate))
@@ -101,7 +105,8 @@ class Awaitable:
         yield
 
 
-def test_a_predicate_is_no_coroutine():  # G29
+@pytest.mark.requirement("G29")
+def test_a_predicate_is_no_coroutine():
     for make in (not_, and_, or_, lambda p: branch_on((p, "x")), lambda p: process_conditional(p, yes)):
         with pytest.raises(TypeError, match="later is asynchronous"):
             make(later)
@@ -117,7 +122,8 @@ def test_a_predicate_is_no_coroutine():  # G29
 # Branches
 
 
-def test_the_first_true_predicate_decides():  # G29
+@pytest.mark.requirement("G29")
+def test_the_first_true_predicate_decides():
     branch = branch_on((key_exists("a"), "A"), (key_exists("b"), "B"), otherwise=END)
     assert [branch({"a": 1, "b": 1}), branch({"b": 1}), branch({})] == ["A", "B", END]
     assert branch.mappings == {"A": "A", "B": "B", END: END}
@@ -128,7 +134,8 @@ def test_the_first_true_predicate_decides():  # G29
         branch_on()
 
 
-def test_each_answer_is_an_event():  # G26, G29
+@pytest.mark.requirement("G26", "G29")
+def test_each_answer_is_an_event():
     branch = branch_on((key_exists("a"), "A"), (yes, "B"), (always, "C"))
     assert events_of(lambda state: {"to": branch(state)}) == [
         ("route.evaluate", {"predicate_name": "key_exists('a')", "predicate_result": False, "edge_index": 0}),
@@ -136,7 +143,8 @@ def test_each_answer_is_an_event():  # G26, G29
     ]
 
 
-def test_no_true_predicate_is_an_error_that_says_so():  # G28
+@pytest.mark.requirement("G28")
+def test_no_true_predicate_is_an_error_that_says_so():
     branch = branch_on((key_exists("a"), "A"), (no, "B"))
     with pytest.raises(GraphRunnerError, match=r"no valid transition: none of key_exists\('a'\), no is true"):
         branch({})
@@ -146,7 +154,8 @@ def in_graph(action, *, saver=None, observers=()):
     return make_chain({}, n=action).compile(checkpoint_saver=saver, observers=observers)
 
 
-def test_branches_in_a_graph():  # G29
+@pytest.mark.requirement("G29")
+def test_branches_in_a_graph():
     graph = StateGraph({})
     for name in ("a", "b"):
         graph.add_node(name, lambda state, name=name: {"went": name}).add_edge(name, END)
@@ -176,7 +185,8 @@ def fails(value):
     raise ValueError("no")
 
 
-def test_a_chain_hands_on_what_each_step_returns():  # G31
+@pytest.mark.requirement("G31")
+def test_a_chain_hands_on_what_each_step_returns():
     seen = []
     chain = process_chain(double, double, with_config, on_step=lambda index, value: seen.append((index, value)))
     assert chain({"n": 1}, RunnableConfig("t")) == {"n": 4, "thread": "t"}
@@ -184,7 +194,8 @@ def test_a_chain_hands_on_what_each_step_returns():  # G31
     assert dict(in_graph(chain).invoke({"n": 3})) == {"n": 12, "thread": "$default"}
 
 
-def test_an_asynchronous_chain():  # G31
+@pytest.mark.requirement("G31")
+def test_an_asynchronous_chain():
     seen = []
     chain = process_chain(double, increment, with_config, on_step=lambda index, value: seen.append(index))
     result = asyncio.run(in_graph(chain).ainvoke({"n": 3}, RunnableConfig("t")))
@@ -215,7 +226,8 @@ def test_a_cancelled_chain_waits_for_the_step_on_a_thread():
     asyncio.run(cancel())
 
 
-def test_actions_pickle():  # G31
+@pytest.mark.requirement("G31")
+def test_actions_pickle():
     actions = [
         process_chain(double, double),
         process_conditional(key_exists("n"), double, fails),
@@ -228,7 +240,8 @@ def test_actions_pickle():  # G31
     assert asyncio.run(asynchronous({"n": 1}, None)) == {"n": 2}
 
 
-def test_a_chain_posts_events():  # G26
+@pytest.mark.requirement("G26")
+def test_a_chain_posts_events():
     assert events_of(process_chain(double, double), {"n": 1}) == [
         ("chain.start", {"chain": "double > double", "steps": 2}),
         ("step.start", {"chain": "double > double", "step": "double", "index": 0}),
@@ -242,7 +255,8 @@ def test_a_chain_posts_events():  # G26
     assert errors_of(failed) == [None, "ValueError: no", "ValueError: no"]
 
 
-def test_a_crash_in_a_chain_runs_the_whole_chain_again():  # G31
+@pytest.mark.requirement("G31")
+def test_a_crash_in_a_chain_runs_the_whole_chain_again():
     calls, saver = [], MemorySaver()
 
     def first(state):
@@ -262,8 +276,9 @@ def test_a_crash_in_a_chain_runs_the_whole_chain_again():  # G31
     assert calls == ["first", "second"] * 2
 
 
+@pytest.mark.requirement("G31")
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_step_may_ask_a_human(is_async):  # G31
+def test_a_step_may_ask_a_human(is_async):
     async def pause(value):
         return {"answer": interrupt("ready?")}
 
@@ -279,7 +294,8 @@ def test_a_step_may_ask_a_human(is_async):  # G31
     assert run(GraphResume("yes"))["answer"] == "yes"
 
 
-def test_a_stop_completes_no_chain():  # G26
+@pytest.mark.requirement("G26")
+def test_a_stop_completes_no_chain():
     events = events_of(process_chain(lambda state: interrupt("?")))
     assert [type_ for type_, _ in events] == ["chain.start", "step.start"]
 
@@ -288,7 +304,8 @@ def generator(value):
     yield value
 
 
-def test_what_no_action_can_be_made_of():  # G31
+@pytest.mark.requirement("G31")
+def test_what_no_action_can_be_made_of():
     makers = [process_chain, lambda f: process_conditional(yes, f), lambda f: process_parallel(f, "a", "b")]
     for make in makers:
         with pytest.raises(TypeError, match="generator"):
@@ -304,7 +321,8 @@ def test_what_no_action_can_be_made_of():  # G31
 # Choices
 
 
-def test_conditional():  # G31
+@pytest.mark.requirement("G31")
+def test_conditional():
     choice = process_conditional(key_exists("n"), double, lambda state, config: {"n": config})
     assert choice({"n": 2}, None) == {"n": 4}
     assert choice({}, 7) == {"n": 7}
@@ -315,7 +333,8 @@ def test_conditional():  # G31
     assert events_of(process_conditional(no, double))[0][1]["route"] is None
 
 
-def test_an_asynchronous_choice():  # G31
+@pytest.mark.requirement("G31")
+def test_an_asynchronous_choice():
     choice = process_conditional(key_equals("n", 0), increment, double)
     assert [asyncio.run(choice({"n": n}, None)) for n in (0, 3)] == [{"n": 1}, {"n": 6}]
     assert asyncio.run(process_conditional(no, increment)({}, None)) is None
@@ -341,8 +360,9 @@ def called(action, state, config=None):
 both = pytest.mark.parametrize("function", [square, asquare])
 
 
+@pytest.mark.requirement("G31")
 @both
-def test_results_come_in_the_order_of_the_items(function):  # G31
+def test_results_come_in_the_order_of_the_items(function):
     action = process_parallel(function, "items", "squares")
     assert called(action, {"items": list(range(100))}) == {"squares": [n * n for n in range(100)]}
     assert called(action, {"items": []}) == {"squares": []}
@@ -352,7 +372,8 @@ def test_results_come_in_the_order_of_the_items(function):  # G31
     assert called(chosen, {"items": [1, 2, 3]}) == {"sum": 13}
 
 
-def test_in_a_graph():  # G31
+@pytest.mark.requirement("G31")
+def test_in_a_graph():
     assert in_graph(process_parallel(square, "items", "squares")).invoke({"items": [1, 2]})["squares"] == [1, 4]
     app = in_graph(process_parallel(asquare, "items", "squares"))
     assert asyncio.run(app.ainvoke({"items": [1, 2]}))["squares"] == [1, 4]
@@ -380,17 +401,19 @@ class Running:
         return item
 
 
+@pytest.mark.requirement("G31")
 @pytest.mark.parametrize(
     ("workers", "items", "expected"),
     [(3, 9, 3), (100, 4, 4), (None, 2, 2), (None, 64, min(2 * os.cpu_count(), 16)), (1, 3, 1)],
 )
-def test_how_many_run_at_once(workers, items, expected):  # G31
+def test_how_many_run_at_once(workers, items, expected):
     running = Running(expected)
     called(process_parallel(running, "items", "out", workers=workers), {"items": list(range(items))})
     assert running.most == expected
 
 
-def test_how_many_tasks_run_at_once():  # G31
+@pytest.mark.requirement("G31")
+def test_how_many_tasks_run_at_once():
     now, most = 0, 0
 
     async def work(item):
@@ -405,7 +428,8 @@ def test_how_many_tasks_run_at_once():  # G31
     assert most == 3
 
 
-def test_the_first_failure_ends_it():  # G31
+@pytest.mark.requirement("G31")
+def test_the_first_failure_ends_it():
     begun = []
 
     def work(n):
@@ -441,8 +465,9 @@ async def aodd(n):
     return odd(n)
 
 
+@pytest.mark.requirement("G31")
 @pytest.mark.parametrize("function", [odd, aodd])
-def test_all_failures_are_collected(function):  # G31
+def test_all_failures_are_collected(function):
     state = {"items": list(range(5))}
     with pytest.raises(ExceptionGroup, match="3 of 5 items failed") as caught:
         called(process_parallel(function, "items", "odd", fail_fast=False), state)
@@ -452,8 +477,9 @@ def test_all_failures_are_collected(function):  # G31
     assert called(kept, {"items": [1]}) == {"odd": [1], "even": {}}
 
 
+@pytest.mark.requirement("G26")
 @both
-def test_items_post_events(function):  # G26
+def test_items_post_events(function):
     assert events_of(process_parallel(function, "items", "out", workers=1), {"items": [1, 2]}) == [
         ("parallel.start", {"items": 2, "workers": 1}),
         ("worker.start", {"index": 0}),
@@ -464,12 +490,14 @@ def test_items_post_events(function):  # G26
     ]
 
 
-def test_a_failed_item_is_an_event():  # G26
+@pytest.mark.requirement("G26")
+def test_a_failed_item_is_an_event():
     events = events_of(process_parallel(odd, "items", "out", workers=1), {"items": [2]}, "2 is even")
     assert errors_of(events) == ["ValueError: 2 is even"] * 2
 
 
-def test_an_item_cannot_ask_a_human():  # G31
+@pytest.mark.requirement("G31")
+def test_an_item_cannot_ask_a_human():
     def ask(item):
         return interrupt("?")
 
@@ -482,7 +510,8 @@ def test_an_item_cannot_ask_a_human():  # G31
         asyncio.run(in_graph(process_parallel(aask, "items", "out"), saver=MemorySaver()).ainvoke({"items": [1]}))
 
 
-def test_cancelling_leaves_no_task_behind():  # G31
+@pytest.mark.requirement("G31")
+def test_cancelling_leaves_no_task_behind():
     begun, ended, both_run = [], [], asyncio.Event()
 
     async def work(item):
@@ -506,7 +535,8 @@ def test_cancelling_leaves_no_task_behind():  # G31
     assert sorted(ended) == [1, 2]
 
 
-def test_what_parallel_refuses():  # G31
+@pytest.mark.requirement("G31")
+def test_what_parallel_refuses():
     with pytest.raises(ValueError, match="workers"):
         process_parallel(square, "a", "b", workers=0)
     with pytest.raises(ValueError, match="fail_fast=False"):

@@ -97,7 +97,8 @@ def asking(word, runs=None):
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_fork_is_one_step_with_one_output_and_one_checkpoint(saver, go):  # behaviour 13
+@pytest.mark.requirement("behaviour 13")
+def test_a_fork_is_one_step_with_one_output_and_one_checkpoint(saver, go):
     outputs = go(diamond().compile(checkpoint_saver=saver), {})
     assert nodes_of(outputs) == [START, "a", "__PARALLEL__(a)", "d", END]
     assert stored(saver) == [(START, "a"), ("a", "__PARALLEL__(a)"), ("__PARALLEL__(a)", "d"), ("d", END)]
@@ -167,7 +168,8 @@ def test_an_edge_of_a_branch_that_updates_the_state(saver, go):
     assert logged(go(graph.compile(checkpoint_saver=saver), {})) == ["b", "edge", "c", "d"]
 
 
-def test_a_branch_node_reached_alone_runs_alone(saver, go):  # behaviour 13: loop back to A1 runs only A1
+@pytest.mark.requirement("behaviour 13")
+def test_a_branch_node_reached_alone_runs_alone(saver, go):  # loop back to A1 runs only A1
     graph = built("START>a a>b,c b>d c>d")
     graph.add_conditional_edges("d", lambda s: "back" if s["sum"] < 15 else "on", {"back": "b", "on": END})
     outputs = go(graph.compile(checkpoint_saver=saver), {})

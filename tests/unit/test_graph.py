@@ -197,6 +197,7 @@ def test_plain_and_conditional_edges_exclude_each_other(graph):
             add()
 
 
+@pytest.mark.requirement("G30")
 def test_all_problems_are_reported_at_once():
     graph = StateGraph({}).add_node("a", node).add_node("b", node).add_node("c", node).add_node("d", node)
     graph.add_edge("a", "gone").add_edge("ghost", "a").add_edge("b", "a").add_edge("b", "a").add_edge(
@@ -212,6 +213,7 @@ def test_all_problems_are_reported_at_once():
         assert word in str(failed.value)
 
 
+@pytest.mark.requirement("G30")
 @pytest.mark.parametrize(
     ("build", "word"),
     [
@@ -233,8 +235,9 @@ def test_each_problem_alone(graph, build, word):
     assert len(failed.value.problems) == 1
 
 
+@pytest.mark.requirement("G30")
 def test_the_checks_of_a_graph():
-    """G30: known targets, an entry, an exit; several exits are allowed."""
+    """Known targets, an entry, an exit; several exits are allowed."""
     built = StateGraph({}).add_node("a", node).add_node("b", node)
     built.add_conditional_edges(START, node, ["a", "b"]).add_edge("a", END).add_edge("b", END).compile()
     with pytest.raises(GraphStateError, match="already exists"):
@@ -457,8 +460,9 @@ def test_java_names(graph):
     assert [output.node for output in twin.compile().stream({})] == [START, "a", END]
 
 
+@pytest.mark.requirement("G37", "H51")
 def test_a_slip_in_a_name_that_checkpoint_when_has_is_found_at_compile():
-    """G37, H51: otherwise it would store nothing, without a message."""
+    """Otherwise it would store nothing, without a message."""
     graph = make_chain({}, a=lambda state: None)
     graph.compile(checkpoint_when=when.any_of(when.after("a"), when.before(END)))
     with pytest.raises(GraphStateError, match="checkpoint_when names 'b', which is not a node"):

@@ -19,7 +19,8 @@ DOCUMENTED = """{
 }"""
 
 
-def test_defaults():  # G10, G12
+@pytest.mark.requirement("G10", "G12")
+def test_defaults():
     config = GraphConfig("g")
     assert (config.name, config.observer, config.max_iterations) == ("g", "logging", 1000)
     assert config.checkpoint == CheckpointConfig()
@@ -27,7 +28,8 @@ def test_defaults():  # G10, G12
     assert GraphConfig().name == ""
 
 
-def test_json():  # G12
+@pytest.mark.requirement("G12")
+def test_json():
     config = GraphConfig.from_json(DOCUMENTED)
     assert json.loads(config.to_json()) == json.loads(DOCUMENTED)
     assert config == GraphConfig(
@@ -60,8 +62,9 @@ graphs = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.requirement("G11", "G12")
 @given(graphs, graphs)
-def test_json_keeps_all_and_merge_takes_what_was_said(first, second):  # G11, G12
+def test_json_keeps_all_and_merge_takes_what_was_said(first, second):
     one, other = GraphConfig(**first), GraphConfig(**second)
     assert GraphConfig.from_json(one.to_json()) == one
     inner = {**first.get("checkpoint", {}), **second.get("checkpoint", {})}
@@ -70,7 +73,8 @@ def test_json_keeps_all_and_merge_takes_what_was_said(first, second):  # G11, G1
         assert left.merge(right) == GraphConfig(**expected)
 
 
-def test_merge_can_switch_off():  # G11
+@pytest.mark.requirement("G11")
+def test_merge_can_switch_off():
     config = CheckpointConfig(store="disk", interval=5, preserve=True)
     assert config.merge(CheckpointConfig(preserve=False)) == CheckpointConfig(store="disk", interval=5)
     assert config.merge(CheckpointConfig(interval=0)).interval == 0
@@ -81,6 +85,7 @@ def test_merge_can_switch_off():  # G11
     assert loud.merge(GraphConfig(max_iterations=3)).merge(GraphConfig("h")).max_iterations == 3
 
 
+@pytest.mark.requirement("G12")
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -95,18 +100,20 @@ def test_merge_can_switch_off():  # G11
         ('{"checkpoint": 1}', "checkpoint"),
     ],
 )
-def test_what_is_wrong_is_named(text, says):  # G12
+def test_what_is_wrong_is_named(text, says):
     with pytest.raises(CheckpointerConfigurationError, match=says):
         GraphConfig.from_json(text)
 
 
-def test_configurations_do_not_change():  # G10
+@pytest.mark.requirement("G10")
+def test_configurations_do_not_change():
     for config in (GraphConfig("g"), CheckpointConfig()):
         with pytest.raises(ValueError):
             config.interval = 3
 
 
-def test_the_options_of_compile():  # G10, G12, G13
+@pytest.mark.requirement("G10", "G12", "G13")
+def test_the_options_of_compile():
     assert GraphConfig.from_json(DOCUMENTED).compile_options() == {
         "checkpoint_saver": get_checkpoint_store("memory"),
         "checkpoint_interval": 10,
@@ -120,8 +127,9 @@ def test_the_options_of_compile():  # G10, G12, G13
     assert options["observers"] == ()
 
 
+@pytest.mark.requirement("G35")
 @pytest.mark.parametrize("store", ["disk", "file"])
-def test_the_disk_works_from_json_alone(store, tmp_path):  # G35
+def test_the_disk_works_from_json_alone(store, tmp_path):
     where = tmp_path / "checkpoints"
     text = json.dumps(
         {"checkpoint": {"store": store, "interval": 1, "path": str(where), "options": {"fsync": "never"}}}
@@ -132,7 +140,8 @@ def test_the_disk_works_from_json_alone(store, tmp_path):  # G35
     assert where.is_dir()
 
 
-def test_a_store_is_looked_up_when_the_graph_is_made_and_only_if_it_saves():  # G13, G14
+@pytest.mark.requirement("G13", "G14")
+def test_a_store_is_looked_up_when_the_graph_is_made_and_only_if_it_saves():
     nowhere = GraphConfig(checkpoint=CheckpointConfig(store="nowhere", interval=1))
     with pytest.raises(CheckpointerConfigurationError, match="unknown checkpoint store 'nowhere'"):
         nowhere.compile_options()
@@ -147,7 +156,8 @@ def test_a_store_is_looked_up_when_the_graph_is_made_and_only_if_it_saves():  # 
         GraphConfig(observer="missing").compile_options()
 
 
-def test_objects_in_place_of_names():  # G14
+@pytest.mark.requirement("G14")
+def test_objects_in_place_of_names():
     config = GraphConfig(observer="missing", checkpoint=CheckpointConfig(store="nowhere", interval=2))
     saver, metrics = MemorySaver(), Metrics()
     for store in (saver, CheckpointStore(saver)):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from graphkit import (
     END,
     START,
@@ -25,8 +27,9 @@ def counting(steps):
     return graph.add_conditional_edges("count", lambda state: END if state["n"] >= steps else "count", ["count", END])
 
 
+@pytest.mark.requirement("H22")
 def test_the_latest_of_1500_is_the_last_one_written(tmp_path):
-    """H22: there, file names sorted as text put step 1000 before step 999."""
+    """In hive, file names sorted as text put step 1000 before step 999."""
     saver = FileSystemSaver(tmp_path, fsync="never")
     counting(1500).compile(checkpoint_saver=saver, max_iterations=2000).invoke({"n": 0}, CONFIG)
     again = FileSystemSaver(tmp_path)
@@ -34,8 +37,9 @@ def test_the_latest_of_1500_is_the_last_one_written(tmp_path):
     assert [info.metadata["step"] for info in again.history(CONFIG)] == [*range(1500, -1, -1)]
 
 
+@pytest.mark.requirement("H23")
 def test_the_root_is_the_users_and_the_input_is_kept(tmp_path):
-    """H23: where a store is, its user says; what a run was given is its first checkpoint."""
+    """Where a store is, its user says; what a run was given is its first checkpoint."""
     saver = FileSystemSaver(tmp_path / "of" / "mine")
     goal = RunnableConfig("t", metadata={"goal": "g-1"})
     counting(3).compile(checkpoint_saver=saver).invoke({"n": 0, "question": "why?"}, goal)
@@ -45,8 +49,9 @@ def test_the_root_is_the_users_and_the_input_is_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["of"]
 
 
+@pytest.mark.requirement("H52")
 def test_excluded_keys_are_in_no_byte_of_the_store(tmp_path):
-    """H52: `api_key`, `credentials`, `access_token`: nodes have them, the disk does not."""
+    """`api_key`, `credentials`, `access_token`: nodes have them, the disk does not."""
     secrets = ("api_key", "credentials", "access_token")
     seen = []
     graph = make_chain(
@@ -65,8 +70,9 @@ def test_excluded_keys_are_in_no_byte_of_the_store(tmp_path):
     assert not [content for content in files if b"PRIVATE" in content]
 
 
+@pytest.mark.requirement("H54")
 def test_a_checkpoint_takes_what_changed(tmp_path):
-    """H54: there, 50 kB to 5 MB each, whatever changed."""
+    """In hive, 50 kB to 5 MB each, whatever changed."""
     saver = FileSystemSaver(tmp_path, fsync="never")
     graph = counting(100)
     graph.compile(checkpoint_saver=saver).invoke({"n": 0, "text": str([*range(20_000)])}, CONFIG)
@@ -86,8 +92,9 @@ HIVE = {
 """What hive's twenty tests are about, and ours of the same, in test_recovery.py."""
 
 
+@pytest.mark.requirement("H16")
 def test_hives_twenty_tests_have_their_like_here():
-    """H16: the parity list: schema 5, storage 4, manager 6, executor 2, flexible 1, recovery 2."""
+    """The parity list: schema 5, storage 4, manager 6, executor 2, flexible 1, recovery 2."""
     source = Path(__file__).with_name("test_recovery.py").read_text(encoding="utf-8")
     assert [len(names) for names in HIVE.values()] == [5, 4, 6, 2, 1, 2]
     assert [name for names in HIVE.values() for name in names if f"def {name}(" not in source] == []
@@ -125,8 +132,9 @@ class BlobSaver(BaseCheckpointSaver):
         return tag
 
 
+@pytest.mark.requirement("H49")
 def test_an_object_store_is_a_saver_of_four_methods_and_old_threads_move_there(tmp_path):
-    """H49: a run goes on from the blobs in another object; a finished thread is archived by `copy_thread`."""
+    """A run goes on from the blobs in another object; a finished thread is archived by `copy_thread`."""
     blobs = {}
     graph = make_chain({}, ask=lambda state: {"answer": interrupt("?")})
     assert graph.compile(checkpoint_saver=BlobSaver(blobs)).invoke_final({}, CONFIG).payload == "?"

@@ -1,4 +1,4 @@
-"""Hooks: who is called around what, in which order; and which hooks are problems. Behaviour 18."""
+"""Hooks: who is called around what, in which order; and which hooks are problems."""
 
 import asyncio
 import inspect
@@ -53,6 +53,7 @@ def add(graph, part, name, *place):
     return graph
 
 
+@pytest.mark.requirement("behaviour 18")
 def test_the_first_added_is_outermost_and_those_of_all_nodes_outside_those_of_one():
     graph = chain("a", "b")
     add(graph, "node", "one1", "a")

@@ -99,6 +99,7 @@ def test_a_step_runs_the_node_merges_takes_the_edge_saves_and_only_then_hands_ou
     ]
 
 
+@pytest.mark.requirement("H30")
 def test_k_nodes_store_k_plus_one_checkpoints_each_the_child_of_the_last(saver):
     graph, _ = chain("a", "b", "c")
     graph.compile(checkpoint_saver=saver).invoke({}, CONFIG)
@@ -114,12 +115,14 @@ def test_a_graph_without_nodes_runs(saver):
     assert stored(saver) == [(START, END)]
 
 
+@pytest.mark.requirement("P5")
 def test_without_a_saver_nothing_is_kept_between_runs():
     compiled = chain("a")[0].compile()
     assert compiled.invoke({})["log"] == ["a"]
     assert compiled.invoke({})["log"] == ["a"]
 
 
+@pytest.mark.requirement("G28")
 @pytest.mark.parametrize("failing", ["node", "edge", "update", "command"])
 def test_a_step_that_fails_stores_nothing_and_a_resume_runs_it_again(saver, failing):
     runs, broken = [], [True]
@@ -249,6 +252,7 @@ def test_conditions_may_return_any_key_of_the_mappings():
     assert nodes_of(graph.compile().stream({"x": 0})) == [START, "a", END]
 
 
+@pytest.mark.requirement("G28")
 def test_a_node_without_an_outgoing_edge_that_goes_nowhere_stores_nothing(saver):
     graph = StateGraph({}).add_node("a", lambda s: None, destinations=[END]).add_edge(START, "a")
     with pytest.raises(GraphRunnerError, match="'a' has no outgoing edge"):
@@ -293,6 +297,7 @@ def test_nodes_and_edges_take_the_config_if_they_want_it():
 # --- beginning, resuming ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("P13")
 def test_input_on_a_finished_thread_continues_from_its_state(saver):
     compiled = chain("a")[0].compile(checkpoint_saver=saver)
     compiled.invoke({"log": "1"}, CONFIG)
@@ -310,6 +315,7 @@ def test_input_on_a_stopped_thread_starts_anew_and_nothing_waits_any_more(saver)
     assert len(saver.interrupts("t")) == 1
 
 
+@pytest.mark.requirement("P14")
 def test_input_with_a_checkpoint_id_starts_from_that_state(saver):
     compiled = chain("a")[0].compile(checkpoint_saver=saver)
     compiled.invoke({"log": "1"}, CONFIG)
@@ -333,6 +339,7 @@ def test_an_input_that_is_none_of_the_kinds_is_refused(saver):
         chain("a")[0].compile(checkpoint_saver=saver).invoke(["x"], CONFIG)
 
 
+@pytest.mark.requirement("G21")
 @pytest.mark.parametrize("options", [{}, {"checkpoint_interval": 0}])
 def test_a_resume_without_a_saver(options):
     if options:
@@ -343,6 +350,7 @@ def test_a_resume_without_a_saver(options):
             compiled.invoke(given, CONFIG)
 
 
+@pytest.mark.requirement("G21")
 @pytest.mark.filterwarnings("ignore::graphkit.DefaultThreadWarning")
 @pytest.mark.parametrize("config", [CONFIG, RunnableConfig("t", "nope"), None])
 def test_a_resume_without_a_checkpoint(saver, config):
@@ -370,6 +378,7 @@ def test_resuming_a_finished_thread_emits_the_end_and_stores_nothing(saver):
     assert list(saver.list(CONFIG)) == before
 
 
+@pytest.mark.requirement("G36")
 def test_resuming_a_past_checkpoint_appends_and_removes_nothing(saver):
     graph, nodes = chain("a", "b", "c")
     compiled = graph.compile(checkpoint_saver=saver)
@@ -384,6 +393,7 @@ def test_resuming_a_past_checkpoint_appends_and_removes_nothing(saver):
     assert (nodes["a"].runs, nodes["b"].runs) == (1, 2)
 
 
+@pytest.mark.requirement("G36")
 def test_resume_takes_a_thread_id_or_a_config(saver):
     graph, nodes = chain("a", "b")
     compiled = graph.compile(checkpoint_saver=saver, interrupt_before=["b"])
@@ -395,6 +405,7 @@ def test_resume_takes_a_thread_id_or_a_config(saver):
     assert nodes["b"].runs == 4
 
 
+@pytest.mark.requirement("G21")
 def test_a_finished_node_never_runs_again(saver):
     names = [f"n{i}" for i in range(6)]
     graph, nodes = chain(*names)
@@ -409,6 +420,7 @@ def test_a_finished_node_never_runs_again(saver):
     assert len(saver.list(CONFIG)) == 7
 
 
+@pytest.mark.requirement("H46")
 @pytest.mark.parametrize("given", [None, GraphResume(update={"x": 1})])
 def test_a_stored_next_node_that_is_gone(saver, given):
     graph, nodes = chain("a", "b")
@@ -439,6 +451,7 @@ def endless(**options):
     return graph.compile(**options)
 
 
+@pytest.mark.requirement("G28")
 def test_max_iterations_counts_nodes_and_is_checked_before_a_node_runs(saver):
     compiled = chain("a", "b", "c")[0].compile(checkpoint_saver=saver, max_iterations=3)
     assert compiled.invoke({}, CONFIG)["log"] == ["a", "b", "c"]
@@ -483,6 +496,7 @@ def test_a_higher_limit_lets_a_resume_go_on(saver):
     assert saver.get(CONFIG).state["n"] == 6
 
 
+@pytest.mark.requirement("G17")
 def test_max_iterations_survives_a_failure_and_starts_anew_with_new_input(saver):
     graph, nodes = chain("a", "b", "c")
     compiled = graph.compile(checkpoint_saver=saver, max_iterations=2)
@@ -523,6 +537,7 @@ def test_a_limit_below_one_is_refused(limit):
 # --- checkpoint_interval ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("G10")
 def test_every_nth_node_is_saved_and_start_and_end_always(saver):
     compiled = chain("a", "b", "c", "d", "e")[0].compile(checkpoint_saver=saver, checkpoint_interval=2)
     compiled.invoke({}, CONFIG)
@@ -532,6 +547,7 @@ def test_every_nth_node_is_saved_and_start_and_end_always(saver):
     assert [checkpoint.parent_id for checkpoint in history[1:]] == [checkpoint.id for checkpoint in history[:-1]]
 
 
+@pytest.mark.requirement("G18")
 @pytest.mark.parametrize("failing", ["node", "edge"])
 def test_a_failure_saves_what_was_finished(saver, failing):
     graph, nodes = chain("a", "b", "c", edges=["c"])
@@ -553,6 +569,7 @@ def test_a_failure_saves_what_was_finished(saver, failing):
     assert (nodes["a"].runs, nodes["b"].runs) == (1, 1)
 
 
+@pytest.mark.requirement("G18")
 def test_an_interrupt_saves_what_was_finished(saver):
     compiled = chain("a", "b", "c")[0].compile(checkpoint_saver=saver, checkpoint_interval=10, interrupt_before=["c"])
     compiled.invoke({}, CONFIG)
@@ -578,6 +595,7 @@ def test_closing_a_stream_saves_what_was_finished(saver):
     assert nodes["a"].runs == 1
 
 
+@pytest.mark.requirement("G10", "H30")
 def test_interval_zero_stores_nothing():
     saver = MemorySaver()
     chain("a")[0].compile(checkpoint_saver=saver, checkpoint_interval=0).invoke({}, CONFIG)
@@ -1041,6 +1059,7 @@ def test_an_error_without_a_text_is_reported_and_recorded():
     }
 
 
+@pytest.mark.requirement("G28")
 def test_a_failure_pickles():
     graph, nodes = chain("a")
     nodes["a"].fails = True

@@ -28,6 +28,7 @@ def ask(state):
     return {"log": interrupt("?")}
 
 
+@pytest.mark.requirement("H40")
 def test_a_resume_goes_on_in_the_new_shape(saver):
     graph = make_chain(a=ask, b=lambda state: {"log": state["third"]})
     graph.compile(checkpoint_saver=saver).invoke({"first": 1}, CONFIG)

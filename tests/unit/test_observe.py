@@ -61,7 +61,8 @@ def blocked():
     observer.go.set()
 
 
-def test_levels_are_ordered():  # G33
+@pytest.mark.requirement("G33")
+def test_levels_are_ordered():
     assert Level.VERBOSE < Level.INFO < Level.WARNING < Level.ERROR
     assert sorted(Level) == list(Level)
     assert max(Level) is Level.ERROR
@@ -93,7 +94,8 @@ def test_an_event_is_immutable_aware_and_pickles():
     assert pickle.loads(pickle.dumps(one)) == one
 
 
-def test_the_table_names_every_event_of_the_other_systems():  # G25, G26, G33
+@pytest.mark.requirement("G25", "G26", "G33")
+def test_the_table_names_every_event_of_the_other_systems():
     go = """state.create state.clone state.set state.merge graph.start graph.complete node.start node.complete node.state
     edge.evaluate edge.transition cycle.detected checkpoint.save checkpoint.load checkpoint.resume chain.start
     chain.complete step.start step.complete parallel.start parallel.complete worker.start worker.complete
@@ -102,7 +104,7 @@ def test_the_table_names_every_event_of_the_other_systems():  # G25, G26, G33
     parallel.branch parallel.overwrite retry.attempt retry.exhausted"""
     assert set(EVENTS) == {*go.split(), *own.split()}
     assert all(line.level in Level and line.says.endswith(".") for line in EVENTS.values())
-    assert EVENTS["node.state"].level == "verbose"  # G33
+    assert EVENTS["node.state"].level == "verbose"
     with pytest.raises(TypeError):
         EVENTS["x"] = None
 
@@ -132,7 +134,8 @@ def test_events_come_in_order_from_one_thread_that_ends_with_close():
     assert not thread.is_alive()
 
 
-def test_an_observer_that_raises_is_logged_and_called_again(caplog):  # G26
+@pytest.mark.requirement("G26")
+def test_an_observer_that_raises_is_logged_and_called_again(caplog):
     got, others = [], []
 
     def observer(event):
@@ -150,7 +153,8 @@ def test_an_observer_that_raises_is_logged_and_called_again(caplog):  # G26
     assert "Traceback" in caplog.text
 
 
-def test_a_blocked_observer_holds_up_nobody_and_is_given_up_on(blocked, caplog):  # G26
+@pytest.mark.requirement("G26")
+def test_a_blocked_observer_holds_up_nobody_and_is_given_up_on(blocked, caplog):
     got = SimpleQueue()
     outbox = Outbox([blocked, got.put])
     for _ in range(5):
@@ -243,7 +247,8 @@ def test_a_signal_handler_may_post():
     assert [each.type for each in got].count("signal") == posted
 
 
-def test_what_nobody_wants_is_not_made():  # G33
+@pytest.mark.requirement("G33")
+def test_what_nobody_wants_is_not_made():
     calm, curious = [], []
     outbox = Outbox([filtered(calm.append, "warning"), filtered(curious.append, "info")])
     for level in Level:
@@ -255,7 +260,8 @@ def test_what_nobody_wants_is_not_made():  # G33
         outbox.post("x", "loud")
 
 
-def test_an_observer_with_a_level_is_spared_what_is_below():  # G33
+@pytest.mark.requirement("G33")
+def test_an_observer_with_a_level_is_spared_what_is_below():
     got = []
 
     class Calm:
@@ -271,7 +277,8 @@ def test_an_observer_with_a_level_is_spared_what_is_below():  # G33
     assert got == ["warning", "error"]
 
 
-def test_filtered_holds_without_an_outbox_too():  # G33
+@pytest.mark.requirement("G33")
+def test_filtered_holds_without_an_outbox_too():
     got = []
     observer = filtered(filtered(got.append, Level.WARNING), "info")
     for level in Level:
@@ -279,7 +286,8 @@ def test_filtered_holds_without_an_outbox_too():  # G33
     assert [each.level for each in got] == ["warning", "error"]
 
 
-def test_multi_forwards_in_order_drops_none_and_survives_one_that_raises(caplog):  # G27
+@pytest.mark.requirement("G27")
+def test_multi_forwards_in_order_drops_none_and_survives_one_that_raises(caplog):
     got = []
     observer = MultiObserver(
         lambda one: got.append((1, one.type)), None, lambda _: 1 / 0, lambda one: got.append((2, one.type))
@@ -300,7 +308,8 @@ def test_multi_keeps_each_observers_level():
     assert MultiObserver().level == "error"
 
 
-def test_logging(caplog):  # G27
+@pytest.mark.requirement("G27")
+def test_logging(caplog):
     caplog.set_level(logging.DEBUG, "graphkit.events")
     observer = LoggingObserver()
     observer(event("node.start", "info", step=3))
@@ -320,7 +329,8 @@ def test_logging(caplog):  # G27
         LoggingObserver(level="loud")
 
 
-def test_the_registry():  # G27
+@pytest.mark.requirement("G27")
+def test_the_registry():
     assert isinstance(get_observer("noop"), NoOpObserver)
     assert isinstance(get_observer("logging"), LoggingObserver)
     assert isinstance(get_observer("slog"), LoggingObserver)
@@ -366,7 +376,8 @@ def lived(metrics, *events):
         metrics(one._replace(timestamp=start + timedelta(seconds=second)))
 
 
-def test_metrics(tmp_path):  # G38
+@pytest.mark.requirement("G38")
+def test_metrics(tmp_path):
     metrics = Metrics()
     assert metrics.resume_success is None
     assert metrics.checkpoints_per_second is None
@@ -397,7 +408,8 @@ def test_metrics(tmp_path):  # G38
     assert metrics.bytes(saver, "t") == 0
 
 
-def test_metrics_of_runs_within_runs():  # G38
+@pytest.mark.requirement("G38")
+def test_metrics_of_runs_within_runs():
     metrics = Metrics()
     lived(
         metrics,
@@ -416,7 +428,8 @@ def test_metrics_of_runs_within_runs():  # G38
     assert not metrics._running
 
 
-def test_metrics_tell_runs_apart_that_go_on_at_once():  # G38
+@pytest.mark.requirement("G38")
+def test_metrics_tell_runs_apart_that_go_on_at_once():
     metrics = Metrics()
     starts = [event("graph.start", thread_id=f"t{n}") for n in range(2)]
     ends = [event("graph.complete", thread_id=f"t{n}") for n in range(2)]
@@ -424,14 +437,16 @@ def test_metrics_tell_runs_apart_that_go_on_at_once():  # G38
     assert metrics.seconds == 4.0
 
 
-def test_metrics_count_from_many_threads():  # G38
+@pytest.mark.requirement("G38")
+def test_metrics_count_from_many_threads():
     metrics, one = Metrics(), event("checkpoint.save")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: [metrics(one) for _ in range(500)], range(8)))
     assert metrics.checkpoints == 4000
 
 
-def test_metrics_say_so_where_a_saver_cannot_tell_sizes(list_saver):  # G38
+@pytest.mark.requirement("G38")
+def test_metrics_say_so_where_a_saver_cannot_tell_sizes(list_saver):
     with pytest.raises(CheckpointerConfigurationError):
         Metrics().bytes(list_saver)
     assert Metrics().bytes(MemorySaver()) >= 0
@@ -441,7 +456,8 @@ def test_event_is_what_observers_are_typed_with():
     assert Event._fields == ("type", "level", "thread_id", "node_id", "checkpoint_id", "timestamp", "data")
 
 
-def test_the_documentation_has_the_table():  # G26
+@pytest.mark.requirement("G26")
+def test_the_documentation_has_the_table():
     page = (Path(__file__).resolve().parents[2] / "docs" / "from-other-systems.md").read_text(encoding="utf-8")
     for name, line in EVENTS.items():
         assert f"| `{name}` | {line.level} | {line.says} |\n" in page

@@ -42,7 +42,8 @@ def seen(observer):
     assert dict(recover(app, "t")) == {"a": True, "b": True}
 
 
-def test_the_events_of_a_crash_and_a_resume():  # G25, G26, G33
+@pytest.mark.requirement("G25", "G26", "G33")
+def test_the_events_of_a_crash_and_a_resume():
     got = []
     seen(filtered(got.append, "info"))
     assert [(event.type, event.node_id) for event in got] == [
@@ -57,7 +58,8 @@ def test_the_events_of_a_crash_and_a_resume():  # G25, G26, G33
     assert {event.thread_id for event in got} == {"t"}
 
 
-def test_every_event_of_a_run_is_in_the_table():  # G26, G33
+@pytest.mark.requirement("G26", "G33")
+def test_every_event_of_a_run_is_in_the_table():
     got = []
     seen(got.append)
     assert {event.type for event in got} <= set(EVENTS)
@@ -66,7 +68,8 @@ def test_every_event_of_a_run_is_in_the_table():  # G26, G33
     assert unusual <= {"node.complete"}
 
 
-def test_an_observer_that_raises_changes_no_run(caplog):  # G26
+@pytest.mark.requirement("G26")
+def test_an_observer_that_raises_changes_no_run(caplog):
     got = []
 
     def observer(event):
@@ -78,7 +81,8 @@ def test_an_observer_that_raises_changes_no_run(caplog):  # G26
     assert caplog.text.count("RuntimeError: no") == len(got)
 
 
-def test_an_observer_that_blocks_holds_up_no_node():  # G26
+@pytest.mark.requirement("G26")
+def test_an_observer_that_blocks_holds_up_no_node():
     go, got = threading.Event(), []
 
     def observer(event):
@@ -93,7 +97,8 @@ def test_an_observer_that_blocks_holds_up_no_node():  # G26
     assert got[-1] == "graph.complete"
 
 
-def test_metrics_of_real_runs():  # G38
+@pytest.mark.requirement("G38")
+def test_metrics_of_real_runs():
     metrics = Metrics()
     seen(metrics)
     figures = metrics.as_dict()
@@ -105,7 +110,8 @@ def test_metrics_of_real_runs():  # G38
     assert rate == 3 / seconds
 
 
-def test_metrics_of_a_stop():  # G38
+@pytest.mark.requirement("G38")
+def test_metrics_of_a_stop():
     metrics = Metrics()
     app = pipeline(lambda state: {"b": interrupt("?")}, checkpoint_saver=MemorySaver(), observers=metrics)
     app.invoke({}, AT)
@@ -113,7 +119,8 @@ def test_metrics_of_a_stop():  # G38
     assert (metrics.interrupts, metrics.resumes, metrics.resume_success, metrics.failures) == (1, 1, 1.0, 0)
 
 
-def test_several_observers_at_once(caplog):  # G27
+@pytest.mark.requirement("G27")
+def test_several_observers_at_once(caplog):
     first, second = Metrics(), Metrics()
     caplog.set_level("INFO", "graphkit.events")
     seen(MultiObserver(first, None, LoggingObserver(), second))
@@ -121,7 +128,8 @@ def test_several_observers_at_once(caplog):  # G27
     assert "checkpoint.save thread='t' node='a'" in caplog.text
 
 
-def test_a_graph_made_of_a_configuration():  # G10, G12, G20
+@pytest.mark.requirement("G20", "G10", "G12")
+def test_a_graph_made_of_a_configuration():
     saver, text = MemorySaver(), '{"name": "g", "observer": "noop", "checkpoint": {"store": "test-run", "interval": 1}}'
     register_checkpoint_store("test-run", saver)
     app = pipeline(failing_once(), **GraphConfig.from_json(text).compile_options())
@@ -159,7 +167,8 @@ print(dict(state), len(app.get_state_history(thread)))
 """
 
 
-def test_the_data_pipeline_goes_on_in_another_process(tmp_path):  # G34, G35
+@pytest.mark.requirement("G34", "G35")
+def test_the_data_pipeline_goes_on_in_another_process(tmp_path):
     def process(call):
         command = [sys.executable, "-W", "error", "-c", PIPELINE, str(tmp_path), call]
         return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -171,7 +180,8 @@ def test_the_data_pipeline_goes_on_in_another_process(tmp_path):  # G34, G35
     ], second.stderr  # fmt: skip
 
 
-def test_ten_thousand_configured_runs_leave_nothing(sweep):  # G40
+@pytest.mark.requirement("G40")
+def test_ten_thousand_configured_runs_leave_nothing(sweep):
     saver = MemorySaver()
     config = GraphConfig("g", observer=None, checkpoint=CheckpointConfig(interval=1))
     app = pipeline(lambda state: None, **config.compile_options(store=saver))

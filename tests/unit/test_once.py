@@ -62,6 +62,7 @@ stored_somehow = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.requirement("P82")
 @stored_somehow
 @both
 def test_after_a_crash_it_is_not_repeated(saver, options, how):

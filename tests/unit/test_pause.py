@@ -1,4 +1,4 @@
-"""Stopping a run on request: at the next node boundary, everything saved, from anywhere. H41."""
+"""Stopping a run on request: at the next node boundary, everything saved, from anywhere."""
 
 import asyncio
 import os
@@ -34,6 +34,7 @@ class Pauser:
         return {"log": self.word}
 
 
+@pytest.mark.requirement("H41")
 @both
 @pytest.mark.parametrize("options", [{}, {"durability": "async"}, {"durability": "exit"}, {"checkpoint_interval": 5}])
 def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
@@ -49,6 +50,7 @@ def test_it_stops_before_the_next_node_and_goes_on_there(saver, options, how):
     assert run(graph, None, how=how).state["log"] == ["a", "b"]
 
 
+@pytest.mark.requirement("H41")
 def test_from_another_thread(saver):
     at_work, go_on = threading.Event(), threading.Event()
 
@@ -181,6 +183,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.requirement("H41")
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_signal_stops_a_process_with_everything_saved(tmp_path, durability):
     program = tmp_path / "program.py"

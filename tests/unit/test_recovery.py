@@ -86,7 +86,8 @@ def failed_at(saver, name):
 # recover
 
 
-def test_after_a_failure_what_had_finished_is_not_run_again(saver):  # H12, H13
+@pytest.mark.requirement("H12", "H13")
+def test_after_a_failure_what_had_finished_is_not_run_again(saver):
     failed_at(saver, "c")
     calls = []
     state = recover(line(saver, calls), "t")
@@ -94,7 +95,8 @@ def test_after_a_failure_what_had_finished_is_not_run_again(saver):  # H12, H13
     assert state["path"] == list("abcd")
 
 
-def test_recovery_with_an_empty_state(saver):  # H12
+@pytest.mark.requirement("H12")
+def test_recovery_with_an_empty_state(saver):
     calls = []
     app = line(saver, calls)
     saver.put(AT, Checkpoint(node_id="b", next_node_id="c", state={}))
@@ -102,7 +104,8 @@ def test_recovery_with_an_empty_state(saver):  # H12
     assert calls == ["c", "d"]
 
 
-def test_modifications_are_seen_and_the_old_checkpoint_stays(saver):  # H42
+@pytest.mark.requirement("H42")
+def test_modifications_are_seen_and_the_old_checkpoint_stays(saver):
     failed_at(saver, "c")
     before = saver.get(AT)
     state = recover(line(saver, []), "t", modifications={"path": ["mine"]})
@@ -110,7 +113,8 @@ def test_modifications_are_seen_and_the_old_checkpoint_stays(saver):  # H42
     assert saver.get(AT.with_check_point_id(before.id)).state == before.state
 
 
-def test_the_async_twin(file_saver, root):  # H45
+@pytest.mark.requirement("H45")
+def test_the_async_twin(file_saver, root):
     failed_at(file_saver, "d")
     damage(log_of(root), -1)
     calls = []
@@ -137,8 +141,9 @@ def checkpoints(root, count):
     return ids
 
 
+@pytest.mark.requirement("H11", "H45")
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it(k, root, caplog):  # H11, H45
+def test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it(k, root, caplog):
     ids = checkpoints(root, 6)
     damage(log_of(root), *range(-k, 0))
     saver = FileSystemSaver(root, fsync="never")
@@ -157,7 +162,8 @@ def test_after_damaged_checkpoints_recovery_uses_the_one_before_and_logs_it(k, r
     assert not caplog.records
 
 
-def test_a_graph_goes_on_where_it_can(file_saver, root):  # H45
+@pytest.mark.requirement("H45")
+def test_a_graph_goes_on_where_it_can(file_saver, root):
     for output in line(file_saver, []).stream({}, AT):
         if output.node == "c":
             break
@@ -170,7 +176,8 @@ def test_a_graph_goes_on_where_it_can(file_saver, root):  # H45
     assert fresh.verify("t").ok
 
 
-def test_nothing_that_reads_is_the_error(root):  # H45
+@pytest.mark.requirement("H45")
+def test_nothing_that_reads_is_the_error(root):
     checkpoints(root, 3)
     path = log_of(root)
     damage(path, *range(2, len(records_of(path))))
@@ -178,14 +185,16 @@ def test_nothing_that_reads_is_the_error(root):  # H45
         last_good(FileSystemSaver(root, fsync="never"), "t")
 
 
-def test_a_wrapped_saver_is_repaired_too(root):  # H45
+@pytest.mark.requirement("H45")
+def test_a_wrapped_saver_is_repaired_too(root):
     ids = checkpoints(root, 3)
     damage(log_of(root), -1)
     wrapped = SaverWrapper(SaverWrapper(FileSystemSaver(root, fsync="never")))
     assert last_good(wrapped, "t").id == ids[-2]
 
 
-def test_damage_is_not_repaired_under_a_run(root):  # H45
+@pytest.mark.requirement("H45")
+def test_damage_is_not_repaired_under_a_run(root):
     ids = checkpoints(root, 3)
     damage(log_of(root), -1)
     holder, other = (FileSystemSaver(root, fsync="never", lock_timeout=0) for _ in range(2))
@@ -194,7 +203,8 @@ def test_damage_is_not_repaired_under_a_run(root):  # H45
     assert last_good(other, "t").id == ids[-2]
 
 
-def test_damage_in_a_namespace_is_found_too(root):  # H45
+@pytest.mark.requirement("H45")
+def test_damage_in_a_namespace_is_found_too(root):
     saver = FileSystemSaver(root, fsync="never")
     inner = AT.replace(checkpoint_ns="child")
     for n in range(3):
@@ -223,8 +233,9 @@ class Spoilt(SaverWrapper):
         return self._check(super().get(config))
 
 
+@pytest.mark.requirement("H11", "H45")
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_saver, caplog):  # H11, H45
+def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_saver, caplog):
     saver = Spoilt(list_saver)
     failed_at(saver, "d")
     history = saver.history(AT)
@@ -237,7 +248,8 @@ def test_without_a_repair_the_history_is_walked_back_and_gone_on_from(k, list_sa
     assert {info.id for info in saver.history(AT)} > {info.id for info in history}, "nothing is taken away"
 
 
-def test_what_waits_beside_the_good_one_goes_along(list_saver):  # H45
+@pytest.mark.requirement("H45")
+def test_what_waits_beside_the_good_one_goes_along(list_saver):
     saver = Spoilt(list_saver)
     first = saver.put(AT, Checkpoint(node_id="a", next_node_id="b", state={"path": ["a"]}))
     saver.put_writes(first, {"update:0": {"x": 1}})
@@ -256,7 +268,8 @@ def test_the_copy_of_the_good_one_has_its_own_creation_time(list_saver):
     assert copy.created_at > long_ago + timedelta(hours=23)
 
 
-def test_what_is_gone_in_the_meantime_is_passed_over(list_saver):  # H45
+@pytest.mark.requirement("H45")
+def test_what_is_gone_in_the_meantime_is_passed_over(list_saver):
     class Gone(Spoilt):
         def get(self, config=None):
             return None if RunnableConfig.of(config).checkpoint_id == history[1].id else super().get(config)
@@ -268,7 +281,8 @@ def test_what_is_gone_in_the_meantime_is_passed_over(list_saver):  # H45
     assert last_good(saver, "t").id == history[2].id
 
 
-def test_all_spoilt_is_the_first_error(list_saver):  # H45
+@pytest.mark.requirement("H45")
+def test_all_spoilt_is_the_first_error(list_saver):
     saver = Spoilt(list_saver)
     failed_at(saver, "b")
     saver.bad = {info.id for info in saver.history(AT)}
@@ -300,7 +314,8 @@ def saved(manager, count, run="run", **options):
     return [manager.save_checkpoint(run, f"n{n}", {"n": n}, next_node_id=f"n{n + 1}", **options) for n in range(count)]
 
 
-def test_the_policy_of_hive():  # H2
+@pytest.mark.requirement("H2")
+def test_the_policy_of_hive():
     policy = CheckpointManager(MemorySaver()).policy
     assert policy == CheckpointPolicy()
     assert (policy.enabled, policy.save_frequency, policy.n_nodes) == (True, "every_node", 1)
@@ -315,6 +330,7 @@ def test_the_policy_of_hive():  # H2
         policy.enabled = False
 
 
+@pytest.mark.requirement("H3")
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
@@ -325,11 +341,12 @@ def test_the_policy_of_hive():  # H2
         ({"save_frequency": "every_node", "n_nodes": 3}, [1, 2, 3, 4, 5, 6, 7]),
     ],
 )
-def test_should_checkpoint(policy, expected):  # H3
+def test_should_checkpoint(policy, expected):
     manager = managing(MemorySaver(), **policy)
     assert [step for step in range(1, 8) if manager.should_checkpoint(step)] == expected
 
 
+@pytest.mark.requirement("H38", "H2")
 @pytest.mark.parametrize(
     ("policy", "left"),
     [
@@ -339,14 +356,15 @@ def test_should_checkpoint(policy, expected):  # H3
         ({"retention_strategy": "prune_old", "max_checkpoints_per_run": 4}, 4),
     ],
 )
-def test_what_is_kept(policy, left, saver):  # H2, H38
+def test_what_is_kept(policy, left, saver):
     manager = managing(saver, **policy)
     ids = saved(manager, 10)
     assert [info.id for info in manager.list_checkpoints("run")] == ids[-left:]
     assert manager.restore_from_checkpoint("run") == ({"n": 9}, "n10")
 
 
-def test_save_and_restore(saver):  # H4, H9, H14
+@pytest.mark.requirement("H4", "H9", "H14")
+def test_save_and_restore(saver):
     manager = managing(saver, retention_strategy="all")
     first, second = (
         manager.save_checkpoint("run", node, {"at": node}, context={"tokens": n, "seconds": 1.5})
@@ -367,21 +385,24 @@ def test_save_and_restore(saver):  # H4, H9, H14
         manager.restore_from_checkpoint("run", "nowhere")
 
 
-def test_ids_are_distinct_under_a_frozen_clock(saver):  # H4, H34
+@pytest.mark.requirement("H34", "H4")
+def test_ids_are_distinct_under_a_frozen_clock(saver):
     manager = managing(saver, retention_strategy="all")
     ids = [manager.save_checkpoint("run", "loop", {"n": n}) for n in range(100)]
     assert len(set(ids)) == 100
     assert [info.id for info in manager.list_checkpoints("run")] == ids
 
 
-def test_an_empty_memory_is_a_checkpoint(saver):  # H12
+@pytest.mark.requirement("H12")
+def test_an_empty_memory_is_a_checkpoint(saver):
     manager = managing(saver)
     manager.save_checkpoint("run", "a", {}, next_node_id="b")
     assert manager.restore_from_checkpoint("run") == ({}, "b")
     assert manager.session_state("run")["memory"] == {}
 
 
-def test_the_session_state(saver):  # H6, H12, H32
+@pytest.mark.requirement("H12", "H32", "H6", "H14")
+def test_the_session_state(saver):
     manager = managing(saver, retention_strategy="all")
     ids = saved(manager, 3, context={"goal": "x", "plan": ["p"]})
     assert manager.session_state("run") == {
@@ -399,14 +420,16 @@ def test_the_session_state(saver):  # H6, H12, H32
     assert manager.restore_from_checkpoint("run")[0] == {"n": 2}
 
 
-def test_listing_reads_no_memory(file_saver, monkeypatch):  # H5
+@pytest.mark.requirement("H5")
+def test_listing_reads_no_memory(file_saver, monkeypatch):
     manager = managing(file_saver, retention_strategy="all")
     saved(manager, 5)
     monkeypatch.setattr("savers._log.log.Log.load_state", None)
     assert [info.node_id for info in manager.list_checkpoints("run")] == [f"n{n}" for n in range(5)]
 
 
-def test_listing_is_filtered(saver):  # H31, H35
+@pytest.mark.requirement("H35", "H31")
+def test_listing_is_filtered(saver):
     manager = managing(saver, retention_strategy="all")
     kinds = ["node_complete", "safe_point", "user_checkpoint", "pause", "loop_iteration", "edge_transition"]
     for kind in kinds:
@@ -421,7 +444,8 @@ def test_listing_is_filtered(saver):  # H31, H35
     assert manager.list_checkpoints("unknown") == []
 
 
-def test_runs_are_listed_with_their_status(file_saver):  # H20, H40, H44
+@pytest.mark.requirement("H20", "H40", "H44")
+def test_runs_are_listed_with_their_status(file_saver):
     manager = managing(file_saver, retention_strategy="all")
     assert manager.list_runs() == []
     for run, following in (("c", END), ("a", "next"), ("b", None)):
@@ -439,12 +463,14 @@ def test_runs_are_listed_with_their_status(file_saver):  # H20, H40, H44
     assert manager.list_runs(status="failed") == [], "a failed run can be gone on with"
 
 
-def test_what_failed_is_clean_up_to_there(file_saver):  # H35
+@pytest.mark.requirement("H35")
+def test_what_failed_is_clean_up_to_there(file_saver):
     failed_at(file_saver, "c")
     assert managing(file_saver).latest_clean("t").node_id == "b"
 
 
-def test_the_latest_clean_one(saver):  # H35
+@pytest.mark.requirement("H35")
+def test_the_latest_clean_one(saver):
     manager = managing(saver, retention_strategy="all")
     assert manager.latest_clean("run") is None
     good = saved(manager, 3)[-1]
@@ -453,7 +479,8 @@ def test_the_latest_clean_one(saver):  # H35
     assert manager.restore_from_checkpoint("run", manager.latest_clean("run").id) == ({"n": 2}, "n3")
 
 
-def test_checkpoints_of_a_graph_are_listed_too(saver):  # H31
+@pytest.mark.requirement("H31")
+def test_checkpoints_of_a_graph_are_listed_too(saver):
     failed_at(saver, "c")
     infos = managing(saver).list_checkpoints("t")
     assert [info.node_id for info in infos] == [START, "a", "b"]
@@ -461,7 +488,8 @@ def test_checkpoints_of_a_graph_are_listed_too(saver):  # H31
     assert managing(saver).restore_from_checkpoint("t") == ({"a": True, "b": True, "path": ["a", "b"]}, "c")
 
 
-def test_delete(saver):  # H9
+@pytest.mark.requirement("H9")
+def test_delete(saver):
     manager = managing(saver, retention_strategy="all")
     saved(manager, 3)
     saved(manager, 2, run="other")
@@ -471,7 +499,8 @@ def test_delete(saver):  # H9
     assert len(manager.list_checkpoints("other")) == 2
 
 
-def test_compare(saver):  # H44
+@pytest.mark.requirement("H44")
+def test_compare(saver):
     manager = managing(saver, retention_strategy="all")
     first = manager.save_checkpoint("run", "a", {"same": 1, "gone": [1], "long": "x" * 2000, "n": 1})
     second = manager.save_checkpoint("run", "b", {"same": 1, "new": {"k": 2}, "long": "y" * 2000, "n": 2})
@@ -488,7 +517,8 @@ def test_compare(saver):  # H44
         manager.compare("run", first, "nowhere")
 
 
-def test_pruning_by_age(saver, clock):  # H37
+@pytest.mark.requirement("H37")
+def test_pruning_by_age(saver, clock):
     manager = managing(saver, clock, retention_strategy="all", max_age=timedelta(days=7))
     for day in range(10):
         clock.now = datetime(2026, 1, 1 + day, tzinfo=UTC)
@@ -501,7 +531,8 @@ def test_pruning_by_age(saver, clock):  # H37
     assert managing(saver, clock, retention_strategy="all").prune("run") == 0
 
 
-def test_pruning_all_runs_by_age(file_saver, clock):  # H37
+@pytest.mark.requirement("H37")
+def test_pruning_all_runs_by_age(file_saver, clock):
     manager = managing(file_saver, clock, retention_strategy="all", max_age=timedelta(days=7))
     for run in "ab":
         saved(manager, 3, run=run)
@@ -518,7 +549,8 @@ class Broken(SaverWrapper):
     get = put = history = delete = prune = namespaces = _fail
 
 
-def test_failing_is_loud_or_quiet(caplog):  # H10
+@pytest.mark.requirement("H10")
+def test_failing_is_loud_or_quiet(caplog):
     calls = {
         "save_checkpoint": lambda manager: manager.save_checkpoint("run", "a", {}),
         "restore_from_checkpoint": lambda manager: manager.restore_from_checkpoint("run"),
@@ -541,7 +573,8 @@ def test_failing_is_loud_or_quiet(caplog):  # H10
         assert "No space left" in caplog.text
 
 
-def test_a_value_that_cannot_be_stored_keeps_what_was_there(file_saver):  # H8, H47
+@pytest.mark.requirement("H8", "H47")
+def test_a_value_that_cannot_be_stored_keeps_what_was_there(file_saver):
     manager = managing(file_saver)
     manager.save_checkpoint("run", "a", {"n": 1})
     with pytest.raises(CheckpointSerializationError, match="handle"):
@@ -550,8 +583,9 @@ def test_a_value_that_cannot_be_stored_keeps_what_was_there(file_saver):  # H8, 
     assert managing(file_saver, on_error="warn").save_checkpoint("run", "b", {"handle": object()}) is None
 
 
+@pytest.mark.requirement("H11", "H45")
 @pytest.mark.parametrize("k", [1, 3])
-def test_a_damaged_latest_falls_back_and_is_reported(k, file_saver, root, caplog):  # H11, H45
+def test_a_damaged_latest_falls_back_and_is_reported(k, file_saver, root, caplog):
     manager = managing(file_saver, retention_strategy="all")
     saved(manager, 5)
     file_saver.close()
@@ -562,14 +596,16 @@ def test_a_damaged_latest_falls_back_and_is_reported(k, file_saver, root, caplog
     assert fresh.session_state("run")["paused_at"] == f"n{4 - k}"
 
 
-def test_a_run_of_a_graph_is_not_saved_into(file_saver):  # H9
+@pytest.mark.requirement("H9")
+def test_a_run_of_a_graph_is_not_saved_into(file_saver):
     manager = managing(file_saver)
     with ThreadPoolExecutor(1) as elsewhere, file_saver.run_lock(AT), pytest.raises(ThreadBusyError):
         elsewhere.submit(manager.save_checkpoint, "t", "a", {}).result()
     assert manager.save_checkpoint("t", "a", {}) is not None
 
 
-def test_a_save_cut_short_leaves_the_one_before(file_saver, root):  # H8
+@pytest.mark.requirement("H8")
+def test_a_save_cut_short_leaves_the_one_before(file_saver, root):
     manager = managing(file_saver, retention_strategy="all")
     saved(manager, 3)
     file_saver.close()
@@ -578,7 +614,8 @@ def test_a_save_cut_short_leaves_the_one_before(file_saver, root):  # H8
     assert managing(FileSystemSaver(root, fsync="never")).restore_from_checkpoint("run") == ({"n": 1}, "n2")
 
 
-def test_two_managers_in_two_processes(root):  # H9
+@pytest.mark.requirement("H9")
+def test_two_managers_in_two_processes(root):
     mine = managing(FileSystemSaver(root, fsync="never"), retention_strategy="all")
     saved(mine, 2)
     code = (
@@ -592,8 +629,9 @@ def test_two_managers_in_two_processes(root):  # H9
     assert len(mine.list_checkpoints("run")) == 3
 
 
+@pytest.mark.requirement("H1")
 @pytest.mark.parametrize("managed", [False, True])
-def test_a_loop_gives_the_same_with_and_without_a_manager(managed, saver):  # H1
+def test_a_loop_gives_the_same_with_and_without_a_manager(managed, saver):
     manager = managing(saver) if managed else None
     memory = {"total": 0}
     for step in range(1, 6):
@@ -604,7 +642,8 @@ def test_a_loop_gives_the_same_with_and_without_a_manager(managed, saver):  # H1
     assert (saver.get(RunnableConfig("run")) is not None) is managed
 
 
-def test_a_plan_goes_on_at_its_step(saver):  # H13, H15
+@pytest.mark.requirement("H13", "H15")
+def test_a_plan_goes_on_at_its_step(saver):
     plan, done = ["fetch", "parse", "check", "store"], []
     manager = managing(saver, retention_strategy="all")
 
@@ -629,8 +668,9 @@ def test_a_plan_goes_on_at_its_step(saver):  # H13, H15
     assert manager.session_state("run")["execution_path"] == plan
 
 
+@pytest.mark.requirement("H35")
 def test_the_engine_says_what_is_clean(tmp_path):
-    """H35: after a retry, or a failure that was resumed, checkpoints are not clean; those before are."""
+    """After a retry, or a failure that was resumed, checkpoints are not clean; those before are."""
     broken = [True]
 
     def flaky(state):

@@ -21,9 +21,10 @@ def test_the_installed_savers_are_found_by_name(tmp_path):
     assert isinstance(get_saver("versioned_memory"), VersionedMemorySaver)
 
 
+@pytest.mark.requirement("G35")
 @pytest.mark.parametrize("name", ["disk", "file", "filesystem"])
 @pytest.mark.parametrize("key", ["base_directory", "path"])
-def test_the_file_saver_has_three_names_and_works_from_a_configuration_alone(name, key, tmp_path):  # G35
+def test_the_file_saver_has_three_names_and_works_from_a_configuration_alone(name, key, tmp_path):
     where = str(tmp_path / "new" / "store")
     for make in (get_saver, get_checkpoint_store):
         saver = make(name, **{key: where, "fsync": "never"})
@@ -33,8 +34,9 @@ def test_the_file_saver_has_three_names_and_works_from_a_configuration_alone(nam
     assert len(FileSystemSaver(where).list(RunnableConfig("t"))) == 2
 
 
+@pytest.mark.requirement("G35", "P2")
 @pytest.mark.parametrize("name", ["disk", "file", "filesystem"])
-def test_a_missing_directory_is_named(name):  # G35
+def test_a_missing_directory_is_named(name):
     for make in (get_saver, get_checkpoint_store):
         with pytest.raises(
             CheckpointerConfigurationError, match=r"missing a required argument: 'base_directory'.*path="
@@ -49,7 +51,8 @@ def test_an_unknown_option_is_named(tmp_path):
         get_saver("memory", path=tmp_path)
 
 
-def test_an_unknown_name_lists_the_known_ones():  # G9
+@pytest.mark.requirement("G9", "P9")
+def test_an_unknown_name_lists_the_known_ones():
     for get, kind in ((get_saver, "saver"), (get_checkpoint_store, "checkpoint store")):
         with pytest.raises(
             CheckpointerConfigurationError, match=f"unknown {kind} 'nowhere'; known are .*'disk'.*'memory'"
@@ -60,7 +63,8 @@ def test_an_unknown_name_lists_the_known_ones():  # G9
                 get(wrong)
 
 
-def test_memory_is_one_store_for_the_process_and_a_new_saver_each_time():  # G9
+@pytest.mark.requirement("G9")
+def test_memory_is_one_store_for_the_process_and_a_new_saver_each_time():
     with ThreadPoolExecutor(8) as pool:
         stores = list(pool.map(lambda _: get_checkpoint_store("memory"), range(64)))
     assert len(set(map(id, stores))) == 1
@@ -69,7 +73,8 @@ def test_memory_is_one_store_for_the_process_and_a_new_saver_each_time():  # G9
     assert get_saver("memory") is not stores[0]
 
 
-def test_what_is_registered_is_got_and_registering_again_replaces():  # G9
+@pytest.mark.requirement("G9")
+def test_what_is_registered_is_got_and_registering_again_replaces():
     first, second = MemorySaver(), MemorySaver()
     register_checkpoint_store("test-replaced", first)
     assert get_checkpoint_store("test-replaced") is first
@@ -79,7 +84,8 @@ def test_what_is_registered_is_got_and_registering_again_replaces():  # G9
         get_checkpoint_store("test-replaced", path="x")
 
 
-def test_a_factory_is_called_each_time(tmp_path):  # G9
+@pytest.mark.requirement("G9")
+def test_a_factory_is_called_each_time(tmp_path):
     register_checkpoint_store("test-factory", lambda n=1: VersionedMemorySaver())
     assert get_checkpoint_store("test-factory") is not get_checkpoint_store("test-factory", n=2)
     register_saver("test-kind", lambda place, speed=1: FileSystemSaver(place))
@@ -89,7 +95,8 @@ def test_a_factory_is_called_each_time(tmp_path):  # G9
     assert "test-kind" in saver_names()
 
 
-def test_what_is_no_saver_is_refused():  # G9
+@pytest.mark.requirement("G9")
+def test_what_is_no_saver_is_refused():
     for wrong in (None, "memory", {}):
         with pytest.raises(CheckpointerConfigurationError, match="factory"):
             register_checkpoint_store("test-wrong", wrong)
@@ -106,7 +113,8 @@ def test_what_is_no_saver_is_refused():  # G9
         get_saver("test-dict")
 
 
-def test_registering_and_getting_at_once_from_many_threads():  # G9
+@pytest.mark.requirement("G9")
+def test_registering_and_getting_at_once_from_many_threads():
     savers = [MemorySaver() for _ in range(8)]
     start = threading.Barrier(8)
 
@@ -134,6 +142,7 @@ def drivers_after(code):
     return ast.literal_eval(fresh_process(f"{code}\n{show}").splitlines()[-1])
 
 
+@pytest.mark.requirement("P9")
 def test_only_the_chosen_backend_is_imported(tmp_path):
     begin = "from graphkit.registry import get_saver"
     assert drivers_after("import graphkit, savers; from savers import FileSystemSaver, MemorySaver") == []

@@ -1,4 +1,4 @@
-"""RetryPolicy: which failures are retried, how often, and after how long. Behaviour 18; G26's retries; H35 reads attempts."""
+"""RetryPolicy: which failures are retried, how often, and after how long."""
 
 import asyncio
 import pickle
@@ -16,7 +16,8 @@ def is_odd(error):
 # --- The policy -------------------------------------------------------------------------------------------------------
 
 
-def test_the_defaults_are_those_of_java():  # behaviour 18
+@pytest.mark.requirement("behaviour 18")
+def test_the_defaults_are_those_of_java():
     policy = RetryPolicy()
     assert (policy.max_attempts, policy.initial_delay, policy.backoff, policy.max_delay) == (3, 0.5, 2.0, 128.0)
     assert (policy.jitter, policy.retry_on) == (True, (Exception,))
@@ -58,7 +59,8 @@ def test_what_is_refused(wrong, error, says):
         RetryPolicy(**wrong)
 
 
-def test_the_delay_grows_up_to_the_maximum():  # behaviour 18
+@pytest.mark.requirement("behaviour 18")
+def test_the_delay_grows_up_to_the_maximum():
     policy = RetryPolicy(jitter=False)
     assert [policy.delay_after(n) for n in range(1, 12)] == [0.5, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128]
     assert [RetryPolicy(jitter=False, backoff=1).delay_after(n) for n in (1, 2, 9)] == [0.5, 0.5, 0.5]
@@ -67,8 +69,9 @@ def test_the_delay_grows_up_to_the_maximum():  # behaviour 18
     assert RetryPolicy(initial_delay=0, max_attempts=10**6).delay_after(100_000) == 0
 
 
+@pytest.mark.requirement("behaviour 18")
 @pytest.mark.parametrize(("chance", "delays"), [(0.0, [2, 6, 10]), (0.5, [3, 9, 10]), (1.0, [4, 10, 10])])
-def test_jitter_adds_up_to_the_delay_and_is_capped(chance, delays):  # behaviour 18
+def test_jitter_adds_up_to_the_delay_and_is_capped(chance, delays):
     policy = RetryPolicy(initial_delay=2, backoff=3, max_delay=10)
     assert [policy.delay_after(n, chance=lambda: chance) for n in (1, 2, 3)] == delays
     assert RetryPolicy(initial_delay=2, jitter=False).delay_after(1, chance=lambda: chance) == 2
@@ -80,6 +83,7 @@ def test_jitter_is_thrown_anew_each_time():
     assert all(1 <= delay <= 2 for delay in delays)
 
 
+@pytest.mark.requirement("behaviour 18")
 @pytest.mark.parametrize(
     ("retry_on", "error", "expected"),
     [
@@ -96,7 +100,7 @@ def test_jitter_is_thrown_anew_each_time():
         ([KeyError, is_odd], ValueError(2), False),
     ],
 )
-def test_which_errors_are_retried(retry_on, error, expected):  # behaviour 18
+def test_which_errors_are_retried(retry_on, error, expected):
     assert RetryPolicy(retry_on=retry_on).retries(error, 1) is expected
 
 
@@ -124,7 +128,8 @@ def test_a_policy_pickles_and_compares():
 # --- Java's builder ---------------------------------------------------------------------------------------------------
 
 
-def test_the_builder_builds_what_keywords_make():  # behaviour 18
+@pytest.mark.requirement("behaviour 18")
+def test_the_builder_builds_what_keywords_make():
     built = (
         RetryPolicy.builder().maxAttempts(5).retryDelay(timedelta(milliseconds=250)).backoffFactor(1.5)
         .maxInterval(timedelta(minutes=1)).jitter(False).retryOn(ValueError, KeyError).build()
@@ -137,7 +142,8 @@ def test_the_builder_builds_what_keywords_make():  # behaviour 18
     assert RetryPolicy.builder().build() == RetryPolicy()
 
 
-def test_what_several_calls_of_retry_on_name_adds_up():  # behaviour 18
+@pytest.mark.requirement("behaviour 18")
+def test_what_several_calls_of_retry_on_name_adds_up():
     built = RetryPolicy.builder().retryOn(KeyError).retryOn(is_odd).build()
     assert built.retry_on == (KeyError, is_odd)
     assert RetryPolicy.builder(built).retryOn(OSError).build().retry_on == (OSError,)

@@ -12,8 +12,9 @@ from tests.support.graphs import CONFIG, make_chain
 chain = partial(make_chain, {})
 
 
+@pytest.mark.requirement("G15")
 def test_a_node_is_stored_when_it_is_done_and_a_failed_one_never(tmp_path):
-    """G15; a deviation: the edge is evaluated first, so that the next node is stored with it."""
+    """A deviation: the edge is evaluated first, so that the next node is stored with it."""
     saver, seen = FileSystemSaver(tmp_path), []
 
     def first(state):
@@ -31,8 +32,9 @@ def test_a_node_is_stored_when_it_is_done_and_a_failed_one_never(tmp_path):
     assert (latest.node_id, latest.next_node_id, dict(latest.state)) == ("first", "second", {"first": 1})
 
 
+@pytest.mark.requirement("G22")
 def test_a_resume_at_the_end_gives_the_final_state_though_an_edge_leads_on(tmp_path):
-    """G22: there, an exit point with an outgoing edge ran on past the end."""
+    """In go-agents, an exit point with an outgoing edge ran on past the end."""
     runs = []
     graph = StateGraph({}).add_node("a", lambda state: runs.append("a")).add_edge(START, "a")
     graph.add_conditional_edges("a", lambda state: END if len(runs) == 1 else "a", ["a", END])
@@ -43,8 +45,9 @@ def test_a_resume_at_the_end_gives_the_final_state_though_an_edge_leads_on(tmp_p
     assert runs == ["a"]
 
 
+@pytest.mark.requirement("G23", "H32")
 def test_a_resume_goes_where_the_edge_led_when_it_was_taken(tmp_path):
-    """G23: the chosen next node is stored; an edge that would choose another one now is not asked again."""
+    """The chosen next node is stored; an edge that would choose another one now is not asked again."""
     choices, runs = iter(["left", "right"]), []
 
     def left(state):
@@ -62,11 +65,11 @@ def test_a_resume_goes_where_the_edge_led_when_it_was_taken(tmp_path):
     assert runs == ["left", "left"]
 
 
+@pytest.mark.requirement("H21")
 @pytest.mark.parametrize(
     ("action", "kept"), [(lambda state: None, 0), (lambda state: 1 / 0, 1), (lambda state: interrupt("?"), 1)]
 )
 def test_a_run_is_cleared_away_when_it_ended_well_and_kept_when_it_failed_or_waits(tmp_path, action, kept):
-    """H21."""
     saver = FileSystemSaver(tmp_path)
     app = chain(a=action).compile(checkpoint_saver=saver, preserve=False)
     try:
@@ -76,8 +79,9 @@ def test_a_run_is_cleared_away_when_it_ended_well_and_kept_when_it_failed_or_wai
     assert len(saver.threads()) == kept
 
 
+@pytest.mark.requirement("H36")
 def test_what_is_saved_in_the_background_is_in_order_and_none_is_lost_unseen(tmp_path):
-    """H36: there, a background save was never awaited: lost at exit, its error unseen."""
+    """In hive, a background save was never awaited: lost at exit, its error unseen."""
     saver = FileSystemSaver(tmp_path)
     names = [f"n{number}" for number in range(20)]
     nodes = {name: lambda state, name=name: {name: 1} for name in names}

@@ -85,6 +85,7 @@ def test_a_wrong_key_a_missing_key_and_no_keys_are_errors_that_name_the_key():
         assert "'new'" in str(caught.value)
 
 
+@pytest.mark.requirement("P70")
 def test_no_flipped_bit_is_ever_opened():
     stored = bytearray(sealed(payload=b"short"))
     for bit in range(len(stored) * 8):

@@ -62,6 +62,7 @@ def test_a_run_is_running_while_its_lock_is_held(saver):
     assert status(saver) == "finished"
 
 
+@pytest.mark.requirement("H20")
 def test_a_failed_run_has_failed_until_it_goes_on(saver):
     seen = []
 

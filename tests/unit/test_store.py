@@ -44,7 +44,8 @@ def types_of(events):
 # State
 
 
-def test_a_new_state_knows_where_it_comes_from():  # G2
+@pytest.mark.requirement("G2")
+def test_a_new_state_knows_where_it_comes_from():
     got, before = [], datetime.now(UTC)
     one, two = State(observer=got.append), State()
     assert one.run_id != two.run_id
@@ -59,7 +60,8 @@ def test_a_new_state_knows_where_it_comes_from():  # G2
     ]
 
 
-def test_every_change_makes_another_state():  # G3
+@pytest.mark.requirement("G3")
+def test_every_change_makes_another_state():
     mine = {"k": [1]}
     first = State(mine)
     mine["k"].append(2)
@@ -85,7 +87,8 @@ def test_every_change_makes_another_state():  # G3
         first.data["k"] = 9
 
 
-def test_provenance_goes_along_and_merge_keeps_the_left_one():  # G4
+@pytest.mark.requirement("G4")
+def test_provenance_goes_along_and_merge_keeps_the_left_one():
     left = State({"a": 1}).set_checkpoint_node("left")
     right = State({"a": 2, "b": 3}).set_checkpoint_node("right")
     for changed in (left.clone(), left.set("x", 1), left.merge(right)):
@@ -102,7 +105,8 @@ class Mutable:
     items: list
 
 
-def test_nothing_of_a_state_can_be_changed_from_outside():  # G4
+@pytest.mark.requirement("G4")
+def test_nothing_of_a_state_can_be_changed_from_outside():
     mine = Mutable([1])
     state = State({"object": mine, "list": [[1]]})
     mine.items.append(2)
@@ -119,7 +123,8 @@ def test_nothing_of_a_state_can_be_changed_from_outside():  # G4
     assert store.load(state.run_id).get("object")[0].items == [1]
 
 
-def test_set_checkpoint_node_moves_time_on():  # G5
+@pytest.mark.requirement("G5")
+def test_set_checkpoint_node_moves_time_on():
     state = State()
     ahead = State.from_json(json.dumps({**json.loads(state.to_json()), "timestamp": "2999-01-01T00:00:00+00:00"}))
     for start in (state, ahead):
@@ -131,7 +136,8 @@ def test_set_checkpoint_node_moves_time_on():  # G5
         assert states[-1].checkpoint_node == "n99"
 
 
-def test_json_has_the_names_of_go_and_no_observer():  # G1
+@pytest.mark.requirement("G1")
+def test_json_has_the_names_of_go_and_no_observer():
     got = []
     state = State({"n": 1, "deep": {"list": [None, True, "x", 1.5]}}, got.append).set_checkpoint_node("ingest")
     text = state.to_json()
@@ -146,7 +152,8 @@ def test_json_has_the_names_of_go_and_no_observer():  # G1
     assert types_of(got) == ["state.create", "state.set"]
 
 
-def test_json_of_go_is_read():  # G1
+@pytest.mark.requirement("G1")
+def test_json_of_go_is_read():
     go = '{"data":{"k":1},"run_id":"r","checkpoint_node":"n","timestamp":"2025-11-20T10:00:00.123456789Z"}'
     state = State.from_json(go)
     assert (state.run_id, state.checkpoint_node, state.data) == ("r", "n", {"k": 1})
@@ -154,19 +161,21 @@ def test_json_of_go_is_read():  # G1
     assert State.from_json(go.replace("Z", "")).timestamp == state.timestamp
 
 
+@pytest.mark.requirement("G39", "G1")
 @pytest.mark.parametrize("value", [(1,), {1}, b"x", float("nan"), {1: 2}, datetime.now(UTC), [[(1,)]], object()])
-def test_what_json_would_change_is_refused_by_name(value):  # G1, G39
+def test_what_json_would_change_is_refused_by_name(value):
     with pytest.raises(CheckpointSerializationError, match=r"^bad \("):
         State({"good": 1, "bad": value}).to_json()
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", "null", '{"data": 1, "run_id": "r", "checkpoint_node": "", "timestamp": "2025-01-01"}',
      '{"data": {}, "run_id": 7, "checkpoint_node": "", "timestamp": "2025-01-01"}',
      '{"data": {}, "run_id": "r", "checkpoint_node": "", "timestamp": "noon"}'],
 )  # fmt: skip
-def test_json_that_is_no_state_is_refused(text):  # G1
+def test_json_that_is_no_state_is_refused(text):
     with pytest.raises(CheckpointSerializationError, match="not a State"):
         State.from_json(text)
 
@@ -179,7 +188,8 @@ def test_pickles_and_copies():
     assert copy.deepcopy(state) == state
 
 
-def test_changes_are_events(caplog):  # G2, G26
+@pytest.mark.requirement("G26", "G2")
+def test_changes_are_events(caplog):
     got = []
     state = State({"a": 1}, got.append)
     state.clone().set("k", 1).merge({"x": 1, "y": 2}).set_checkpoint_node("n").set("l", 2)
@@ -200,7 +210,8 @@ def bytes_under(directory):
     return b"".join(path.read_bytes() for path in Path(directory).rglob("*") if path.is_file())
 
 
-def test_a_secret_goes_along_and_nowhere_else(tmp_path, caplog):  # G32
+@pytest.mark.requirement("G32")
+def test_a_secret_goes_along_and_nowhere_else(tmp_path, caplog):
     got = []
     state = State({"k": 1}, got.append).set_secret("token", "hunter2").set_secret("gone", "hunter2-gone")
     assert state.get_secret("token") == ("hunter2", True)
@@ -225,7 +236,8 @@ def test_a_secret_goes_along_and_nowhere_else(tmp_path, caplog):  # G32
 # CheckpointStore
 
 
-def test_save_and_load(store):  # G6, G7
+@pytest.mark.requirement("G7", "G6")
+def test_save_and_load(store):
     state = State({"documents": [1, (2, 3)], "when": datetime(2025, 1, 1, tzinfo=UTC)}).set_checkpoint_node("ingest")
     assert state.checkpoint(store) is None
     back = store.load(state.run_id)
@@ -236,7 +248,8 @@ def test_save_and_load(store):  # G6, G7
     assert store.load(fresh.run_id) == fresh, "before the first node, too"
 
 
-def test_save_overwrites_per_run(store):  # G7
+@pytest.mark.requirement("G7")
+def test_save_overwrites_per_run(store):
     state = State({"n": 0})
     other = State({"other": True})
     store.save(other)
@@ -248,12 +261,14 @@ def test_save_overwrites_per_run(store):  # G7
     assert store.load(other.run_id) == other
 
 
-def test_load_of_an_unknown_run_names_it(store):  # G7
+@pytest.mark.requirement("G7")
+def test_load_of_an_unknown_run_names_it(store):
     with pytest.raises(CheckpointNotFoundError, match="'unknown'"):
         store.load("unknown")
 
 
-def test_delete(store):  # G7
+@pytest.mark.requirement("G7")
+def test_delete(store):
     one, two = State({"n": 1}), State({"n": 2})
     store.save(one)
     store.save(two)
@@ -265,7 +280,8 @@ def test_delete(store):  # G7
     assert store.load(two.run_id) == two
 
 
-def test_list(listing_store):  # G7
+@pytest.mark.requirement("G7")
+def test_list(listing_store):
     assert listing_store.list() == []
     states = [State({"n": n}) for n in range(5)]
     for state in states:
@@ -274,12 +290,14 @@ def test_list(listing_store):  # G7
     assert sorted(listing_store.list()) == sorted(state.run_id for state in states)
 
 
-def test_a_saver_that_knows_no_threads_says_so(list_saver):  # G7
+@pytest.mark.requirement("G7")
+def test_a_saver_that_knows_no_threads_says_so(list_saver):
     with pytest.raises(CheckpointerConfigurationError, match="cannot list"):
         CheckpointStore(list_saver).list()
 
 
-def test_the_async_twins(listing_store):  # G7
+@pytest.mark.requirement("G7")
+def test_the_async_twins(listing_store):
     async def main():
         state = State({"n": 1})
         await listing_store.asave(state)
@@ -291,7 +309,8 @@ def test_the_async_twins(listing_store):  # G7
     asyncio.run(main())
 
 
-def test_many_threads_save_and_load_at_once(listing_store):  # G8
+@pytest.mark.requirement("G8")
+def test_many_threads_save_and_load_at_once(listing_store):
     runs = [State({"n": -1}) for _ in range(8)]
     shared = State({"n": -1})
 
@@ -312,7 +331,8 @@ def test_many_threads_save_and_load_at_once(listing_store):  # G8
     assert len(listing_store.list()) == 9
 
 
-def test_ten_thousand_runs_leave_nothing(sweep):  # G40
+@pytest.mark.requirement("G40")
+def test_ten_thousand_runs_leave_nothing(sweep):
     saver = MemorySaver()
     store = CheckpointStore(saver)
     for n in range(sweep.count(10_000, 1000)):
@@ -323,7 +343,8 @@ def test_ten_thousand_runs_leave_nothing(sweep):  # G40
     assert not saver.threads()
 
 
-def test_a_loaded_state_tells_the_observer_of_its_store(saver):  # G24
+@pytest.mark.requirement("G24")
+def test_a_loaded_state_tells_the_observer_of_its_store(saver):
     got = []
     store = CheckpointStore(saver, observer=got.append)
     state = State({"k": 1})
@@ -335,7 +356,8 @@ def test_a_loaded_state_tells_the_observer_of_its_store(saver):  # G24
     assert state.with_observer(got.append).observer == got.append
 
 
-def test_a_file_handle_in_a_state_is_refused_by_name(tmp_path):  # G39
+@pytest.mark.requirement("G39")
+def test_a_file_handle_in_a_state_is_refused_by_name(tmp_path):
     store = CheckpointStore(FileSystemSaver(tmp_path / "store", fsync="never"))
     state = State({"log": "/var/log/x"})
     store.save(state)
@@ -344,7 +366,8 @@ def test_a_file_handle_in_a_state_is_refused_by_name(tmp_path):  # G39
     assert store.load(state.run_id) == state
 
 
-def test_a_store_is_made_of_a_saver_or_a_name():  # G9
+@pytest.mark.requirement("G9")
+def test_a_store_is_made_of_a_saver_or_a_name():
     saver = MemorySaver()
     assert CheckpointStore("memory").saver is get_checkpoint_store("memory")
     register_checkpoint_store("test-of-store", CheckpointStore(saver))
@@ -365,7 +388,8 @@ def counting(saver):
     )
 
 
-def test_runs_of_a_graph_are_found(listing_store):  # G7
+@pytest.mark.requirement("G7")
+def test_runs_of_a_graph_are_found(listing_store):
     app = counting(listing_store.saver)
     app.invoke({"n": 1}, RunnableConfig("t"))
     app.invoke({"n": 2}, RunnableConfig("t"))
@@ -385,14 +409,16 @@ def test_runs_of_a_graph_are_found(listing_store):  # G7
     assert listing_store.list() == []
 
 
-def test_a_graph_goes_on_from_a_saved_state(store):  # G21, G36
+@pytest.mark.requirement("G21", "G36")
+def test_a_graph_goes_on_from_a_saved_state(store):
     state = State({"n": 5}).set_checkpoint_node("a")
     store.save(state)
     result = counting(store.saver).resume(state.run_id)
     assert dict(result) == {"n": 5, "b": 1}, "a had finished and is not run again"
 
 
-def test_saving_after_a_graph_keeps_its_history(store):  # G7
+@pytest.mark.requirement("G7")
+def test_saving_after_a_graph_keeps_its_history(store):
     app = counting(store.saver)
     app.invoke({"n": 1}, RunnableConfig("t"))
     before = store.saver.list(RunnableConfig("t"))
@@ -415,7 +441,8 @@ def test_a_thread_that_runs_is_busy(tmp_path):
         store.save(state)  # the holder of the run lock may
 
 
-def test_timestamps_survive_to_the_microsecond(store):  # G1
+@pytest.mark.requirement("G1")
+def test_timestamps_survive_to_the_microsecond(store):
     state = State().set_checkpoint_node("n")
     store.save(state)
     assert store.load(state.run_id).timestamp == state.timestamp

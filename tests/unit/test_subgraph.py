@@ -880,6 +880,7 @@ def with_own(own, saver, *, p=asking, **options):
     return chain(a=Node("a", []), s=child, z=Node("z", []))
 
 
+@pytest.mark.requirement("P43")
 @both
 def test_a_saver_of_its_own(saver, how):
     own = VersionedMemorySaver()
@@ -980,8 +981,9 @@ def test_a_stop_that_the_parent_went_past_waits_no_more(saver):
     assert saver.interrupts("past") == []
 
 
+@pytest.mark.requirement("H20")
 def test_a_resumed_run_is_not_failed_any_more(saver):
-    """H20: also while its first node still runs, and in a listing."""
+    """Also while its first node still runs, and in a listing."""
     seen, broken = [], [True]
 
     def node(state):

@@ -138,7 +138,7 @@ def test_in_a_merged_graph_its_own_names_come_first():
 
 
 def test_a_stop_in_a_branch_holds_at_the_forks_around_it():
-    """Before a branch: the stop is before its fork. Behaviour 8."""
+    """Before a branch: the stop is before its fork."""
     assert NESTED.stops_before(["D"]) == {"D": "D", fork_id("A"): "D", fork_id("B"): "D"}
     assert NESTED.stops_after(["C", "J"]) == {"C": "C", fork_id("A"): "C", "J": "J"}
     assert NESTED.stops_before(["C", "B"])[fork_id("A")] == "C"

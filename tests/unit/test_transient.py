@@ -1,4 +1,4 @@
-"""Transient keys: nodes see them, and nothing stores or shows them. Ports langgraph4j's transient attributes; G32."""
+"""Transient keys: nodes see them, and nothing stores or shows them. Ports langgraph4j's transient attributes."""
 
 import operator
 from typing import Annotated, TypedDict
@@ -59,6 +59,7 @@ def watched(tmp_path):
     assert not [place for place in found.everything() if SECRET.encode() in place]
 
 
+@pytest.mark.requirement("G32")
 @both
 def test_nodes_see_it_and_nothing_else_does(watched, how):
     seen = []
@@ -221,6 +222,7 @@ def test_without_a_saver_and_between_runs():
     assert seen == [SECRET, None]
 
 
+@pytest.mark.requirement("G32")
 def test_no_saver_is_ever_given_it():
     saver = ScriptedSaver(MemorySaver())
     child = chain(p=lambda state: {"token": SECRET, "log": interrupt("?")}).compile()

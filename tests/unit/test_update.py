@@ -24,6 +24,7 @@ def compiled(saver):
     return graph().compile(checkpoint_saver=saver, interrupt_before=["b"])
 
 
+@pytest.mark.requirement("L13")
 def test_it_appends_a_child_and_keeps_node_next_and_what_waits(compiled, saver):
     stop = compiled.invoke_final({}, CONFIG)
     before = list(saver.list(CONFIG))
@@ -62,6 +63,7 @@ def test_the_original_of_a_past_checkpoint_stays(compiled, saver):
     assert compiled.invoke(None, config)["log"] == ["a", "edge", "u", "b", "c"]
 
 
+@pytest.mark.requirement("L13", "P33")
 def test_as_node_takes_its_edge_on_the_new_state_and_does_not_run(compiled, saver):
     compiled.invoke({}, CONFIG)
     config = compiled.update_state(CONFIG, {"log": "u", "skip": True}, "a")
@@ -81,6 +83,7 @@ def test_as_node_may_be_another_node_or_the_start(compiled, saver):
     assert (saver.get(CONFIG).node_id, saver.get(CONFIG).next_node_id) == (START, "a")
 
 
+@pytest.mark.requirement("L13")
 @pytest.mark.parametrize("target", ["a", "b", "c", END])
 def test_goto_names_the_next_node_which_will_run(compiled, saver, target):
     compiled.invoke({}, CONFIG)

@@ -1,4 +1,4 @@
-"""When to store a checkpoint: presets, each alone and put together. G37, H30, H51."""
+"""When to store a checkpoint: presets, each alone and put together."""
 
 import copy
 import pickle
@@ -23,18 +23,21 @@ def is_last(node_id, state, step):
     return step.next == "__END__"
 
 
-def test_after_the_nodes_that_are_named():  # G37
+@pytest.mark.requirement("G37")
+def test_after_the_nodes_that_are_named():
     when = after("a", "c")
     assert [when(node_id, {}, step("a")) for node_id in "abc"] == [True, False, True]
 
 
-def test_before_the_nodes_that_are_risky():  # H30: what is stored at a node's start; H51
+@pytest.mark.requirement("H30", "H51")
+def test_before_the_nodes_that_are_risky():  # what is stored at a node's start
     when = before("b", "c")
     assert [when("x", {}, step(following)) for following in ("a", "b", "c", None)] == [False, True, True, False]
     assert not when("b", {}, step("a"))
 
 
-def test_a_fork_stands_for_the_nodes_in_its_branches():  # H51
+@pytest.mark.requirement("H51")
+def test_a_fork_stands_for_the_nodes_in_its_branches():
     fork = "__PARALLEL__(a)"
     assert after("b")(fork, {}, step(branches={"b", "c"}))
     assert not after("b")(fork, {}, step(branches={"c"}, next_branches={"b"}))
@@ -44,13 +47,15 @@ def test_a_fork_stands_for_the_nodes_in_its_branches():  # H51
     assert before(fork)("a", {}, step(fork))
 
 
-def test_after_slow_nodes():  # H51: more than 30 seconds
+@pytest.mark.requirement("H51")
+def test_after_slow_nodes():  # more than 30 seconds
     assert [slower_than()("a", {}, step(seconds=seconds)) for seconds in (0, 30, 30.1)] == [False, False, True]
     assert [slower_than(0.5)("a", {}, step(seconds=seconds)) for seconds in (0.5, 0.6)] == [False, True]
     assert slower_than(0)("a", {}, step(seconds=0.001))
 
 
-def test_after_many_changes():  # H51: more than 10 keys
+@pytest.mark.requirement("H51")
+def test_after_many_changes():  # more than 10 keys
     ten = tuple("abcdefghij")
     assert [changed_more_than()("a", {}, step(changed=keys)) for keys in ((), ten, (*ten, "k"))] == [False, False, True]
     assert [changed_more_than(0)("a", {}, step(changed=keys)) for keys in ((), ("a",))] == [False, True]
@@ -59,8 +64,9 @@ def test_after_many_changes():  # H51: more than 10 keys
 BOTH = [(hot, slow) for hot in (False, True) for slow in (False, True)]
 
 
+@pytest.mark.requirement("G37")
 @pytest.mark.parametrize(("hot", "slow"), BOTH)
-def test_presets_and_predicates_put_together(hot, slow):  # G37: on node names, or on the state
+def test_presets_and_predicates_put_together(hot, slow):  # on node names, or on the state
     arguments = "a", {"heat": 10 if hot else 0}, step(seconds=60 if slow else 0)
     assert any_of(is_hot, slower_than())(*arguments) is (hot or slow)
     assert all_of(is_hot, slower_than())(*arguments) is (hot and slow)

@@ -246,6 +246,7 @@ def test_the_run_lock_is_entered_again_through_wrappers():
         assert len(wrapper.release(config).checkpoints) == 1
 
 
+@pytest.mark.requirement("L16")
 @pytest.mark.parametrize(
     ("checkpoint", "reason"),
     [(made({"n": 1}, node_id=""), "node_id is empty"), (made({}), "state is empty")],

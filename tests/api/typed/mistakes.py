@@ -4,6 +4,7 @@
 from typing import TypedDict
 
 from graphkit import CompiledGraph, RunnableConfig, StateGraph
+from savers import MemorySaver
 
 
 class Order(TypedDict):
@@ -37,6 +38,9 @@ def build(graph: StateGraph[Order]) -> None:
     graph.compile(checkpoint_savr=None)  # mypy, pyright
     graph.compile(max_iterations="many")  # mypy, pyright
     graph.compile(durability="sometimes")  # mypy, pyright
+    graph.invoke({})  # mypy, pyright
+    graph.compile(MemorySaver())  # mypy, pyright
+    graph.compile(checkpointer=MemorySaver)  # mypy, pyright
 
 
 def run(app: CompiledGraph[Order]) -> None:
@@ -46,4 +50,4 @@ def run(app: CompiledGraph[Order]) -> None:
     app.get_state("thread").state["itme"]  # mypy, pyright
     app.invoke_final({}).stat  # mypy, pyright
     app.invoke({}, RunnableConfig(thread="t"))  # mypy, pyright
-    app.with_config({})
+    app.with_config({})  # mypy, pyright

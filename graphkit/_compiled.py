@@ -168,7 +168,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         input: Input[StateT],
         config: ConfigLike = None,
         *,
-        stream_mode: StreamMode | str,
+        stream_mode: StreamMode | Literal["values", "updates", "snapshots", "custom"],
         **options: Unpack[RunOptions],
     ) -> Iterator[Any]: ...
     def stream(
@@ -383,7 +383,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         input: Input[StateT],
         config: ConfigLike = None,
         *,
-        stream_mode: StreamMode | str,
+        stream_mode: StreamMode | Literal["values", "updates", "snapshots", "custom"],
         **options: Unpack[RunOptions],
     ) -> AsyncIterator[Any]: ...
     def astream(

@@ -47,6 +47,8 @@ def run(app: CompiledGraph[Order]) -> None:
     app.invoke(42)  # mypy, pyright
     app.invoke({"item": "tea"})["itme"]  # mypy, pyright
     app.invoke({}, interupt_before=["x"])  # mypy, pyright
+    app.stream({}, stream_mode="value")  # mypy, pyright
+    app.run({})  # mypy, pyright
     app.get_state("thread").state["itme"]  # mypy, pyright
     app.invoke_final({}).stat  # mypy, pyright
     app.invoke({}, RunnableConfig(thread="t"))  # mypy, pyright

@@ -8,21 +8,34 @@ folder. Each node appends a line to work.log there, just before its checkpoint i
 """
 
 import argparse
+import operator
 import re
 import sys
-from functools import partial
 from pathlib import Path
+from typing import Annotated, TypedDict
 
-from graphkit import END, START, Channels, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph, interrupt
+from graphkit import START, GraphResume, InterruptionMetadata, RunnableConfig, StateGraph, interrupt
 from savers import FileSystemSaver
 
 
-def read(state):
+class Review(TypedDict):
+    target: Path
+    todo: list[Path]
+    document: str
+    text: str
+    problems: list[str]
+    results: Annotated[list[str], operator.add]
+
+
+Update = dict[str, object]
+
+
+def read(state: Review) -> Update:
     path, *todo = state["todo"]
     return {"document": path.name, "todo": todo, "text": path.read_text(encoding="utf-8")}
 
 
-def measure(state):
+def measure(state: Review) -> Update:
     longest = max(len(sentence.split()) for sentence in re.split(r"[.!?:]\s|\n\n", state["text"]))
     loud = sum(word.isupper() and len(word) > 3 for word in state["text"].split())
     found = {f"a sentence of {longest} words": longest > 40, f"{loud} words in capitals": loud > 3}
@@ -30,30 +43,27 @@ def measure(state):
     return {"problems": [problem for problem, is_so in found.items() if is_so]}
 
 
-def judge(state):
+def judge(state: Review) -> Update:
     problems = ", ".join(state["problems"])
     verdict = "accepted" if not problems or interrupt(f"{state['document']}: {problems}") else "rejected"
-    return {"results": f"{verdict:8}  {state['document']}  {problems}".rstrip()}
+    return {"results": [f"{verdict:8}  {state['document']}  {problems}".rstrip()]}
 
 
-def report(state):
+def report(state: Review) -> Update:
     new = state["target"] / "report.new"
     new.write_text("".join(f"{line}\n" for line in state["results"]), encoding="utf-8")
     new.replace(new.with_suffix(".txt"))  # atomic: a reader never sees half a report
     return {"document": "report.txt"}
 
 
-def work(node, state):
-    update = node(state)
-    with (state["target"] / "work.log").open("a", encoding="utf-8") as log:
-        log.write(f"{node.__name__} {({**state, **update})['document']}\n")
+def log(node: str, state: Review, _config: RunnableConfig, update: Update) -> Update:
+    with (state["target"] / "work.log").open("a", encoding="utf-8") as file:
+        file.write(f"{node} {({**state, **update})['document']}\n")
     return update
 
 
-graph = StateGraph({"results": Channels.appender_with_duplicate()})
-for action in (read, measure, judge, report):
-    graph.add_node(action.__name__, partial(work, action))
-graph.add_edge("read", "measure").add_edge("measure", "judge").add_edge("report", END)
+graph = StateGraph(Review).add_sequence([read, measure, judge]).add_node(report).set_finish_point("report")
+graph.add_after_call_node_hook(log)
 for point in (START, "judge"):
     graph.add_conditional_edges(point, lambda state: "read" if state["todo"] else "report", ["read", "report"])
 
@@ -63,12 +73,11 @@ for name, default in {"documents": Path(__file__).parent / "documents", "runs": 
 parser.add_argument("--answers", default="ask", choices=["yes", "no", "ask"])
 args = parser.parse_args()
 app = graph.compile(checkpoint_saver=FileSystemSaver(Path(args.runs, "checkpoints")), max_iterations=1_000_000)
-config = RunnableConfig(thread_id=args.thread)
 (target := Path(args.runs, args.thread)).mkdir(parents=True, exist_ok=True)
-start = {"target": target, "todo": sorted(Path(args.documents).glob("*.txt"))}
-given = GraphResume() if app.state_of(config) else start
+start: Update = {"target": target, "todo": sorted(Path(args.documents).glob("*.txt")), "results": []}
+given: Update | GraphResume | None = GraphResume() if app.state_of(args.thread) else start
 while given is not None:
-    steps, given = app.stream(given, config), None
+    steps, given = app.stream(given, args.thread), None
     for step in steps:
         if isinstance(step, InterruptionMetadata):
             print(f"{step.payload}. Accept it? (y/n)", flush=True)

@@ -13,7 +13,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from graphkit import END, START, Channel, MessagesState, RunnableConfig, StateGraph
+from graphkit import Channel, MessagesState, StateGraph
 from savers import FileSystemSaver
 
 
@@ -25,11 +25,11 @@ def message(sender, text):
     return {"from": sender, "at": datetime.now(UTC), "text": text}  # the time distinguishes two equal texts
 
 
-def listen(state):
+def listen(state: Conversation):
     return {"facts": dict(re.findall(r"my (\w+) is (\w+)", state["messages"][-1]["text"]))}
 
 
-def answer(state):
+def answer(state: Conversation):
     asked = re.match(r"what is my (\w+)", state["messages"][-1]["text"], re.IGNORECASE)
     if asked and asked[1] in state["facts"]:
         text = f"Your {asked[1]} is {state['facts'][asked[1]]}."
@@ -41,19 +41,18 @@ def answer(state):
     return {"messages": message("assistant", text)}
 
 
-graph = StateGraph(Conversation).add_node("listen", listen).add_node("answer", answer)
-graph.add_edge(START, "listen").add_edge("listen", "answer").add_edge("answer", END)
+graph = StateGraph(Conversation).add_sequence([listen, answer])
+graph.set_entry_point("listen").set_finish_point("answer")
 
 parser = argparse.ArgumentParser(description="Talk to an assistant that remembers.")
 parser.add_argument("--runs", default="runs")
 parser.add_argument("--thread", default="conversation")
 args = parser.parse_args()
 app = graph.compile(checkpoint_saver=FileSystemSaver(Path(args.runs, "checkpoints")))
-config = RunnableConfig(thread_id=args.thread)
 
-if earlier := app.state_of(config):
+if earlier := app.state_of(args.thread):
     print(f"We have spoken before: {len(earlier.state['messages'])} messages.", flush=True)
 for line in sys.stdin:
     if text := line.strip():
-        state = app.invoke({"messages": message("user", text)}, config)
+        state = app.invoke({"messages": message("user", text)}, args.thread)
         print(state["messages"][-1]["text"], flush=True)

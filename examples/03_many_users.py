@@ -9,7 +9,7 @@ import argparse
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from graphkit import END, START, AgentState, Channels, RunnableConfig, StateGraph
+from graphkit import AgentState, Channels, StateGraph
 from savers import FileSystemSaver
 
 PRICES = {"apples": 3, "bread": 4, "cheese": 9, "dates": 6, "eggs": 5}
@@ -19,16 +19,15 @@ class Basket(AgentState):
     SCHEMA = {"items": Channels.appender_with_duplicate()}
 
 
-def add(state):
+def add(state: Basket):
     return {"items": state["wish"]}
 
 
-def total(state):
+def total(state: Basket):
     return {"total": sum(PRICES[item] for item in state["items"])}
 
 
-graph = StateGraph(Basket).add_node("add", add).add_node("total", total)
-graph.add_edge(START, "add").add_edge("add", "total").add_edge("total", END)
+graph = StateGraph(Basket).add_sequence([add, total]).set_entry_point("add").set_finish_point("total")
 
 parser = argparse.ArgumentParser(description="Fill the baskets of many users at once.")
 parser.add_argument("--runs", default="runs")
@@ -40,7 +39,7 @@ app = graph.compile(checkpoint_saver=saver)
 
 def shop(number):
     """Start three runs, one after another, while runs of other users are in progress."""
-    user = RunnableConfig(thread_id=f"users/{number}@example.org")
+    user = f"users/{number}@example.org"
     for step in range(3):
         app.invoke({"wish": list(PRICES)[(number + step * step) % len(PRICES)]}, user)
     return app.get_state(user).state
@@ -52,7 +51,7 @@ for number, basket in enumerate(baskets[:3]):
     print(f"user {number}: {', '.join(basket['items'])} = {basket['total']}")
 
 threads = saver.threads()
-finished = sum(saver.history({"configurable": {"thread_id": thread}})[0].status == "finished" for thread in threads)
+finished = sum(saver.history(thread)[0].status == "finished" for thread in threads)
 print(f"{len(threads)} threads, {finished} finished")
 saver.delete("users/0@example.org")
 print(f"user 0 deleted: {len(saver.threads())} threads")

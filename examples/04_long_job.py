@@ -9,25 +9,33 @@ Kill it (kill -9) and start it again: it prints where it continues, and counts n
 import argparse
 from math import isqrt
 from pathlib import Path
+from typing import TypedDict
 
-from graphkit import END, START, GraphResume, RunnableConfig, StateGraph
+from graphkit import END, GraphResume, StateGraph
 from savers import FileSystemSaver
 
 
-def is_prime(number):
+class Job(TypedDict):
+    below: int
+    primes: int
+    limit: int
+    piece: int
+
+
+def is_prime(number: int) -> bool:
     return number > 1 and all(number % divisor for divisor in range(2, isqrt(number) + 1))
 
 
-def count(state):
+def count(state: Job):
     below = min(state["below"] + state["piece"], state["limit"])
     return {"below": below, "primes": state["primes"] + sum(map(is_prime, range(state["below"], below)))}
 
 
-def is_done(state):
+def is_done(state: Job):
     return "done" if state["below"] >= state["limit"] else "more"
 
 
-graph = StateGraph({}).add_node("count", count).add_edge(START, "count")
+graph = StateGraph(Job).add_node(count).set_entry_point("count")
 graph.add_conditional_edges("count", is_done, {"more": "count", "done": END})
 
 parser = argparse.ArgumentParser(description="Count primes.")
@@ -36,14 +44,14 @@ parser.add_argument("--piece", default=5_000, type=int)
 parser.add_argument("--runs", default="runs")
 args = parser.parse_args()
 app = graph.compile(checkpoint_saver=FileSystemSaver(Path(args.runs, "checkpoints")), max_iterations=1_000_000)
-config = RunnableConfig(thread_id=f"primes below {args.limit}")
+thread = f"primes below {args.limit}"
 
-given = {"below": 0, "primes": 0, "limit": args.limit, "piece": args.piece}
-if stored := app.state_of(config):
+given: Job | GraphResume = {"below": 0, "primes": 0, "limit": args.limit, "piece": args.piece}
+if stored := app.state_of(thread):
     print(f"going on at {stored.state['below']}", flush=True)
     given = GraphResume()
-for step in app.stream(given, config):
+for step in app.stream(given, thread):
     if step.node == "count":
         below, primes = step.state["below"], step.state["primes"]
         print(f"{100 * below // args.limit:3}%  {primes} primes below {below}", flush=True)
-print(f"{step.state['primes']} primes below {args.limit}")
+print(f"{app.get_state(thread).state['primes']} primes below {args.limit}")

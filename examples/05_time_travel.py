@@ -7,37 +7,44 @@ of the history from its end to its start.
 """
 
 import argparse
+import operator
 from pathlib import Path
+from typing import Annotated, TypedDict
 
-from graphkit import END, START, Channels, GraphResume, RunnableConfig, StateGraph
+from graphkit import END, GraphResume, StateGraph
 from savers import FileSystemSaver
 
 
-def leave(state):
-    return {"log": f"leave with {state['money']}"}
+class Trip(TypedDict):
+    money: int
+    by: str
+    log: Annotated[list[str], operator.add]
 
 
-def travel(state):
+def leave(state: Trip):
+    return {"log": [f"leave with {state['money']}"]}
+
+
+def travel(state: Trip):
     price = {"train": 40, "plane": 90}[state["by"]]
-    return {"money": state["money"] - price, "log": f"{state['by']} for {price}"}
+    return {"money": state["money"] - price, "log": [f"{state['by']} for {price}"]}
 
 
-def stay(state):
-    return {"log": "hotel" if state["money"] >= 50 else "tent"}
+def stay(state: Trip):
+    return {"log": ["hotel" if state["money"] >= 50 else "tent"]}
 
 
-graph = StateGraph({"log": Channels.appender_with_duplicate()})
-graph.add_node("leave", leave).add_node("travel", travel).add_node("stay", stay)
-graph.add_edge(START, "leave").add_edge("leave", "travel").add_edge("travel", "stay").add_edge("stay", END)
+graph = StateGraph(Trip).add_sequence([leave, travel, stay]).set_entry_point("leave").set_finish_point("stay")
 
 parser = argparse.ArgumentParser(description="Travel back in time.")
 parser.add_argument("--runs", default="runs")
-app = graph.compile(checkpoint_saver=FileSystemSaver(Path(parser.parse_args().runs, "trips")))
-trip = RunnableConfig(thread_id="trip")
-app.compile_config.checkpoint_saver.delete(trip)  # so that each start of this example prints the same
+saver = FileSystemSaver(Path(parser.parse_args().runs, "trips"))
+app = graph.compile(checkpoint_saver=saver)
+trip = "trip"  # the id of the thread
+saver.delete(trip)  # so that each start of this example prints the same
 
 
-def show(title):
+def show(title: str):
     print(title)
     for snapshot in app.get_state_history(trip):
         print(f"  {snapshot.node:9} -> {snapshot.next:9} {snapshot.values}")
@@ -53,9 +60,9 @@ app.invoke(GraphResume(), fork)
 show("After going back and taking the train:")
 
 # `goto` makes any node the next one; `as_node` treats a node as done.
-after = app.update_state(before.config, {"money": 10, "log": "robbed"}, goto="stay")
+after = app.update_state(before.config, {"money": 10, "log": ["robbed"]}, goto="stay")
 print("robbed:", app.invoke(GraphResume(), after)["log"])
-lift = app.update_state(before.config, {"log": "a friend's car"}, as_node="travel")
+lift = app.update_state(before.config, {"log": ["a friend's car"]}, as_node="travel")
 print("as if travel had returned:", app.invoke(GraphResume(), lift)["log"])
 
 # No checkpoint was rewritten: every line of the history can be followed from its end to its start.

@@ -12,8 +12,9 @@ import argparse
 import statistics
 import sys
 from pathlib import Path
+from typing import TypedDict
 
-from graphkit import END, START, GraphResume, RunnableConfig, StateGraph
+from graphkit import Event, GraphResume, StateGraph
 from graphkit.errors import NodeExecutionError
 from savers import FileSystemSaver
 
@@ -22,16 +23,24 @@ parser.add_argument("--runs", default="runs")
 runs = Path(parser.parse_args().runs)
 
 
-def ingest(state):
+class Day(TypedDict):
+    lines: list[str]
+    degrees: dict[str, float]
+    mean: float
+    highest: float
+    report: str
+
+
+def ingest(state: Day) -> dict[str, list[str]]:
     return {"lines": ["08:00;17.5", "09:00;18.0", "10:00;", "11:00;21.5", "12:00;23.0"]}
 
 
-def preprocess(state):
+def preprocess(state: Day) -> dict[str, dict[str, float]]:
     pairs = [line.split(";") for line in state["lines"]]
     return {"degrees": {time: float(value) for time, value in pairs if value}}
 
 
-def analyze(state):
+def analyze(state: Day) -> dict[str, float]:
     service = runs / "service-is-up"
     if not service.exists():  # the service is down the first time and up the next time
         service.touch()
@@ -40,29 +49,26 @@ def analyze(state):
     return {"mean": statistics.mean(degrees), "highest": max(degrees)}
 
 
-def report(state):
+def report(state: Day) -> dict[str, str]:
     return {"report": f"{len(state['degrees'])} values, {state['mean']:.1f} on average, {state['highest']} at most"}
 
 
-def watch(event):
+def watch(event: Event) -> None:
     if event.type == "node.start":
         print(f"stage {event.data['step']}: {event.node_id}")
 
 
-graph = StateGraph({}).add_edge(START, "ingest").add_edge("report", END)
-for stage in (ingest, preprocess, analyze, report):
-    graph.add_node(stage.__name__, stage)
-graph.add_edge("ingest", "preprocess").add_edge("preprocess", "analyze").add_edge("analyze", "report")
+graph = StateGraph(Day).add_sequence([ingest, preprocess, analyze, report])
+graph.set_entry_point("ingest").set_finish_point("report")
 
 saver = FileSystemSaver(runs / "checkpoints")
 app = graph.compile(checkpoint_saver=saver, observers=[watch])
-config = RunnableConfig(thread_id="pipeline")
 
-latest = next(iter(saver.history(config)), None)
+latest = next(iter(saver.history("pipeline")), None)
 if latest is not None:
     print(f"{latest.status}: going on with {latest.next_node_id}")
 try:
-    final = app.invoke({} if latest is None else GraphResume(), config)
+    final = app.invoke({} if latest is None else GraphResume(), "pipeline")
 except NodeExecutionError as error:
     sys.exit(f"failed: {error}")
 print(final["report"])

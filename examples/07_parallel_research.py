@@ -8,7 +8,7 @@ Prints the finds, then the answer word by word, and with --draw the graph in Mer
 
 import argparse
 
-from graphkit import END, START, AgentState, Channels, StateGraph, StreamingOutput
+from graphkit import START, AgentState, Channels, StateGraph, StreamingOutput
 
 SHELVES = {
     "history": ["The first bicycle of 1817 had no pedals", "Paris had a rail to Rouen in 1843"],
@@ -21,29 +21,29 @@ class Research(AgentState):
     SCHEMA = {"finds": Channels.appender(), "notes": Channels.appender_with_duplicate()}
 
 
-def search(shelf):
-    def node(state):
+def search(shelf: str):
+    def node(state: Research):
         return {"finds": [f"{shelf}: {title}" for title in SHELVES[shelf] if state["question"] in title.lower()]}
 
     return node
 
 
-def read(find):
+def read(find: str):
     """Read one find, in parallel with the others; the notes keep the order of the finds."""
     shelf, title = find.split(": ")
     return {"notes": f"{title} ({shelf})"}
 
 
-def answer(state):
+def answer(state: Research):
     text = "; ".join(state["notes"]) or "nothing found"
     yield from text.split()
     return {"answer": text}
 
 
-graph = StateGraph(Research).add_map_node("read", read, "finds").add_node("answer", answer)
+graph = StateGraph(Research).add_map_node("read", read, "finds").add_node(answer)
 for shelf in SHELVES:
     graph.add_node(shelf, search(shelf)).add_edge(START, shelf).add_edge(shelf, "read")
-graph.add_edge("read", "answer").add_edge("answer", END)
+graph.add_edge("read", "answer").set_finish_point("answer")
 app = graph.compile()
 
 parser = argparse.ArgumentParser(description="Look something up.")

@@ -10,31 +10,31 @@ continues inside the subgraph, does not run `check` again, and prints the outcom
 import argparse
 from pathlib import Path
 
-from graphkit import END, START, GraphResume, RunnableConfig, StateGraph, interrupt
+from graphkit import END, AgentState, GraphResume, StateGraph, interrupt
 from savers import FileSystemSaver
 
 
-def check(state):
+def check(state: AgentState):
     print("check")
     return {"risk": "high" if state["amount"] > 100 else "low"}
 
 
-def approve(state):
+def approve(state: AgentState):
     return {"approved": interrupt(f"{state['amount']} for a {state['for']}?") == "yes"}
 
 
-checking = StateGraph({}).add_node("check", check).add_node("approve", approve).add_edge(START, "check")
+checking = StateGraph({}).add_node(check).add_node(approve)
+checking.set_entry_point("check").set_finish_point("approve")
 checking.add_conditional_edges("check", lambda state: state["risk"], {"high": "approve", "low": END})
-checking.add_edge("approve", END)
 
 
-def close(state):
+def close(state: AgentState):
     outcome = "approved" if state.get("approved", True) else "refused"
     return {"outcome": f"{state['amount']} for a {state['for']}: {outcome}"}
 
 
-graph = StateGraph({}).add_node("checking", checking.compile()).add_node("close", close)
-graph.add_edge(START, "checking").add_edge("checking", "close").add_edge("close", END)
+graph = StateGraph({}).add_node("checking", checking.compile()).add_node(close)
+graph.set_entry_point("checking").add_edge("checking", "close").set_finish_point("close")
 
 parser = argparse.ArgumentParser(description="Order something.")
 parser.add_argument("--runs", default="runs")
@@ -43,13 +43,12 @@ parser.add_argument("--answer", choices=["yes", "no"])
 args = parser.parse_args()
 saver = FileSystemSaver(Path(args.runs, "checkpoints"))
 app = graph.compile(checkpoint_saver=saver)
-order = RunnableConfig(thread_id="order 1")
+order = "order 1"
 
-if saver.interrupts(order):
-    given = GraphResume(args.answer) if args.answer else GraphResume()
+if not saver.interrupts(order):
+    last = app.invoke_final({"amount": args.amount, "for": "boat"}, order)
 else:
-    given = {"amount": args.amount, "for": "boat"}
-last = app.invoke_final(given, order)
+    last = app.invoke_final(GraphResume(args.answer) if args.answer else GraphResume(), order)
 if last.is_end:
     print(last.state["outcome"])
 else:

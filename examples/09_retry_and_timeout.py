@@ -8,10 +8,10 @@ Prints one payment, the two failed attempts with their reasons, and the receipt.
 
 import asyncio
 
-from graphkit import END, START, RetryPolicy, RunnableConfig, StateGraph
+from graphkit import AgentState, Event, RetryPolicy, RunnableConfig, StateGraph
 from savers import MemorySaver
 
-attempts = []
+attempts: list[str] = []
 
 
 def pay():
@@ -19,7 +19,7 @@ def pay():
     return "receipt 1"
 
 
-async def order(state, config):
+async def order(state: AgentState, config: RunnableConfig):
     receipt = config.once("payment", pay)
     attempts.append(config.idempotency_key)
     if len(attempts) == 1:
@@ -29,16 +29,16 @@ async def order(state, config):
     return {"receipt": receipt}
 
 
-def watch(event):
+def watch(event: Event):
     if event.type == "retry.attempt":
         print(f"attempt {event.data['attempt']} failed: {event.data['error_type']}: {event.data['error']}")
 
 
 policy = RetryPolicy(max_attempts=3, initial_delay=0.01, retry_on=(ConnectionError, TimeoutError))
-graph = StateGraph({}).add_node("order", order, retry=policy, timeout=0.2)
-graph.add_edge(START, "order").add_edge("order", END)
+graph = StateGraph({}).add_node(order, retry=policy, timeout=0.2)
+graph.set_entry_point("order").set_finish_point("order")
 app = graph.compile(checkpoint_saver=MemorySaver(), observers=[watch])
 
-final = asyncio.run(app.ainvoke({}, RunnableConfig(thread_id="order")))
+final = asyncio.run(app.ainvoke({}, "order"))
 print(final["receipt"])
 assert len(set(attempts)) == 1, "one execution of the node, three attempts"

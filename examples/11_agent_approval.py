@@ -65,10 +65,10 @@ def follow_rules(messages):
     return {"role": "assistant", "tool_calls": [{"id": c["name"], "type": "function", "function": c} for c in calls]}
 
 
-agent = AgentBuilder().with_chat(follow_rules).with_tools(find_trains, forecast, book)
-agent = agent.with_checkpointer(FileSystemSaver(runs / "checkpoints")).build()
+builder = AgentBuilder().with_chat(follow_rules).with_tools(find_trains, forecast, book)
+agent = builder.with_checkpointer(FileSystemSaver(runs / "checkpoints")).build()
 
-given = None if agent.get_state_history("journey") else "Book me a train to Porto."
+given: str | GraphResume | None = None if agent.get_state_history("journey") else "Book me a train to Porto."
 if args.answer and agent.get_state("journey").interrupts:
     changed = {"arguments": {"train": "09:40", "seats": args.seats}} if args.seats else {}
     given = GraphResume({"approved": args.answer == "yes", "reason": args.answer, **changed})

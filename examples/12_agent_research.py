@@ -63,7 +63,7 @@ builder = AgentBuilder(Research).with_chat(follow_rules, name="read", tools=[rea
 builder = builder.with_step("sum_up", sum_up).with_checkpointer(FileSystemSaver(runs / "checkpoints"))
 agent, thread = builder.build(), f"book of {args.chapters}"
 
-given = f"Read {args.chapters} chapters."
+given: str | None = f"Read {args.chapters} chapters."
 if history := agent.get_state_history(thread):
     print(f"going on after {len(results(history[0].values['messages']))} chapters", flush=True)
     given = None

@@ -61,7 +61,7 @@ print("stream:", [output.node for output in app.stream({"messages": "again"}, co
 snapshot = app.getState(config)
 print("getState:", snapshot.getNodeId(), "->", snapshot.getNextNodeId(), snapshot.state.data["messages"][3:])
 for snapshot in app.getStateHistory(config)[:2]:
-    assert app.stateOf(config.withCheckPointId(snapshot.getCheckpointId())).getState() == snapshot.getState()
+    assert app.getState(config.withCheckPointId(snapshot.getCheckpointId())).getState() == snapshot.getState()
     print("getStateHistory:", snapshot.getNodeId(), snapshot.config.checkPointId() == snapshot.getCheckpointId())
 
 # releaseThread(true): the run's end releases the history; an explicit release returns it as a Tag
@@ -86,7 +86,9 @@ last = list(app.stream({"messages": "delete it"}, config))[-1]
 assert isinstance(last, InterruptionMetadata)
 print("interruption:", last.getNodeId())
 updated = app.updateState(config, {"approved": "yes"})
-print("updateState:", updated.checkPointId() == app.lastStateOf(config).getCheckpointId(), updated.nextNode())
+latest = app.lastStateOf(config)  # None if the thread is unknown
+assert latest is not None
+print("updateState:", updated.checkPointId() == latest.getCheckpointId(), updated.nextNode())
 print("GraphResume:", app.invoke(GraphResume(), config).value("messages")[-1])
 
 # updateState with a node: acts as if that node had returned the values

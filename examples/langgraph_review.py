@@ -15,6 +15,7 @@ import os
 import signal
 from typing import Annotated, TypedDict
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -36,7 +37,7 @@ parser.add_argument("--kill-after", type=int, default=len(SECTIONS) + 1)
 args = parser.parse_args()
 
 
-def write(state):
+def write(state: Report):
     if len(state["sections"]) == args.kill_after:
         os.kill(os.getpid(), signal.SIGKILL)
     name = SECTIONS[len(state["sections"])]
@@ -44,7 +45,7 @@ def write(state):
     return {"sections": [f"{name} of {state['topic']}"]}
 
 
-def review(state):
+def review(state: Report):
     answer = interrupt(f"approve {len(state['sections'])} sections on {state['topic']}?")
     return {"outcome": "approved" if answer == "yes" else "refused"}
 
@@ -58,15 +59,16 @@ graph.add_edge("review", END)
 
 saver = FileSystemCheckpointSaver(args.runs)
 app = graph.compile(checkpointer=saver)
-config = {"configurable": {"thread_id": "report"}}
+config: RunnableConfig = {"configurable": {"thread_id": "report"}}
 
 state = app.get_state(config)
-if state.interrupts:
-    given = Command(resume=args.answer) if args.answer else None
-else:
-    given = None if state.next else {"topic": "the mill", "sections": []}
+given: Report | Command[str] | None = None
+if state.interrupts and args.answer:
+    given = Command(resume=args.answer)
+elif not state.interrupts and not state.next:
+    given = {"topic": "the mill", "sections": [], "outcome": ""}
 result = app.invoke(given, config, durability="sync")
 for question in result.get("__interrupt__", ()):
     print(question.value)
-if "outcome" in result:
+if result["outcome"]:
     print(f"the report is {result['outcome']}")

@@ -10,7 +10,20 @@ import sys
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Generic, Literal, NoReturn, TypeAlias, TypedDict, Unpack, cast, final, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    NoReturn,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    cast,
+    final,
+    overload,
+)
 from weakref import WeakValueDictionary
 
 from graphkit._diagram import GraphRepresentation, draw
@@ -24,7 +37,7 @@ from graphkit._engine.streams import STEP_MODES, aselect_items, select_items
 from graphkit._engine.update import Update
 from graphkit._plan.compile_config import CompileConfig
 from graphkit._plan.schema import StateSchema
-from graphkit._plan.topology import Topology
+from graphkit._plan.topology import Topology, describe_unknown_node
 from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
@@ -92,9 +105,12 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         """Return the nodes, and the options that are not at their defaults: the saver, the interrupts."""
         return f"CompiledGraph(nodes: {', '.join(self.topology.nodes)}; {self.compile_config!r})"
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Say how a method of other libraries is called here."""
-        raise AttributeError(f"a CompiledGraph has no {name!r}{explain_name(name) or suggest(name, dir(type(self)))}")
+    if not TYPE_CHECKING:  # or checkers would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say how a method of other libraries is called here."""
+            hint = explain_name(name) or suggest(name, dir(type(self)))
+            raise AttributeError(f"a CompiledGraph has no {name!r}{hint}")
 
     @property
     def topology(self) -> Topology:
@@ -152,7 +168,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         input: Input[StateT],
         config: ConfigLike = None,
         *,
-        stream_mode: StreamMode | str,
+        stream_mode: StreamMode | Literal["values", "updates", "snapshots", "custom"],
         **options: Unpack[RunOptions],
     ) -> Iterator[Any]: ...
     def stream(
@@ -367,7 +383,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         input: Input[StateT],
         config: ConfigLike = None,
         *,
-        stream_mode: StreamMode | str,
+        stream_mode: StreamMode | Literal["values", "updates", "snapshots", "custom"],
         **options: Unpack[RunOptions],
     ) -> AsyncIterator[Any]: ...
     def astream(
@@ -453,7 +469,7 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         program = self.program.with_options(self.compile_config.replace(**options))
         for name in (*program.options.interrupt_before, *program.options.interrupt_after):
             if name not in self.topology.nodes:
-                raise GraphStateError(f"a stop names {name!r}, which is not a node of the graph")
+                raise GraphStateError(f"a stop names {describe_unknown_node(name, self.topology.nodes)}")
         return program
 
     def _make_update(
@@ -588,7 +604,7 @@ def _warn_of_default_thread(saver: BaseCheckpointSaver | None, config: RunnableC
     _WARNED[id(saver)] = saver
     warnings.warn(
         f"the run has no thread id, so it continues and is stored in the thread {config.thread!r}, which all runs "
-        f'without an id share; give each run its own: config={{"configurable": {{"thread_id": ...}}}}',
+        f"without an id share; give each run its own thread_id: invoke(input, 'order-17')",
         DefaultThreadWarning,
         stacklevel=_stacklevel_of_caller(),
     )

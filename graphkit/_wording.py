@@ -33,6 +33,7 @@ _NAMES_ELSEWHERE: Final[Mapping[str, str]] = {
     "get_subgraphs": "get_state(RunnableConfig(thread, checkpoint_ns=node)) shows a nested graph",
     "name": "it is graph_id",
     "recursion_limit": "it is max_iterations of compile() and of RunnableConfig",
+    "run": "call invoke, stream or resume",
     "store": "nodes use a store of their own; langgraph.FileSystemStore is one",
     "with_config": "pass a config to each call; functools.partial(app.invoke, config=config) keeps one",
 }

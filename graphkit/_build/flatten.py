@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeGuard, TypeVar, final
 
-from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, Node, Targets
+from graphkit._plan.topology import Call, Condition, GraphDefinition, Hook, Node, Targets, describe_unknown_node
 from graphkit._records.config import END, START
 
 Hooked = TypeVar("Hooked", Node, Condition)
@@ -208,7 +208,7 @@ class FlattenedGraph:
         if node is None and node_id in self.aliases:
             return f"{subject}, an inlined subgraph: put it on '{node_id}-<node>'"
         if node is None:
-            return f"{subject}, which is not a node of the graph"
+            return f"a {hook.kind} hook is on {describe_unknown_node(node_id, self.nodes)}"
         if hook.kind == "wrap" and node.graph is not None:
             return f"{subject}, a compiled graph: put it on the nodes of that graph"
         return None

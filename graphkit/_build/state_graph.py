@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
 
 from graphkit._build.actions import AnyEdgeAction, AnyNodeAction
 from graphkit._build.compile import build_topology, check_subgraph
@@ -24,6 +24,7 @@ from graphkit._public_names import JavaNames
 from graphkit._records.config import END, START
 from graphkit._values.channels import Channel
 from graphkit._values.state import AgentState, MessagesState, StateSerializer, StateT
+from graphkit._wording import suggest
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
@@ -81,6 +82,15 @@ class StateGraph(JavaNames, Generic[StateT]):
             names = ["?"] if isinstance(targets, Condition) else targets
             edges += [f"{source} -> {name}" for name in names]
         return f"StateGraph(nodes: {', '.join(definition.nodes) or 'none'}; edges: {', '.join(edges) or 'none'})"
+
+    if not TYPE_CHECKING:  # or checkers would take every name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say that a graph runs once it is compiled, or which method has a similar name."""
+            hint = suggest(name, dir(type(self)))
+            if hasattr(CompiledGraph, name):
+                hint = f": app = graph.compile(...) has it, app.{name}"
+            raise AttributeError(f"a StateGraph has no {name!r}{hint}")
 
     # Nodes
 
@@ -573,7 +583,9 @@ def _parse_call(function: Any, role: str) -> Call:
     try:
         return Call(function)
     except TypeError as error:
-        raise GraphStateError(f"{role} cannot be called: {function!r}") from error
+        raise GraphStateError(
+            f"{role} cannot be called: {function!r}; pass the function itself, not what it returns"
+        ) from error
 
 
 def _parse_destinations(destinations: Iterable[str], node_id: str) -> tuple[str, ...]:

@@ -100,10 +100,12 @@ class CompileConfig:
         if self.checkpoint_interval < 0:
             raise ValueError(f"checkpoint_interval must be 0 (off) or more, not {self.checkpoint_interval}")
 
-        saver = self.checkpoint_saver
+        saver: object = self.checkpoint_saver
         if saver is not None and not isinstance(saver, BaseCheckpointSaver):
+            given = f"the class {saver.__name__}" if isinstance(saver, type) else type(saver).__name__
             raise CheckpointerConfigurationError(
-                f"checkpoint_saver must be a BaseCheckpointSaver, not {type(saver).__name__}"
+                f"checkpoint_saver must be an object of a BaseCheckpointSaver, such as MemorySaver() or "
+                f"FileSystemSaver('runs'), not {given}"
             )
 
     def __repr__(self) -> str:
@@ -181,7 +183,7 @@ def parse_options(config: CompileConfig | None, options: CompileOptions) -> Comp
     """Return the options of a graph from the arguments of `compile`.
 
     Raises:
-        TypeError: there is no such option, or one is given under both of its names.
+        TypeError: there is no such option, one is given under both of its names, or the config is none.
     """
     changes = cast("dict[str, Any]", dict(options))
     check_options("compile()", changes, CompileOptions.__annotations__)
@@ -191,6 +193,11 @@ def parse_options(config: CompileConfig | None, options: CompileOptions) -> Comp
         changes["checkpoint_saver"] = changes.pop("checkpointer")
     if config is None:
         return CompileConfig(**changes)
+    if not isinstance(config, CompileConfig):
+        raise TypeError(
+            f"compile() takes its options by name, such as checkpoint_saver=...; its one argument without a name is "
+            f"a CompileConfig, not {type(config).__name__}"
+        )
     return config.replace(**changes)
 
 

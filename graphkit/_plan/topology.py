@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, fin
 
 from graphkit._plan.schema import StateSchema
 from graphkit._records.config import END, START
+from graphkit._wording import suggest
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
@@ -357,10 +358,10 @@ def find_problems(
         problems.append("the graph has no entry point: add_edge(START, ...)")
     for source, edge in edges.items():
         if source != START and source not in nodes:
-            problems.append(f"an edge leaves {source!r}, which is not a node of the graph")
+            problems.append(f"an edge leaves {describe_unknown_node(source, nodes)}")
         if isinstance(edge, Condition):
             problems += [
-                f"the conditional edge of {source!r} maps {key!r} to {target!r}, which is not a node of the graph"
+                f"the conditional edge of {source!r} maps {key!r} to {describe_unknown_node(target, nodes)}"
                 for key, target in (edge.mappings or {}).items()
                 if _is_unknown(target, nodes)
             ]
@@ -369,20 +370,20 @@ def find_problems(
 
     for node in nodes.values():
         problems += [
-            f"a destination of {node.id!r} is {target!r}, which is not a node of the graph"
+            f"a destination of {node.id!r} is {describe_unknown_node(target, nodes)}"
             for target in node.destinations
             if _is_unknown(target, nodes)
         ]
 
     for option, node_id in stops:
         if node_id not in nodes:
-            problems.append(f"{option} names {node_id!r}, which is not a node of the graph")
+            problems.append(f"{option} names {describe_unknown_node(node_id, nodes)}")
     return problems
 
 
 def _find_target_problems(source: str, targets: list[str], nodes: Mapping[str, Node]) -> list[str]:
     problems = [
-        f"the edge of {source!r} leads to {target!r}, which is not a node of the graph"
+        f"the edge of {source!r} leads to {describe_unknown_node(target, nodes)}"
         for target in dict.fromkeys(targets)
         if _is_unknown(target, nodes)
     ]
@@ -392,6 +393,11 @@ def _find_target_problems(source: str, targets: list[str], nodes: Mapping[str, N
         names = ", ".join(map(repr, repeated))
         problems.append(f"the edges of {source!r} lead to {names} more than once")
     return problems
+
+
+def describe_unknown_node(node_id: object, nodes: Iterable[str]) -> str:
+    """Return the name of a node that does not exist as messages show it, with the nodes that resemble it."""
+    return f"{node_id!r}, which is not a node of the graph{suggest(str(node_id), [*nodes])}"
 
 
 def _is_unknown(target: str, nodes: Mapping[str, Node]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar, final
+from typing import Any, Final, NoReturn, Self, TypeVar, final
 
 from graphkit._options import check_count
 from graphkit._public_names import JavaNames
@@ -40,6 +40,11 @@ class StreamMode(StrEnum):
     UPDATES = "updates"
     SNAPSHOTS = "snapshots"
     CUSTOM = "custom"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        modes = ", ".join(repr(mode.value) for mode in cls)
+        raise ValueError(f"there is no stream mode {value!r}; the modes are {modes}")
 
 
 _NO_METADATA: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -421,16 +426,32 @@ def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigur
     return CheckpointerConfigurationError(f"{name} must be {expected}, not {type(value).__name__}")
 
 
+def _check_spelling(configurable: Mapping[str, Any]) -> None:
+    """Check that a config without a thread id has none in another spelling.
+
+    Other keys are metadata, so the run would share the default thread with all runs that name none.
+
+    Raises:
+        CheckpointerConfigurationError: it has one.
+    """
+    for key in configurable:
+        if str(key).replace("_", "").replace("-", "").lower() == "threadid" and key != "thread_id":
+            raise CheckpointerConfigurationError(f"unknown key {key!r} in config['configurable']; write 'thread_id'")
+
+
 def _from_mapping(config: Mapping[str, Any]) -> RunnableConfig:
     unknown = [key for key in config if key not in _USED_KEYS and key not in _TRACING_KEYS]
     if unknown:
         raise CheckpointerConfigurationError(
-            f"unknown config key {unknown[0]!r}; write {{'configurable': {{'thread_id': ...}}}} or a RunnableConfig"
+            f"unknown config key {unknown[0]!r}; a config is the thread id as text, "
+            f"{{'configurable': {{'thread_id': ...}}}} or a RunnableConfig"
         )
     configurable = config.get("configurable") or {}
     if not isinstance(configurable, Mapping):
         raise _wrong_type("config['configurable']", "a mapping", configurable)
     thread_id = configurable.get("thread_id")
+    if thread_id is None:
+        _check_spelling(configurable)
     if isinstance(thread_id, int):
         thread_id = str(thread_id)  # as LangGraph does, and its users rely on it
     metadata = {key: value for key, value in configurable.items() if key not in _OWN_CONFIGURABLE}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from time import monotonic
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 from graphkit._public_names import JavaNames
 from graphkit._records.checkpoint import Checkpoint, Tag
@@ -567,6 +567,20 @@ class BaseCheckpointSaver(JavaNames, abc.ABC):
         `get_held_run_locks`) is refused with ThreadBusyError after it has lost that lock.
         """
         return None
+
+    # Closing
+
+    def close(self) -> None:
+        """Bring everything that was put to the disk, and close files and connections. A later use opens them again.
+
+        The default implementation does nothing.
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # Watching
 

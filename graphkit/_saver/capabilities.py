@@ -165,7 +165,7 @@ class SupportsReplay(Protocol):
 
 @runtime_checkable
 class SupportsClose(Protocol):
-    """A saver that holds files or connections."""
+    """What can be closed, as every BaseCheckpointSaver can."""
 
     def close(self) -> None:
         """Bring everything that was put to the disk, and close what is open. A later use opens it again."""

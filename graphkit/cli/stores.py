@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._saver.capabilities import SupportsClose, SupportsExists
+from graphkit._saver.capabilities import SupportsExists
 from graphkit._wording import suggest
 from graphkit.cli.values import UsageError, escape
 from graphkit.errors import CheckpointerConfigurationError, CheckpointFormatError
@@ -281,7 +281,7 @@ def _make_saver(kind: str, options: dict[str, Any], fsync: float | None) -> Base
     saver = registry.get_saver(kind, **options)
 
     opened = _OPENED.get()
-    if opened is not None and isinstance(saver, SupportsClose):
+    if opened is not None:
         opened.callback(saver.close)
     return saver
 

@@ -6,16 +6,17 @@ import abc
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
+from graphkit._records.checkpoint import Checkpoint, Tag
+from graphkit._records.config import ConfigLike, RunnableConfig
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.capabilities import (
     QUALITIES,
     HasVersions,
-    SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
@@ -26,6 +27,8 @@ from graphkit._saver.capabilities import (
     SupportsRotate,
     SupportsVerify,
 )
+
+_Saver = TypeVar("_Saver")
 
 
 class Call(NamedTuple):
@@ -59,7 +62,7 @@ class _Action:
         return self.times >= 0
 
 
-def _add_forwarding(cls: type[Any]) -> type[Any]:
+def _add_forwarding(cls: type[_Saver]) -> type[_Saver]:
     """Add methods that record each call and forward it, for all public methods of the bases.
 
     The qualities that savers declare are forwarded too.
@@ -126,6 +129,13 @@ class ScriptedSaver(BaseCheckpointSaver):
         calls: every call, in order.
     """
 
+    if TYPE_CHECKING:
+        # The decorator adds them. Checkers take a class without them for an abstract one.
+        def list(self, config: ConfigLike = None) -> Sequence[Checkpoint]: ...
+        def get(self, config: ConfigLike = None) -> Checkpoint | None: ...
+        def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig: ...
+        def release(self, config: ConfigLike = None) -> Tag: ...
+
     def __new__(cls, delegate: BaseCheckpointSaver, *_args: Any, **_options: Any) -> Self:
         """Make a wrapper that has the versions and the capabilities of the delegate."""
         extras = tuple(extra for extra in _EXTRAS if isinstance(delegate, extra) and not issubclass(cls, extra))
@@ -184,7 +194,7 @@ class ScriptedSaver(BaseCheckpointSaver):
         with self._lock:
             return sum(call.method == method for call in self.calls)
 
-    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[_Action]:
+    def _record(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[_Action]:
         """Record a call, run the actions due before it, and return those due after it."""
         with self._lock:
             self.calls.append(Call(name, args, kwargs))
@@ -207,7 +217,6 @@ _EXTRAS: Final[tuple[type[Any], ...]] = (
     SupportsDeleteIdle,
     SupportsRotate,
     SupportsRemove,
-    SupportsClose,
     SupportsExists,
 )
 """The protocols that only some delegates implement."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, Unpack
 
 from graphkit import Checkpoint, CheckpointInfo, RunnableConfig, Tag, WaitingInterrupt
 from graphkit.abc import BaseCheckpointSaver, ConfigLike, HasVersions, RetentionOptions, ThreadLike
@@ -951,12 +951,6 @@ class LogSaver(BaseCheckpointSaver, HasVersions, Generic[Medium]):
     def close(self) -> None:
         """Bring everything that was put to the disk, and close what is open. A later use opens it again."""
         self.catalogue.logs.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def select_all(log: Log[Any]) -> Sequence[StoredCheckpoint]:

@@ -31,7 +31,7 @@ class PostgresSaver(SqlSaver):
         self,
         connection_string: str | None = None,
         *,
-        pool: ConnectionPool | Connection[Any] | None = None,
+        pool: ConnectionPool[Any] | Connection[Any] | None = None,
         schema: str = "graphkit",
         lease: float = 10.0,
         lock_timeout: float = 10.0,

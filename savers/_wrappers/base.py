@@ -14,7 +14,6 @@ from graphkit.abc import (
     BaseCheckpointSaver,
     ConfigLike,
     HasVersions,
-    SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsExists,
@@ -169,7 +168,6 @@ _OPTIONAL: Final = (
     SupportsRotate,
     SupportsReplay,
     SupportsRemove,
-    SupportsClose,
     SupportsExists,
 )
 _MIXINS: Final[Mapping[type, type]] = {

@@ -166,7 +166,7 @@ class PostgresCheckpointSaver(CheckpointSaver):
         self,
         connection_string: str | None = None,
         *,
-        pool: ConnectionPool | Connection[Any] | None = None,
+        pool: ConnectionPool[Any] | Connection[Any] | None = None,
         schema: str = "graphkit",
         serde: SerializerProtocol | None = None,
         compression: Literal["zlib", "zstd"] | Compression | None = "zlib",

@@ -25,7 +25,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graphkit import CheckpointInfo, RunnableConfig
-from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit, SupportsClose
+from graphkit.abc import BaseCheckpointSaver as SaverOfGraphkit
 from graphkit.errors import CheckpointConflictError, CheckpointerConfigurationError
 from graphkit.saver_kit import LANGGRAPH, MADE_BY, check_complete, check_limit, run_in_thread
 from graphkit.values import FrozenDict
@@ -137,11 +137,10 @@ class CheckpointSaver(ContextMethods, SetupMethod, BaseCheckpointSaver[str]):
         self._sweeper = None if ttl is None else start_sweeper(self._histories, ttl)
 
     def _close(self) -> None:
-        """Stop the sweeper, and close the saver, if it can be closed. A later use no longer applies `ttl`."""
+        """Stop the sweeper, and close the saver. A later use no longer applies `ttl`."""
         if self._sweeper is not None:
             self._sweeper.stop()
-        if isinstance(self.store, SupportsClose):
-            self.store.close()
+        self.store.close()
 
     # Writing
 

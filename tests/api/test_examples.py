@@ -42,8 +42,8 @@ def numbered():
 
 
 @pytest.mark.parametrize("path", numbered(), ids=lambda path: path.name)
-def test_a_numbered_example_has_at_most_80_lines(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 80
+def test_a_numbered_example_has_at_most_90_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 90
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -197,11 +197,11 @@ def test_time_travel():
     plane = before.splitlines()[1:]
     assert (
         plane[0]
-        == "  stay      -> __END__   {'log': ['leave with 120', 'plane for 90', 'tent'], 'money': 30, 'by': 'plane'}"
+        == "  stay      -> __END__   {'money': 30, 'by': 'plane', 'log': ['leave with 120', 'plane for 90', 'tent']}"
     )
     assert len(plane) == 4
     assert after.splitlines()[0] == (
-        "  stay      -> __END__   {'log': ['leave with 120', 'train for 40', 'hotel'], 'money': 80, 'by': 'train'}"
+        "  stay      -> __END__   {'money': 80, 'by': 'train', 'log': ['leave with 120', 'train for 40', 'hotel']}"
     )
     assert after.splitlines()[3:7] == plane, "what was before the change of mind is still there"
     assert after.splitlines()[7:] == [

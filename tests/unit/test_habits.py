@@ -11,6 +11,7 @@ from graphkit import (
     END,
     START,
     Channels,
+    CheckpointerConfigurationError,
     Command,
     CompileConfig,
     GraphRunnerError,
@@ -157,3 +158,61 @@ def test_several_targets_name_a_fork_and_a_map(target):
 @pytest.mark.parametrize("field", dataclasses.fields(CompileConfig), ids=lambda field: field.name)
 def test_compile_takes_every_field_of_its_config(field):
     assert chain().compile(**{field.name: field.default}).compile_config == CompileConfig()
+
+
+def test_an_unknown_node_is_answered_with_the_nearest_one():
+    graph = make_graph().add_node(first)
+
+    with pytest.raises(GraphStateError, match="'first'"):
+        graph.add_edge(START, "frist").compile()
+    with pytest.raises(GraphStateError, match=r"'frist'.*'first'"):
+        chain().compile(interrupt_before=["frist"])
+    routed = make_graph().add_node(first).set_entry_point("first").add_conditional_edges("first", lambda state: "frist")
+    with pytest.raises(GraphRunnerError, match=r"'frist'.*'first'"):
+        routed.compile().invoke({})
+
+
+def test_a_graph_that_is_not_compiled_says_so():
+    with pytest.raises(AttributeError, match="compile"):
+        _ = chain().invoke
+    with pytest.raises(AttributeError, match="add_edge"):
+        _ = chain().add_edg
+    assert copy.deepcopy(chain()).compile().invoke({}) == {"log": ["first", "second"]}
+
+
+def test_a_saver_in_place_of_the_config_names_the_option():
+    with pytest.raises(TypeError, match="checkpoint_saver"):
+        chain().compile(MemorySaver())
+
+
+def test_the_class_of_a_saver_is_no_saver():
+    with pytest.raises(CheckpointerConfigurationError, match=r"the class MemorySaver"):
+        chain().compile(checkpoint_saver=MemorySaver)
+
+
+@pytest.mark.parametrize("key", ["threadId", "thread-id", "threadid"])
+def test_a_misspelt_thread_id_does_not_run_on_the_thread_of_all(key):
+    saver = MemorySaver()
+
+    with pytest.raises(CheckpointerConfigurationError, match="thread_id"):
+        chain().compile(checkpointer=saver).invoke({}, {"configurable": {key: "mine"}})
+    assert not saver.threads()
+    chain().compile(checkpointer=saver).invoke({}, {"configurable": {"thread_id": "mine", key: "a note"}})
+    assert list(saver.threads()) == ["mine"]
+
+
+def test_an_unknown_stream_mode_lists_the_modes():
+    with pytest.raises(ValueError, match=r"'value'.*'values'"):
+        list(chain().compile().stream({}, stream_mode="value"))
+
+
+def test_an_interrupt_without_a_saver_is_seen_and_cannot_be_answered():
+    def ask(state):
+        return {"log": [interrupt("ok?")]}
+
+    app = make_graph().add_node(ask).set_entry_point("ask").set_finish_point("ask").compile()
+    state = app.invoke({}, "t")
+    assert [interrupt.payload for interrupt in state.interrupts] == ["ok?"]
+    assert "ok?" in str(state)
+    with pytest.raises(CheckpointerConfigurationError, match="saver"):
+        app.resume("t")

@@ -5,7 +5,6 @@ import pytest
 
 from graphkit import BaseCheckpointSaver, Checkpoint, HasVersions, RunnableConfig
 from graphkit.abc import (
-    SupportsClose,
     SupportsCompact,
     SupportsDeleteIdle,
     SupportsFlush,
@@ -183,10 +182,10 @@ def test_a_wrapper_closes_its_delegate_if_that_can_be_closed(wrap):
 
     inner = Closing()
     saver = wrap(inner)
-    assert isinstance(saver, SupportsClose)
-    saver.close()
+    with saver as entered:
+        assert entered is saver
+        assert not inner.is_closed
     assert inner.is_closed
-    assert not isinstance(wrap(MemorySaver()), SupportsClose)
 
 
 def test_a_wrapper_that_changes_what_is_listed_does_not_replay_the_delegate():

@@ -4,6 +4,7 @@
 from typing import TypedDict
 
 from graphkit import CompiledGraph, RunnableConfig, StateGraph
+from savers import MemorySaver
 
 
 class Order(TypedDict):
@@ -37,13 +38,18 @@ def build(graph: StateGraph[Order]) -> None:
     graph.compile(checkpoint_savr=None)  # mypy, pyright
     graph.compile(max_iterations="many")  # mypy, pyright
     graph.compile(durability="sometimes")  # mypy, pyright
+    graph.invoke({})  # mypy, pyright
+    graph.compile(MemorySaver())  # mypy, pyright
+    graph.compile(checkpointer=MemorySaver)  # mypy, pyright
 
 
 def run(app: CompiledGraph[Order]) -> None:
     app.invoke(42)  # mypy, pyright
     app.invoke({"item": "tea"})["itme"]  # mypy, pyright
     app.invoke({}, interupt_before=["x"])  # mypy, pyright
+    app.stream({}, stream_mode="value")  # mypy, pyright
+    app.run({})  # mypy, pyright
     app.get_state("thread").state["itme"]  # mypy, pyright
     app.invoke_final({}).stat  # mypy, pyright
     app.invoke({}, RunnableConfig(thread="t"))  # mypy, pyright
-    app.with_config({})
+    app.with_config({})  # mypy, pyright

@@ -32,6 +32,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "fork": Entry("control.fork", "Branch a new thread off a checkpoint"),
     "rollback": Entry("control.rollback", "Go back to an older checkpoint"),
     "run": Entry("run.run", "Start a run"),
+    "submit": Entry("run.submit", "Store a run for a worker to begin"),
     "resume": Entry("run.resume", "Resume a thread"),
     "watch": Entry("watch.watch", "Follow runs live"),
     "worker": Entry("run.worker", "Serve the runs of a directory"),

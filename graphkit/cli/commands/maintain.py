@@ -105,7 +105,7 @@ def prune(
 
     With --keep-last, --older-than or both, the command never removes the latest checkpoint of a
     history. With --idle, it deletes whole threads with all their versions. A thread with a run
-    stays, and so does one that waits for a human, unless --interrupted is given. The command asks
+    stays, also one that was only submitted, and so does one that waits for a human, unless --interrupted is given. The command asks
     for confirmation; in a script, pass --yes.
 
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
@@ -158,7 +158,10 @@ def _prune_idle(
     chosen: list[str] = []
     waiting: list[str] = []
     for thread_id in saver.delete_idle(only, idle_since=idle_since, dry_run=True):
-        is_waiting = _waits(saver, thread_id)
+        status = _find_status(saver, thread_id)
+        if status == "queued":  # its run is still to come, perhaps at a later time
+            continue
+        is_waiting = status == "interrupted"
         if is_waiting:
             waiting.append(thread_id)
         if interrupted or not is_waiting:
@@ -187,14 +190,14 @@ def _prune_idle(
     return Message(text, data)
 
 
-def _waits(saver: BaseCheckpointSaver, thread_id: str) -> bool:
-    """Return whether a thread waits for a human; False if it is damaged."""
+def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
+    """Return the status of a thread; None if it is damaged."""
     try:
-        return status_of(saver, thread_id) == "interrupted"
+        return status_of(saver, thread_id)
     except CheckpointKeyError:
         raise
     except CheckpointerError:
-        return False
+        return None
 
 
 def _note_waiting(count: int, *, are_chosen: bool) -> str:

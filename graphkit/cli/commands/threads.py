@@ -12,6 +12,7 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import time_or_none
 from graphkit.cli import options
 from graphkit.cli.command import Command
@@ -28,6 +29,7 @@ _ABSENT: Final = object()
 _PAGE_SIZE: Final = 100
 """Threads that a terminal shows by default."""
 _STATUSES: Final = (
+    "queued",
     "running",
     "stalled",
     "interrupted",
@@ -202,8 +204,11 @@ def _last_change(summary: HistorySummary) -> datetime:
 
 
 def _describe_waiting(saver: BaseCheckpointSaver, summary: HistorySummary) -> Any:
-    """Return what the run asks a human, why it failed, or how far its map or fork is."""
+    """Return what the run asks a human, why it failed, how far its map or fork is, or when it may begin."""
     latest = summary.latest
+    submission = Submission.find(latest.next_node_id, latest.metadata)
+    if submission is not None and submission.at is not None and latest.status == "queued":
+        return f"not before {submission.at.isoformat()}"
     if latest.status in {"running", "stalled"}:
         config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         return describe_progress(saver.get_writes(config))

@@ -121,6 +121,7 @@ def plan_resume(
     # here on, readers see that a run has taken them.
     added.update(taken_answers({**recorded, **added}))
     follows_failure = recorded.get(FAILURE) is not None
+    is_from_loop = base.metadata.get("source") in _SOURCES_OF_LOOP
     if follows_failure:
         added[FAILURE] = None
     return ResumePlan(
@@ -129,7 +130,7 @@ def plan_resume(
         submission=submission,
         # A stop for a human starts a new count: the human has seen that the run goes on.
         step=0 if was_interrupted else base.metadata.get("step", 0),
-        may_stop=base.metadata.get("source") in _SOURCES_OF_LOOP and not was_interrupted,
+        may_stop=submission is not None or (is_from_loop and not was_interrupted),
         inherited=inherited_metadata(base),
         recorded=recorded,
         added=added,

@@ -82,16 +82,16 @@ def submit(
     thread = RunnableConfig(config.thread)
     if _is_submitted(saver, thread, key):
         return thread
-    _refuse_unfinished(saver, thread)
     try:
+        _refuse_unfinished(saver, thread)
         with saver.run_lock(thread):
-            # Again: another process may have submitted in the meantime.
+            # Again, because another process may have submitted since.
             if not _is_submitted(saver, thread, key):
                 _refuse_unfinished(saver, thread)
                 submission = Submission(recorded, at, key, is_new=False)
                 saver.put(thread, _make_submission(saver, config, submission, graph_id))
     except ThreadBusyError:
-        # Perhaps a worker runs already what was submitted in the meantime.
+        # It is perhaps the run with this key that another process has submitted since.
         if not _is_submitted(saver, thread, key):
             raise
     return thread

@@ -25,7 +25,6 @@ from typing import Any, Final, final
 
 from graphkit._engine.history import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
 from graphkit._engine.submit import config_of, freeze_update, freeze_value, refuse_other_engine, require_root, submit
-from graphkit._public_names import set_public_module
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
@@ -436,4 +435,4 @@ def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapp
     return {key: value for key, value in saver.get_writes(config).items() if key.startswith(INTERRUPT)}
 
 
-set_public_module(globals(), __name__)
+submit.__module__ = __name__  # where the documentation and tracebacks look for it

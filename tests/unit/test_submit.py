@@ -9,7 +9,18 @@ from typing import Annotated, TypedDict
 import pytest
 
 import graphkit.worker
-from graphkit import END, RESET, START, Channels, Checkpoint, RunnableConfig, StateGraph, interrupt, operations
+from graphkit import (
+    END,
+    RESET,
+    START,
+    Channels,
+    Checkpoint,
+    GraphResume,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+    operations,
+)
 from graphkit._engine.history import RunHistory
 from graphkit.errors import (
     CheckpointConflictError,
@@ -22,8 +33,9 @@ from graphkit.errors import (
 )
 from graphkit.operations import submit
 from graphkit.saver_kit import IncomingThread
+from graphkit.values import freeze
 from graphkit.worker import Worker
-from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver, VersionedMemorySaver
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver, ValidatingSaver, VersionedMemorySaver
 from tests.support.graphs import LOG, log_node, make_chain
 from tests.support.savers import ListSaver
 
@@ -186,6 +198,27 @@ def test_a_resume_before_its_time_changes_nothing(saver):
     assert asyncio.run(app.ainvoke(None, T))["log"] == ["one", "a", "b"]
     assert contents(saver) == before
     assert status(saver) == "queued"
+
+
+def test_a_resume_before_its_time_may_bring_an_update(saver):
+    app = make_app(saver)
+    app.submit({"log": "in", "x": 1}, T, at=now() + LATER)
+    app.invoke(GraphResume(update={"x": 2}), T)
+    assert status(saver) == "queued"
+    with pytest.raises(GraphRunnerError, match="nothing waits"):
+        app.invoke(GraphResume("yes"), T)
+    queued = saver.get(T)
+    due = {**queued.metadata["graphkit:submit"], "at": now()}
+    saver.put(RunnableConfig("t", queued.id), queued.with_metadata(freeze({**queued.metadata, "graphkit:submit": due})))
+    app.invoke(None, T)
+    assert (log_of(saver), saver.get(T).state["x"]) == (["in", "a", "b"], 2)
+
+
+def test_a_saver_that_refuses_empty_states_takes_submitted_runs():
+    saver = ValidatingSaver(MemorySaver())
+    app = make_app(saver)
+    app.submit({"log": "in"}, T)
+    assert app.invoke(None, T)["log"] == ["in", "a", "b"]
 
 
 def test_a_time_that_has_passed_is_no_reason_to_wait(saver):

@@ -156,12 +156,16 @@ def _is_submitted(saver: BaseCheckpointSaver, thread: RunnableConfig, key: str |
     if key is None:
         return False
     history = saver.history(thread)
-    if thread.thread == _name_by_key(key):  # no other run makes it; the submission itself may be pruned
-        has_versions = isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread.thread))
-        is_complete = bool(history) and history[0].status != "incomplete"
-        return has_versions or is_complete
-    submissions = (Submission.find(info.next_node_id, info.metadata) for info in history)
-    return any(submission is not None and submission.key == key for submission in submissions)
+    if thread.thread == _name_by_key(key):
+        # No other run makes this thread, so it tells enough: the submission itself may be pruned.
+        if history:
+            return history[0].status != "incomplete"
+        return isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread.thread))
+    for info in history:
+        submission = Submission.find(info.next_node_id, info.metadata)
+        if submission is not None and submission.key == key:
+            return True
+    return False
 
 
 def _refuse_unfinished(saver: BaseCheckpointSaver, thread: RunnableConfig) -> None:

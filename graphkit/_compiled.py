@@ -9,6 +9,7 @@ import dataclasses
 import sys
 import warnings
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -44,7 +45,7 @@ from graphkit._records.config import ConfigLike, RunnableConfig, StreamMode
 from graphkit._records.output import Command, GraphResume, NodeOutput, StateSnapshot, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
-from graphkit._to_thread import run_in_thread
+from graphkit._to_thread import finish_in_thread, run_in_thread
 from graphkit._values.state import StateT
 from graphkit._wording import check_options, explain_name, suggest
 from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError, GraphStateError
@@ -216,6 +217,38 @@ class CompiledGraph(JavaNames, Generic[StateT]):
             CheckpointNotFoundError: the thread, the run or the checkpoint does not exist.
         """
         return self.invoke(None, self._resolve_config(thread, checkpoint_id))
+
+    def submit(
+        self,
+        input: Mapping[str, Any] | StateT,
+        config: ConfigLike = None,
+        *,
+        at: datetime | None = None,
+        key: str | None = None,
+    ) -> RunnableConfig:
+        """Store a run for a worker to begin, and return; see `graphkit.operations.submit`.
+
+        Args:
+            input: as for a start with `invoke`, without transient keys.
+            config: the thread, and the metadata of the run; without a thread id, a new thread. The
+                other options are those of the process that begins the run.
+            at: begin no earlier; aware. None: at once.
+            key: makes the call idempotent.
+
+        Returns:
+            The config of the thread.
+
+        Raises:
+            GraphRunnerError: the input is not one, or has a key that is transient or that the schema
+                does not know.
+        """
+        from graphkit._engine.submit import submit  # which a run does not need
+
+        config = RunnableConfig.of(config)
+        saver = self._find_history(config.replace(checkpoint_ns="")).saver
+        values = _parse_submitted(input, self.topology.schema)
+        thread = None if config.thread_id is None else config
+        return submit(saver, values, thread, graph_id=self.compile_config.graph_id, at=at, key=key)
 
     def pause(self, thread: str | ConfigLike = None) -> int:
         """Ask runs of this graph to stop at their next node boundary. Does not wait for them.
@@ -406,6 +439,17 @@ class CompiledGraph(JavaNames, Generic[StateT]):
         config = await run_in_thread(self._resolve_config, thread, checkpoint_id)
         return await self.ainvoke(None, config)
 
+    async def asubmit(
+        self,
+        input: Mapping[str, Any] | StateT,
+        config: ConfigLike = None,
+        *,
+        at: datetime | None = None,
+        key: str | None = None,
+    ) -> RunnableConfig:
+        """As `submit`."""
+        return await finish_in_thread(self.submit, input, config, at=at, key=key)
+
     async def astate_of(self, config: ConfigLike = None) -> StateSnapshot[StateT] | None:
         """As `state_of`; the interrupts are read before it returns."""
         config = RunnableConfig.of(config)
@@ -586,6 +630,21 @@ def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphRe
     raise GraphRunnerError(
         f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(input).__name__}"
     )
+
+
+def _parse_submitted(input: Any, schema: StateSchema) -> Mapping[str, Any]:
+    """Return the input of a run that begins later; what no run could begin with is refused now."""
+    values = _parse_input(input, schema)
+    if isinstance(values, GraphResume):
+        raise GraphRunnerError(f"submit takes the input of a run, not {type(input).__name__}")
+    transient = sorted(schema.transient.intersection(values))
+    if transient:
+        raise GraphRunnerError(f"{', '.join(map(repr, transient))}: a transient key is never stored: leave it out")
+    try:
+        schema.refuse_unknown_keys(values, {})
+    except ValueError as error:
+        raise GraphRunnerError(f"the input cannot be merged: {error}") from error
+    return values
 
 
 def _with_stream_mode(config: ConfigLike, stream_mode: Any) -> RunnableConfig:

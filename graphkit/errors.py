@@ -275,7 +275,7 @@ class CheckpointConflictError(CheckpointerError):
 
 
 class ThreadBusyError(CheckpointerError, TimeoutError):
-    """Another run holds the run lock of the thread. Nothing was changed.
+    """Another run holds the run lock of the thread, or has not ended. Nothing was changed.
 
     Attributes:
         thread_id: the thread.
@@ -286,14 +286,12 @@ class ThreadBusyError(CheckpointerError, TimeoutError):
 
     exit_code = 17
 
-    def __init__(self, thread_id: str, holder: str, waited: float) -> None:
+    def __init__(self, thread_id: str, holder: str, waited: float, *, reason: str = "") -> None:
         self.thread_id = thread_id
         self.holder = holder
         self.waited = waited
-        super().__init__(
-            f"thread {_quote(thread_id)} is busy: held by {holder}; waited {waited:g} s. "
-            f"Wait for that run to end, or raise lock_timeout"
-        )
+        reason = reason or (f"held by {holder}; waited {waited:g} s. Wait for that run to end, or raise lock_timeout")
+        super().__init__(f"thread {_quote(thread_id)} is busy: {reason}")
 
 
 class CheckpointerConfigurationError(CheckpointerError, ValueError):

@@ -1,5 +1,6 @@
-"""Operations on stored threads that need no graph: answer, update, fork, rollback.
+"""Operations on stored threads that need no graph: submit, answer, update, fork, rollback.
 
+    submit(saver, {"item": "lamp"}, "order-17")  # a run that a worker begins
     answer(saver, "order-17", "yes")             # answer a pending interrupt
     update(saver, "order-17", {"city": "Bern"})  # values that the next resume merges
     fork(saver, "order-17", "order-17-again")    # a new thread that begins like another
@@ -8,7 +9,7 @@
 The command line and the worker call these functions; so can a web page, a bot or a test. They run
 no node: the next resume of the thread, in any process, continues from what they stored.
 `CompiledGraph.update_state` is the operation that needs the graph: it merges at once and can choose
-the next node.
+the next node. `asubmit`, `aanswer`, `aupdate`, `afork` and `arollback` do the same in a thread.
 
 Every function takes the run lock of the thread that it changes, and blocks while another run holds
 it, up to the saver's `lock_timeout`. Code that holds the lock with `saver.run_lock(...)` may call
@@ -23,13 +24,12 @@ from datetime import datetime
 from typing import Any, Final, final
 
 from graphkit._engine.history import CONTINUED_EXECUTION, RESUMED_AT, WRITES_TAKEN_FROM
-from graphkit._engine.update_codec import pack_if_marked
+from graphkit._engine.submit import config_of, freeze_update, freeze_value, refuse_other_engine, require_root, submit
 from graphkit._records.checkpoint import Checkpoint, generate_id
 from graphkit._records.config import ConfigLike, RunnableConfig, ThreadLike, resolve_thread_id
 from graphkit._records.output import CheckpointInfo, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import StoredCheckpoint, check_complete, fill_new_thread, refuse_incomplete
-from graphkit._saver.langgraph_writes import MADE_BY
 from graphkit._saver.status import public_metadata
 from graphkit._saver.writes import (
     ANSWER,
@@ -37,7 +37,7 @@ from graphkit._saver.writes import (
     can_answer,
     next_update_key,
 )
-from graphkit._values.frozen import freeze
+from graphkit._to_thread import finish_in_thread
 from graphkit.errors import (
     CheckpointConflictError,
     CheckpointerConfigurationError,
@@ -45,7 +45,20 @@ from graphkit.errors import (
     CheckpointSerializationError,
 )
 
-__all__ = ["ForkedThread", "answer", "fork", "lineage", "rollback", "update"]
+__all__ = [
+    "ForkedThread",
+    "aanswer",
+    "afork",
+    "answer",
+    "arollback",
+    "asubmit",
+    "aupdate",
+    "fork",
+    "lineage",
+    "rollback",
+    "submit",
+    "update",
+]
 
 _OF_ITS_RUN: Final = frozenset({WRITES_TAKEN_FROM, RESUMED_AT, CONTINUED_EXECUTION})
 """Metadata keys that tie a checkpoint to the run that stored it. A copy that starts a run of its
@@ -100,7 +113,7 @@ def answer(
         config = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
         history = config.with_check_point_id(None)
         (latest,) = saver.recent(history, limit=1)
-        _refuse_other_engine(latest.metadata, thread_id)
+        refuse_other_engine(latest.metadata, thread_id)
         stored = _prepare_answer(stop, value)
         saver.put_writes(config, {ANSWER + stop.id: stored})
     return stop
@@ -131,14 +144,14 @@ def update(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, 
 
         None of them changes the store.
     """
-    config = _config_of(config)
-    recorded = _freeze_update("values", values)
+    config = config_of(config)
+    recorded = freeze_update("values", values)
     with saver.run_lock(config):
         refuse_incomplete(saver, config.thread)
         latest = saver.get(config.with_check_point_id(None))
         if latest is None:
             raise CheckpointNotFoundError(config.thread)
-        _refuse_other_engine(latest.metadata, config.thread)
+        refuse_other_engine(latest.metadata, config.thread)
         if config.checkpoint_id not in {None, latest.id}:
             raise CheckpointConflictError(
                 config.thread,
@@ -182,7 +195,7 @@ def fork(
         None of them changes the store. If the process dies midway, the new thread is incomplete: no
         run and no worker takes it, and the next fork to its id replaces it.
     """
-    source = _require_root(config)
+    source = require_root(config)
     new = RunnableConfig(resolve_thread_id(target))
     if source.checkpoint_id is None:
         refuse_incomplete(saver, source.thread)
@@ -238,7 +251,7 @@ def rollback(
 
         None of them changes the store.
     """
-    config = _require_root(config)
+    config = require_root(config)
     if config.checkpoint_id is None:
         raise CheckpointerConfigurationError("rollback needs a checkpoint_id: the checkpoint to return to")
     with saver.run_lock(config):
@@ -273,19 +286,60 @@ def lineage(history: Sequence[CheckpointInfo], checkpoint_id: str) -> list[Check
     return path
 
 
+# For async code. A cancelled caller does not leave the thread behind: what it began is done.
+
+
+async def asubmit(
+    saver: BaseCheckpointSaver,
+    input: Mapping[str, Any],
+    thread_id: ThreadLike | None = None,
+    *,
+    graph_id: str | None = None,
+    at: datetime | None = None,
+    key: str | None = None,
+) -> RunnableConfig:
+    """As `submit`."""
+    return await finish_in_thread(submit, saver, input, thread_id, graph_id=graph_id, at=at, key=key)
+
+
+async def aanswer(
+    saver: BaseCheckpointSaver,
+    thread: ThreadLike,
+    value: Any,
+    *,
+    interrupt: str | None = None,
+) -> WaitingInterrupt:
+    """As `answer`."""
+    return await finish_in_thread(answer, saver, thread, value, interrupt=interrupt)
+
+
+async def aupdate(saver: BaseCheckpointSaver, config: ThreadLike, values: Mapping[str, Any]) -> RunnableConfig:
+    """As `update`."""
+    return await finish_in_thread(update, saver, config, values)
+
+
+async def afork(
+    saver: BaseCheckpointSaver,
+    config: ThreadLike,
+    target: ThreadLike,
+    *,
+    created_at: datetime | None = None,
+) -> ForkedThread:
+    """As `fork`."""
+    return await finish_in_thread(fork, saver, config, target, created_at=created_at)
+
+
+async def arollback(
+    saver: BaseCheckpointSaver,
+    config: ConfigLike,
+    *,
+    created_at: datetime | None = None,
+) -> RunnableConfig:
+    """As `rollback`."""
+    return await finish_in_thread(rollback, saver, config, created_at=created_at)
+
+
 # Helpers
-
-
-def _refuse_other_engine(metadata: Mapping[str, Any], thread_id: str) -> None:
-    """Refuse to record what only a run of graphkit can read with a checkpoint of another engine.
-
-    Raises:
-        CheckpointConflictError: another engine made the checkpoint.
-    """
-    other_engine = metadata.get(MADE_BY)
-    if other_engine is not None:
-        hint = "answer it there with Command(resume=...), change it with update_state"
-        raise CheckpointConflictError(thread_id, f"it belongs to {other_engine}; {hint}")
 
 
 def _find_interrupt(
@@ -319,40 +373,8 @@ def _prepare_answer(stop: WaitingInterrupt, value: Any) -> Any:
             "answer with a mapping to merge into the state, or with None",
         )
     if stop.when == "inside":
-        return _freeze("value", value)
-    return _freeze_update("value", value)
-
-
-def _freeze_update(name: str, values: Any) -> Any:
-    if not isinstance(values, Mapping):
-        raise CheckpointSerializationError(name, type(values).__name__, "an update is a mapping of keys to values")
-    try:
-        return freeze(dict(pack_if_marked(values)))
-    except ValueError as error:
-        raise CheckpointSerializationError(name, type(values).__name__, str(error)) from error
-
-
-def _freeze(name: str, value: Any) -> Any:
-    try:
-        return freeze(value)
-    except ValueError as error:
-        raise CheckpointSerializationError(name, type(value).__name__, str(error)) from error
-
-
-def _config_of(thread: ThreadLike) -> RunnableConfig:
-    if isinstance(thread, str):
-        return RunnableConfig(thread)
-    return RunnableConfig.of(thread)
-
-
-def _require_root(thread: ThreadLike) -> RunnableConfig:
-    config = _config_of(thread)
-    if config.checkpoint_ns:
-        raise CheckpointerConfigurationError(
-            f"checkpoint_ns={config.checkpoint_ns!r} is the history of a nested graph, which only the graph around it "
-            f"runs: leave checkpoint_ns out"
-        )
-    return config
+        return freeze_value("value", value)
+    return freeze_update("value", value)
 
 
 def _path_to(saver: BaseCheckpointSaver, config: RunnableConfig) -> list[CheckpointInfo]:
@@ -411,3 +433,6 @@ def _copy_as_fork(
 def _read_interrupts(saver: BaseCheckpointSaver, config: RunnableConfig) -> Mapping[str, Any]:
     """Return the interrupts of a checkpoint, without their answers."""
     return {key: value for key, value in saver.get_writes(config).items() if key.startswith(INTERRUPT)}
+
+
+submit.__module__ = __name__  # where the documentation and tracebacks look for it

@@ -24,6 +24,7 @@ from graphkit._saver.writes import (
     derive_stop,
     find_failure,
     find_waiting_interrupts,
+    has_status_mark,
     is_incomplete,
 )
 from graphkit._to_thread import run_in_thread
@@ -48,6 +49,7 @@ __all__ = [
     "find_waiting_interrupts",
     "generate_id",
     "get_held_run_locks",
+    "has_status_mark",
     "is_incomplete",
     "is_namespace_inside",
     "is_out_of_resources",

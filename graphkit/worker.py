@@ -1,11 +1,11 @@
-"""Worker: resumes the runs of a store, one after the other; start as many workers as needed.
+"""Worker: runs what can run in a store; start as many workers as needed.
 
-    worker = Worker(app)
+    worker = Worker(saver, app, concurrency=4)
     worker.run()  # until another thread or a signal handler calls worker.stop()
 
-A worker resumes the runs that can continue: runs that are answered, in any process, and runs whose
-process died. It starts no runs; a caller with an input invokes the graph. Several workers, in as
-many processes, share a store through its run locks: one of them at a time runs a thread.
+A worker begins the runs that were submitted, and resumes those that can continue: runs that are
+answered, in any process, and runs whose process died. Several workers, in as many processes, share
+a store through its run locks: one of them at a time runs a thread.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from contextvars import copy_context
+from datetime import UTC, datetime
+from heapq import heappop, heappush
+from itertools import count
 from time import monotonic
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final, overload
 
 from graphkit import operations
 from graphkit._compiled import CompiledGraph
@@ -26,7 +30,8 @@ from graphkit._records.context import CURRENT_NODE_CONTEXT, NodeContext
 from graphkit._records.output import CheckpointInfo, InterruptionMetadata, NodeOutput
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.run_lock import get_held_run_locks
-from graphkit._saver.watch import Watch
+from graphkit._saver.submissions import GRAPH_ID, Submission
+from graphkit._saver.watch import Change, Watch
 from graphkit._saver.writes import ANSWER, UPDATE
 from graphkit.errors import CheckpointerConfigurationError, ThreadBusyError
 
@@ -39,18 +44,25 @@ run."""
 _BATCH: Final = 1000
 """How many changes the worker reads before it looks for work."""
 _NEVER: Final = float("inf")
-_RESUMABLE: Final = frozenset({"running", "stalled", "answered"})
-"""The statuses of threads that a worker resumes. What is running has a run lock, which another process holds;
+_LONGEST_WAIT: Final = 60.0
+"""Seconds after which the worker looks at the clock again while a submitted run is not due: the clock
+may be set, and the machine may sleep."""
+_RUNNABLE: Final = frozenset({"queued", "running", "stalled", "answered"})
+"""The statuses of threads that a worker runs. What is running has a run lock, which another process holds;
 the worker looks again when it is free."""
+
+
+Graphs: TypeAlias = CompiledGraph | Mapping[str, CompiledGraph]
+"""One graph, or several by their ids."""
 
 
 @final
 @dataclasses.dataclass(slots=True)
 class _Candidate:
-    """A thread whose run may have to be resumed. Times are those of `monotonic`."""
+    """A thread that may have something to run. Times are those of `monotonic`."""
 
-    due: float = 0.0
-    """When to look at the thread."""
+    due: float
+    """When to look at the thread; in the past: since when it could run."""
     busy_count: int = 0
     """How many times in a row another process was running it."""
     false_reports: int = 0
@@ -64,8 +76,70 @@ class _Candidate:
 
 
 @final
+class _Agenda:
+    """The candidates by the time at which they are due. The lock of the worker guards it."""
+
+    def __init__(self) -> None:
+        self._candidates: dict[str, _Candidate] = {}
+        self._queue: list[tuple[float, int, str]] = []
+        """A heap of (due, number, thread). An entry counts if its candidate is due at that time."""
+        self._numbers = count()
+        self._taken: set[str] = set()
+        """The threads that the worker serves now. What happens to them is looked at when they are
+        done."""
+
+    @property
+    def taken_count(self) -> int:
+        """How many threads are taken."""
+        return len(self._taken)
+
+    def get(self, thread: str) -> _Candidate | None:
+        """Return a candidate."""
+        return self._candidates.get(thread)
+
+    def put(self, thread: str, candidate: _Candidate) -> None:
+        """Add a candidate, or one whose time has changed."""
+        self._candidates[thread] = candidate
+        heappush(self._queue, (candidate.due, next(self._numbers), thread))
+
+    def discard(self, thread: str) -> None:
+        """Remove a candidate, if there is one."""
+        self._candidates.pop(thread, None)
+
+    def take(self) -> tuple[str, _Candidate] | None:
+        """Remove and return the candidate that has been due for longest; None if none is due."""
+        due = self.next_due()
+        if due > monotonic():
+            return None
+        _, _, thread = heappop(self._queue)
+        self._taken.add(thread)
+        return thread, self._candidates.pop(thread)
+
+    def next_due(self) -> float:
+        """Return when the next candidate is due."""
+        queue = self._queue
+        while queue:
+            due, _, thread = queue[0]
+            candidate = self._candidates.get(thread)
+            if candidate is not None and candidate.due == due and thread not in self._taken:
+                return due
+            heappop(queue)
+        return _NEVER
+
+    def finish(self, thread: str) -> None:
+        """Note that the worker has served a thread that was taken."""
+        self._taken.discard(thread)
+        candidate = self._candidates.get(thread)
+        if candidate is not None:
+            self.put(thread, candidate)
+
+
+@final
 class Worker:
-    """Resumes the runs of one graph that can continue.
+    """Begins the runs of a store that were submitted, and resumes those that can continue.
+
+    It takes threads in the order in which they became due: a submitted run when it was submitted, or
+    at its `at`; an answered one when it was answered.
 
     Call `run` in one thread and `stop` from any; a stopped worker cannot be started again.
 
@@ -76,11 +150,37 @@ class Worker:
     graph.
     """
 
+    @overload
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver,
+        graphs: Graphs,
+        *,
+        concurrency: int = 1,
+        failed: bool = False,
+        retry: RetryPolicy | None = None,
+        on_output: Callable[[str, NodeOutput], object] | None = None,
+        interval: float = 1.0,
+    ) -> None: ...
+    @overload
     def __init__(
         self,
         app: CompiledGraph,
         saver: BaseCheckpointSaver | None = None,
         *,
+        concurrency: int = 1,
+        failed: bool = False,
+        retry: RetryPolicy | None = None,
+        on_output: Callable[[str, NodeOutput], object] | None = None,
+        interval: float = 1.0,
+    ) -> None: ...
+    def __init__(
+        self,
+        *given: Any,
+        app: CompiledGraph | None = None,
+        graphs: Graphs | None = None,
+        saver: BaseCheckpointSaver | None = None,
+        concurrency: int = 1,
         failed: bool = False,
         retry: RetryPolicy | None = None,
         on_output: Callable[[str, NodeOutput], object] | None = None,
@@ -89,9 +189,15 @@ class Worker:
         """Prepare a worker.
 
         Args:
-            app: the graph. The worker serves only threads whose latest checkpoint was stored by
-                this graph. It leaves others alone, and logs that once for each graph.
+            given: the saver and the graphs, or a graph and perhaps a saver.
+            app: the graph, if there is one.
+            graphs: the graph, or several by their ids. The worker serves only threads whose latest
+                checkpoint was stored by one of them, and runs that were submitted to one of them. A
+                run that was submitted without a graph id is for the only graph. The worker leaves
+                other threads alone, and logs that once for each graph.
             saver: where the threads are, in place of the graph's own saver.
+            concurrency: how many threads to run at once. Above 1, each runs on a thread of its own,
+                on which `on_output` is called.
             failed: also resume runs that failed; otherwise a failed run waits for a human.
             retry: when to resume a run again that failed again at the same checkpoint, and how many
                 times. By default after 1, 2, 4, ... seconds, at most 300, ten times. After that the
@@ -101,30 +207,40 @@ class Worker:
                 `BaseCheckpointSaver.watch`.
 
         Raises:
-            CheckpointerConfigurationError: there is no saver.
+            CheckpointerConfigurationError: there is no saver, or no graph.
+            ValueError: `concurrency` is below one.
         """
-        options = app.compile_config
-        if saver is not None:
-            options = options.replace(checkpoint_saver=saver)
-        # A graph of its own: stopping the worker must not pause runs of the caller's graph.
-        self.app = CompiledGraph(app.topology, options)
-        own_saver = self.app.compile_config.saver
-        if own_saver is None:
-            raise CheckpointerConfigurationError("a worker needs a saver: compile the graph with checkpoint_saver=...")
-        self.saver = own_saver
+        graphs = graphs or app
+        for argument in given:
+            if isinstance(argument, BaseCheckpointSaver):
+                saver = argument
+            elif argument is not None:
+                graphs = argument
+        self._graphs, self.saver = _adopt_graphs(graphs, saver)
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        self._concurrency = concurrency
         self._resumes_failed = failed
         self._retry = retry or RetryPolicy(max_attempts=10, initial_delay=1.0, max_delay=300.0)
         self._on_output = on_output
         self._interval = interval
-        self._candidates: dict[str, _Candidate] = {}
+        self._lock = threading.RLock()
+        """Guards the agenda and the count, because the threads of runs change them, too. Never held
+        while a store is read."""
+        self._agenda = _Agenda()
+        self._count = 0
+        """How many times a run was begun or resumed."""
+        self._threads: list[threading.Thread] = []
+        """The threads of the runs."""
         self._foreign_graphs: set[object] = set()
         self._stopping = threading.Event()
         self._changes: Watch | None = None
 
     def run(self, *, once: bool = False) -> int:
-        """Serve until `stop` is called; return how many times a run was resumed.
+        """Serve until `stop` is called; return how many times a run was begun or resumed.
 
         Waits for events and is idle while there are none. Logs a run that fails, and continues.
+        Returns only when all its runs have stopped.
 
         Args:
             once: return when there is nothing to do at the moment.
@@ -133,37 +249,50 @@ class Worker:
             CheckpointStorageError: the store cannot be read.
             CheckpointerConfigurationError: the saver cannot list its threads.
         """
-        count = 0
         has_more = True
         with self.saver.watch(latest=True, interval=self._interval) as self._changes:
-            while not self._stopping.is_set():
-                now = monotonic()
-                due = (thread for thread, candidate in self._candidates.items() if candidate.due <= now)
-                thread = next(due, None)
-                if thread is not None:
-                    count += self._serve(thread)
-                elif has_more:
-                    has_more = self._read_changes(self._changes, 0.0)
-                elif once:
-                    break
-                else:
-                    soonest = min((candidate.due for candidate in self._candidates.values()), default=_NEVER)
-                    timeout = None if soonest == _NEVER else max(0.0, soonest - now)
-                    has_more = self._read_changes(self._changes, timeout)
-        return count
+            try:
+                while not self._stopping.is_set():
+                    taken = self._take_due_thread()
+                    if taken is not None:
+                        self._start(*taken)
+                    elif has_more:
+                        has_more = self._read_changes(self._changes, 0.0)
+                    elif once and not self._agenda.taken_count:
+                        break
+                    else:
+                        has_more = self._read_changes(self._changes, self._seconds_until_due())
+            finally:
+                self._drain()
+        return self._count
 
     def stop(self) -> None:
-        """Stop at the next node boundary, with everything saved.
+        """Stop all runs at their next node boundary, with everything saved.
 
-        Another worker can resume that run at once. Returns at once; `run` returns when the current
-        node has ended. May be called from a signal handler.
+        Other workers can resume those runs at once. Returns at once; `run` returns when the current
+        nodes have ended. May be called from a signal handler.
         """
         self._stopping.set()
-        self.app.pause()
+        for graph in self._graphs.values():
+            graph.pause()
         if self._changes is not None:
             self._changes.wake()
 
     # Which threads there are to serve
+
+    def _take_due_thread(self) -> tuple[str, _Candidate] | None:
+        with self._lock:
+            if self._agenda.taken_count == self._concurrency:
+                return None
+            return self._agenda.take()
+
+    def _seconds_until_due(self) -> float | None:
+        """Return how many seconds remain until a thread can be taken; None if an event comes first."""
+        with self._lock:
+            due = self._agenda.next_due()
+            if due == _NEVER or self._agenda.taken_count == self._concurrency:
+                return None
+        return max(0.0, due - monotonic())
 
     def _read_changes(self, changes: Watch, timeout: float | None) -> bool:
         """Wait for a change, then handle all that are there, at most one batch.
@@ -174,32 +303,41 @@ class Worker:
             change = changes.get(timeout)
             if change is None:
                 return False
-            if change.kind == "answer":
-                self._candidates[change.thread_id] = _Candidate()
-            elif change.kind == "idle":
-                self._handle_idle(change.thread_id)
-            elif not change.checkpoint_ns:
-                self._handle_status(change.thread_id, change.checkpoint)
+            with self._lock:
+                self._handle_change(change)
             timeout = 0.0
         return True
 
-    def _handle_status(self, thread: str, info: CheckpointInfo | None) -> None:
+    def _handle_change(self, change: Change) -> None:
+        if change.kind == "answer":
+            self._agenda.put(change.thread_id, _Candidate(_measure_since(change.at)))
+        elif change.kind == "idle":
+            self._handle_idle(change.thread_id)
+        elif not change.checkpoint_ns:
+            self._handle_status(change.thread_id, change.checkpoint, change.at)
+
+    def _handle_status(self, thread: str, info: CheckpointInfo | None, changed_at: datetime | None) -> None:
         if info is None or not self._is_served(info.status):
-            self._candidates.pop(thread, None)
-        elif self._is_own_graph(thread, info.metadata):
-            candidate = self._candidates.setdefault(thread, _Candidate())
+            self._agenda.discard(thread)
+        elif self._find_graph(info) is not None:
+            due = _measure_since(changed_at)
+            submission = Submission.find(info.next_node_id, info.metadata)
+            if submission is not None and submission.at is not None:
+                due = max(due, _measure_until(submission.at))
+            candidate = self._agenda.get(thread) or _Candidate(due)
             if not candidate.busy_count:
-                candidate.due = 0.0
+                candidate.due = due
+            self._agenda.put(thread, candidate)
 
     def _is_served(self, status: str) -> bool:
-        return status in _RESUMABLE or (status == "failed" and self._resumes_failed)
+        return status in _RUNNABLE or (status == "failed" and self._resumes_failed)
 
     def _handle_idle(self, thread: str) -> None:
         """Look at a busy thread again, because its run is said to have ended.
 
         At once the first time; later if an earlier report was false.
         """
-        candidate = self._candidates.get(thread)
+        candidate = self._agenda.get(thread)
         if candidate is None or not candidate.busy_count:
             return
         delay = 0.0
@@ -207,64 +345,109 @@ class Worker:
             delay = _BUSY.delay_after(candidate.false_reports)
         candidate.due = min(candidate.due, monotonic() + delay)
         candidate.false_reports += 1
+        self._agenda.put(thread, candidate)
 
-    def _is_own_graph(self, thread: str, metadata: Mapping[str, Any]) -> bool:
-        graph = metadata.get("graph")
-        if graph == self.app.topology.fingerprint:
-            return True
-        if graph not in self._foreign_graphs:
-            self._foreign_graphs.add(graph)
+    def _find_graph(self, latest: CheckpointInfo) -> CompiledGraph | None:
+        """Return the graph that a thread belongs to; None if the worker has none, or cannot tell which."""
+        graph_id = latest.metadata.get(GRAPH_ID)
+        fingerprint = latest.metadata.get("graph")
+        submission = Submission.find(latest.next_node_id, latest.metadata)
+        found = []
+        for known_id, graph in self._graphs.items():
+            is_meant = graph_id is None or graph_id == known_id
+            is_same = submission is not None or graph.topology.fingerprint == fingerprint
+            if is_meant and is_same:
+                found.append(graph)
+        if len(found) == 1:
+            return found[0]
+        name = graph_id or fingerprint
+        if name not in self._foreign_graphs:
+            self._foreign_graphs.add(name)
             _LOG.warning(
-                "thread %r belongs to another graph (%s): this worker serves no thread of that graph", thread, graph
+                "thread %r belongs to another graph (%s): this worker serves no thread of that graph",
+                latest.thread_id,
+                name,
             )
-        return False
+        return None
 
-    def _is_resumable(self, config: RunnableConfig, candidate: _Candidate) -> bool:
-        """Return whether a thread's run needs no answer and no input, and is not postponed."""
+    def _find_runnable_graph(self, config: RunnableConfig, candidate: _Candidate) -> CompiledGraph | None:
+        """Return the graph of a thread whose run needs no answer and no input, and is due; otherwise None."""
         latest = self._find_latest(config)
         # A placeholder names no graph.
         if latest is None or latest.status == "incomplete":
-            return False
-        if not self._is_own_graph(config.thread, latest.metadata):
-            return False
-        if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
-            self._postpone(config.thread, candidate, candidate.retry_at)
-            return False
+            return None
+        graph = self._find_graph(latest)
+        if graph is None or self._postpone_if_early(latest, candidate):
+            return None
+        is_runnable = self._is_served(latest.status)
         if latest.status == "finished":
-            # A run that stopped after its last node may have yet to act on an answer.
-            options = self.app.compile_config
-            clears_thread = options.release_thread or not options.preserve
-            writes = self.saver.get_writes(config.with_check_point_id(latest.id))
-            answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
-            return any(value or clears_thread for value in answers)
-        return self._is_served(latest.status)
+            is_runnable = _needs_finalizing(graph, self.saver.get_writes(config.with_check_point_id(latest.id)))
+        return graph if is_runnable else None
+
+    def _postpone_if_early(self, latest: CheckpointInfo, candidate: _Candidate) -> bool:
+        """Postpone a thread whose run has just failed, or was submitted for later; return whether it is one."""
+        submission = Submission.find(latest.next_node_id, latest.metadata)
+        if submission is not None and submission.at is not None and submission.at > _now():
+            self._postpone(latest.thread_id, candidate, _measure_until(submission.at))
+            return True
+        if latest.id == candidate.failed_at and monotonic() < candidate.retry_at:
+            self._postpone(latest.thread_id, candidate, candidate.retry_at)
+            return True
+        return False
 
     def _find_latest(self, config: RunnableConfig) -> CheckpointInfo | None:
         return next(iter(self.saver.recent(config, limit=1)), None)
 
     # Serving a thread
 
-    def _serve(self, thread: str) -> bool:
-        """Resume a thread's run if it can continue and its lock is free; return whether it did."""
+    def _start(self, thread: str, candidate: _Candidate) -> None:
+        """Serve a thread that was taken: here, or on a thread of its own if several may run at once."""
+        if self._concurrency == 1:
+            self._serve(thread, candidate)
+            return
+        # A daemon: a second Ctrl-C ends the process in the middle of the nodes.
+        server = threading.Thread(
+            target=copy_context().run,
+            args=(self._serve, thread, candidate),
+            name=f"graphkit-worker-{thread}",
+            daemon=True,
+        )
+        self._threads = [other for other in self._threads if other.is_alive()]
+        self._threads.append(server)
+        server.start()
+
+    def _drain(self) -> None:
+        """Wait for the runs of other threads; after an error they stop at their next node boundary."""
+        if self._agenda.taken_count:
+            self.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self, thread: str, candidate: _Candidate) -> None:
+        """Run a thread if it can run and its lock is free."""
         config = RunnableConfig(thread)
-        candidate = self._candidates.pop(thread)
-        is_resumed = False
         try:
             # Check before taking the lock, which would create a directory for a thread that was
             # deleted; and again under the lock, because the thread may have changed in between.
-            if self._is_resumable(config, candidate):
+            if self._find_runnable_graph(config, candidate) is not None:
                 with ExitStack() as lock:
-                    if self._take_lock(lock, config, candidate) and self._is_resumable(config, candidate):
-                        is_resumed = True
-                        self._resume(config)
+                    if self._take_lock(lock, config, candidate):
+                        graph = self._find_runnable_graph(config, candidate)
+                        if graph is not None:
+                            self._resume(graph, config)
         except Exception as error:  # noqa: BLE001 - one thread's failure is not the others'
             self._handle_failure(config, candidate, error)
-        return is_resumed
+        finally:
+            with self._lock:
+                self._agenda.finish(thread)
+            if self._concurrency > 1 and self._changes is not None:
+                self._changes.wake()
 
     def _postpone(self, thread: str, candidate: _Candidate, due: float) -> None:
         candidate.due = due
         candidate.retry_at = due
-        self._candidates[thread] = candidate
+        with self._lock:
+            self._agenda.put(thread, candidate)
 
     def _take_lock(self, lock: ExitStack, config: RunnableConfig, candidate: _Candidate) -> bool:
         """Take the run lock; if another process holds it, look at the thread again later."""
@@ -278,19 +461,22 @@ class Worker:
         candidate.false_reports = 0
         return True
 
-    def _resume(self, config: RunnableConfig) -> None:
-        _LOG.info("resuming thread %r", config.thread)
+    def _resume(self, graph: CompiledGraph, config: RunnableConfig) -> None:
+        """Begin or resume the run of a thread whose run lock is held."""
+        _LOG.info("running thread %r", config.thread)
+        with self._lock:
+            self._count += 1
         # The run enters the lock that this worker holds, as a run inside a node of its holder does.
         own_lock = self.saver.run_lock_key(config)
         context = NodeContext("", (), get_held_run_locks() | {own_lock})
         token = CURRENT_NODE_CONTEXT.set(context)
         try:
-            if self.app.topology.asynchronous:
-                last = self._run_async(config)
+            if graph.topology.asynchronous:
+                last = self._run_async(graph, config)
             else:
                 last = None
-                for last in self.app.stream(None, config):
-                    self._report(config, last)
+                for last in graph.stream(None, config):
+                    self._report(graph, config, last)
         finally:
             CURRENT_NODE_CONTEXT.reset(token)
         if self._stopping.is_set() and isinstance(last, InterruptionMetadata):
@@ -301,22 +487,22 @@ class Worker:
                     operations.answer(self.saver, config, None, interrupt=waiting.id)
         _LOG.info("thread %r: %s", config.thread, last)
 
-    def _run_async(self, config: RunnableConfig) -> NodeOutput | None:
+    def _run_async(self, graph: CompiledGraph, config: RunnableConfig) -> NodeOutput | None:
         import asyncio
 
         async def run() -> NodeOutput | None:
             last = None
-            async for last in self.app.astream(None, config):
-                self._report(config, last)
+            async for last in graph.astream(None, config):
+                self._report(graph, config, last)
             return last
 
         return asyncio.run(run())
 
-    def _report(self, config: RunnableConfig, output: NodeOutput) -> None:
+    def _report(self, graph: CompiledGraph, config: RunnableConfig, output: NodeOutput) -> None:
         if self._on_output is not None:
             self._on_output(config.thread, output)
         if self._stopping.is_set():  # perhaps since before this run could be paused
-            self.app.pause(config)
+            graph.pause(config)
 
     def _handle_failure(self, config: RunnableConfig, candidate: _Candidate, error: Exception) -> None:
         """Postpone a thread that failed or cannot be read, or leave it until it changes."""
@@ -349,3 +535,54 @@ class Worker:
             if latest is not None:
                 return latest.id, latest.status == "failed"
         return None, False
+
+
+def _adopt_graphs(
+    graphs: Graphs | None, saver: BaseCheckpointSaver | None
+) -> tuple[Mapping[str | None, CompiledGraph], BaseCheckpointSaver]:
+    """Return graphs of the worker's own by their ids, with one saver, and the saver.
+
+    Stopping the worker must not pause runs of the caller's graphs.
+
+    Raises:
+        CheckpointerConfigurationError: there is no graph, or no saver.
+    """
+    given: dict[str | None, CompiledGraph] = {}
+    if isinstance(graphs, CompiledGraph):
+        given[graphs.compile_config.graph_id] = graphs
+    elif graphs is not None:
+        given.update(graphs)
+    if not given:
+        raise CheckpointerConfigurationError("a worker needs a graph: Worker(saver, graph)")
+    for graph in given.values():
+        saver = saver or graph.compile_config.saver
+    if saver is None:
+        raise CheckpointerConfigurationError("a worker needs a saver: compile the graph with checkpoint_saver=...")
+    adopted: dict[str | None, CompiledGraph] = {}
+    for graph_id, graph in given.items():
+        adopted[graph_id] = CompiledGraph(graph.topology, graph.compile_config.replace(checkpoint_saver=saver))
+    return adopted, saver
+
+
+def _needs_finalizing(graph: CompiledGraph, writes: Mapping[str, Any]) -> bool:
+    """Return whether a run that stopped after its last node has yet to act on an answer."""
+    options = graph.compile_config
+    clears_thread = options.release_thread or not options.preserve
+    answers = [value for key, value in writes.items() if key.startswith((ANSWER, UPDATE))]
+    return any(value or clears_thread for value in answers)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _measure_since(time: datetime | None) -> float:
+    """Return a past time by the monotonic clock; now for None, and for a time of a clock that is ahead."""
+    if time is None:
+        return monotonic()
+    return monotonic() - max(0.0, (_now() - time).total_seconds())
+
+
+def _measure_until(time: datetime) -> float:
+    """Return a time by the monotonic clock, but none that is far in the future."""
+    return monotonic() + min((time - _now()).total_seconds(), _LONGEST_WAIT)

@@ -33,6 +33,7 @@ from graphkit._records.output import ABSENT, GraphResume, When
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.incomplete import check_complete
 from graphkit._saver.status import public_metadata
+from graphkit._saver.submissions import SUBMIT, Submission
 from graphkit._saver.writes import (
     ANSWER,
     FAILURE,
@@ -68,6 +69,7 @@ PER_CHECKPOINT_KEYS: Final = frozenset(
         CONTINUED_EXECUTION,
         RESUMED_AT,
         SCHEMA_VERSION,
+        SUBMIT,
     }
 )
 """The metadata keys that describe one checkpoint; the other keys belong to the whole run."""
@@ -105,7 +107,9 @@ class ResumePlan:
 
     base: Checkpoint
     next_node_id: str | None
-    """The node or fork that is next in this version of the graph."""
+    """The node or fork that is next in this version of the graph; START if the run has not begun."""
+    submission: Submission | None
+    """What was submitted, if the run has not begun."""
     step: int
     """How many executed nodes count towards the limit."""
     may_stop: bool
@@ -395,6 +399,8 @@ class RunHistory:
         metadata = self.metadata
         metadata.resumed_at = self.now()
         own = {"run_id": plan.inherited["run_id"]} if "run_id" in plan.inherited else {}
+        if plan.submission is not None:
+            own = {"run_id": self.new_id()}
         metadata.begin(own, plan.inherited)
         if plan.follows_failure:
             metadata.mark_unclean()

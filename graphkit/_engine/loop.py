@@ -30,14 +30,14 @@ from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, final
 
 from graphkit._engine.failures import note_place
-from graphkit._engine.history import WRITES_TAKEN_FROM, RunHistory, Steps, checkpoint_not_found
+from graphkit._engine.history import WRITES_TAKEN_FROM, ResumePlan, RunHistory, Steps, checkpoint_not_found
 from graphkit._engine.nodes import Halt, NodeRunner, RunControl, execute_fork
 from graphkit._engine.program import iter_savers
 from graphkit._engine.requests import Discard, Emit, Finish, Hold, Load, LoadWrites, Record, Release, Request, Save
-from graphkit._engine.resume import prepare_resume
+from graphkit._engine.resume import merge_updates, prepare_resume
 from graphkit._engine.routing import evaluate_edge, follow_edge, no_edge_error, resolve_goto
 from graphkit._engine.state import EMPTY, RunState, strip_subgraph_updates
-from graphkit._engine.update_codec import unpack
+from graphkit._engine.update_codec import unpack, unpack_if_marked
 from graphkit._plan.checkpoint_when import Step
 from graphkit._plan.topology import Node
 from graphkit._records.config import END, START, StreamMode
@@ -49,6 +49,7 @@ from graphkit._records.output import (
     WaitingInterrupt,
     When,
 )
+from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import OUTER_EXECUTION, SUBGRAPH_INTERRUPT, subgraph_interrupts, unanswered_interrupts
 from graphkit._values.frozen import FrozenDict
 from graphkit._values.state import AgentState, Changes
@@ -127,7 +128,10 @@ class Run:
             self.step_updates = updates
             self.state.listeners.append(lambda node_id, update: updates.append((node_id, update)))
         if isinstance(self.run_input, GraphResume):
-            yield from self._resume(self.run_input)
+            is_due = yield from self._resume(self.run_input)
+            if not is_due:
+                yield from self._stay()
+                return
         else:
             yield from self._start(self.run_input)
         data = {"run_id": self.history.metadata.run_id, "step": self.reporter.step}
@@ -155,10 +159,14 @@ class Run:
         else:
             yield from self._load_and_merge(run_input)
         history.begin()
-        self.next_node_id = yield from follow_edge(self.state, START)
-        history.mark(START, self.next_node_id)
+        yield from self._enter()
         if history.saver is not None and not history.stores_at_exit:
             yield from history.save("input")
+
+    def _enter(self) -> Steps:
+        """Take the edge from START, with the input merged."""
+        self.next_node_id = yield from follow_edge(self.state, START)
+        self.history.move_on(START, self.next_node_id)
 
     def _load_and_merge(self, run_input: Mapping[str, Any]) -> Steps:
         """Merge the input into the latest state of the thread, or into an initial state."""
@@ -177,13 +185,38 @@ class Run:
             self.reporter.post_load(base)
         state.merge_input(run_input)
 
-    def _resume(self, resume: GraphResume) -> Steps:
-        """Go on from the stored checkpoint, and record what the resume brings."""
+    def _begin_submitted(self, plan: ResumePlan, submission: Submission) -> Steps:
+        """Begin a run that was submitted; record why if that is not possible."""
+        history = self.history
+        try:
+            self.state.merge_input(unpack_if_marked(submission.input))
+            merge_updates(self.state, plan)
+            if self.step_updates is not None:
+                self.step_updates.clear()
+            yield from self._enter()
+        except Exception as error:
+            # The caller that resumes has not given the input, and may be a worker.
+            yield from self._fail(error)
+            raise
+        # At once, also with durability="exit": the thread would stay queued while its run goes on.
+        yield from history.save("input")
+
+    def _stay(self) -> Steps:
+        """Emit the state and end: nothing is due."""
+        yield Finish()
+        yield Emit(NodeOutput(self.history.position.node_id, self.state.schema.state_factory(self.state.data)))
+
+    def _resume(self, resume: GraphResume) -> Generator[Request, Any, bool]:
+        """Go on from the stored checkpoint, and record what the resume brings.
+
+        Returns:
+            False if there is nothing to do yet.
+        """
         history = self.history
         plan = yield from prepare_resume(history, resume)
         self.next_node_id = plan.next_node_id
         self.may_stop = plan.may_stop
-        self.must_emit = False
+        self.must_emit = plan.submission is not None
         self.nested_resumes = dict(plan.nested)
         if self.step_updates is not None:
             self.step_updates.clear()  # no node returned the updates of the resume
@@ -194,12 +227,18 @@ class Run:
         writes = history.writes if WRITES_TAKEN_FROM in plan.base.metadata else plan.added
         if writes and (history.is_latest or brings_something):
             yield from history.record(writes)
+        if plan.submission is not None:
+            if not plan.submission.is_due(history.now()):
+                return False
+            yield from self._begin_submitted(plan, plan.submission)
+            return True
         run_id = history.metadata.run_id
         self.reporter.post_resume(plan.base, self.next_node_id, run_id, plan.added)
         if self.next_node_id is None:  # `interrupt_before_edge` left the edge open
             stops_here = self.may_stop and self._find_declared_stop() is not None
             if not stops_here:
                 self.next_node_id = yield from follow_edge(self.state, plan.base.node_id)
+        return True
 
     def _find_declared_stop(self) -> DeclaredStop | None:
         """Find the declared stop at the current position."""

@@ -17,6 +17,7 @@ from graphkit._engine.update_codec import pack_if_marked, unpack_if_marked
 from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.output import ABSENT, GraphResume
+from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import (
     ANSWER,
     FAILURE,
@@ -46,6 +47,8 @@ _DECLARED_STOPS: Final = frozenset({"before", "after"})
 def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Request, Any, ResumePlan]:
     """Move a run to the position where a resume continues; store nothing yet.
 
+    The updates are merged, unless the run has not begun: they come after its input.
+
     Raises:
         GraphRunnerError: the resume does not match what waits, here or in a nested graph.
         CheckpointNotFoundError: there is nothing to resume.
@@ -71,7 +74,8 @@ def prepare_resume(history: RunHistory, resume: GraphResume) -> Generator[Reques
     # those are pending writes at it. If the next node fails, the run returns to the position, and
     # the next resume merges the updates again, once.
     history.apply(plan)
-    _merge_updates(state, plan)
+    if plan.submission is None:
+        merge_updates(state, plan)
     yield from _check_nested(history, plan)
     return plan
 
@@ -99,7 +103,10 @@ def plan_resume(
     Raises:
         GraphRunnerError: the resume does not match what waits; names no place but a node.
     """
-    next_node_id = None if base.next_node_id is None else _resolve_next(state.topology, base.next_node_id)
+    submission = Submission.find(base.next_node_id, base.metadata)
+    next_node_id = base.next_node_id
+    if next_node_id is not None and submission is None:
+        next_node_id = _resolve_next(state.topology, next_node_id)
     recorded = dict(writes)
     if not is_latest:  # its interrupts wait again, without their answers
         recorded = {key: value for key, value in recorded.items() if key.startswith(INTERRUPT)}
@@ -114,14 +121,16 @@ def plan_resume(
     # here on, readers see that a run has taken them.
     added.update(taken_answers({**recorded, **added}))
     follows_failure = recorded.get(FAILURE) is not None
+    is_from_loop = base.metadata.get("source") in _SOURCES_OF_LOOP
     if follows_failure:
         added[FAILURE] = None
     return ResumePlan(
         base=base,
         next_node_id=next_node_id,
+        submission=submission,
         # A stop for a human starts a new count: the human has seen that the run goes on.
         step=0 if was_interrupted else base.metadata.get("step", 0),
-        may_stop=base.metadata.get("source") in _SOURCES_OF_LOOP and not was_interrupted,
+        may_stop=submission is not None or (is_from_loop and not was_interrupted),
         inherited=inherited_metadata(base),
         recorded=recorded,
         added=added,
@@ -284,7 +293,7 @@ def _find_updates(writes: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return updates
 
 
-def _merge_updates(state: RunState, plan: ResumePlan) -> None:
+def merge_updates(state: RunState, plan: ResumePlan) -> None:
     """Merge the updates into the state, in the order of their arrival."""
     try:
         for private in plan.private:

@@ -19,6 +19,7 @@ from graphkit._plan.topology import Topology
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import START
 from graphkit._saver.langgraph_writes import MADE_BY
+from graphkit._saver.submissions import Submission
 from graphkit._values.channels import REMOVE
 from graphkit._values.frozen import FrozenDict, FrozenList, extend_frozen, freeze
 from graphkit._values.state import SET, AgentState, Changes
@@ -213,6 +214,12 @@ class RunState:
         stored = strip_subgraph_updates(base.state)
         self.data = stored
         self.changes = Changes(base.state, {})
+        submission = Submission.find(base.next_node_id, base.metadata)
+        if submission is not None and submission.is_new:
+            # No version of the graph has made this state: nothing in it needs a migration.
+            self.data = FrozenDict({**self.schema.initial_state(), **stored})
+            self.changes = None
+            return
         version = base.metadata.get(SCHEMA_VERSION, 0)
         if version > len(migrations):
             raise self.make_error(

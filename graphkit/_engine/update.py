@@ -18,6 +18,7 @@ from graphkit._engine.routing import follow_edge
 from graphkit._engine.state import SUBGRAPH_UPDATES, include_subgraph_updates
 from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import RunnableConfig
+from graphkit._saver.submissions import SUBMIT
 from graphkit._saver.writes import INTERRUPT, SUBGRAPH_INTERRUPT
 from graphkit._values.frozen import freeze
 from graphkit._wording import message_of
@@ -124,6 +125,8 @@ class Update:
         own = {"step": step, "source": "update"}
         if keeps_position:
             own[CONTINUED_EXECUTION] = base.metadata.get(CONTINUED_EXECUTION, base.id)
+            if SUBMIT in base.metadata:
+                own[SUBMIT] = base.metadata[SUBMIT]
             if writes:
                 # If the process dies before it has recorded the writes, a resume finds them there.
                 own[WRITES_TAKEN_FROM] = base.id

@@ -404,7 +404,8 @@ class CheckpointInfo(NamedTuple):
     metadata: Mapping[str, Any]
     stopped: str = ""
     """Why a run stopped at this checkpoint, also at an older one: "interrupted", "answered" or
-    "failed"; "incomplete" if it marks a copy that has not ended; "" if none of these."""
+    "failed"; "queued" if it is a run that was submitted; "incomplete" if it marks a copy that has not
+    ended; "" if none of these."""
 
 
 @final

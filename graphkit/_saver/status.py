@@ -9,6 +9,7 @@ there: its run lock says so, and is probed for such threads alone.
 | status | what the store and the run lock say |
 |---|---|
 | incomplete | a copy, fork or import to the thread has not ended; no run takes it |
+| queued | a run was submitted, and has not begun |
 | interrupted | an interrupt waits for an answer, here or in a nested graph |
 | failed | the run recorded why it ended |
 | answered | all answers are there, and no run has taken them |

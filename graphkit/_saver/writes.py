@@ -17,6 +17,7 @@ from graphkit._records.checkpoint import Checkpoint
 from graphkit._records.config import END, RunnableConfig
 from graphkit._records.output import WaitingInterrupt, When
 from graphkit._saver import langgraph_writes
+from graphkit._saver.submissions import SUBMIT, is_queued
 from graphkit.errors import CheckpointSerializationError
 
 _LOGGER: Final = getLogger("graphkit")
@@ -357,6 +358,11 @@ def is_incomplete(metadata: Mapping[str, Any], writes: Mapping[str, Any] = _NONE
     return INCOMPLETE in metadata or INCOMPLETE in writes
 
 
+def has_status_mark(metadata: Mapping[str, Any]) -> bool:
+    """Return whether metadata alone may decide why a run stopped, without any pending write."""
+    return INCOMPLETE in metadata or SUBMIT in metadata
+
+
 def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> str:
     """Return why a run stopped at a checkpoint, as its own pending writes say.
 
@@ -368,13 +374,15 @@ def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: M
     Returns:
         "incomplete": the checkpoint marks a copy, fork or import that has not ended; "interrupted":
         the run waits, here or in a nested graph, which the history of that graph may deny; "failed";
-        "answered": all answers are there and no run has taken them; otherwise "".
+        "answered": all answers are there and no run has taken them; "queued": the run was submitted
+        and has not begun; otherwise "".
     """
     if is_incomplete(metadata, writes):
         return "incomplete"
+    unless_stopped = "queued" if is_queued(next_node_id, metadata) else ""
     # Hot path: runs on every put of pending writes, and most writes do not affect the status.
     if not any(key.startswith(_STOPS) for key in writes):
-        return ""
+        return unless_stopped
     if unanswered_interrupts(writes) or subgraph_interrupts(writes):
         return "interrupted"
     if writes.get(FAILURE) is not None:
@@ -383,7 +391,7 @@ def derive_stop(next_node_id: str | None, writes: Mapping[str, Any], metadata: M
     # After the last node, an answer that changes nothing leaves nothing to do.
     if any(answer is not None or next_node_id != END for answer in answers):
         return "answered"
-    return langgraph_writes.derive_stop(writes)
+    return langgraph_writes.derive_stop(writes) or unless_stopped
 
 
 def derive_status(next_node_id: str | None, writes: Mapping[str, Any], metadata: Mapping[str, Any] = _NONE) -> str:

@@ -22,6 +22,7 @@ _COLOURS: Final = {
     "sealed": 33,
     "finished": 32,
     "running": 36,
+    "queued": 36,
     "added": 32,
     "removed": 31,
     "changed": 33,

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta, tzinfo
 from typing import Any, Final
 
 from graphkit.errors import GraphKitError
@@ -146,6 +146,26 @@ _AGE_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _AGE: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(s|min|h|d|w)\s*")
 _MAX_AGE: Final = 1000 * 365.25 * 86400
 """Seconds; datetime has no earlier times."""
+
+
+def parse_time(text: str, name: str, zone: tzinfo | None) -> datetime:
+    """Parse a time, such as 2026-12-01T08:00 or 2026-12-01T08:00+01:00.
+
+    Args:
+        text: the time.
+        name: the option, for the error.
+        zone: the time zone of a time without one; None: that of the machine.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{name}: {escape(text)} is not a time; write it as 2026-12-01T08:00") from None
+    if parsed.tzinfo is None and zone is not None:
+        return parsed.replace(tzinfo=zone)
+    return parsed.astimezone()
 
 
 def parse_age(text: str) -> timedelta:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, final, overload
 
 from graphkit import Checkpoint, CheckpointInfo
 from graphkit.abc import BaseCheckpointSaver
-from graphkit.saver_kit import derive_stop, is_incomplete, with_status
+from graphkit.saver_kit import derive_stop, has_status_mark, with_status
 from graphkit.values import PLAIN, Changes, private_copy
 from savers._log.stored_checkpoint import outline_writes
 
@@ -48,7 +48,7 @@ def _make_info(owner: tuple[str, str], stored: StoredCheckpoint, additions: Addi
     writes, cleared, tags = additions
     metadata = stored.metadata
     stopped = ""
-    if writes or is_incomplete(metadata):
+    if writes or has_status_mark(metadata):
         stopped = derive_stop(stored.next, outline_writes(writes, cleared), metadata)
     return _new_info(
         CheckpointInfo,

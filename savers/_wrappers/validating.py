@@ -5,11 +5,12 @@ from __future__ import annotations
 from graphkit import Checkpoint, RunnableConfig
 from graphkit.abc import ConfigLike
 from graphkit.errors import CheckpointerConfigurationError
+from graphkit.saver_kit import has_status_mark
 from savers._wrappers.base import SaverWrapper
 
 
 class ValidatingSaver(SaverWrapper):
-    """Refuses checkpoints that have no node or an empty state."""
+    """Refuses checkpoints that have no node or an empty state; a run that was submitted has no state yet."""
 
     def put(self, config: ConfigLike, checkpoint: Checkpoint) -> RunnableConfig:
         """Store a checkpoint if it has a node and a state.
@@ -20,6 +21,6 @@ class ValidatingSaver(SaverWrapper):
         """
         if not checkpoint.node_id:
             raise CheckpointerConfigurationError("the checkpoint was not stored: its node_id is empty")
-        if not checkpoint.state:
+        if not checkpoint.state and not has_status_mark(checkpoint.metadata):
             raise CheckpointerConfigurationError("the checkpoint was not stored: its state is empty")
         return super().put(config, checkpoint)

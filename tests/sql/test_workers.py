@@ -2,12 +2,14 @@
 
 import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 
 from graphkit import END, RunnableConfig
 from graphkit.abc import BaseCheckpointSaver
+from graphkit.operations import submit
 from tests.sql import flow
 from tests.sql.flow_processes import PATIENCE, start_process
 
@@ -93,3 +95,23 @@ def test_the_run_of_a_worker_that_is_gone_is_taken_over(open_postgres_saver, sta
     assert [info.id for info in saver.history(RunnableConfig("t"))] == history
     assert read_log(saver, "t") == ["draft", "yes", "publish"]
     assert saver.get(RunnableConfig("t")).next_node_id == END
+
+
+def test_submitted_runs_begin_once(open_postgres_saver, start, tmp_path):
+    saver = open_postgres_saver()
+    for _ in range(3):
+        start("serve", str(tmp_path), None)
+    threads = [submit(saver, {"log": "in"}, f"t{number:02}").thread for number in range(20)]
+    wait_until(saver, threads, "interrupted")
+    drafts = Counter(line.split()[0] for line in (tmp_path / "work").read_text().splitlines())
+    assert drafts == dict.fromkeys(threads, 1)
+    assert {saver.history(RunnableConfig(thread))[-1].stopped for thread in threads} == {"queued"}
+
+
+def test_two_submits_with_a_key_at_once_are_one(open_postgres_saver):
+    savers = [open_postgres_saver() for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(20):
+            first, second = pool.map(lambda saver, key=f"key {number}": submit(saver, {}, key=key), savers)
+            assert first == second
+            assert [info.status for info in savers[0].history(first)] == ["queued"]

@@ -37,6 +37,7 @@ GROUPS: Final[Mapping[str, Mapping[str, Entry]]] = {
     },
     "Run": {
         "run": Entry("run.run", "Start a run"),
+        "submit": Entry("run.submit", "Store a run for a worker to begin"),
         "resume": Entry("run.resume", "Resume a thread"),
         "worker": Entry("run.worker", "Serve the runs of a directory"),
         "watch": Entry("watch.watch", "Follow runs live"),

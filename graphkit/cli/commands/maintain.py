@@ -134,8 +134,8 @@ def prune(
 
     With --keep-last, --older-than or both, the command never removes the latest checkpoint of a
     history. With --idle, it deletes whole threads with all their versions. A thread with a run
-    stays, and so does one that waits for a human, unless --interrupted is given. The command asks
-    for confirmation; in a script, pass --yes.
+    stays, also one that is queued, and so does one that waits for a human, unless --interrupted is
+    given. The command asks for confirmation; in a script, pass --yes.
 
     Example: graphkit prune runs --keep-last 10 --older-than 30d --keep-tag golden
     """
@@ -184,14 +184,12 @@ def _prune_idle(
         raise missing_capability(saver, "prune --idle")
     assert isinstance(saver, BaseCheckpointSaver)
     # The same moment before and after the question: the user confirms these threads, however long the answer takes.
-    chosen: list[str] = []
-    waiting: list[str] = []
-    for thread_id in saver.delete_idle(only, idle_since=idle_since, dry_run=True):
-        is_waiting = _waits(saver, thread_id)
-        if is_waiting:
-            waiting.append(thread_id)
-        if interrupted or not is_waiting:
-            chosen.append(thread_id)
+    idle_threads = saver.delete_idle(only, idle_since=idle_since, dry_run=True)
+    statuses = {thread_id: _find_status(saver, thread_id) for thread_id in idle_threads}
+    waiting = [thread_id for thread_id, status in statuses.items() if status == "interrupted"]
+    # The run of a queued thread is still to come, perhaps at a later time.
+    kept = {"queued"} if interrupted else {"queued", "interrupted"}
+    chosen = [thread_id for thread_id, status in statuses.items() if status not in kept]
     size = sum(map(saver.size, chosen))
     data: Row = {"deleted": chosen, "waiting": waiting, "size": size, "dry_run": dry_run}
     note = _note_waiting(len(waiting), are_chosen=interrupted)
@@ -216,14 +214,14 @@ def _prune_idle(
     return Message(text, data)
 
 
-def _waits(saver: BaseCheckpointSaver, thread_id: str) -> bool:
-    """Return whether a thread waits for a human; False if it is damaged."""
+def _find_status(saver: BaseCheckpointSaver, thread_id: str) -> str | None:
+    """Return the status of a thread; None if it is damaged."""
     try:
-        return status_of(saver, thread_id) == "interrupted"
+        return status_of(saver, thread_id)
     except CheckpointKeyError:
         raise
     except CheckpointerError:
-        return False
+        return None
 
 
 def _note_waiting(count: int, *, are_chosen: bool) -> str:

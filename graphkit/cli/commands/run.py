@@ -1,4 +1,4 @@
-"""Runs graphs: run, resume, worker."""
+"""Runs graphs: run, submit, resume, worker."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from graphkit._compiled import CompiledGraph, Input
 from graphkit._records.config import RunnableConfig, StreamMode
 from graphkit._records.output import ABSENT, GraphResume, InterruptionMetadata, NodeOutput, StreamingOutput
+from graphkit._saver.base import BaseCheckpointSaver
 from graphkit.cli import options
 from graphkit.cli.apps import load_app, require_saver
 from graphkit.cli.command import Command
@@ -26,6 +27,7 @@ from graphkit.cli.values import (
     parse_assignments,
     parse_json,
     parse_json_object,
+    parse_time,
     pluralize,
 )
 from graphkit.cli.views import Message, Text, View
@@ -76,6 +78,48 @@ def run(
     metadata = parse_assignments(meta, "--meta")
     config = RunnableConfig(thread, metadata=metadata, max_iterations=max_iterations)
     return _follow(context, graph, values, config, app=app, directory=directory)
+
+
+@click.command("submit", cls=Command)
+@options.directory
+@options.app
+@click.option("--thread", "-t", metavar="THREAD", help="The thread. Default: a new one.")
+@click.option(
+    "--input",
+    "-i",
+    "given",
+    metavar="JSON",
+    default="{}",
+    help="The input of the run: a JSON object; - reads it from standard input.",
+)
+@click.option("--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Metadata to store with the run; repeatable.")
+@click.option("--at", metavar="TIME", help="Begin no earlier: 2026-12-01T08:00, local time unless it names a zone.")
+@click.option("--key", metavar="KEY", help="Submit only once: another submit with this key changes nothing.")
+def submit(
+    context: CliContext,
+    directory: str,
+    app: str,
+    thread: str | None,
+    given: str,
+    meta: tuple[str, ...],
+    at: str | None,
+    key: str | None,
+) -> Message:
+    """Store a run for a worker to begin, and exit.
+
+    `graphkit worker` begins it, or `graphkit resume`. A thread with a run that has not ended is
+    refused.
+
+    Example: graphkit submit runs --app shop:app --thread order-17 --input '{"item": "lamp"}'
+    """
+    graph = load_app(app, directory, create=True)
+    values = parse_json_object(context.read_value(given), "--input")
+    config = RunnableConfig(thread, metadata=parse_assignments(meta, "--meta"))
+    time = None if at is None else parse_time(at, "--at", context.zone)
+    thread_id = graph.submit(values, config, at=time, key=key).thread
+    status = status_of(require_saver(graph), thread_id)
+    data = {"thread": thread_id, "status": status, "at": time, "key": key}
+    return Message(f"{escape(thread_id)} is {status}", data)
 
 
 @click.command("resume", cls=Command)
@@ -167,6 +211,10 @@ def _follow(
                 steps += 1
             yield _step_view(context, last, steps, monotonic() - start)
 
+    is_early = last is not None and not last.is_end and not isinstance(last, InterruptionMetadata)
+    if is_early:
+        yield _early_view(require_saver(graph), config.thread)
+        return
     end = _end_view(config.thread, last, steps)
     if isinstance(last, InterruptionMetadata):
         end = replace(end, hint=_hint_at_next(context, config.thread, last, app=app, directory=directory))
@@ -230,6 +278,12 @@ def _step_view(context: CliContext, output: NodeOutput, number: int, seconds: fl
     return Text(cut(line.rstrip(), context.line_width), data)
 
 
+def _early_view(saver: BaseCheckpointSaver, thread_id: str) -> Message:
+    """Return that a resume found nothing to do yet."""
+    status = status_of(saver, thread_id)
+    return Message(f"{escape(thread_id)} is {status}: its time has not come", {"thread": thread_id, "status": status})
+
+
 def _end_view(thread_id: str, last: NodeOutput | None, steps: int) -> Message:
     name = escape(thread_id)
     count = pluralize(steps, "step")
@@ -269,15 +323,20 @@ def _interrupt_row(interrupt: InterruptionMetadata) -> dict[str, Any]:
 @options.app
 @click.option("--failed", is_flag=True, help="Also resume failed runs, with growing pauses.")
 @click.option("--once", is_flag=True, help="Exit when there is currently nothing to do.")
+@click.option("--concurrency", type=click.IntRange(1), default=1, metavar="N", help="How many threads to run at once.")
 @options.interval
-def worker(context: CliContext, directory: str, app: str, failed: bool, once: bool, interval: float) -> Message:
+def worker(
+    context: CliContext, directory: str, app: str, failed: bool, once: bool, concurrency: int, interval: float
+) -> Message:
     """Serve the runs of a directory.
 
-    A worker resumes threads that were answered, and threads whose process died.
+    A worker begins runs that were submitted, and resumes threads that were answered and threads
+    whose process died.
 
     Start as many workers as you need; only one of them at a time runs a thread. A worker ignores
     the threads of other graphs. The directory may be missing or empty. SIGTERM and Ctrl-C stop a
-    worker before the next node, with everything stored; another worker continues at once.
+    worker before the next node of each of its runs, with everything stored; another worker
+    continues at once.
 
     Example: graphkit worker runs --app shop:app
     """
@@ -288,7 +347,7 @@ def worker(context: CliContext, directory: str, app: str, failed: bool, once: bo
             show(context, _output_view(context, thread, output))
 
     graph = load_app(app, directory, create=True)
-    serving = Worker(graph, failed=failed, on_output=report, interval=interval)
+    serving = Worker(graph, concurrency=concurrency, failed=failed, on_output=report, interval=interval)
     with context.stop_on_signal(serving.stop):
         context.warn("serving; Ctrl-C or SIGTERM stops before the next node")
         count = serving.run(once=once)

@@ -13,6 +13,7 @@ import click
 from graphkit._records.config import RunnableConfig
 from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.submissions import Submission
 from graphkit._saver.writes import time_or_none
 from graphkit.cli import options
 from graphkit.cli.command import Command
@@ -31,6 +32,7 @@ _PAGE_SIZE: Final = 100
 _MAX_SORTED: Final = 1000
 """Threads of a store that a terminal sorts by age by default, which takes about a millisecond each."""
 _STATUSES: Final = (
+    "queued",
     "running",
     "stalled",
     "interrupted",
@@ -225,8 +227,11 @@ def _last_change(summary: HistorySummary) -> datetime:
 
 
 def _describe_stop(saver: BaseCheckpointSaver, summary: HistorySummary) -> Row:
-    """Return what the run asks a human, why it failed, or how far its map or fork is."""
+    """Return what the run asks a human, why it failed, how far its map or fork is, or when it may begin."""
     latest = summary.latest
+    submission = Submission.find(latest.next_node_id, latest.metadata)
+    if submission is not None and submission.at is not None and latest.status == "queued":
+        return {"progress": f"not before {submission.at.isoformat()}"}
     if latest.status in {"running", "stalled"}:
         config = RunnableConfig(latest.thread_id, latest.id, latest.checkpoint_ns)
         return {"progress": describe_progress(saver.get_writes(config))}

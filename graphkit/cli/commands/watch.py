@@ -255,7 +255,8 @@ def _describe_change(change: Change) -> str:
         return f"answered: {abbreviate(value)}"
     if change.kind == "idle" and value:
         return "its process has died"
-    return _DESCRIPTIONS[change.kind]
+    is_queued = change.checkpoint is not None and change.checkpoint.status == "queued"
+    return "queued" if is_queued else _DESCRIPTIONS[change.kind]
 
 
 def _describe_interrupt(id: str | None, record: Any) -> str:

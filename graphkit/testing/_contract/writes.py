@@ -12,6 +12,7 @@ from graphkit._records.output import HistorySummary, WaitingInterrupt
 from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import ANSWER, FAILURE, INTERRUPT, ITEMS, OUTER_EXECUTION, SUBGRAPH_INTERRUPT, TASK, UPDATE
 from graphkit.errors import CheckpointNotFoundError, CheckpointSerializationError
+from graphkit.operations import submit
 from graphkit.testing import _check as check
 from graphkit.testing._contract.base import ContractTests
 from graphkit.testing._values import CONFIG, NESTED, UNKNOWN, config_of, make_config, make_interrupt, put_state
@@ -193,6 +194,26 @@ class WriteTests(ContractTests):
         check.statuses(saver, CONFIG, "stalled", "")
         stops = [info.stopped for info in saver.history(CONFIG)]
         check.equal(stops, ["", "interrupted"])
+
+    def test_a_submitted_run_is_queued_until_it_begins(self) -> None:
+        saver = self.open()
+        submit(saver, {"n": (1,)}, CONFIG)
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "queued")
+            check.equal([info.stopped for info in reader.history(CONFIG)], ["queued"])
+            check.interrupts(reader)
+
+        saver.put_writes(CONFIG, {UPDATE + "0": {"n": 2}})
+        check.statuses(saver, CONFIG, "queued")
+        saver.put_writes(CONFIG, {FAILURE: {"node_id": "x", "type": "E", "message": "no", "at": None}})
+        check.statuses(saver, CONFIG, "failed")
+        saver.put_writes(CONFIG, {FAILURE: None})
+        check.statuses(saver, CONFIG, "queued")
+
+        put_state(saver, {"n": 2})
+        for reader in self.readers_of(saver):
+            check.statuses(reader, CONFIG, "stalled", "")
+            check.equal([info.stopped for info in reader.history(CONFIG)], ["", "queued"])
 
     def test_interrupts_covers_all_threads(self) -> None:
         saver = self.open("lists_threads")

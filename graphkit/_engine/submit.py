@@ -1,0 +1,216 @@
+"""Submit: stores a run that a worker begins; see `graphkit.operations`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any, Final
+
+from graphkit._engine.state import EMPTY, SCHEMA_VERSION
+from graphkit._engine.update_codec import pack_if_marked
+from graphkit._records.checkpoint import Checkpoint, generate_id
+from graphkit._records.config import START, RunnableConfig, ThreadLike
+from graphkit._saver.base import BaseCheckpointSaver
+from graphkit._saver.capabilities import HasVersions
+from graphkit._saver.incomplete import refuse_incomplete
+from graphkit._saver.langgraph_writes import MADE_BY
+from graphkit._saver.submissions import GRAPH_ID, SUBMIT, Submission
+from graphkit._values.frozen import freeze
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    ThreadBusyError,
+)
+
+_ENDED: Final = frozenset({"finished", "failed", "cancelled"})
+"""The statuses of threads that take a new run."""
+
+
+def submit(
+    saver: BaseCheckpointSaver,
+    input: Mapping[str, Any],
+    thread_id: ThreadLike | None = None,
+    *,
+    graph_id: str | None = None,
+    at: datetime | None = None,
+    key: str | None = None,
+) -> RunnableConfig:
+    """Store a run for a worker to begin, and return; no node runs here.
+
+    The run starts from the latest state of the thread, as `invoke` with this input does. The thread
+    is `queued` until a worker, `resume` or `invoke(None)` begins the run, in any process.
+
+    Args:
+        saver: the store.
+        input: the input of the run. It may have markers such as RESET; it must not have transient
+            keys, which are never stored.
+        thread_id: the thread, or a config that names it and has the metadata of the run. None makes
+            a new one; with a key, one that follows from the key.
+        graph_id: the graph, for a worker that serves several.
+        at: begin no earlier; aware. None: at once.
+        key: makes the call idempotent. If a run with this key was submitted to the thread before,
+            nothing changes. A checkpoint that `prune` removes takes its key along, but for threads
+            that were made from the key.
+
+    Returns:
+        The config of the thread.
+
+    Raises:
+        ThreadBusyError: the thread has a run that has not ended, or another run holds it.
+        CheckpointSerializationError: the input is not a mapping, or cannot be stored.
+        CheckpointConflictError: the thread is incomplete, or belongs to LangGraph.
+        CheckpointNotFoundError: the config names a checkpoint that does not exist.
+        CheckpointerConfigurationError: the config names the namespace of a nested graph.
+        ValueError: `at` has no time zone, or the key is empty.
+
+        None of them changes the store.
+    """
+    if at is not None and at.tzinfo is None:
+        raise ValueError(f"at must have a time zone, such as UTC: {at!r}")
+    if key == "":
+        raise ValueError("a key must not be empty")
+    if thread_id is not None:
+        config = require_root(thread_id)
+    elif key is not None:
+        config = RunnableConfig(_name_by_key(key))
+    else:
+        config = RunnableConfig(generate_id())
+    recorded = freeze_update("input", input)
+    thread = RunnableConfig(config.thread)
+    if _is_submitted(saver, thread, key):
+        return thread
+    try:
+        _refuse_unfinished(saver, thread)
+        with saver.run_lock(thread):
+            # Again, because another process may have submitted since.
+            if not _is_submitted(saver, thread, key):
+                _refuse_unfinished(saver, thread)
+                submission = Submission(recorded, at, key, is_new=False)
+                saver.put(thread, _make_submission(saver, config, submission, graph_id))
+    except ThreadBusyError:
+        # It is perhaps the run with this key that another process has submitted since.
+        if not _is_submitted(saver, thread, key):
+            raise
+    return thread
+
+
+# Helpers that `graphkit.operations` uses, too
+
+
+def refuse_other_engine(metadata: Mapping[str, Any], thread_id: str) -> None:
+    """Refuse to record what only a run of graphkit can read with a checkpoint of another engine.
+
+    Raises:
+        CheckpointConflictError: another engine made the checkpoint.
+    """
+    other_engine = metadata.get(MADE_BY)
+    if other_engine is not None:
+        hint = "answer it there with Command(resume=...), change it with update_state"
+        raise CheckpointConflictError(thread_id, f"it belongs to {other_engine}; {hint}")
+
+
+def freeze_update(name: str, values: Any) -> Any:
+    if not isinstance(values, Mapping):
+        raise CheckpointSerializationError(name, type(values).__name__, "an update is a mapping of keys to values")
+    try:
+        return freeze(dict(pack_if_marked(values)))
+    except ValueError as error:
+        raise CheckpointSerializationError(name, type(values).__name__, str(error)) from error
+
+
+def freeze_value(name: str, value: Any) -> Any:
+    try:
+        return freeze(value)
+    except ValueError as error:
+        raise CheckpointSerializationError(name, type(value).__name__, str(error)) from error
+
+
+def config_of(thread: ThreadLike) -> RunnableConfig:
+    if isinstance(thread, str):
+        return RunnableConfig(thread)
+    return RunnableConfig.of(thread)
+
+
+def require_root(thread: ThreadLike) -> RunnableConfig:
+    config = config_of(thread)
+    if config.checkpoint_ns:
+        raise CheckpointerConfigurationError(
+            f"checkpoint_ns={config.checkpoint_ns!r} is the history of a nested graph, which only the graph around it "
+            f"runs: leave checkpoint_ns out"
+        )
+    return config
+
+
+# Helpers
+
+
+def _name_by_key(key: str) -> str:
+    return f"key-{blake2b(key.encode(), digest_size=16).hexdigest()}"
+
+
+def _is_submitted(saver: BaseCheckpointSaver, thread: RunnableConfig, key: str | None) -> bool:
+    """Return whether a run with this key was submitted to a thread before."""
+    if key is None:
+        return False
+    history = saver.history(thread)
+    if thread.thread == _name_by_key(key):
+        # No other run makes this thread, so it tells enough: the submission itself may be pruned.
+        if history:
+            return history[0].status != "incomplete"
+        return isinstance(saver, HasVersions) and bool(saver.versions_by_thread_id(thread.thread))
+    for info in history:
+        submission = Submission.find(info.next_node_id, info.metadata)
+        if submission is not None and submission.key == key:
+            return True
+    return False
+
+
+def _refuse_unfinished(saver: BaseCheckpointSaver, thread: RunnableConfig) -> None:
+    """Check that a thread takes a new run.
+
+    Raises:
+        ThreadBusyError: it has a run that has not ended.
+        CheckpointConflictError: the thread is incomplete, or another engine made it.
+    """
+    refuse_incomplete(saver, thread.thread)
+    for latest in saver.recent(thread, limit=1):
+        refuse_other_engine(latest.metadata, thread.thread)
+        if latest.status not in _ENDED:
+            raise ThreadBusyError(
+                thread.thread,
+                "its run",
+                0.0,
+                reason=f"its run is {latest.status}. Wait for the run to end, or choose another thread",
+            )
+
+
+def _make_submission(
+    saver: BaseCheckpointSaver, config: RunnableConfig, submission: Submission, graph_id: str | None
+) -> Checkpoint:
+    """Return the checkpoint that stores a submission.
+
+    Raises:
+        CheckpointNotFoundError: the config names a checkpoint that does not exist.
+        CheckpointSerializationError: the metadata of the config cannot be stored.
+    """
+    base = saver.get(config)
+    if base is None and config.checkpoint_id is not None:
+        raise CheckpointNotFoundError(config.thread, f"checkpoint {config.checkpoint_id!r}")
+    metadata: dict[str, Any] = {**config.metadata, "source": "submit", "step": 0}
+    if graph_id is not None:
+        metadata[GRAPH_ID] = graph_id
+    if base is None:
+        submission = submission._replace(is_new=True)
+    elif SCHEMA_VERSION in base.metadata:
+        metadata[SCHEMA_VERSION] = base.metadata[SCHEMA_VERSION]
+    metadata[SUBMIT] = submission._asdict()
+    return Checkpoint(
+        node_id=START,
+        next_node_id=START,
+        state=EMPTY if base is None else base.state,
+        parent_id=None if base is None else base.id,
+        metadata=freeze_value("metadata", metadata),
+    )

@@ -1,0 +1,102 @@
+"""submit, and what the other commands say of a queued thread."""
+
+import json
+import signal
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from graphkit import END, Checkpoint, RunnableConfig
+from savers import FileSystemSaver
+from tests.support.command_process import CommandProcess
+from tests.support.terminal import graphkit
+
+INPUT = '{"item": "lamp"}'
+FLOW = """
+import time
+from pathlib import Path
+from graphkit import END, START, StateGraph
+
+here = Path(__file__).parent
+
+
+def wait(state, config):
+    (here / f"began-{config.thread}").touch()
+    while not (here / "go").exists():
+        time.sleep(0.01)
+    return {}
+
+
+graph = StateGraph({}).add_node("wait", wait).add_node("last", lambda state: {})
+app = graph.add_edge(START, "wait").add_edge("wait", "last").add_edge("last", END).compile()
+"""
+
+
+def submit(store, *options, app="shop:app"):
+    return graphkit("submit", store, "--app", app, "--input", INPUT, *options)
+
+
+def test_a_submitted_run_waits_for_a_worker(tmp_path, shop):
+    store = tmp_path / "runs"
+    assert submit(store, "-t", "t", "--meta", "user=anna").out == "t is queued\n"
+    assert graphkit("threads", store, "--status", "queued", "--json").json[0]["metadata"]["user"] == "anna"
+    assert graphkit("show", store, "t", "--json").json["status"] == "queued"
+    assert graphkit("stats", store, "--json").json["statuses"] == {"queued": 1}
+    refused = submit(store, "-t", "t")
+    assert (refused.code, "its run is queued" in refused.err) == (17, True)
+    done = graphkit("worker", store, "--app", shop, "--once")
+    assert done.out.endswith("resumed 1 run\n")
+    assert graphkit("threads", store, "--json").json[0]["status"] == "interrupted"
+
+
+def test_a_time_and_a_key(tmp_path, shop):
+    store = tmp_path / "runs"
+    at = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
+    first = submit(store, "--key", "order-17", "--at", at, "--json").json
+    assert (first["status"], first["at"], first["key"]) == ("queued", at, "order-17")
+    assert submit(store, "--key", "order-17", "--json").json["thread"] == first["thread"]
+    assert f"not before {at}" in graphkit("threads", store).out
+    assert graphkit("worker", store, "--app", shop, "--once").out == "resumed 0 runs\n"
+    early = graphkit("resume", store, first["thread"], "--app", shop)
+    assert early.lines[-1] == f"{first['thread']} is queued: its time has not come"
+    bad = submit(store, "--at", "tomorrow")
+    assert (bad.code, "--at: tomorrow is not a time" in bad.err) == (2, True)
+
+
+def test_a_queued_thread_is_not_idle(tmp_path, shop):
+    store = tmp_path / "runs"
+    submit(store, "-t", "t")
+    with FileSystemSaver(store) as saver:
+        assert [*saver.delete_idle(idle_since=datetime.now(UTC) + timedelta(days=1), dry_run=True)] == ["t"]
+    assert graphkit("prune", store, "--idle", "0s", "--interrupted", "--yes").out == "no thread is idle for 0s\n"
+    assert graphkit("threads", store, "--json").json[0]["status"] == "queued"
+
+
+def test_a_watch_says_that_a_thread_is_queued(tmp_path, shop):
+    store = tmp_path / "runs"
+    with FileSystemSaver(store) as saver:
+        last = Checkpoint(node_id="a", next_node_id=END, state={})
+        saver.put(RunnableConfig("t"), last)
+        submit(store, "-t", "t")
+        (line,) = graphkit("watch", store, "t", "--checkpoint", last.id, "--limit", "1").lines
+    assert line.split()[1:] == ["t", "queued"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_all_runs_of_a_worker(tmp_path, number):
+    (tmp_path / "flow.py").write_text(FLOW)
+    with FileSystemSaver(tmp_path / "runs", fsync="never") as saver:
+        for thread in ("t", "u", "v"):
+            assert CommandProcess("submit", "runs", "--app", "flow:app", "-t", thread, cwd=tmp_path).end()[2] == 0
+        worker = CommandProcess("worker", "runs", "--app", "flow:app", "--concurrency", "2", "--json", cwd=tmp_path)
+        assert worker.process.stderr.readline().startswith("serving; ")
+        with saver.watch(latest=True, interval=0.01) as changes:
+            while len([*tmp_path.glob("began-*")]) < 2:
+                changes.get(0.05)
+        worker.process.send_signal(number)
+        assert worker.process.stderr.readline().startswith("stopping after the current node")
+        (tmp_path / "go").touch()
+        lines, err, code = worker.end()
+        assert (code, err, json.loads(lines[-1])) == (0, "", {"runs": 2})
+        statuses = [saver.recent(RunnableConfig(thread), limit=1)[0].status for thread in ("t", "u", "v")]
+        assert statuses == ["answered", "answered", "queued"]

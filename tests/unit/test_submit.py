@@ -1,0 +1,652 @@
+"""Submitted runs: what `submit` stores and refuses, and that a run begins once, wherever."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, TypedDict
+
+import pytest
+
+import graphkit.worker
+from graphkit import (
+    END,
+    RESET,
+    START,
+    Channels,
+    Checkpoint,
+    GraphResume,
+    RunnableConfig,
+    StateGraph,
+    interrupt,
+    operations,
+)
+from graphkit._engine.history import RunHistory
+from graphkit.errors import (
+    CheckpointConflictError,
+    CheckpointerConfigurationError,
+    CheckpointNotFoundError,
+    CheckpointSerializationError,
+    GraphRunnerError,
+    NodeExecutionError,
+    ThreadBusyError,
+)
+from graphkit.operations import submit
+from graphkit.saver_kit import IncomingThread
+from graphkit.values import freeze
+from graphkit.worker import Worker
+from savers import FileSystemSaver, MemorySaver, SaverWrapper, SqliteSaver, ValidatingSaver, VersionedMemorySaver
+from tests.support.graphs import LOG, log_node, make_chain
+from tests.support.savers import ListSaver
+
+
+class Closed(TypedDict, total=False):
+    log: list
+    secret: Annotated[str, Channels.transient()]
+
+
+PATIENCE = 60.0
+T = RunnableConfig("t")
+LATER = timedelta(days=1)
+
+
+@pytest.fixture(params=["memory", "four-methods", "file", "sqlite", "wrapped"])
+def saver(request, tmp_path):
+    if request.param == "memory":
+        yield MemorySaver()
+    elif request.param == "four-methods":
+        yield ListSaver()
+    elif request.param == "sqlite":
+        with SqliteSaver(tmp_path / "runs.db", fsync="never", lock_timeout=0) as saver:
+            yield saver
+    else:
+        with FileSystemSaver(tmp_path / "runs", fsync="never", lock_timeout=0) as saver:
+            yield saver if request.param == "file" else SaverWrapper(saver)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with FileSystemSaver(tmp_path / "runs", fsync="never", lock_timeout=0) as saver:
+        yield saver
+
+
+def now():
+    return datetime.now(UTC)
+
+
+def make_app(saver, schema=LOG, **options):
+    return make_chain(schema, a=log_node("a"), b=log_node("b")).compile(checkpoint_saver=saver, **options)
+
+
+def status(saver, thread="t"):
+    config = RunnableConfig(thread)
+    summary = saver.summary(config)
+    newest = saver.history(config)[0]
+    (status,) = {summary.status, newest.status, saver.recent(config, limit=1)[0].status}
+    return status
+
+
+def log_of(saver, thread="t"):
+    return [*saver.get(RunnableConfig(thread)).state["log"]]
+
+
+def contents(saver, thread="t"):
+    history = saver.list(RunnableConfig(thread))
+    return [(each, dict(saver.get_writes(RunnableConfig(thread, each.id)))) for each in history]
+
+
+def fail(state):
+    raise ValueError("no luck")
+
+
+# What is stored
+
+
+def test_a_submitted_run_is_queued_until_it_begins(saver):
+    app = make_app(saver)
+    config = app.submit({"log": "in"}, T)
+    assert config == T
+    assert status(saver) == "queued"
+    (stored,) = saver.list(T)
+    assert (stored.node_id, stored.next_node_id, stored.parent_id, dict(stored.state)) == (START, START, None, {})
+    assert app.invoke(None, config)["log"] == ["in", "a", "b"]
+    assert status(saver) == "finished"
+    infos = saver.history(T)
+    assert [info.metadata["source"] for info in infos] == ["loop", "loop", "input", "submit"]
+    assert [info.stopped for info in infos] == ["", "", "", "queued"]
+    assert "graphkit:submit" not in infos[0].metadata
+
+
+@pytest.mark.parametrize("how", ["resume", "ainvoke", "stream", "worker"])
+def test_every_resume_begins_it(store, how):
+    app = make_app(store)
+    app.submit({"log": "in"}, T)
+    if how == "resume":
+        app.resume("t")
+    elif how == "ainvoke":
+        asyncio.run(app.ainvoke(None, T))
+    elif how == "stream":
+        assert [output.node for output in app.stream(None, T)] == [START, "a", "b", END]
+    else:
+        assert Worker(store, app).run(once=True) == 1
+    assert log_of(store) == ["in", "a", "b"]
+
+
+def test_a_run_that_was_submitted_is_that_of_invoke(saver):
+    app = make_app(saver, {**LOG, "seen": Channels.appender(lambda: ["default"])})
+    app.invoke({"log": RESET, "x": 1}, RunnableConfig("invoked", metadata={"who": "me"}))
+    app.submit({"log": RESET, "x": 1}, RunnableConfig("submitted", metadata={"who": "me"}))
+    app.invoke(None, RunnableConfig("submitted"))
+    for thread in ("invoked", "submitted"):
+        latest = saver.get(RunnableConfig(thread))
+        assert dict(latest.state) == {"seen": ["default"], "log": ["a", "b"], "x": 1}
+        assert (latest.metadata["who"], latest.metadata["step"]) == ("me", 2)
+        assert latest.metadata["run_id"]
+
+
+def test_a_finished_thread_goes_on_from_its_state(saver):
+    app = make_app(saver)
+    app.invoke({"log": "one"}, T)
+    before = contents(saver)
+    app.submit({"log": "two"}, T)
+    newest, *older = contents(saver)
+    assert older == before
+    assert newest[0].parent_id == before[0][0].id
+    assert dict(newest[0].state) == dict(before[0][0].state)
+    app.invoke(None, T)
+    assert log_of(saver) == ["one", "a", "b", "two", "a", "b"]
+    run_ids = [info.metadata.get("run_id") for info in saver.history(T)]
+    assert run_ids[0] not in {None, run_ids[-1]}
+
+
+def test_a_config_may_name_the_checkpoint_to_start_from(saver):
+    app = make_app(saver)
+    app.invoke({"log": "one"}, T)
+    *_, first = saver.list(T)
+    app.submit({"log": "two"}, RunnableConfig("t", first.id))
+    app.invoke(None, T)
+    assert log_of(saver) == ["one", "two", "a", "b"]
+    with pytest.raises(CheckpointNotFoundError):
+        app.submit({}, RunnableConfig("t", "missing"))
+
+
+def test_without_a_thread_each_submit_makes_one(saver):
+    app = make_app(saver)
+    first, second = app.submit({}), submit(saver, {})
+    assert first.thread != second.thread
+    assert [status(saver, config.thread) for config in (first, second)] == ["queued", "queued"]
+
+
+def test_a_new_run_from_an_input_takes_the_place_of_a_queued_one(saver):
+    app = make_app(saver)
+    app.submit({"log": "queued"}, T)
+    app.invoke({"log": "now"}, T)
+    assert log_of(saver) == ["now", "a", "b"]
+
+
+# Before and after it begins
+
+
+def test_a_resume_before_its_time_changes_nothing(saver):
+    app = make_app(saver)
+    app.invoke({"log": "one"}, T)
+    app.submit({"log": "two"}, T, at=now() + LATER)
+    before = contents(saver)
+    for mode in ("values", "snapshots"):
+        (output,) = app.stream(None, T, stream_mode=mode)
+        assert (output.node, output.is_interrupted, output.state["log"]) == (START, False, ["one", "a", "b"])
+    assert asyncio.run(app.ainvoke(None, T))["log"] == ["one", "a", "b"]
+    assert contents(saver) == before
+    assert status(saver) == "queued"
+
+
+def test_a_resume_before_its_time_may_bring_an_update(saver):
+    app = make_app(saver)
+    app.submit({"log": "in", "x": 1}, T, at=now() + LATER)
+    app.invoke(GraphResume(update={"x": 2}), T)
+    assert status(saver) == "queued"
+    with pytest.raises(GraphRunnerError, match="nothing waits"):
+        app.invoke(GraphResume("yes"), T)
+    queued = saver.get(T)
+    due = {**queued.metadata["graphkit:submit"], "at": now()}
+    saver.put(RunnableConfig("t", queued.id), queued.with_metadata(freeze({**queued.metadata, "graphkit:submit": due})))
+    app.invoke(None, T)
+    assert (log_of(saver), saver.get(T).state["x"]) == (["in", "a", "b"], 2)
+
+
+def test_a_saver_that_refuses_empty_states_takes_submitted_runs():
+    saver = ValidatingSaver(MemorySaver())
+    app = make_app(saver)
+    app.submit({"log": "in"}, T)
+    assert app.invoke(None, T)["log"] == ["in", "a", "b"]
+
+
+def test_a_time_that_has_passed_is_no_reason_to_wait(saver):
+    app = make_app(saver)
+    app.submit({}, T, at=now() - LATER)
+    app.invoke(None, T)
+    assert status(saver) == "finished"
+
+
+def test_updates_of_a_queued_thread_come_after_its_input(saver):
+    app = make_app(saver)
+    app.submit({"log": "in", "x": 1}, T)
+    operations.update(saver, T, {"x": 2, "log": "more"})
+    assert status(saver) == "queued"
+    assert app.invoke(None, T)["log"] == ["in", "more", "a", "b"]
+    assert saver.get(T).state["x"] == 2
+
+
+def test_update_state_changes_the_state_before_the_input(saver):
+    app = make_app(saver, {**LOG, "seen": Channels.appender(lambda: ["default"])})
+    app.submit({"log": "in"}, T)
+    app.update_state(T, {"log": "before"})
+    assert status(saver) == "queued"
+    state = app.invoke(None, T)
+    assert (state["log"], state["seen"]) == (["before", "in", "a", "b"], ["default"])
+
+
+def test_update_state_may_skip_the_beginning(saver):
+    app = make_app(saver)
+    app.submit({"log": "in"}, T)
+    app.update_state(T, {"log": "by hand"}, goto="b")
+    assert status(saver) == "stalled"
+    assert app.invoke(None, T)["log"] == ["by hand", "b"]
+
+
+def test_a_fork_of_a_queued_thread_is_queued(store):
+    app = make_app(store)
+    app.submit({"log": "in"}, T, at=now() + LATER, key="k")
+    operations.fork(store, "t", "copy")
+    assert status(store, "copy") == "queued"
+    assert app.submit({}, RunnableConfig("copy"), key="k") == RunnableConfig("copy")
+    assert app.invoke(None, RunnableConfig("copy")).get("log", []) == []
+
+
+def test_a_rollback_to_a_queued_checkpoint_queues_the_run_again(saver):
+    app = make_app(saver, {**LOG, "seen": Channels.appender(lambda: ["default"])})
+    app.submit({"log": "in"}, T)
+    app.invoke(None, T)
+    *_, queued = saver.list(T)
+    operations.rollback(saver, RunnableConfig("t", queued.id))
+    assert status(saver) == "queued"
+    state = app.invoke(None, T)
+    assert (state["log"], state["seen"]) == (["in", "a", "b"], ["default"])
+
+
+def test_a_run_that_cannot_begin_has_failed(saver):
+    def choose(state):
+        if state["log"] == ["in"]:
+            raise ValueError("no luck")
+        return "a"
+
+    graph = StateGraph(LOG).add_node("a", log_node("a")).add_conditional_edges(START, choose, {"a": "a"})
+    app = graph.add_edge("a", END).compile(checkpoint_saver=saver)
+    app.submit({"log": "in"}, T)
+    with pytest.raises(GraphRunnerError, match="no luck"):
+        app.invoke(None, T)
+    assert status(saver) == "failed"
+    assert "no luck" in saver.summary(T).failure["message"]
+    operations.update(saver, T, {"log": "more"})
+    assert app.invoke(None, T)["log"] == ["in", "more", "a"]
+    assert saver.get(T).metadata["clean"] is False
+
+
+def test_an_input_that_does_not_fit_the_graph_is_recorded_when_it_begins(saver):
+    def only_numbers(old, new):
+        return old + int(new)
+
+    app = make_chain({"n": Channels.base(only_numbers, lambda: 0)}, a=lambda state: {}).compile(checkpoint_saver=saver)
+    submit(saver, {"n": "three"}, "t")
+    with pytest.raises(GraphRunnerError, match="the input cannot be merged"):
+        app.invoke(None, T)
+    assert status(saver) == "failed"
+
+
+def test_a_run_with_durability_exit_is_not_queued_while_it_runs(saver):
+    seen = []
+    app = make_chain(LOG, a=lambda state: seen.append(status(saver))).compile(checkpoint_saver=saver, durability="exit")
+    app.submit({}, T)
+    app.invoke(None, T)
+    assert seen == ["running"]
+    assert status(saver) == "finished"
+
+
+def test_what_is_new_needs_no_migration_and_what_is_stored_is_migrated_once(saver):
+    def migrate(state):
+        return {**state, "log": [*state["log"], "migrated"]}
+
+    app = make_app(saver, migrations=[migrate])
+    app.submit({"log": "in"}, T)
+    assert app.get_state(T).state.get("log", []) == []
+    assert app.invoke(None, T)["log"] == ["in", "a", "b"]
+    app.submit({"log": "again"}, T)
+    assert app.invoke(None, T)["log"] == ["in", "a", "b", "again", "a", "b"]
+
+
+def test_declared_stops_hold_for_a_submitted_run(saver):
+    app = make_app(saver, interrupt_before=["a"])
+    app.submit({"log": "in"}, T)
+    app.invoke(None, T)
+    assert [stop.when for stop in saver.interrupts("t")] == ["before"]
+    assert status(saver) == "interrupted"
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("given", [{"x": object()}, {"log": {1: [object()]}}, "text", None, [1]])
+def test_what_cannot_be_stored_is_refused_and_leaves_no_thread(given, tmp_path):
+    with SqliteSaver(tmp_path / "runs.db", fsync="never") as sqlite:
+        for saver in (MemorySaver(), FileSystemSaver(tmp_path / "runs", fsync="never"), sqlite):
+            with pytest.raises(CheckpointSerializationError):
+                submit(saver, given, "t")
+            assert [*saver.threads()] == []
+            assert saver.summary(T) is None
+
+
+def test_what_the_graph_cannot_begin_with_is_refused(saver):
+    app = make_app(saver, Closed)
+    for given in (None, 5, "text", {"lgo": "typo"}, {"secret": 1}):
+        with pytest.raises(GraphRunnerError):
+            app.submit(given, T)
+    assert saver.summary(T) is None
+    with pytest.raises(CheckpointerConfigurationError):
+        make_app(None).submit({}, T)
+    with pytest.raises(CheckpointerConfigurationError):
+        submit(saver, {}, RunnableConfig("t", checkpoint_ns="sub"))
+
+
+def test_arguments_are_checked_before_anything_is_stored(saver):
+    for options in ({"at": datetime(2026, 1, 1)}, {"key": ""}):  # noqa: DTZ001 - naive on purpose
+        with pytest.raises(ValueError, match="must"):
+            submit(saver, {}, "t", **options)
+    assert saver.summary(T) is None
+
+
+def leave(saver, wanted):
+    """Leave the thread t with a status."""
+    app = make_chain(LOG, a=log_node("a"), b=log_node("b"), ask=lambda state: {"log": interrupt("ok?")})
+    app = app.compile(checkpoint_saver=saver)
+    if wanted == "queued":
+        app.submit({}, T)
+    elif wanted == "stalled":
+        stream = app.stream({}, T)
+        next(stream)
+        stream.close()
+    elif wanted == "failed":
+        with pytest.raises(NodeExecutionError):
+            make_chain(LOG, a=fail).compile(checkpoint_saver=saver).invoke({}, T)
+    else:
+        app.invoke({}, T)
+        if wanted == "answered":
+            operations.answer(saver, "t", "yes")
+
+
+@pytest.mark.parametrize("wanted", ["queued", "stalled", "interrupted", "answered"])
+def test_a_thread_with_a_run_that_has_not_ended_is_busy(saver, wanted):
+    leave(saver, wanted)
+    before = contents(saver)
+    for options in ({}, {"key": "k"}):
+        with pytest.raises(ThreadBusyError, match=f"its run is {wanted}"):
+            submit(saver, {}, "t", **options)
+    assert contents(saver) == before
+
+
+def test_a_running_thread_is_busy(saver):
+    refused = []
+
+    def node(state):
+        with pytest.raises(ThreadBusyError, match="its run is running") as error:
+            submit(saver, {}, "t")
+        refused.append(error.value.thread_id)
+
+    make_chain(LOG, a=node).compile(checkpoint_saver=saver).invoke({}, T)
+    assert refused == ["t"]
+
+
+def test_a_thread_that_another_process_holds_is_busy(store):
+    with store.run_lock(T), ThreadPoolExecutor(1) as pool, pytest.raises(ThreadBusyError):
+        pool.submit(submit, store, {}, "t").result(PATIENCE)
+
+
+def test_a_failed_thread_takes_a_new_run(saver):
+    leave(saver, "failed")
+    submit(saver, {}, "t")
+    assert status(saver) == "queued"
+
+
+def test_an_incomplete_thread_takes_none(saver):
+    IncomingThread(saver, "t", "source").begin([""], Checkpoint(node_id="a", next_node_id="b", state={}).state)
+    before = contents(saver)
+    for options in ({}, {"key": "k"}):
+        with pytest.raises(CheckpointConflictError, match="incomplete"):
+            submit(saver, {}, "t", **options)
+    assert contents(saver) == before
+
+
+# Keys
+
+
+def test_the_same_key_submits_once(saver):
+    app = make_app(saver)
+    first = app.submit({"log": "one"}, key="order-17")
+    before = contents(saver, first.thread)
+    assert app.submit({"log": "two"}, key="order-17") == first
+    assert contents(saver, first.thread) == before
+    app.invoke(None, first)
+    assert app.submit({"log": "two"}, key="order-17") == first
+    assert log_of(saver, first.thread) == ["one", "a", "b"]
+    assert app.submit({}, key="order-18") != first
+
+
+def test_the_key_of_a_given_thread_holds_for_that_thread(saver):
+    app = make_app(saver)
+    for _ in range(2):
+        assert app.submit({"log": "one"}, T, key="k") == T
+    app.invoke(None, T)
+    assert app.submit({"log": "one"}, T, key="k") == T
+    assert status(saver) == "finished"
+    app.submit({"log": "two"}, T, key="other")
+    app.submit({"log": "one"}, RunnableConfig("u"), key="k")
+    assert [status(saver), status(saver, "u")] == ["queued", "queued"]
+
+
+def test_the_same_key_while_the_run_goes_on(store):
+    configs = []
+    app = make_chain(LOG, a=lambda state: configs.append(submit(store, {}, key="k"))).compile(checkpoint_saver=store)
+    first = app.submit({}, key="k")
+    app.invoke(None, first)
+    assert configs == [first]
+
+
+def test_a_key_outlives_a_prune_and_a_release():
+    saver = VersionedMemorySaver()
+    app = make_app(saver)
+    first = app.submit({}, key="k")
+    app.invoke(None, first)
+    saver.prune(first.thread, keep_last=1)
+    assert app.submit({}, key="k") == first
+    saver.release(first)
+    assert app.submit({}, key="k") == first
+    assert not saver.threads()
+
+
+# The worker
+
+
+def test_a_worker_begins_what_is_submitted_while_it_serves(store):
+    done = threading.Event()
+    app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
+    worker = Worker(store, app, interval=0.01)
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(worker.run)
+        app.submit({}, T)
+        assert done.wait(PATIENCE)
+        worker.stop()
+        assert served.result(PATIENCE) == 1
+
+
+def test_a_worker_waits_until_a_run_is_due(store, monkeypatch):
+    monkeypatch.setattr(graphkit.worker, "_LONGEST_WAIT", 0.05)  # it looks at the clock again
+    done = threading.Event()
+    app = make_chain(LOG, a=lambda state: done.set()).compile(checkpoint_saver=store)
+    at = now() + timedelta(seconds=0.3)
+    app.submit({}, T, at=at)
+    app.submit({}, RunnableConfig("far"), at=now() + LATER)
+    assert Worker(store, app).run(once=True) == 0
+    worker = Worker(store, app, interval=3600)
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(worker.run)
+        assert done.wait(PATIENCE)
+        assert now() >= at
+        worker.stop()
+        assert served.result(PATIENCE) == 1
+    assert status(store, "far") == "queued"
+
+
+def test_threads_are_taken_in_the_order_in_which_they_became_due(store, monkeypatch):
+    taken = []
+    app = make_chain(LOG, a=lambda state, config: taken.append(config.thread)).compile(checkpoint_saver=store)
+    start = now() + timedelta(hours=1)
+    for thread, seconds in {"c": 1, "a": 3, "d": 2, "b": 4}.items():
+        at = start + timedelta(seconds=seconds)
+        submit(store, {}, thread, at=at)
+    submit(store, {}, "now")
+    monkeypatch.setattr(graphkit.worker, "_now", lambda: start + LATER)
+    monkeypatch.setattr(RunHistory, "now", lambda self: start + LATER)
+    assert Worker(store, app).run(once=True) == 5
+    assert taken == ["now", "c", "d", "a", "b"]
+
+
+def test_several_runs_at_once(store):
+    meeting = threading.Barrier(3)
+
+    def meet(state):
+        meeting.wait(PATIENCE)
+
+    app = make_chain(LOG, a=meet).compile(checkpoint_saver=store)
+    for thread in "abc":
+        app.submit({}, RunnableConfig(thread))
+    assert Worker(store, app, concurrency=3).run(once=True) == 3
+    assert {status(store, thread) for thread in "abc"} == {"finished"}
+
+
+def test_no_more_runs_at_once_than_allowed(store):
+    lock = threading.Lock()
+    current, most = 0, 0
+
+    def node(state):
+        nonlocal current, most
+        with lock:
+            current += 1
+            most = max(most, current)
+        with lock:
+            current -= 1
+
+    app = make_chain(LOG, a=node, b=node).compile(checkpoint_saver=store)
+    threads = [f"t{number}" for number in range(20)]
+    for thread in threads:
+        app.submit({}, RunnableConfig(thread))
+    assert Worker(store, app, concurrency=2).run(once=True) == 20
+    assert most <= 2
+    assert {status(store, thread) for thread in threads} == {"finished"}
+    with pytest.raises(ValueError, match="concurrency"):
+        Worker(store, app, concurrency=0)
+
+
+def test_stopping_drains_all_runs(store):
+    meeting, go_on = threading.Barrier(3), threading.Event()
+
+    def wait(state):
+        meeting.wait(PATIENCE)
+        assert go_on.wait(PATIENCE)
+        return {"log": "a"}
+
+    app = make_chain(LOG, a=wait, b=log_node("b")).compile(checkpoint_saver=store)
+    for thread in ("x", "y", "z"):
+        app.submit({}, RunnableConfig(thread))
+    worker = Worker(store, app, concurrency=2)
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(worker.run)
+        meeting.wait(PATIENCE)
+        worker.stop()
+        go_on.set()
+        assert served.result(PATIENCE) == 2
+    assert sorted(status(store, thread) for thread in ("x", "y", "z")) == ["answered", "answered", "queued"]
+    meeting = threading.Barrier(1)
+    assert Worker(store, app).run(once=True) == 3
+
+
+def test_a_failure_of_one_run_is_not_that_of_the_others(store):
+    app = make_chain(LOG, a=lambda state, config: fail(state) if config.thread == "bad" else None)
+    app = app.compile(checkpoint_saver=store)
+    for thread in ("bad", "good", "better"):
+        app.submit({}, RunnableConfig(thread))
+    assert Worker(store, app, concurrency=3).run(once=True) == 3
+    assert [status(store, thread) for thread in ("bad", "good", "better")] == ["failed", "finished", "finished"]
+
+
+# Graphs of a worker
+
+
+def test_a_run_goes_to_the_graph_that_it_was_submitted_to(store):
+    def answering(word):
+        graph = make_chain(LOG, ask=lambda state: {"log": f"{word} {interrupt('ok?')}"})
+        return graph.compile(checkpoint_saver=store, graph_id=word)
+
+    # They look alike: the same nodes and edges.
+    graphs = {"one": answering("one"), "two": answering("two")}
+    graphs["two"].submit({}, T)
+    submit(store, {}, "u", graph_id="one")
+    submit(store, {}, "none")
+    submit(store, {}, "missing", graph_id="three")
+    assert Worker(store, graphs).run(once=True) == 2
+    for thread in ("t", "u"):
+        operations.answer(store, thread, "yes")
+    assert Worker(store, graphs).run(once=True) == 2
+    assert (log_of(store), log_of(store, "u")) == (["two yes"], ["one yes"])
+    assert [status(store, thread) for thread in ("none", "missing")] == ["queued", "queued"]
+    assert Worker(graphs["one"]).run(once=True) == 1
+    assert status(store, "none") == "interrupted"
+
+
+def test_a_worker_takes_its_arguments_in_both_orders(store):
+    graph = make_chain(LOG, a=log_node("a"))
+    app = graph.compile()
+    for number, make in enumerate(
+        [
+            lambda: Worker(store, app),
+            lambda: Worker(app, store),
+            lambda: Worker(app=app, saver=store),
+            lambda: Worker(saver=store, graphs={"a": app}),
+            lambda: Worker(graph.compile(checkpoint_saver=store)),
+        ]
+    ):
+        submit(store, {}, f"t{number}")
+        assert make().run(once=True) == 1
+    for arguments in ((store,), (store, {}), (app,), ()):
+        with pytest.raises(CheckpointerConfigurationError):
+            Worker(*arguments)
+
+
+# Async twins
+
+
+def test_operations_for_async_code():
+    saver = MemorySaver()
+    app = make_chain(LOG, ask=lambda state: {"log": interrupt("ok?")}).compile(checkpoint_saver=saver)
+
+    async def work():
+        assert await operations.asubmit(saver, {}, "t", key="k") == await app.asubmit({}, T, key="k") == T
+        await app.ainvoke(None, T)
+        stopped = RunnableConfig("t", saver.get(T).id)
+        await operations.aanswer(saver, "t", "yes")
+        await operations.aupdate(saver, "t", {"log": "more"})
+        await operations.afork(saver, "t", "copy")
+        await app.ainvoke(None, T)
+        await operations.arollback(saver, stopped)
+
+    asyncio.run(work())
+    assert [status(saver, thread) for thread in ("t", "copy")] == ["interrupted", "interrupted"]
+    assert sorted(saver.list(T)[1].state["log"]) == ["more", "yes"]

@@ -1,0 +1,143 @@
+"""Submitted runs and several processes: each begins once, and a key submits once, whoever dies and whoever comes first."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from graphkit import RunnableConfig
+from graphkit.operations import submit
+from savers import FileSystemSaver, SqliteSaver
+
+PATIENCE = 60.0
+
+PROGRAM = """
+import os, sys
+from graphkit import END, START, Channels, RunnableConfig, StateGraph
+from graphkit.operations import submit
+from graphkit.worker import Worker
+from savers import FileSystemSaver, SqliteSaver
+
+kind, path, what = sys.argv[1:4]
+saver = {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never")
+
+
+def note(state, config):
+    with open(path + ".work", "a") as work:
+        work.write(config.thread + "\\n")
+    return {"log": "a"}
+
+
+def die(state):
+    os._exit(9)
+
+
+def enter(state):
+    return die(state) if what == "die at the edge" else "a"
+
+
+graph = StateGraph({"log": Channels.appender_with_duplicate()})
+graph.add_node("a", die if what == "die in the node" else note).add_edge("a", END)
+graph.add_conditional_edges(START, enter, {"a": "a"})
+app = graph.compile(checkpoint_saver=saver)
+if what == "serve":
+    print("serving", flush=True)
+    Worker(saver, app, concurrency=2, interval=0.01).run()
+elif what == "submit":
+    for line in sys.stdin:
+        config = submit(saver, {"log": what}, key=line.strip())
+        print(config.thread, flush=True)
+elif what == "submit and die":
+    app.submit({"log": "in"}, RunnableConfig("t"))
+    os._exit(9)
+else:
+    app.invoke(None, RunnableConfig("t"))
+"""
+
+
+@pytest.fixture(params=["file", "sqlite"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "store")
+
+
+@pytest.fixture
+def saver(kind, path):
+    with {"file": FileSystemSaver, "sqlite": SqliteSaver}[kind](path, fsync="never") as saver:
+        yield saver
+
+
+@pytest.fixture
+def start(kind, path):
+    """Starts the program, and kills those that are left."""
+    with ExitStack() as stack:
+
+        def start_one(what):
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", PROGRAM, kind, path, what],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=os.environ,
+                )
+            )
+            stack.callback(process.kill)
+            return process
+
+        yield start_one
+
+
+def status(saver, thread="t"):
+    return saver.recent(RunnableConfig(thread), limit=1)[0].status
+
+
+def test_a_process_that_dies_after_the_submit_leaves_a_queued_run(saver, start):
+    assert start("submit and die").wait(PATIENCE) == 9
+    assert status(saver) == "queued"
+    assert start("resume").wait(PATIENCE) == 0
+    assert saver.get(RunnableConfig("t")).state["log"] == ["in", "a"]
+
+
+@pytest.mark.parametrize(("where", "left"), [("die at the edge", "queued"), ("die in the node", "stalled")])
+def test_a_process_that_dies_while_it_begins_the_run(saver, start, where, left):
+    submit(saver, {"log": "in"}, "t")
+    assert start(where).wait(PATIENCE) == 9
+    assert status(saver) == left
+    assert start("resume").wait(PATIENCE) == 0
+    assert saver.get(RunnableConfig("t")).state["log"] == ["in", "a"]
+
+
+def test_one_of_two_workers_begins_a_run(saver, start, path, sweep):
+    workers = [start("serve") for _ in range(2)]
+    for worker in workers:
+        assert worker.stdout.readline() == "serving\n"
+    threads = [f"t{number}" for number in range(sweep.count(500, 50))]
+    with saver.watch(latest=True, interval=0.01) as changes:
+        for thread in threads:
+            submit(saver, {}, thread)
+            # One after the other: both workers are idle, and see it at the same time.
+            while status(saver, thread) != "finished":
+                assert changes.get(PATIENCE) is not None
+    assert Counter(Path(f"{path}.work").read_text().split()) == dict.fromkeys(threads, 1)
+    for thread in threads:
+        sources = [info.metadata["source"] for info in saver.history(RunnableConfig(thread))]
+        assert sources == ["loop", "input", "submit"]
+
+
+def test_one_of_two_submits_with_a_key_stores_the_run(saver, start, sweep):
+    submitters = [start("submit") for _ in range(2)]
+    for number in range(sweep.count(500, 50)):
+        for submitter in submitters:
+            submitter.stdin.write(f"key {number}\n")
+            submitter.stdin.flush()
+        (thread,) = {submitter.stdout.readline().strip() for submitter in submitters}
+        assert [info.status for info in saver.history(RunnableConfig(thread))] == ["queued"]

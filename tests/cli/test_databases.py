@@ -120,6 +120,7 @@ def test_a_store_that_cannot_be_repaired_is_not_sent_to_repair(monkeypatch, stor
     class Unrepairable:
         register_types = staticmethod(lambda *types: None)
         verify = staticmethod(FileSystemSaver(store).verify)
+        close = staticmethod(lambda: None)
 
     damage(store, "order-17")
     monkeypatch.setattr("graphkit.registry.get_saver", lambda *_, **__: Unrepairable())

@@ -7,7 +7,7 @@ from typing import Any
 
 from graphkit._engine.requests import Ask, Request
 from graphkit._engine.state import RunState
-from graphkit._plan.topology import Call, Condition, Node, Topology
+from graphkit._plan.topology import Call, Condition, Node, Topology, describe_unknown
 from graphkit._records.config import END
 from graphkit._records.context import GraphInterrupt
 from graphkit._records.output import Command
@@ -84,7 +84,7 @@ def _resolve_one(state: RunState, source: str, mappings: Mapping[Any, str] | Non
     elif hasattr(target, "arg"):  # LangGraph's Send
         raise _several_targets_error(state, f"the edge of {source!r} leads", target, source)
     if next_node_id is None:
-        reason = f"the edge of {source!r} leads to {target!r}, which is not a node of the graph"
+        reason = f"the edge of {source!r} leads to {target!r}, {describe_unknown(target)}"
         raise state.make_error(GraphRunnerError, reason, source)
     return next_node_id
 
@@ -132,7 +132,7 @@ def resolve_goto(state: RunState, node_id: str, goto: str | Sequence[str]) -> st
         return _choose(state, node_id, targets)
     target = topology.resolve_target(goto, node_id)
     if target is None:
-        reason = f"the Command of {node_id!r} goes to {goto!r}, which is not a node of the graph"
+        reason = f"the Command of {node_id!r} goes to {goto!r}, {describe_unknown(goto)}"
         raise state.make_error(GraphRunnerError, reason, node_id)
     node = topology.nodes.get(node_id)
     if node is not None and node.destinations and target not in _allowed_targets(topology, node):

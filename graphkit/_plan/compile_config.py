@@ -10,7 +10,7 @@ from graphkit._options import check_count, check_seconds
 from graphkit._plan.events import Observer
 from graphkit._plan.retry import RetryPolicy
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._wording import check_options
+from graphkit._wording import check_options, name_type
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class CompileConfig:
         saver = self.checkpoint_saver
         if saver is not None and not isinstance(saver, BaseCheckpointSaver):
             raise CheckpointerConfigurationError(
-                f"checkpoint_saver must be a BaseCheckpointSaver, not {type(saver).__name__}"
+                f"checkpoint_saver must be a BaseCheckpointSaver, such as those of the package savers, not "
+                f"{name_type(saver)}"
             )
 
     def __repr__(self) -> str:

@@ -325,6 +325,16 @@ def fork_id(source: str) -> str:
     return f"__PARALLEL__({source})"
 
 
+def describe_unknown(target: object) -> str:
+    """Return the end of a message about a target that is not a node."""
+    reason = "which is not a node of the graph"
+    if target in ("__start__", "__end__"):
+        return f"{reason}; import START and END from graphkit: LangGraph's are other texts"
+    if target == "*":
+        return f"{reason}; list the nodes"
+    return reason
+
+
 def parse_node_id(node_id: Any, role: str) -> str:
     """Return a node id as it is stored; a member of a StrEnum becomes its text.
 
@@ -357,10 +367,10 @@ def find_problems(
         problems.append("the graph has no entry point: add_edge(START, ...)")
     for source, edge in edges.items():
         if source != START and source not in nodes:
-            problems.append(f"an edge leaves {source!r}, which is not a node of the graph")
+            problems.append(f"an edge leaves {source!r}, {describe_unknown(source)}")
         if isinstance(edge, Condition):
             problems += [
-                f"the conditional edge of {source!r} maps {key!r} to {target!r}, which is not a node of the graph"
+                f"the conditional edge of {source!r} maps {key!r} to {target!r}, {describe_unknown(target)}"
                 for key, target in (edge.mappings or {}).items()
                 if _is_unknown(target, nodes)
             ]
@@ -369,20 +379,20 @@ def find_problems(
 
     for node in nodes.values():
         problems += [
-            f"a destination of {node.id!r} is {target!r}, which is not a node of the graph"
+            f"a destination of {node.id!r} is {target!r}, {describe_unknown(target)}"
             for target in node.destinations
             if _is_unknown(target, nodes)
         ]
 
     for option, node_id in stops:
         if node_id not in nodes:
-            problems.append(f"{option} names {node_id!r}, which is not a node of the graph")
+            problems.append(f"{option} names {node_id!r}, {describe_unknown(node_id)}")
     return problems
 
 
 def _find_target_problems(source: str, targets: list[str], nodes: Mapping[str, Node]) -> list[str]:
     problems = [
-        f"the edge of {source!r} leads to {target!r}, which is not a node of the graph"
+        f"the edge of {source!r} leads to {target!r}, {describe_unknown(target)}"
         for target in dict.fromkeys(targets)
         if _is_unknown(target, nodes)
     ]

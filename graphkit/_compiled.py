@@ -47,7 +47,7 @@ from graphkit._saver.base import BaseCheckpointSaver
 from graphkit._saver.writes import subgraph_interrupts, waiting_interrupts, well_formed_writes
 from graphkit._to_thread import finish_in_thread, run_in_thread
 from graphkit._values.state import StateT
-from graphkit._wording import check_options, explain_name, suggest
+from graphkit._wording import check_options, explain_name, name_type, suggest
 from graphkit.errors import CheckpointerConfigurationError, DefaultThreadWarning, GraphRunnerError, GraphStateError
 
 Input: TypeAlias = Mapping[str, Any] | StateT | GraphResume | Command | None
@@ -628,7 +628,7 @@ def _parse_input(input: Any, schema: StateSchema) -> Mapping[str, Any] | GraphRe
     if schema.is_update(input):
         return schema.to_mapping(input)
     raise GraphRunnerError(
-        f"a run starts with a mapping or resumes with a GraphResume or None, not with {type(input).__name__}"
+        f"a run starts with a mapping or resumes with a GraphResume or None, not with {name_type(input)}"
     )
 
 

@@ -31,9 +31,15 @@ _NAMES_ELSEWHERE: Final[Mapping[str, str]] = {
     "context": "pass it in the config, RunnableConfig(metadata={...}); nodes read config.get_metadata(...)",
     "debug": "observers=['log'] logs each step",
     "get_subgraphs": "get_state(RunnableConfig(thread, checkpoint_ns=node)) shows a nested graph",
+    "durability": "it is an option of compile()",
     "name": "it is graph_id",
+    "output_keys": "read these keys of the state that the run returns",
+    "parent_config": "parent_id is the id of the parent",
     "recursion_limit": "it is max_iterations of compile() and of RunnableConfig",
     "run": "call invoke, stream or resume",
+    "stream_writer": "config.dispatch(value) adds a value to the stream",
+    "subgraphs": "every stream has the steps of nested graphs; their outputs are is_subgraph",
+    "tasks": "next is the node that runs next, and interrupts has what waits for an answer",
     "store": "nodes use a store of their own; langgraph.FileSystemStore is one",
     "with_config": "pass a config to each call; functools.partial(app.invoke, config=config) keeps one",
 }
@@ -46,6 +52,17 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except Exception as failure:  # noqa: BLE001 - whatever it is, it must not replace the error
         return f"its __str__ raised {type(failure).__name__}"
+
+
+def name_type(value: object) -> str:
+    """Return the type of a value as errors name it.
+
+    The module tells classes of other libraries from graphkit's of the same name, such as Command.
+    """
+    kind = type(value)
+    if kind.__module__ in {"builtins", "__main__"}:
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def describe_error(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from graphkit._public_names import JavaNames
 from graphkit._records.config import END, START
 from graphkit._values.channels import Channel
 from graphkit._values.state import AgentState, MessagesState, StateSerializer, StateT
-from graphkit._wording import suggest
+from graphkit._wording import name_type, suggest
 from graphkit.errors import GraphStateError
 
 if TYPE_CHECKING:
@@ -495,7 +495,9 @@ class StateGraph(JavaNames, Generic[StateT]):
         call = _parse_call(action, f"the action of node {node_id!r}")
         checked: Any = retry
         if retry is not None and not isinstance(checked, RetryPolicy):
-            raise GraphStateError(f"the retry of node {node_id!r} must be a RetryPolicy, not {type(retry).__name__}")
+            raise GraphStateError(
+                f"the retry of node {node_id!r} must be a graphkit.RetryPolicy, not {name_type(retry)}"
+            )
         if timeout is not None:
             check_seconds(f"the timeout of node {node_id!r}", timeout, GraphStateError)
         if executor is not None and not callable(getattr(executor, "submit", None)):
@@ -532,6 +534,12 @@ class StateGraph(JavaNames, Generic[StateT]):
     def _parse_source(self, source: str) -> str:
         if source == END:
             raise GraphStateError("an edge cannot leave END")
+        several: object = source
+        if isinstance(several, (list, tuple)):
+            raise GraphStateError(
+                f"an edge has one source, not {several!r}: add_edge from each of them; the branches of a fork meet in "
+                f"the target that they share"
+            )
         return parse_node_id(source, "the source of an edge")
 
     # Java names

@@ -23,7 +23,7 @@ from graphkit._saver.submissions import Submission
 from graphkit._values.channels import REMOVE
 from graphkit._values.frozen import FrozenDict, FrozenList, extend_frozen, freeze
 from graphkit._values.state import SET, AgentState, Changes
-from graphkit._wording import describe_error, message_of
+from graphkit._wording import describe_error, message_of, name_type
 from graphkit.errors import GraphRunnerError, NodeExecutionError
 
 EMPTY: Final = FrozenDict()
@@ -133,7 +133,7 @@ class RunState:
         if update.__class__ is not dict and not self.schema.is_update(update):
             raise self.make_error(
                 NodeExecutionError,
-                f"{node_id!r} returned {type(update).__name__}: return a mapping of updates, a Command or None",
+                f"{node_id!r} returned {name_type(update)}: return a mapping of updates, a graphkit.Command or None",
                 node_id,
             )
         try:

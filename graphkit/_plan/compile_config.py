@@ -10,7 +10,7 @@ from graphkit._options import check_count, check_seconds
 from graphkit._plan.events import Observer
 from graphkit._plan.retry import RetryPolicy
 from graphkit._saver.base import BaseCheckpointSaver
-from graphkit._wording import check_options
+from graphkit._wording import check_options, name_type
 from graphkit.errors import CheckpointerConfigurationError
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ class CompileConfig:
 
         saver: object = self.checkpoint_saver
         if saver is not None and not isinstance(saver, BaseCheckpointSaver):
-            given = f"the class {saver.__name__}" if isinstance(saver, type) else type(saver).__name__
+            given = f"the class {saver.__name__}" if isinstance(saver, type) else name_type(saver)
             raise CheckpointerConfigurationError(
-                f"checkpoint_saver must be an object of a BaseCheckpointSaver, such as MemorySaver() or "
-                f"FileSystemSaver('runs'), not {given}"
+                f"checkpoint_saver must be an object of a BaseCheckpointSaver, such as those of the package savers, "
+                f"not {given}"
             )
 
     def __repr__(self) -> str:

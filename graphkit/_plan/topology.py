@@ -397,7 +397,12 @@ def _find_target_problems(source: str, targets: list[str], nodes: Mapping[str, N
 
 def describe_unknown_node(node_id: object, nodes: Iterable[str]) -> str:
     """Return the name of a node that does not exist as messages show it, with the nodes that resemble it."""
-    return f"{node_id!r}, which is not a node of the graph{suggest(str(node_id), [*nodes])}"
+    reason = f"{node_id!r}, which is not a node of the graph"
+    if node_id in ("__start__", "__end__"):
+        return f"{reason}; import START and END from graphkit: LangGraph's are other texts"
+    if node_id == "*":
+        return f"{reason}; list the nodes"
+    return reason + suggest(str(node_id), [*nodes])
 
 
 def _is_unknown(target: str, nodes: Mapping[str, Node]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, final
 
 from graphkit._options import check_count
 from graphkit._public_names import JavaNames
@@ -241,6 +241,14 @@ class RunnableConfig(JavaNames):
             result = await finish_in_thread(_record, context, key, await function())
         return result
 
+    if not TYPE_CHECKING:  # type checkers are to report such names
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say where nodes find what LangGraph's Runtime has."""
+            from graphkit._wording import explain_name  # an error may take its time
+
+            raise AttributeError(f"a RunnableConfig has no {name!r}{explain_name(name)}")
+
     def dispatch(self, output: Any) -> None:
         """Add an output to the stream of the run. It does not change the state.
 
@@ -415,11 +423,19 @@ def _parse_stream_mode(mode: str | Sequence[StreamMode | str]) -> StreamMode | t
     Raises:
         ValueError: there is no such mode, or the list is empty.
     """
+    modes = [mode] if isinstance(mode, str) else list(mode)
+    if not modes:
+        raise ValueError("a list of stream modes needs at least one")
+    for each in modes:
+        if each not in list(StreamMode):
+            known = ", ".join(repr(str(known)) for known in StreamMode)
+            raise ValueError(
+                f"there is no stream mode {each!r}, only {known}; to stream the tokens of a model, pass each one to "
+                f"config.dispatch in the node and use 'custom'"
+            )
     if isinstance(mode, str):
         return StreamMode(mode)
-    if not mode:
-        raise ValueError("a list of stream modes needs at least one")
-    return tuple(dict.fromkeys(map(StreamMode, mode)))
+    return tuple(dict.fromkeys(map(StreamMode, modes)))
 
 
 def _wrong_type(name: str, expected: str, value: object) -> CheckpointerConfigurationError:

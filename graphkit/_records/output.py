@@ -327,7 +327,9 @@ class StateSnapshot(NodeOutput[StateT]):
         elif name == "interrupts":
             self.interrupts = tuple(self._waiting(self.config))
         else:
-            raise AttributeError(f"a StateSnapshot has no {name!r}")
+            from graphkit._wording import explain_name  # an error may take its time
+
+            raise AttributeError(f"a StateSnapshot has no {name!r}{explain_name(name)}")
         return getattr(self, name)
 
     @property

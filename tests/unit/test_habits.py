@@ -16,6 +16,7 @@ from graphkit import (
     CompileConfig,
     GraphRunnerError,
     GraphStateError,
+    NodeExecutionError,
     RunnableConfig,
     StateGraph,
     interrupt,
@@ -153,6 +154,66 @@ def test_several_targets_name_a_fork_and_a_map(target):
         graph.add_node("c", first, destinations=["b"]).add_conditional_edges("c", lambda state: "b").compile().invoke(
             {}, RunnableConfig()
         )
+
+
+class Foreign:
+    """As a class of another library, of whose name graphkit has one too."""
+
+
+Foreign.__module__ = "langgraph.types"
+Foreign.__qualname__ = "Command"
+
+
+def test_a_command_of_another_library_is_told_apart():
+    graph = make_graph().add_node("a", lambda state: Foreign(), destinations=[END]).set_entry_point("a")
+
+    with pytest.raises(NodeExecutionError, match=r"langgraph\.types\.Command.*a graphkit\.Command"):
+        graph.compile().invoke({})
+    with pytest.raises(GraphRunnerError, match=r"langgraph\.types\.Command"):
+        chain().compile().invoke(Foreign())
+    with pytest.raises(GraphStateError, match=r"graphkit\.RetryPolicy, not langgraph"):
+        make_graph().add_node("a", first, retry=Foreign())
+    with pytest.raises(CheckpointerConfigurationError, match=r"package savers, not langgraph"):
+        chain().compile(checkpointer=Foreign())
+
+
+def test_start_and_end_of_langgraph_are_explained():
+    with pytest.raises(GraphStateError) as caught:
+        make_graph().add_node(first).add_edge("__start__", "first").add_edge("first", "__end__").compile()
+    assert str(caught.value).count("import START and END from graphkit") == 2
+
+    graph = make_graph().add_node(first).set_entry_point("first")
+    graph.add_conditional_edges("first", lambda state: "__end__")
+    with pytest.raises(GraphRunnerError, match="import START and END from graphkit"):
+        graph.compile().invoke({})
+
+
+def test_an_edge_of_several_sources_is_explained():
+    with pytest.raises(GraphStateError, match=r"add_edge from each"):
+        make_graph().add_node(first).add_node(second).add_edge(["first", "second"], "third")
+
+
+@pytest.mark.parametrize("mode", ["messages", ["values", "debug"]])
+def test_an_unknown_stream_mode_names_those_that_exist(mode):
+    with pytest.raises(ValueError, match=r"'(messages|debug)'.*'values'.*'custom'"):
+        chain().compile().stream({}, stream_mode=mode)
+
+
+def test_what_runtime_has_is_explained():
+    graph = make_graph().add_node("a", lambda state, runtime: runtime.context).set_entry_point("a")
+
+    with pytest.raises(NodeExecutionError, match="metadata"):
+        graph.set_finish_point("a").compile().invoke({})
+    assert copy.deepcopy(RunnableConfig("t")) == pickle.loads(pickle.dumps(RunnableConfig("t"))) == RunnableConfig("t")
+
+
+def test_attributes_of_langgraphs_snapshots_are_explained():
+    app = chain().compile(checkpointer=MemorySaver())
+    app.invoke({}, "t")
+
+    with pytest.raises(AttributeError, match="interrupts"):
+        app.get_state("t").tasks  # noqa: B018
+    assert not hasattr(app.get_state("t"), "zzzz")
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(CompileConfig), ids=lambda field: field.name)

@@ -18,7 +18,7 @@ from savers._filesystem import lifecycle, log_bytes, rewrite, store, sync
 from savers._filesystem.io import FileRange
 from savers._filesystem.log_bytes import FileDurability, LogFile
 from savers._log import frame, frame_log, sealing, writer
-from savers._log.history import History
+from savers._log.history import History, Scan
 from savers._log.stored_checkpoint import EarlyWrites
 from savers._log.writer import LogWriter
 from tests.disk import crashes
@@ -328,11 +328,13 @@ def without_short_chains():
 
 
 def short_chains_of_any_state():
-    def note_keyframe(self, keyframe):
-        self.keyframe_end = keyframe.checkpoint.end
-        self.has_whole_keyframe = True
+    original = Scan._note_record
 
-    return mock.patch.object(History, "_note_keyframe", note_keyframe)
+    def note_record(self, keyframe):
+        original(self, keyframe)
+        self.has_whole_keyframe = self.has_whole_keyframe or keyframe is not None
+
+    return mock.patch.object(Scan, "_note_record", note_record)
 
 
 def searching_from_the_beginning():

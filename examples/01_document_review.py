@@ -10,6 +10,7 @@ folder. Each node appends a line to work.log there, just before its checkpoint i
 import argparse
 import operator
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -67,6 +68,7 @@ graph.add_after_call_node_hook(log)
 for point in (START, "judge"):
     graph.add_conditional_edges(point, lambda state: "read" if state["todo"] else "report", ["read", "report"])
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it quietly; the next start goes on
 parser = argparse.ArgumentParser(description="Review a folder of text files.")
 for name, default in {"documents": Path(__file__).parent / "documents", "runs": "runs", "thread": "review"}.items():
     parser.add_argument(f"--{name}", default=default)

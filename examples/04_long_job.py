@@ -7,6 +7,7 @@ Kill it (kill -9) and start it again: it prints where it continues, and counts n
 """
 
 import argparse
+import signal
 from math import isqrt
 from pathlib import Path
 from typing import TypedDict
@@ -38,6 +39,7 @@ def is_done(state: Job):
 graph = StateGraph(Job).add_node(count).set_entry_point("count")
 graph.add_conditional_edges("count", is_done, {"more": "count", "done": END})
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it quietly; the next start goes on
 parser = argparse.ArgumentParser(description="Count primes.")
 parser.add_argument("--limit", default=100_000, type=int)
 parser.add_argument("--piece", default=5_000, type=int)

@@ -42,8 +42,8 @@ def numbered():
 
 
 @pytest.mark.parametrize("path", numbered(), ids=lambda path: path.name)
-def test_a_numbered_example_has_at_most_90_lines(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 90
+def test_a_numbered_example_has_at_most_92_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 92
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

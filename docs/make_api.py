@@ -110,7 +110,8 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
             yield member.name, "", f"`{member.value!r}`"
         return
     for name in getattr(cls, "_fields", ()):
-        yield name, "", f"field: `{_escape(str(cls.__annotations__[name]))}`"
+        annotation = cls.__annotations__[name]
+        yield name, "", f"field: `{_escape(getattr(annotation, '__forward_arg__', str(annotation)))}`"
     if dataclasses.is_dataclass(cls):
         for field in dataclasses.fields(cls):
             yield field.name, "", f"field: `{_escape(str(field.type))}`"
@@ -120,9 +121,12 @@ def _members(cls: type) -> Iterator[tuple[str, str, str]]:
             continue
         function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
         if isinstance(member, property):
-            yield name, "", _first_sentence(member)
-        elif inspect.isroutine(function):
-            yield name, _escape(_signature(function, is_method=True)), _first_sentence(function)
+            function = member.fget
+        text = _first_sentence(function) if inspect.isfunction(function) else ""
+        if not text:  # an override, which its contract describes
+            continue
+        is_property = isinstance(member, property)
+        yield name, "" if is_property else _escape(_signature(function, is_method=True)), text
 
 
 def _signature(function: Any, *, is_method: bool = False) -> str:
@@ -139,7 +143,8 @@ def _signature(function: Any, *, is_method: bool = False) -> str:
 
 
 def _first_paragraph(thing: Any) -> str:
-    text = inspect.getdoc(thing) or ""
+    # Not inspect.getdoc: for what has no docstring it takes that of a builtin, which Python may change.
+    text = inspect.cleandoc(getattr(thing, "__doc__", None) or "")
     return _escape_html(text.partition("\n\n")[0])
 
 

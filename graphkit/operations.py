@@ -99,7 +99,7 @@ def answer(
     Raises:
         CheckpointConflictError: no interrupt is pending, or several are and `interrupt` names none
             of them; or the thread is incomplete, or belongs to LangGraph.
-        CheckpointNotFoundError: the thread has no pending interrupt with this id.
+        CheckpointNotFoundError: there is no such thread, or it has no pending interrupt with this id.
         CheckpointSerializationError: the value cannot be stored, or a declared stop is answered
             with something else than a mapping or None.
         ThreadBusyError: another run holds the thread.
@@ -109,7 +109,10 @@ def answer(
     thread_id = resolve_thread_id(thread)
     with saver.run_lock(RunnableConfig(thread_id)):
         refuse_incomplete(saver, thread_id)
-        stop = _find_interrupt(thread_id, saver.interrupts(thread_id), interrupt)
+        pending = saver.interrupts(thread_id)
+        if not pending and not saver.recent(RunnableConfig(thread_id), limit=1):
+            raise CheckpointNotFoundError(thread_id)
+        stop = _find_interrupt(thread_id, pending, interrupt)
         config = RunnableConfig(thread_id, stop.checkpoint_id, stop.checkpoint_ns)
         history = config.with_check_point_id(None)
         (latest,) = saver.recent(history, limit=1)

@@ -120,7 +120,7 @@ def test_an_answer_needs_a_pending_interrupt(waiting):
     answer(waiting, "t", 1)
     with unchanged(waiting), pytest.raises(CheckpointConflictError, match="no interrupt is pending"):
         answer(waiting, "t", 2)
-    with unchanged(waiting), pytest.raises(CheckpointConflictError, match="no interrupt is pending"):
+    with unchanged(waiting), pytest.raises(CheckpointNotFoundError):
         answer(waiting, "unknown", 2)
 
 

@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from graphkit import StreamingOutput, operations
 from graphkit.agents import AgentBuilder, tool
-from graphkit.errors import CheckpointConflictError, GraphKitError, ThreadBusyError
+from graphkit.errors import CheckpointConflictError, CheckpointNotFoundError, GraphKitError, ThreadBusyError
 from graphkit.worker import Worker
 from savers import FileSystemSaver
 
@@ -86,7 +86,9 @@ async def look(request):
 async def answer(request):
     thread, value = thread_of(request), await request.json()
     try:
-        waiting = await asyncio.to_thread(operations.answer, saver, thread, value)
+        waiting = await operations.aanswer(saver, thread, value)
+    except CheckpointNotFoundError as error:
+        raise HTTPException(404, str(error)) from error
     except (CheckpointConflictError, ThreadBusyError) as error:
         raise HTTPException(409, str(error)) from error
     return JSONResponse({"answered": dict(waiting.payload)}, status_code=202)  # the worker goes on

@@ -62,7 +62,7 @@ def call_user(
 
 def _resolve_result(state: RunState, source: str, edge: Condition, result: Any) -> str:
     """Find the node, or the fork of several nodes, that the result of a condition leads to."""
-    if _is_collection(result) and not _has_key(edge.mappings, result):
+    if result.__class__ is not str and _is_collection(result) and not _has_key(edge.mappings, result):
         next_node_id = _resolve_several(state, source, edge.mappings, result)
     else:
         next_node_id = _resolve_one(state, source, edge.mappings, result)

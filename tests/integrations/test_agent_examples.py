@@ -183,7 +183,7 @@ def test_a_service_is_killed_and_another_one_pays_what_was_approved(tmp_path):
         assert json.loads(service.ask("/messages", user="bob")) == {"messages": [], "waiting": []}
         with pytest.raises(HTTPError, match="401"):
             service.ask("/messages", user=None)
-        with pytest.raises(HTTPError, match="409"):
+        with pytest.raises(HTTPError, match="404"):
             service.ask("/answer", '{"approved": true}', user="bob")
 
     with Service(tmp_path) as service, FileSystemSaver(tmp_path / "checkpoints") as saver:

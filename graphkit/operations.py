@@ -351,7 +351,8 @@ def _find_interrupt(
     wanted: str | None,
 ) -> WaitingInterrupt:
     if not pending:
-        raise CheckpointConflictError(thread_id, "no interrupt is pending, so there is nothing to answer")
+        hint = "if an answer was wrong, rollback to its checkpoint asks again"
+        raise CheckpointConflictError(thread_id, f"no interrupt is pending, so there is nothing to answer; {hint}")
     if wanted is None and len(pending) == 1:
         return pending[0]
     for stop in pending:

@@ -83,6 +83,14 @@ namespace = click.option("--ns", metavar="NS", default="", help="The namespace o
 app = click.option("--app", metavar="MODULE:OBJECT", required=True, help="The graph, or a function that returns it.")
 maybe_app = click.option("--app", metavar="MODULE:OBJECT", help="The graph, or a function that returns it.")
 dry_run = click.option("--dry-run", is_flag=True, help="Only report what would be done.")
+run_input = click.option(
+    "--input",
+    "-i",
+    "given",
+    metavar="JSON",
+    default="{}",
+    help="The input of the run: a JSON object; - reads it from standard input.",
+)
 assign = click.option(
     "--set",
     "-s",

@@ -45,14 +45,7 @@ _NODE_WIDTH: Final = 24
     help="The checkpoint directory, created if it is missing. Default: the graph's own saver.",
 )
 @click.option("--thread", "-t", metavar="THREAD", help="The thread. Default: the default thread.")
-@click.option(
-    "--input",
-    "-i",
-    "given",
-    metavar="JSON",
-    default="{}",
-    help="The input of the run: a JSON object; - reads it from standard input.",
-)
+@options.run_input
 @click.option(
     "--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Metadata to store with each checkpoint; repeatable."
 )
@@ -84,14 +77,7 @@ def run(
 @options.directory
 @options.app
 @click.option("--thread", "-t", metavar="THREAD", help="The thread. Default: a new one.")
-@click.option(
-    "--input",
-    "-i",
-    "given",
-    metavar="JSON",
-    default="{}",
-    help="The input of the run: a JSON object; - reads it from standard input.",
-)
+@options.run_input
 @click.option("--meta", "-m", metavar="KEY=VALUE", multiple=True, help="Metadata to store with the run; repeatable.")
 @click.option("--at", metavar="TIME", help="Begin no earlier: 2026-12-01T08:00, local time unless it names a zone.")
 @click.option("--key", metavar="KEY", help="Submit only once: another submit with this key changes nothing.")
